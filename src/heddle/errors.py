@@ -1,0 +1,124 @@
+"""Every error Heddle raises on purpose: one tree, each class with its HTTP status and error code.
+
+A caller may catch :class:`HeddleError` for all of them. The server maps an error to a response by
+reading the class attributes; nothing else in the program knows about HTTP statuses.
+"""
+
+from __future__ import annotations
+
+
+class HeddleError(Exception):
+    """Base of all errors raised on purpose.
+
+    Attributes:
+        status: HTTP status the server answers with.
+        code: stable machine-readable code.
+        kind: the `type` field of OpenAI's error shape.
+        param: the field of the request or the setting that is at fault, if one is.
+    """
+
+    status: int = 500
+    code: str = "internal_error"
+    kind: str = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+# --- the request is at fault ---------------------------------------------------------------------
+
+
+class InvalidRequestError(HeddleError):
+    """A field of a request has a value that cannot be served."""
+
+    status = 400
+    code = "invalid_value"
+    kind = "invalid_request_error"
+
+
+class UnsupportedParameterError(InvalidRequestError):
+    """A field is unknown, or known and not supported by this server. Never ignored silently."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthError(InvalidRequestError):
+    """Prompt and requested output do not fit the context, or can never fit the KV cache."""
+
+    code = "context_length_exceeded"
+
+
+class ModelNotFoundError(InvalidRequestError):
+    """The request names a model that this server has not loaded."""
+
+    status = 404
+    code = "model_not_found"
+
+
+# --- the server cannot take the request now ------------------------------------------------------
+
+
+class OverloadedError(HeddleError):
+    """The admission queue is full. `retry_after` is a hint in seconds."""
+
+    status = 429
+    code = "queue_full"
+    kind = "overloaded_error"
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineClosedError(HeddleError):
+    """The engine is shutting down or was closed."""
+
+    status = 503
+    code = "engine_closed"
+
+
+class EngineFailedError(HeddleError):
+    """A step failed inside the executor. The requests it carried end with this error."""
+
+    code = "engine_failed"
+
+
+# --- settings, files and downloads ---------------------------------------------------------------
+
+
+class ConfigError(HeddleError):
+    """A setting is out of range or contradicts another. The CLI exits with code 2."""
+
+    status = 400
+    code = "invalid_setting"
+    kind = "invalid_request_error"
+
+
+class ModelSourceError(HeddleError):
+    """A model could not be found or fetched."""
+
+    code = "model_source"
+
+
+class ChecksumError(ModelSourceError):
+    """A fetched file does not have the promised sha256."""
+
+    code = "checksum_mismatch"
+
+
+class ModelFileError(HeddleError):
+    """A model file is truncated, corrupt or hostile. `field` names what is wrong in it."""
+
+    code = "model_file"
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message, param=field)
+        self.field = field
+
+
+class UnsupportedModelError(HeddleError):
+    """The file is sound, but its architecture, tensor type or tokenizer is not supported."""
+
+    code = "unsupported_model"

@@ -1,0 +1,141 @@
+"""The vocabulary an architecture file is written in.
+
+A model file calls :class:`Loader` once to claim its tensors and :class:`Ops` once per recorded or
+executed forward pass. Arrays and weights are opaque: no indexing, no operators, no branches on
+data. That is what lets one file run eagerly in NumPy, be recorded into a native program and, on a
+GPU, be captured in a graph.
+
+How a weight is stored never shows here: `linear(x, w)` picks its kernel from the handle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+A = TypeVar("A")
+"""Array handle of an implementation."""
+W = TypeVar("W")
+"""Weight handle of an implementation."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
+
+    Attributes:
+        dim: leading elements of each head that are rotated; even.
+        base: frequency base; pair i turns by position * base**(-2i/dim) / factors[i].
+        interleaved: pairs are (2i, 2i+1) if true, (i, i + dim/2) if false.
+        factors: per-pair divisors of the frequency (long-context scaling); empty for none.
+    """
+
+    dim: int
+    base: float
+    interleaved: bool
+    factors: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """Causal grouped-query attention.
+
+    Attributes:
+        heads, kv_heads: query heads and key/value heads; heads is a multiple of kv_heads.
+        head_dim: elements per head, the same for keys and values.
+        scale: factor on query·key before the softmax.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[A]):
+    """Handles of a step's inputs. T tokens, of which R are sampled from.
+
+    Attributes:
+        tokens: (T,) token ids.
+        positions: (T,) absolute positions.
+        rows: (R,) indices into T whose logits are wanted.
+    """
+
+    tokens: A
+    positions: A
+    rows: A
+
+
+class Ops(Protocol[A, W]):
+    """What a forward pass is made of. Float arrays are float32, (T, n), row-major."""
+
+    def embed(self, table: W, tokens: A) -> A:
+        """Rows of `table` (vocabulary, n) for `tokens` (T,): (T, n)."""
+        ...
+
+    def linear(self, x: A, w: W) -> A:
+        """x (T, k) times w (n, k) transposed, plus the bias the handle carries: (T, n)."""
+        ...
+
+    def norm(self, x: A, w: W, eps: float) -> A:
+        """RMS norm (Zhang & Sennrich 2019): x / sqrt(mean(x**2) + eps) * w."""
+        ...
+
+    def rope(self, x: A, positions: A, spec: RopeSpec, heads: int) -> A:
+        """Rotate x (T, heads * head_dim) by position."""
+        ...
+
+    def attend(self, q: A, k: A, v: A, layer: int, spec: AttentionSpec) -> A:
+        """Store k and v in layer `layer` of the KV cache, then attend.
+
+        q is (T, heads * head_dim), k and v (T, kv_heads * head_dim); the token at position p
+        sees positions 0 to p of its own sequence. Returns (T, heads * head_dim).
+        """
+        ...
+
+    def gated(self, gate: A, up: A, activation: str) -> A:
+        """activation(gate) * up, elementwise; activation is "silu"."""
+        ...
+
+    def add(self, x: A, y: A) -> A:
+        """Elementwise sum."""
+        ...
+
+    def take_rows(self, x: A, rows: A) -> A:
+        """x[rows]: (R, n)."""
+        ...
+
+
+class Loader(Protocol[W]):
+    """Claims tensors of a model file by name and checks their shapes.
+
+    Raises (all methods):
+        ModelFileError: the tensor is missing or has another shape; names the tensor.
+        UnsupportedModelError: its storage type has no kernel here.
+    """
+
+    metadata: Mapping[str, object]
+
+    def has(self, name: str) -> bool:
+        """Whether the file carries tensor `name`."""
+        ...
+
+    def linear(self, name: str, out_features: int, in_features: int, bias: str | None = None) -> W:
+        """A matrix (out_features, in_features), with the vector named `bias` added if given."""
+        ...
+
+    def embedding(self, name: str, rows: int, width: int) -> W:
+        """A lookup table (rows, width)."""
+        ...
+
+    def vector(self, name: str, width: int) -> W:
+        """A float vector (width,)."""
+        ...
+
+    def constants(self, name: str, width: int) -> tuple[float, ...]:
+        """The values of a small vector (width,), for specs."""
+        ...

@@ -1,0 +1,117 @@
+"""The contract between scheduler and executor: integers in, sampled tokens out.
+
+A step is three verbs::
+
+    plan = scheduler.schedule()
+    result = executor.execute(plan)
+    scheduler.update(result)
+
+There is no prefill and no decode here: a chunk is a run of tokens of one sequence at known
+positions, one token or hundreds. All state an executor keeps per slot (sampler counts, random
+counters) is set up by a :class:`Binding` and can be rebuilt from it at any time, which is what
+preemption does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.types import SamplingParams
+
+PAGE_TOKENS = 32
+"""Tokens per KV page, everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """From this step on, `slot` holds this sequence.
+
+    Attributes:
+        slot: slot index in [0, slots).
+        params: with `seed` already drawn.
+        prompt: prompt token ids.
+        output: tokens generated so far; not empty when a preempted sequence comes back.
+    """
+
+    slot: int
+    params: SamplingParams
+    prompt: Sequence[int]
+    output: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one sequence to compute in this step.
+
+    Attributes:
+        slot: the sequence's slot. At most one chunk per slot and step.
+        start: absolute position of `tokens[0]`; all positions before it are in the pages.
+        tokens: token ids at positions start, start + 1, ...; at least one.
+        pages: page ids covering positions [0, start + len(tokens)).
+        sample: whether to sample a next token from the last token's logits.
+    """
+
+    slot: int
+    start: int
+    tokens: Sequence[int]
+    pages: Sequence[int]
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step's work. Bindings take effect before chunks run."""
+
+    bindings: tuple[Binding, ...]
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One sampled token.
+
+    Attributes:
+        slot: the slot it belongs to.
+        token: token id.
+        logprob: natural log of its probability under the raw distribution; NaN when the request
+            did not ask for logprobs.
+        top: (token id, logprob) of the likeliest tokens, best first, ties to the lower id; as
+            many as the request's `logprobs`.
+    """
+
+    slot: int
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One entry per chunk with `sample` set, in chunk order."""
+
+    sampled: tuple[Sampled, ...]
+
+
+class Executor(Protocol):
+    """Runs plans. Called from one thread only; a step must not keep references to the plan."""
+
+    @property
+    def pages(self) -> int:
+        """How many KV pages there are; page ids are in [0, pages)."""
+        ...
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute the chunks, write their KV, sample where asked.
+
+        Raises:
+            EngineFailedError: the step failed; KV written by it is undefined.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free threads and memory. Idempotent."""
+        ...
