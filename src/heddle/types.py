@@ -107,7 +107,10 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             _check(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "in [-2, 2]")
         _check(
-            self.seed is None or -(2**63) <= self.seed < 2**64, "seed", self.seed, "a 64-bit integer"
+            self.seed is None or -(2**63) <= self.seed < 2**64,
+            "seed",
+            self.seed,
+            "a 64-bit integer",
         )
         _check(
             len(self.stop) <= MAX_STOP_STRINGS,

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 """Array handle of an implementation."""
-W = TypeVar("W")
-"""Weight handle of an implementation."""
+WIn = TypeVar("WIn", contravariant=True)
+"""Weight handle that an implementation takes."""
+WOut = TypeVar("WOut", covariant=True)
+"""Weight handle that a loader gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +72,18 @@ class Batch(Generic[A]):
     rows: A
 
 
-class Ops(Protocol[A, W]):
+class Ops(Protocol[A, WIn]):
     """What a forward pass is made of. Float arrays are float32, (T, n), row-major."""
 
-    def embed(self, table: W, tokens: A) -> A:
+    def embed(self, table: WIn, tokens: A) -> A:
         """Rows of `table` (vocabulary, n) for `tokens` (T,): (T, n)."""
         ...
 
-    def linear(self, x: A, w: W) -> A:
+    def linear(self, x: A, w: WIn) -> A:
         """x (T, k) times w (n, k) transposed, plus the bias the handle carries: (T, n)."""
         ...
 
-    def norm(self, x: A, w: W, eps: float) -> A:
+    def norm(self, x: A, w: WIn, eps: float) -> A:
         """RMS norm (Zhang & Sennrich 2019): x / sqrt(mean(x**2) + eps) * w."""
         ...
 
@@ -110,7 +112,7 @@ class Ops(Protocol[A, W]):
         ...
 
 
-class Loader(Protocol[W]):
+class Loader(Protocol[WOut]):
     """Claims tensors of a model file by name and checks their shapes.
 
     Raises (all methods):
@@ -124,15 +126,17 @@ class Loader(Protocol[W]):
         """Whether the file carries tensor `name`."""
         ...
 
-    def linear(self, name: str, out_features: int, in_features: int, bias: str | None = None) -> W:
+    def linear(
+        self, name: str, out_features: int, in_features: int, bias: str | None = None
+    ) -> WOut:
         """A matrix (out_features, in_features), with the vector named `bias` added if given."""
         ...
 
-    def embedding(self, name: str, rows: int, width: int) -> W:
+    def embedding(self, name: str, rows: int, width: int) -> WOut:
         """A lookup table (rows, width)."""
         ...
 
-    def vector(self, name: str, width: int) -> W:
+    def vector(self, name: str, width: int) -> WOut:
         """A float vector (width,)."""
         ...
 

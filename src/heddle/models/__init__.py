@@ -18,7 +18,8 @@ _NOT_ARCHITECTURES = {"base"}
 
 def architectures() -> list[str]:
     """Names of the architectures this build can run."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _NOT_ARCHITECTURES)
+    found = {module.name for module in pkgutil.iter_modules(__path__)}
+    return sorted(found - _NOT_ARCHITECTURES)
 
 
 def build(metadata: Mapping[str, object]) -> Model:
