@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 """Array handle of an implementation."""
-WIn = TypeVar("WIn", contravariant=True)
+W_contra = TypeVar("W_contra", contravariant=True)
 """Weight handle that an implementation takes."""
-WOut = TypeVar("WOut", covariant=True)
+W_co = TypeVar("W_co", covariant=True)
 """Weight handle that a loader gives."""
 
 
@@ -72,18 +72,18 @@ class Batch(Generic[A]):
     rows: A
 
 
-class Ops(Protocol[A, WIn]):
+class Ops(Protocol[A, W_contra]):
     """What a forward pass is made of. Float arrays are float32, (T, n), row-major."""
 
-    def embed(self, table: WIn, tokens: A) -> A:
+    def embed(self, table: W_contra, tokens: A) -> A:
         """Rows of `table` (vocabulary, n) for `tokens` (T,): (T, n)."""
         ...
 
-    def linear(self, x: A, w: WIn) -> A:
+    def linear(self, x: A, w: W_contra) -> A:
         """x (T, k) times w (n, k) transposed, plus the bias the handle carries: (T, n)."""
         ...
 
-    def norm(self, x: A, w: WIn, eps: float) -> A:
+    def norm(self, x: A, w: W_contra, eps: float) -> A:
         """RMS norm (Zhang & Sennrich 2019): x / sqrt(mean(x**2) + eps) * w."""
         ...
 
@@ -112,7 +112,7 @@ class Ops(Protocol[A, WIn]):
         ...
 
 
-class Loader(Protocol[WOut]):
+class Loader(Protocol[W_co]):
     """Claims tensors of a model file by name and checks their shapes.
 
     Raises (all methods):
@@ -128,15 +128,15 @@ class Loader(Protocol[WOut]):
 
     def linear(
         self, name: str, out_features: int, in_features: int, bias: str | None = None
-    ) -> WOut:
+    ) -> W_co:
         """A matrix (out_features, in_features), with the vector named `bias` added if given."""
         ...
 
-    def embedding(self, name: str, rows: int, width: int) -> WOut:
+    def embedding(self, name: str, rows: int, width: int) -> W_co:
         """A lookup table (rows, width)."""
         ...
 
-    def vector(self, name: str, width: int) -> WOut:
+    def vector(self, name: str, width: int) -> W_co:
         """A float vector (width,)."""
         ...
 
