@@ -7,11 +7,12 @@ environment.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.errors import ConfigError
 
@@ -31,9 +32,10 @@ def parse_size(text: str) -> int:
         ConfigError: the text is no size.
     """
     match = _SIZE.fullmatch(text)
-    if match is None:
+    size = float(match[1]) * 1024 ** _SIZE_POWER[match[2].lower()] if match else math.inf
+    if math.isinf(size):
         raise ConfigError(f"{text!r} is not a size; write for example 512M or 2GiB")
-    return int(float(match[1]) * 1024 ** _SIZE_POWER[match[2].lower()])
+    return int(size)
 
 
 def _setting(default: Any, doc: str, **extra: Any) -> Any:
@@ -71,6 +73,10 @@ class ServerConfig:
 
     host: str = _setting("127.0.0.1", "address to listen on")
     port: int = _setting(8080, "port to listen on; 0 takes a free one", low=0, high=65_535)
+    max_body: int = _setting(32 * 1024**2, "bytes of the largest request body", low=1024, size=True)
+    drain: int = _setting(
+        5, "seconds that running requests get to finish when the server stops", low=0, high=86_400
+    )
 
     def __post_init__(self) -> None:
         _validate(self)
@@ -90,6 +96,100 @@ def _validate(config: EngineConfig | ServerConfig) -> None:
             raise ConfigError(
                 f"{item.name} must be one of {allowed}, got {value!r}", param=item.name
             )
+
+
+Config = TypeVar("Config", EngineConfig, ServerConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One field of a config class as a user meets it: an option, a variable, a line of help.
+
+    Attributes:
+        name: the field's name.
+        option: command line option, such as `--kv-cache`.
+        variable: environment variable, such as `HEDDLE_KV_CACHE`.
+        kind: what its text must look like: NUMBER, SIZE or TEXT.
+        default: the field's default.
+        doc: one line of help.
+    """
+
+    name: str
+    option: str
+    variable: str
+    kind: str
+    default: int | str
+    doc: str
+
+    def parse(self, text: str, source: str) -> int | str:
+        """The value that `text` stands for.
+
+        Raises:
+            ConfigError: it stands for none; the message names `source`.
+        """
+        if self.kind == "TEXT":
+            return text
+        try:
+            return parse_size(text) if self.kind == "SIZE" else int(text)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error.message}", param=self.name) from None
+        except ValueError:
+            raise ConfigError(
+                f"{source}: {text!r} is not a whole number", param=self.name
+            ) from None
+
+
+def settings(config: type[Config]) -> tuple[Setting, ...]:
+    """The fields of a config class, in order."""
+    return tuple(_describe(item) for item in dataclasses.fields(config))
+
+
+def _describe(item: dataclasses.Field[Any]) -> Setting:
+    default: int | str = item.default  # type: ignore[assignment]  # _setting always gives one
+    kind = "NUMBER" if isinstance(default, int) else "TEXT"
+    return Setting(
+        name=item.name,
+        option="--" + item.name.replace("_", "-"),
+        variable="HEDDLE_" + item.name.upper(),
+        kind="SIZE" if item.metadata.get("size") else kind,
+        default=default,
+        doc=item.metadata["doc"],
+    )
+
+
+def resolve(
+    config: type[Config],
+    options: Mapping[str, str | None],
+    environ: Mapping[str, str] = os.environ,
+) -> Config:
+    """Settings by precedence: option, else HEDDLE_* variable, else default.
+
+    `options` holds option texts by field name, None where an option was not given. An empty
+    variable counts as not set.
+
+    Raises:
+        ConfigError: a text cannot be read or its value is out of range; the message names the
+            option or the variable it came from.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for setting in settings(config):
+        text, source = options.get(setting.name), setting.option
+        if text is None:
+            text, source = environ.get(setting.variable) or None, setting.variable
+        if text is not None:
+            values[setting.name] = setting.parse(text, source)
+            sources[setting.name] = source
+    try:
+        return config(**values)
+    except ConfigError as error:
+        source = sources[error.param or ""]
+        raise ConfigError(f"{source}: {error.message}", param=error.param) from None
+
+
+def debug_wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether HEDDLE_DEBUG asks for tracebacks."""
+    return environ.get("HEDDLE_DEBUG", "") not in {"", "0"}
 
 
 def cache_home(environ: Mapping[str, str] = os.environ) -> Path:
