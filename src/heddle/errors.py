@@ -15,11 +15,13 @@ class HeddleError(Exception):
         code: stable machine-readable code.
         kind: the `type` field of OpenAI's error shape.
         param: the field of the request or the setting that is at fault, if one is.
+        retry_after: seconds after which the same request may succeed; None for never.
     """
 
     status: int = 500
     code: str = "internal_error"
     kind: str = "server_error"
+    retry_after: float | None = None
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -57,6 +59,20 @@ class ModelNotFoundError(InvalidRequestError):
     code = "model_not_found"
 
 
+class BodyTooLargeError(InvalidRequestError):
+    """The request body is longer than the server reads."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class MediaTypeError(InvalidRequestError):
+    """The request body is declared as something other than JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
 # --- the server cannot take the request now ------------------------------------------------------
 
 
@@ -77,6 +93,7 @@ class EngineClosedError(HeddleError):
 
     status = 503
     code = "engine_closed"
+    retry_after = 5.0
 
 
 class EngineFailedError(HeddleError):
