@@ -1,0 +1,424 @@
+"""Memory-mapped reading of GGUF files, versions 2 and 3, little endian.
+
+The format is specified in ggml's `docs/gguf.md`: a header, metadata as typed key-value pairs, one
+record per tensor, then the tensors' bytes at aligned offsets. Nothing in a file is believed before
+it is checked against the bytes that are there, so a damaged or hostile file ends in a
+:class:`ModelFileError` and not in a crash or an allocation of the size it claims. What the bytes
+of a tensor mean is `quants.py`'s business.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
+
+import numpy as np
+
+from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_DEFAULT_ALIGNMENT = 32
+_MAX_DIMENSIONS = 4
+
+_LENGTH = struct.Struct("<Q")
+_BOOL, _STRING, _ARRAY = 7, 8, 9
+_NUMBERS: dict[int, np.dtype[Any]] = {
+    number: np.dtype(code)
+    for number, code in {
+        0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4",
+        _BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
+    }.items()
+}  # fmt: skip
+_U32, _U64 = _NUMBERS[4], _NUMBERS[10]
+
+# The fewest bytes an entry can take: what a count may at most claim of the bytes left.
+_SMALLEST_PAIR = 8 + 4 + 1
+_SMALLEST_TENSOR = 8 + 4 + 4 + 8
+
+
+class TensorType(IntEnum):
+    """Storage types of tensors, numbered as in ggml.
+
+    A row is stored as blocks of `block_elements` values in `block_bytes` bytes.
+    """
+
+    block_elements: int
+    block_bytes: int
+
+    def __new__(cls, number: int, block_elements: int, block_bytes: int) -> Self:
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.block_elements = block_elements
+        member.block_bytes = block_bytes
+        return member
+
+    F32 = 0, 1, 4
+    F16 = 1, 1, 2
+    Q4_0 = 2, 32, 18
+    Q4_1 = 3, 32, 20
+    Q5_0 = 6, 32, 22
+    Q5_1 = 7, 32, 24
+    Q8_0 = 8, 32, 34
+    Q8_1 = 9, 32, 36
+    Q2_K = 10, 256, 84
+    Q3_K = 11, 256, 110
+    Q4_K = 12, 256, 144
+    Q5_K = 13, 256, 176
+    Q6_K = 14, 256, 210
+    Q8_K = 15, 256, 292
+    IQ2_XXS = 16, 256, 66
+    IQ2_XS = 17, 256, 74
+    IQ3_XXS = 18, 256, 98
+    IQ1_S = 19, 256, 50
+    IQ4_NL = 20, 32, 18
+    IQ3_S = 21, 256, 110
+    IQ2_S = 22, 256, 82
+    IQ4_XS = 23, 256, 136
+    I8 = 24, 1, 1
+    I16 = 25, 1, 2
+    I32 = 26, 1, 4
+    I64 = 27, 1, 8
+    F64 = 28, 1, 8
+    IQ1_M = 29, 256, 56
+    BF16 = 30, 1, 2
+    TQ1_0 = 34, 256, 54
+    TQ2_0 = 35, 256, 66
+    MXFP4 = 39, 32, 17
+    NVFP4 = 40, 64, 36
+    Q1_0 = 41, 128, 18
+
+
+_TENSOR_TYPES = {int(kind): kind for kind in TensorType}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where one tensor lies and how it is stored.
+
+    Attributes:
+        name: as in the file.
+        shape: row-major, the last axis contiguous (the file's dimensions reversed).
+        type: storage type.
+        offset: first byte, from the start of the file.
+        nbytes: bytes it takes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: TensorType
+    offset: int
+    nbytes: int
+
+
+class StringArray(Sequence[str]):
+    """An array of strings in the file, decoded when read.
+
+    A vocabulary has a quarter of a million of them, and most readers of a header want none.
+    Reading one that is not UTF-8 raises :class:`ModelFileError`.
+    """
+
+    def __init__(self, buffer: memoryview, bounds: NDArray[np.int64], field: str) -> None:
+        """`bounds` (n + 1,) holds the start of each string's length, and the end of the last."""
+        self._buffer = buffer
+        self._bounds = bounds
+        self._field = field
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        start, end = self._bounds[position : position + 2].tolist()
+        return _text(self._buffer[start + _LENGTH.size : end], f"{self._field}[{position}]")
+
+    def __iter__(self) -> Iterator[str]:
+        for position, (start, end) in enumerate(pairwise(self._bounds.tolist())):
+            try:
+                yield str(self._buffer[start + _LENGTH.size : end], "utf-8")
+            except UnicodeDecodeError:
+                yield self[position]  # raises, naming the element
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} strings of {self._field}>"
+
+
+class GGUFFile:
+    """An open model file. Use as a context manager, or call :meth:`close`.
+
+    Attributes:
+        path: where it was opened.
+        version: of the format, 2 or 3.
+        metadata: values by key: int, float, bool, str, NumPy arrays and :class:`StringArray`.
+        tensors: tensors by name, in the order of the file.
+    """
+
+    def __init__(self, path: Path, buffer: memoryview) -> None:
+        cursor = _Cursor(path, buffer)
+        self.path = path
+        self.version = cursor.version()
+        tensor_count = cursor.count("tensor_count", _SMALLEST_TENSOR)
+        pair_count = cursor.count("metadata_count", _SMALLEST_PAIR)
+        self.metadata: Mapping[str, object] = MappingProxyType(cursor.pairs(pair_count))
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
+            cursor.tensors(tensor_count, _alignment(cursor, self.metadata))
+        )
+        self._buffer: NDArray[np.uint8] | None = np.frombuffer(buffer, np.uint8)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Map the file and read its header.
+
+        Raises:
+            ModelSourceError: there is no such file, or it cannot be read.
+            ModelFileError: it is no GGUF file, truncated, corrupt or hostile.
+            UnsupportedModelError: another version of the format, or big endian.
+        """
+        path = Path(path)
+        if not path.is_file():  # a pipe or a device would block or be endless
+            raise ModelSourceError(f"{path} is not a file")
+        try:
+            with path.open("rb") as file:
+                if path.stat().st_size == 0:  # cannot be mapped
+                    raise ModelFileError(f"{path} is empty; fetch it again", field="magic")
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise ModelSourceError(f"cannot read {path}: {error.strerror}") from error
+        return cls(path, memoryview(mapped))
+
+    def data(self, name: str) -> NDArray[np.uint8]:
+        """The bytes of tensor `name`: (nbytes,), a read-only view of the map.
+
+        The view stays valid after :meth:`close`; the map goes when its last view does.
+
+        Raises:
+            ModelFileError: the file has no such tensor.
+        """
+        if self._buffer is None:
+            raise ValueError(f"{self.path} is closed")
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise ModelFileError(f"{self.path}: tensor {name!r} is missing", field=name)
+        return self._buffer[tensor.offset : tensor.offset + tensor.nbytes]
+
+    def close(self) -> None:
+        """Let go of the map. Metadata and tensor records stay readable."""
+        self._buffer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Cursor:
+    """A reading position in the header. Every read is checked against the bytes left."""
+
+    def __init__(self, path: Path, buffer: memoryview) -> None:
+        self._path = path
+        self._buffer = buffer
+        self._position = 0
+
+    def fail(self, field: str, problem: str) -> NoReturn:
+        raise ModelFileError(
+            f"{self._path}: {field} {problem}; the file is damaged, fetch it again", field=field
+        )
+
+    def _take(self, size: int, field: str) -> int:
+        """Step over `size` bytes; returns where they start."""
+        start = self._position
+        left = len(self._buffer) - start
+        if size > left:
+            self.fail(field, f"needs {size} bytes at byte {start}, where {left} are left")
+        self._position = start + size
+        return start
+
+    def _numbers(self, dtype: np.dtype[Any], count: int, field: str) -> NDArray[Any]:
+        start = self._take(count * dtype.itemsize, field)
+        return np.frombuffer(self._buffer, dtype, count, start)
+
+    def _integer(self, dtype: np.dtype[Any], field: str) -> int:
+        return int(self._numbers(dtype, 1, field)[0])
+
+    def version(self) -> int:
+        """The format version, after the magic number."""
+        start = self._take(len(_MAGIC), "magic")
+        magic = bytes(self._buffer[start : self._position])
+        if magic != _MAGIC:
+            raise ModelFileError(
+                f"{self._path} is no GGUF file: it starts with {magic!r}, not {_MAGIC!r}",
+                field="magic",
+            )
+        version = self._integer(_U32, "version")
+        if version not in _VERSIONS:
+            swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+            what = f"big-endian GGUF {swapped}" if swapped in _VERSIONS else f"GGUF {version}"
+            raise UnsupportedModelError(
+                f"{self._path} is {what}; little-endian versions 2 and 3 are supported",
+                param="version",
+            )
+        return version
+
+    def count(self, field: str, smallest: int) -> int:
+        """A count of entries that each take at least `smallest` bytes."""
+        value = self._integer(_U64, field)
+        left = len(self._buffer) - self._position
+        if value * smallest > left:
+            self.fail(field, f"is {value}, more than fit in the {left} bytes left")
+        return value
+
+    def _string(self, field: str) -> str:
+        size = self._integer(_U64, field)
+        start = self._take(size, field)
+        return _text(self._buffer[start : self._position], field)
+
+    def _strings(self, count: int, field: str) -> StringArray:
+        # The one loop over a vocabulary: 0.1 µs a string. array, not list: 8 bytes an entry.
+        bounds = array("q", [self._position])
+        position, size, read = self._position, _LENGTH.size, _LENGTH.unpack_from
+        try:
+            for _ in range(count):
+                position += size + read(self._buffer, position)[0]
+                bounds.append(position)
+        except (struct.error, OverflowError):
+            position = bounds[-1] + size
+        if position > len(self._buffer):
+            self.fail(f"{field}[{len(bounds) - 1}]", "runs past the end of the file")
+        self._position = position
+        return StringArray(self._buffer, np.frombuffer(bounds, np.int64), field)
+
+    def pairs(self, count: int) -> dict[str, object]:
+        """`count` metadata entries."""
+        pairs: dict[str, object] = {}
+        for index in range(count):
+            key = self._string(f"metadata[{index}].key")
+            if key in pairs:
+                self.fail(key, "occurs twice in the metadata")
+            pairs[key] = self._value(self._integer(_U32, key), key)
+        return pairs
+
+    def _value(self, kind: int, field: str) -> object:
+        if kind == _STRING:
+            return self._string(field)
+        if kind == _ARRAY:
+            return self._array(field)
+        return self._values(kind, 1, field)[0].item()
+
+    def _array(self, field: str) -> object:
+        kind = self._integer(_U32, field)
+        count = self._integer(_U64, field)
+        if kind == _ARRAY:  # no model has one, and depth would be the file's to choose
+            self.fail(field, "is an array of arrays, which is not supported")
+        if kind != _STRING:
+            return self._values(kind, count, field)
+        if count * _LENGTH.size > len(self._buffer) - self._position:
+            self.fail(field, f"claims {count} strings, more than fit in the file")
+        return self._strings(count, field)
+
+    def _values(self, kind: int, count: int, field: str) -> NDArray[Any]:
+        dtype = _NUMBERS.get(kind)
+        if dtype is None:
+            self.fail(field, f"has the unknown value type {kind}")
+        values = self._numbers(dtype, count, field)
+        if kind != _BOOL:
+            return values.copy()  # aligned, and free of the map
+        if count and values.max() > 1:
+            self.fail(field, f"has the value {values.max()} where a bool is 0 or 1")
+        return values.astype(np.bool_)
+
+    def tensors(self, count: int, alignment: int) -> dict[str, TensorInfo]:
+        """`count` tensor records, their offsets made absolute and checked."""
+        tensors: dict[str, TensorInfo] = {}
+        for index in range(count):
+            tensor = self._tensor(f"tensors[{index}].name", alignment)
+            if tensor.name in tensors:
+                self.fail(tensor.name, "occurs twice among the tensors")
+            tensors[tensor.name] = tensor
+        start = _round_up(self._position, alignment)
+        placed = {
+            name: TensorInfo(name, info.shape, info.type, start + info.offset, info.nbytes)
+            for name, info in tensors.items()
+        }
+        self._check_places(placed)
+        return placed
+
+    def _tensor(self, name_field: str, alignment: int) -> TensorInfo:
+        """One tensor record, its offset still relative to the start of the data."""
+        name = self._string(name_field)
+        dimensions = self._integer(_U32, name)
+        if dimensions > _MAX_DIMENSIONS:
+            self.fail(name, f"has {dimensions} dimensions; {_MAX_DIMENSIONS} is the most")
+        shape = tuple(self._numbers(_U64, dimensions, name)[::-1].tolist())
+        number = self._integer(_U32, name)
+        kind = _TENSOR_TYPES.get(number)
+        if kind is None:
+            self.fail(name, f"has the unknown tensor type {number}")
+        row = shape[-1] if shape else 1
+        if 0 in shape or row % kind.block_elements:
+            self.fail(
+                name, f"of shape {shape} is not whole {kind.name} blocks of {kind.block_elements}"
+            )
+        offset = self._integer(_U64, name)
+        if offset % alignment:
+            self.fail(name, f"lies at offset {offset}, which is not a multiple of {alignment}")
+        nbytes = prod(shape) // kind.block_elements * kind.block_bytes
+        return TensorInfo(name, shape, kind, offset, nbytes)
+
+    def _check_places(self, tensors: Mapping[str, TensorInfo]) -> None:
+        in_order = sorted(tensors.values(), key=lambda tensor: tensor.offset)
+        for tensor in in_order:
+            if tensor.offset + tensor.nbytes > len(self._buffer):
+                self.fail(
+                    tensor.name,
+                    f"takes {tensor.nbytes} bytes at byte {tensor.offset}, past the end of the "
+                    f"file at {len(self._buffer)}",
+                )
+        for before, after in pairwise(in_order):
+            if before.offset + before.nbytes > after.offset:
+                self.fail(after.name, f"overlaps tensor {before.name!r}")
+
+
+def _text(raw: memoryview, field: str) -> str:
+    try:
+        return str(raw, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{field} is not UTF-8: {error}", field=field) from None
+
+
+def _alignment(cursor: _Cursor, metadata: Mapping[str, object]) -> int:
+    field = "general.alignment"
+    value = metadata.get(field, _DEFAULT_ALIGNMENT)
+    if not isinstance(value, int) or value <= 0 or value & (value - 1):
+        cursor.fail(field, f"is {value!r}, not a power of two")
+    return value
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
