@@ -1,0 +1,105 @@
+"""Dequantisation agrees to the bit with the `gguf` package, on blocks of every kind of number."""
+
+from __future__ import annotations
+
+import gguf.quants
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+from heddle.errors import UnsupportedModelError
+from heddle.weights.gguf import TensorType
+from heddle.weights.quants import dequantize
+
+# Byte offsets of the float16 numbers in a block.
+FLOAT16_AT = {
+    TensorType.F16: (0,),
+    TensorType.Q4_0: (0,),
+    TensorType.Q4_1: (0, 2),
+    TensorType.Q5_0: (0,),
+    TensorType.Q5_1: (0, 2),
+    TensorType.Q8_0: (0,),
+    TensorType.Q2_K: (80, 82),
+    TensorType.Q3_K: (108,),
+    TensorType.Q4_K: (0, 2),
+    TensorType.Q5_K: (0, 2),
+    TensorType.Q6_K: (208,),
+    TensorType.IQ4_NL: (0,),
+    TensorType.IQ4_XS: (0,),
+}
+SUPPORTED = [*FLOAT16_AT, TensorType.F32, TensorType.BF16]
+
+# Zeros, the smallest subnormal, a subnormal, the smallest normal, ordinary, largest, inf, nan.
+ODD_FLOAT16 = np.array(
+    [0.0, -0.0, 6e-8, -3.1e-5, 6.2e-5, 1.0, -0.37, 65504, -65504, np.inf, -np.inf, np.nan],
+    np.float16,
+)
+
+
+def random_blocks(kind: TensorType, count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, kind.block_bytes), np.uint8)
+
+
+def assert_agrees(kind: TensorType, blocks: np.ndarray) -> None:
+    shape = (len(blocks), kind.block_elements)
+    with np.errstate(all="ignore"):
+        expected = gguf.quants.dequantize(blocks, GGMLQuantizationType(int(kind)))
+    found = dequantize(blocks.reshape(-1), kind, shape)
+    assert found.dtype == np.float32
+    assert found.shape == shape
+    # The bits of a nan are not defined; those of everything else are, the sign of zero included.
+    nan = np.isnan(expected)
+    assert np.array_equal(np.isnan(found), nan)
+    assert np.array_equal(found.view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
+
+
+@pytest.mark.parametrize("kind", SUPPORTED, ids=lambda kind: kind.name)
+def test_random_bytes(kind: TensorType) -> None:
+    assert_agrees(kind, random_blocks(kind, 700, seed=1))
+
+
+@pytest.mark.parametrize("kind", FLOAT16_AT, ids=lambda kind: kind.name)
+def test_odd_scales(kind: TensorType) -> None:
+    blocks = random_blocks(kind, len(ODD_FLOAT16) ** 2, seed=2)
+    pairs = np.stack(np.meshgrid(ODD_FLOAT16, ODD_FLOAT16), axis=-1).reshape(-1, 2)
+    for column, start in enumerate(FLOAT16_AT[kind]):
+        blocks[:, start : start + 2] = pairs[:, column, None].copy().view(np.uint8)
+    assert_agrees(kind, blocks)
+
+
+@pytest.mark.parametrize("kind", SUPPORTED, ids=lambda kind: kind.name)
+def test_sizes_around_the_chunks_decoded_at_a_time(kind: TensorType) -> None:
+    chunk = (1 << 16) // kind.block_elements
+    for count in (1, chunk - 1, chunk, chunk + 1):
+        assert_agrees(kind, random_blocks(kind, count, seed=count))
+
+
+def test_shape_is_kept_and_the_result_is_fresh() -> None:
+    raw = np.arange(24, dtype=np.float32).view(np.uint8)
+    raw.flags.writeable = False
+    values = dequantize(raw, TensorType.F32, (2, 3, 4))
+    assert values.shape == (2, 3, 4)
+    assert values[1, 2, 3] == 23
+    values[0, 0, 0] = 5
+    assert not np.shares_memory(values, raw)
+    assert dequantize(raw[:4], TensorType.F32, ()).shape == ()
+
+
+def test_a_hand_made_block_of_the_default_models_type() -> None:
+    d, m = np.float16(0.5), np.float16(-2)
+    nibbles = bytes(range(16))  # low nibble i, high nibble 0
+    block = np.frombuffer(d.tobytes() + m.tobytes() + nibbles, np.uint8)
+    values = dequantize(block, TensorType.Q4_1, (32,))
+    assert values.tolist() == [0.5 * i - 2 for i in range(16)] + [-2.0] * 16
+
+
+def test_a_type_without_decoder_is_refused_by_name() -> None:
+    kind = TensorType.IQ1_S
+    with pytest.raises(UnsupportedModelError, match=r"IQ1_S is not supported; supported: .*Q4_1"):
+        dequantize(np.zeros(kind.block_bytes, np.uint8), kind, (kind.block_elements,))
+
+
+@pytest.mark.parametrize(("size", "shape"), [(33, (32,)), (34, (64,)), (34, (16, 2))])
+def test_bytes_that_do_not_match_the_shape_are_refused(size: int, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="are not Q8_0 of shape"):
+        dequantize(np.zeros(size, np.uint8), TensorType.Q8_0, shape)
