@@ -1,0 +1,281 @@
+// The Python module heddle._native. Shapes and indices are checked here or in Program; errors are
+// ValueError.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "program.h"
+
+namespace nb = nanobind;
+using namespace heddle;
+
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::vector<const Kernels*> levels() {
+    std::vector<const Kernels*> found;
+    for (const Kernels* k : {avx512_kernels(), avx2_kernels(), portable_kernels()}) {
+        if (k && supported(k)) found.push_back(k);
+    }
+    return found;
+}
+
+const Kernels& level(const std::string& name) {
+    for (const Kernels* k : levels()) {
+        if (name == "auto" || name == k->name) return *k;
+    }
+    throw std::invalid_argument("this machine cannot run instruction level " + name);
+}
+
+std::vector<float> vector_of(Floats array) { return {array.data(), array.data() + array.size()}; }
+
+FileType file_type(int number) {
+    if (!has_kernel(number)) {
+        throw std::invalid_argument("tensor type " + std::to_string(number) + " has no kernel");
+    }
+    return static_cast<FileType>(number);
+}
+
+void check_size(const Bytes& raw, FileType type, int rows, int columns) {
+    if (rows < 1 || columns < 1 ||
+        static_cast<int64_t>(raw.size()) != rows * row_bytes(type, columns)) {
+        throw std::invalid_argument("tensor data does not have the size of its shape");
+    }
+}
+
+// Threads and the kernels they run.
+struct Runtime {
+    Runtime(int threads, const std::string& isa) : kernels(level(isa)), pool(checked(threads)) {}
+    static int checked(int threads) {
+        if (threads < 1 || threads > 1024)
+            throw std::invalid_argument("threads must be in [1, 1024]");
+        return threads;
+    }
+    const Kernels& kernels;
+    ThreadPool pool;
+};
+
+struct Packed {
+    Packed(Arena& arena, Runtime& runtime, int type, Bytes raw, int rows, int columns,
+           std::vector<float> bias)
+        : matrix(arena, runtime.pool, runtime.kernels, checked(type, raw, rows, columns),
+                 raw.data(), rows, columns, std::move(bias)) {}
+    static FileType checked(int type, const Bytes& raw, int rows, int columns) {
+        check_size(raw, file_type(type), rows, columns);
+        return static_cast<FileType>(type);
+    }
+    Matrix matrix;
+};
+
+nb::tuple pick_tuple(const Pick& pick) {
+    return nb::make_tuple(pick.token, pick.logprob, pick.top);
+}
+
+// Fills spans from rows of (first row, tokens, first position, index of its first page).
+void add_spans(Step& step, const IntRows& spans, const Ints& pages) {
+    if (spans.shape(1) != 4) throw std::invalid_argument("spans are (n, 4)");
+    for (size_t i = 0; i < spans.shape(0); ++i) {
+        const int32_t* s = spans.data() + i * 4;
+        const int64_t needed = (int64_t{s[2]} + s[1] - 1) / kPageTokens + 1;
+        if (s[1] < 1 || s[2] < 0 || s[3] < 0 ||
+            s[3] + needed > static_cast<int64_t>(pages.size())) {
+            throw std::invalid_argument("a span reaches past its page table");
+        }
+        step.spans.push_back({s[0], s[1], s[2], pages.data() + s[3]});
+    }
+}
+
+nb::list run_program(Program& program, Ints ids, Ints positions, IntRows spans, Ints pages,
+                     Ints rows, std::vector<Sampler*> samplers) {
+    Step step;
+    if (ids.size() != positions.size()) throw std::invalid_argument("as many positions as ids");
+    step.tokens = static_cast<int>(ids.size());
+    step.ids = ids.data();
+    step.positions = positions.data();
+    step.rows.assign(rows.data(), rows.data() + rows.size());
+    step.samplers = std::move(samplers);
+    add_spans(step, spans, pages);
+    {
+        nb::gil_scoped_release release;
+        program.run(step);
+    }
+    nb::list picks;
+    for (const Pick& pick : step.picks) picks.append(pick_tuple(pick));
+    return picks;
+}
+
+using FloatMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+FloatMatrix copy_rows(const Program& program, int buffer, int rows) {
+    const size_t width = static_cast<size_t>(program.width(buffer));
+    const size_t count = static_cast<size_t>(rows) * width;
+    if (rows < 0 || rows > program.rows(buffer)) throw std::invalid_argument("no such rows");
+    float* copy = new float[count];
+    std::copy(program.data(buffer), program.data(buffer) + count, copy);
+    nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    return FloatMatrix(copy, {static_cast<size_t>(rows), width}, owner);
+}
+
+void bind_storage(nb::module_& m) {
+    nb::class_<Runtime>(m, "Runtime", "Compute threads (the caller included) and their kernels.")
+        .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("isa"))
+        .def_prop_ro("isa", [](const Runtime& r) { return r.kernels.name; })
+        .def_prop_ro("threads", [](const Runtime& r) { return r.pool.threads(); });
+    nb::class_<Arena>(m, "Arena", "Memory that packed matrices live in.")
+        .def(nb::init<>())
+        .def_prop_ro("allocated", &Arena::allocated, "Bytes handed out.");
+    nb::class_<Packed>(m, "Matrix", "A matrix (rows, columns) packed from its file bytes.")
+        .def(
+            "__init__",
+            [](Packed* self, Arena& arena, Runtime& runtime, int type, Bytes raw, int rows,
+               int columns, Floats bias) {
+                std::vector<float> values = vector_of(bias);
+                nb::gil_scoped_release release;
+                new (self) Packed(arena, runtime, type, raw, rows, columns, std::move(values));
+            },
+            nb::arg("arena"), nb::arg("runtime"), nb::arg("type"), nb::arg("raw"), nb::arg("rows"),
+            nb::arg("columns"), nb::arg("bias"), nb::keep_alive<1, 2>())
+        .def_prop_ro("bytes", [](const Packed& p) { return p.matrix.bytes(); })
+        .def_prop_ro("quantised",
+                     [](const Packed& p) { return is_quantised(p.matrix.packed().format); });
+    nb::class_<KvCache>(m, "KvCache", "Pages of f16 keys and values.")
+        .def(
+            "__init__",
+            [](KvCache* self, int layers, int kv_heads, int head_dim, int64_t pages) {
+                if (layers < 1 || kv_heads < 1 || head_dim < 1 || pages < 1 || pages > INT32_MAX) {
+                    throw std::invalid_argument("a KV cache needs positive sizes");
+                }
+                new (self) KvCache(layers, kv_heads, head_dim, pages);
+            },
+            nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"))
+        .def_prop_ro("pages", &KvCache::pages)
+        .def_prop_ro("page_bytes", &KvCache::page_bytes);
+}
+
+void bind_sampler(nb::module_& m) {
+    nb::class_<Sampler>(m, "Sampler", "One request's sampler; see heddle.sampling.reference.")
+        .def(
+            "__init__",
+            [](Sampler* self, float temperature, int top_k, float top_p, float min_p,
+               float repetition_penalty, float presence_penalty, float frequency_penalty,
+               uint64_t seed, int logprobs, std::vector<std::pair<int, float>> bias) {
+                new (self)
+                    Sampler({temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
+                             frequency_penalty, seed, logprobs, std::move(bias)});
+            },
+            nb::kw_only(), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
+            nb::arg("min_p"), nb::arg("repetition_penalty"), nb::arg("presence_penalty"),
+            nb::arg("frequency_penalty"), nb::arg("seed"), nb::arg("logprobs"), nb::arg("bias"))
+        .def_prop_ro("logprobs", [](const Sampler& s) { return s.params().logprobs; })
+        .def("observe_prompt",
+             [](Sampler& s, Ints tokens) {
+                 s.observe_prompt(tokens.data(), static_cast<int64_t>(tokens.size()));
+             })
+        .def("observe_output",
+             [](Sampler& s, Ints tokens) {
+                 for (size_t i = 0; i < tokens.size(); ++i) s.observe_output(tokens.data()[i]);
+             })
+        .def(
+            "pick",
+            [](Sampler& s, const std::string& isa, Floats logits) {
+                std::vector<float> copy = vector_of(logits);
+                return pick_tuple(s.pick(level(isa), copy.data(), static_cast<int>(copy.size())));
+            },
+            nb::arg("isa"), nb::arg("logits"), "(token, logprob, top) from logits (vocabulary,).");
+}
+
+void bind_program(nb::module_& m) {
+    nb::class_<Program>(m, "Program", "A recorded model; see native/program.h.")
+        .def(
+            "__init__",
+            [](Program* self, Runtime& runtime, KvCache& cache, int max_tokens, int max_rows) {
+                new (self) Program(runtime.pool, runtime.kernels, cache, max_tokens, max_rows);
+            },
+            nb::arg("runtime"), nb::arg("cache"), nb::arg("max_tokens"), nb::arg("max_rows"),
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("buffer", &Program::buffer, nb::arg("width"), nb::arg("per_row"))
+        .def(
+            "rope_table",
+            [](Program& p, int dim, bool interleaved, Floats cosine, Floats sine) {
+                return p.rope_table({dim, interleaved, vector_of(cosine), vector_of(sine)});
+            },
+            nb::arg("dim"), nb::arg("interleaved"), nb::arg("cosine"), nb::arg("sine"))
+        .def(
+            "embed",
+            [](Program& p, int type, Bytes raw, int rows, int out) {
+                check_size(raw, file_type(type), rows, p.width(out));
+                p.embed(static_cast<FileType>(type), raw.data(), rows, out);
+            },
+            nb::arg("type"), nb::arg("raw"), nb::arg("rows"), nb::arg("out"),
+            nb::keep_alive<1, 3>(), "Looks rows up in the file's own bytes, kept alive.")
+        .def(
+            "norm",
+            [](Program& p, int in, Floats weight, float eps, int out, bool quantise) {
+                p.norm(in, vector_of(weight), eps, out, quantise);
+            },
+            nb::arg("in_"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"), nb::arg("quantise"))
+        .def("quantise", &Program::quantise, nb::arg("in_"))
+        .def(
+            "matmul",
+            [](Program& p, int in, std::vector<std::pair<Packed*, int>> parts, bool accumulate) {
+                std::vector<MatmulPart> list;
+                for (const auto& [packed, out] : parts) list.push_back({&packed->matrix, out});
+                p.matmul(in, std::move(list), accumulate);
+            },
+            nb::arg("in_"), nb::arg("parts"), nb::arg("accumulate"),
+            "Matrices must outlive the program: its owner keeps them.")
+        .def("gated_silu", &Program::gated_silu, nb::arg("gate"), nb::arg("up"), nb::arg("out"),
+             nb::arg("quantise"))
+        .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
+        .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"))
+        .def("attend", &Program::attend, nb::arg("q"), nb::arg("layer"), nb::arg("heads"),
+             nb::arg("scale"), nb::arg("out"), nb::arg("quantise"))
+        .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
+        .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
+        .def("sample", &Program::sample, nb::arg("logits"))
+        .def("run", &run_program, nb::arg("ids"), nb::arg("positions"), nb::arg("spans"),
+             nb::arg("pages"), nb::arg("rows"), nb::arg("samplers"),
+             "One step, without the GIL. Spans are (first row, tokens, first position, index of "
+             "the first page in pages); returns (token, logprob, top) per sampler.")
+        .def("copy", &copy_rows, nb::arg("buffer"), nb::arg("rows"))
+        .def("take_profile",
+             [](Program& p) {
+                 nb::list list;
+                 for (const auto& [kind, ns] : p.take_profile()) {
+                     list.append(nb::make_tuple(kind, ns));
+                 }
+                 return list;
+             })
+        .def("set_profiling", &Program::set_profiling, nb::arg("on"));
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "Heddle's native core.";
+    m.def(
+        "isa_levels",
+        [] {
+            std::vector<std::string> names;
+            for (const Kernels* k : levels()) names.emplace_back(k->name);
+            return names;
+        },
+        "Instruction levels this machine can run, fastest first.");
+    m.def("has_kernel", &has_kernel, nb::arg("file_type"),
+          "Whether matmuls read this GGUF tensor type.");
+    m.def(
+        "uniform", [](uint64_t seed, uint32_t index) { return uniform(seed, index); },
+        nb::arg("seed"), nb::arg("index"), "The draw in [0, 1) of one token.");
+    bind_storage(m);
+    bind_sampler(m);
+    bind_program(m);
+}

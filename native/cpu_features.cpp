@@ -1,0 +1,28 @@
+#include <cstring>
+
+#include "kernels.h"
+
+namespace heddle {
+
+#if !defined(HEDDLE_BUILT_AVX2)
+const Kernels* avx2_kernels() { return nullptr; }
+#endif
+#if !defined(HEDDLE_BUILT_AVX512)
+const Kernels* avx512_kernels() { return nullptr; }
+#endif
+
+bool supported(const Kernels* kernels) {
+#if defined(__x86_64__)
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                      __builtin_cpu_supports("f16c");
+    if (std::strcmp(kernels->name, "avx2") == 0) return avx2;
+    if (std::strcmp(kernels->name, "avx512") == 0) {
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512vnni");
+    }
+#endif
+    return std::strcmp(kernels->name, "portable") == 0;
+}
+
+}  // namespace heddle

@@ -1,0 +1,179 @@
+// Compiled once per instruction level: HEDDLE_ISA_AVX512, HEDDLE_ISA_AVX2 or HEDDLE_ISA_PORTABLE
+// is defined by the build, with the flags that go with it.
+#include "kernels.h"
+
+#include "attention.h"
+#include "simd.h"
+
+#if defined(HEDDLE_ISA_AVX512)
+#include "matmul_avx512.h"
+#elif defined(HEDDLE_ISA_AVX2)
+#include "matmul_avx2.h"
+#else
+#include "matmul_portable.h"
+#endif
+
+namespace {
+
+using namespace heddle;
+
+// Tokens whose activations stay in the second-level cache while a panel is used on all of them.
+constexpr int kTokenBlock = 128;
+
+template <Format F, int T>
+struct TileTable {
+    static void run(const MatmulArgs& a, int panel, int64_t token, int tokens) {
+        if (tokens == T) {
+            tile<F, T>(a, panel, token);
+        } else {
+            TileTable<F, T - 1>::run(a, panel, token, tokens);
+        }
+    }
+};
+template <Format F>
+struct TileTable<F, 0> {
+    static void run(const MatmulArgs&, int, int64_t, int) {}
+};
+
+template <Format F>
+void matmul_format(const MatmulArgs& a) {
+    for (int block = 0; block < a.tokens; block += kTokenBlock) {
+        const int in_block = a.tokens - block < kTokenBlock ? a.tokens - block : kTokenBlock;
+        const int tiles = (in_block + kMaxTile - 1) / kMaxTile;
+        for (int panel = a.first_panel; panel < a.last_panel; ++panel) {
+            for (int i = 0; i < tiles; ++i) {  // tiles of nearly equal size
+                const int from = in_block * i / tiles, to = in_block * (i + 1) / tiles;
+                TileTable<F, kMaxTile>::run(a, panel, block + from, to - from);
+            }
+        }
+    }
+}
+
+void matmul(const MatmulArgs& a) {
+    switch (a.w->format) {
+        case Format::kQ4Min:
+            return matmul_format<Format::kQ4Min>(a);
+        case Format::kQ4Offset:
+            return matmul_format<Format::kQ4Offset>(a);
+        case Format::kQ8Offset:
+            return matmul_format<Format::kQ8Offset>(a);
+        case Format::kF16:
+            return matmul_format<Format::kF16>(a);
+        case Format::kBF16:
+            return matmul_format<Format::kBF16>(a);
+        case Format::kF32:
+            return matmul_format<Format::kF32>(a);
+    }
+}
+
+void quantise(const float* x, int n, int8_t* q, float* d, float* s, int32_t* sum) {
+    for (int b = 0; b < n / kBlock; ++b) {
+        const V16 low = load(x + b * kBlock), high = load(x + b * kBlock + 16);
+        const float peak = reduce_max(max(abs(low), abs(high)));
+        const float scale = peak / 127.0f;
+        const V16 inverse = splat(peak > 0.0f ? 127.0f / peak : 0.0f);
+        int8_t* codes = q + b * kBlock;
+        store_int8(codes, low * inverse);
+        store_int8(codes + 16, high * inverse);
+        int32_t total = 0;
+        for (int i = 0; i < kBlock; ++i) total += codes[i];
+        d[b] = scale;
+        s[b] = scale * static_cast<float>(total);
+        sum[b] = total;
+    }
+}
+
+void norm(const float* x, const float* w, int n, float eps, float* out) {
+    V16 squares = splat(0.0f);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) squares = fma(load(x + i), load(x + i), squares);
+    if (i < n) {
+        const V16 rest = load_partial(x + i, n - i, 0.0f);
+        squares = fma(rest, rest, squares);
+    }
+    const float mean = reduce_add(squares) / static_cast<float>(n);
+    const float factor = 1.0f / __builtin_sqrtf(mean + eps);
+    for (i = 0; i < n; ++i) out[i] = x[i] * factor * w[i];
+}
+
+inline V16 silu_times(V16 gate, V16 up) {
+    return gate / (splat(1.0f) + exp(splat(0.0f) - gate)) * up;
+}
+
+void gated_silu(const float* gate, const float* up, int n, float* out) {
+    int i = 0;
+    for (; i + 16 <= n; i += 16) store(out + i, silu_times(load(gate + i), load(up + i)));
+    if (i < n) {
+        store_partial(
+            out + i, n - i,
+            silu_times(load_partial(gate + i, n - i, 0.0f), load_partial(up + i, n - i, 0.0f)));
+    }
+}
+
+void add(const float* x, const float* y, int n, float* out) {
+    for (int i = 0; i < n; ++i) out[i] = x[i] + y[i];
+}
+
+void to_f16(const float* x, int n, uint16_t* out) {
+    int i = 0;
+    for (; i + 16 <= n; i += 16) store_f16(out + i, load(x + i));
+    if (i < n) {
+        uint16_t lanes[16];
+        store_f16(lanes, load_partial(x + i, n - i, 0.0f));
+        std::memcpy(out + i, lanes, static_cast<size_t>(n - i) * 2);
+    }
+}
+
+float max_of(const float* x, int n) {
+    V16 peak = splat(-__builtin_inff());
+    int i = 0;
+    for (; i + 16 <= n; i += 16) peak = max(peak, load(x + i));
+    if (i < n) peak = max(peak, load_partial(x + i, n - i, -__builtin_inff()));
+    return reduce_max(peak);
+}
+
+float sum_exp(const float* x, int n, float shift, float factor) {
+    const V16 from = splat(shift), by = splat(factor);
+    V16 total = splat(0.0f);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) total = total + exp((load(x + i) - from) * by);
+    if (i < n) {
+        total = total + exp((load_partial(x + i, n - i, -__builtin_inff()) - from) * by);
+    }
+    return reduce_add(total);
+}
+
+void exp_all(const float* x, int n, float shift, float factor, float* out) {
+    const V16 from = splat(shift), by = splat(factor);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) store(out + i, exp((load(x + i) - from) * by));
+    if (i < n) {
+        store_partial(out + i, n - i, exp((load_partial(x + i, n - i, 0.0f) - from) * by));
+    }
+}
+
+constexpr const char* kName =
+#if defined(HEDDLE_ISA_AVX512)
+    "avx512";
+#elif defined(HEDDLE_ISA_AVX2)
+    "avx2";
+#else
+    "portable";
+#endif
+
+const Kernels kTable = {kName, kPanelRows, matmul, quantise, norm,    gated_silu,
+                        add,   to_f16,     attend, max_of,   sum_exp, exp_all};
+
+}  // namespace
+
+namespace heddle {
+
+#if defined(HEDDLE_ISA_AVX512)
+const Kernels* avx512_kernels() { return &kTable; }
+#elif defined(HEDDLE_ISA_AVX2)
+const Kernels* avx2_kernels() { return &kTable; }
+#else
+const Kernels* portable_kernels() { return &kTable; }
+#endif
+
+}  // namespace heddle

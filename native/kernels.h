@@ -1,0 +1,110 @@
+// The signatures of all kernels, and the table that holds one version of each.
+//
+// One table per instruction level. All levels compute the same bits (see simd.h and matmul_*.h for
+// how), so the choice between them is one of speed alone.
+#pragma once
+
+#include <cstdint>
+
+namespace heddle {
+
+constexpr int kBlock = 32;       // values per quantisation block
+constexpr int kPageTokens = 32;  // tokens per KV page
+
+// Storage of a packed matrix. A panel holds `panel_rows` rows for the whole width; within it, per
+// block of 32 columns: the rows' scales (f16), the rows' minima (f16, kQ4Min only), then the codes.
+enum class Format : int {
+    kQ4Min = 0,     // 4-bit code q in [0, 15]: d * q + m            (Q4_1)
+    kQ4Offset = 1,  // 4-bit code q in [0, 15]: d * (q - 8)          (Q4_0)
+    kQ8Offset = 2,  // 8-bit code q in [0, 255]: d * (q - 128)       (Q8_0)
+    kF16 = 3,       // columns one after the other, panel_rows values each
+    kBF16 = 4,
+    kF32 = 5,
+};
+
+constexpr bool is_quantised(Format f) {
+    return f == Format::kQ4Min || f == Format::kQ4Offset || f == Format::kQ8Offset;
+}
+
+// A matrix (rows, columns) in panels. Rows past the end are packed as zeros.
+struct PackedMatrix {
+    Format format;
+    int rows;
+    int columns;
+    int64_t panel_bytes;
+    const uint8_t* panels;  // 64-byte aligned
+    const float* bias;      // (rows,) or null
+};
+
+// Activations (tokens, columns) in int8: x is about q * d. Per block of 32: scale d, the integer
+// sum of its q, and s = d * sum.
+struct QuantisedRows {
+    int8_t* q;     // (tokens, columns)
+    float* d;      // (tokens, columns / 32)
+    float* s;      // (tokens, columns / 32)
+    int32_t* sum;  // (tokens, columns / 32)
+    int64_t columns;
+};
+
+// out[t, row] (+)= w[row] . x[t] + bias[row], for the rows of panels [first_panel, last_panel).
+struct MatmulArgs {
+    const PackedMatrix* w;
+    QuantisedRows xq;  // for quantised formats
+    const float* x;    // for float formats, (tokens, columns)
+    float* out;        // (tokens, out_stride)
+    int64_t out_stride;
+    bool accumulate;
+    int first_panel;
+    int last_panel;
+    int tokens;
+};
+
+// One layer's KV of one page and one key/value head: keys transposed, (head_dim, 32) f16, then
+// values (32, head_dim) f16.
+struct AttendArgs {
+    const float* q;  // (tokens, q_stride), already rotated
+    float* out;      // (tokens, q_stride)
+    int64_t q_stride;
+    const uint16_t* kv;    // this layer's and head's part of page 0
+    int64_t page_stride;   // from one page id to the next
+    const int32_t* pages;  // the sequence's page ids, from position 0 on
+    int tokens;            // query tokens
+    int first_position;    // of the first query token
+    int group;             // query heads that share this key/value head; contiguous in q
+    int head_dim;          // multiple of 16
+    float scale;
+    float* scratch;  // attend_scratch(head_dim) floats
+};
+
+constexpr int kAttendQueries = 8;  // queries handled together
+constexpr int64_t attend_scratch(int head_dim) {
+    return static_cast<int64_t>(kAttendQueries) * (head_dim + kPageTokens + 2);
+}
+
+struct Kernels {
+    const char* name;
+    int panel_rows;
+    void (*matmul)(const MatmulArgs&);
+    // x (n) to block-quantised q, d, s, sum; n is a multiple of 32.
+    void (*quantise)(const float* x, int n, int8_t* q, float* d, float* s, int32_t* sum);
+    // out = x / sqrt(mean(x**2) + eps) * w
+    void (*norm)(const float* x, const float* w, int n, float eps, float* out);
+    // out = silu(gate) * up
+    void (*gated_silu)(const float* gate, const float* up, int n, float* out);
+    void (*add)(const float* x, const float* y, int n, float* out);
+    void (*to_f16)(const float* x, int n, uint16_t* out);
+    void (*attend)(const AttendArgs&);
+    float (*max)(const float* x, int n);
+    // Sum of exp((x - shift) * factor), n any; 16 lane sums folded at the end.
+    float (*sum_exp)(const float* x, int n, float shift, float factor);
+    // out = exp((x - shift) * factor)
+    void (*exp_all)(const float* x, int n, float shift, float factor, float* out);
+};
+
+// Null where the compiler could not build that level. `supported` asks the running CPU.
+const Kernels* portable_kernels();
+const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
+bool supported(const Kernels* kernels);
+
+}  // namespace heddle

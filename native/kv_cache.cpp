@@ -1,0 +1,23 @@
+#include "kv_cache.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+namespace heddle {
+
+KvCache::KvCache(int layers, int kv_heads, int head_dim, int64_t pages)
+    : kv_heads_(kv_heads),
+      head_dim_(head_dim),
+      pages_(pages),
+      head_halves_(int64_t{2} * head_dim * kPageTokens),
+      page_halves_(head_halves_ * layers * kv_heads) {
+    void* base = mmap(nullptr, static_cast<size_t>(pages_ * page_bytes()), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) throw std::bad_alloc();
+    base_ = static_cast<uint16_t*>(base);
+}
+
+KvCache::~KvCache() { munmap(base_, static_cast<size_t>(pages_ * page_bytes())); }
+
+}  // namespace heddle

@@ -1,0 +1,138 @@
+// A model as a flat list of instructions over numbered buffers, run as one call per step.
+//
+// Python records the architecture once and appends the instructions; nothing here knows a model.
+// Buffers are float32 (tokens, width), some of them also block-quantised int8; a buffer's size is
+// fixed by the largest step. Instructions run in order, each split into items that any thread may
+// take; results do not depend on who takes what.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels.h"
+#include "kv_cache.h"
+#include "sampler.h"
+#include "storage.h"
+#include "thread_pool.h"
+
+namespace heddle {
+
+// Tokens of one sequence in a step.
+struct Span {
+    int row;  // of its first token in the step
+    int tokens;
+    int first_position;
+    const int32_t* pages;  // page ids from position 0 on
+};
+
+struct Step {
+    int tokens = 0;
+    const int32_t* ids = nullptr;        // (tokens,)
+    const int32_t* positions = nullptr;  // (tokens,)
+    std::vector<Span> spans;
+    std::vector<int32_t> rows;       // token rows whose logits are wanted
+    std::vector<Sampler*> samplers;  // one per row; empty leaves the logits alone
+    std::vector<Pick> picks;         // filled by the step
+};
+
+// One thread's share of attention: some query tokens of a span, one key/value head.
+struct AttendItem {
+    int span;
+    int first_token;  // within the span
+    int tokens;
+    int head;
+};
+
+// Cosines and sines by (position, pair); float32, made by the caller in float64.
+struct RopeTable {
+    int dim;
+    bool interleaved;
+    std::vector<float> cosine, sine;
+};
+
+struct MatmulPart {
+    const Matrix* matrix;
+    int out;
+};
+
+class Instruction;
+
+class Program final : private Job {
+  public:
+    Program(ThreadPool& pool, const Kernels& kernels, KvCache& cache, int max_tokens, int max_rows);
+    ~Program() override;
+    Program(const Program&) = delete;
+    Program& operator=(const Program&) = delete;
+
+    // A float buffer of max_tokens rows (max_rows if `per_row`); returns its number.
+    int buffer(int width, bool per_row);
+    int rope_table(RopeTable table);
+
+    // Instructions. `width` of buffers must agree; std::invalid_argument otherwise. `quantise`
+    // asks for int8 beside the float output, for the matmuls that read it.
+    void embed(FileType type, const uint8_t* table, int rows, int out);
+    void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
+    void quantise(int in);
+    void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
+    void gated_silu(int gate, int up, int out, bool quantise);
+    void rope(int in, int table, int heads);
+    void store_kv(int k, int v, int layer);
+    void attend(int q, int layer, int heads, float scale, int out, bool quantise);
+    void add(int x, int y, int out);
+    void take_rows(int in, int out);
+    void sample(int logits);
+
+    void run(Step& step);
+    // The float buffer's memory, (rows, width), as the last step left it.
+    const float* data(int buffer) const;
+    int width(int buffer) const;
+    int rows(int buffer) const;
+
+    // Nanoseconds spent per kind of instruction by the calling thread, since the last call.
+    std::vector<std::pair<const char*, double>> take_profile();
+    void set_profiling(bool on) { profiling_ = on; }
+
+  private:
+    friend class Instruction;
+
+    int instructions() const override;
+    int items(int instruction) const override;
+    void run(int instruction, int item, int thread) override;
+
+    struct Buffer {
+        int width;
+        bool per_row;  // a row per sampled token rather than per token
+        std::vector<float> values;
+        // Quantised copy; empty unless something asks for it.
+        std::vector<int8_t> q;
+        std::vector<float> d, s;
+        std::vector<int32_t> sum;
+        QuantisedRows quantised();
+    };
+
+    void want_quantised(int buffer);
+    Buffer& at(int buffer);
+    void same_shape(int a, int b);
+    void append(std::unique_ptr<Instruction> instruction);
+    void cut_attention(const Step& step);
+    void check(const Step& step) const;
+
+    ThreadPool& pool_;
+    const Kernels& kernels_;
+    KvCache& cache_;
+    int max_tokens_, max_rows_;
+    int vocabulary_ = 0;                // rows of the smallest embedding table
+    int64_t max_position_ = INT32_MAX;  // what the shortest rope table holds
+    std::vector<Buffer> buffers_;
+    std::vector<RopeTable> ropes_;
+    std::vector<std::unique_ptr<Instruction>> instructions_;
+    std::vector<std::vector<float>> scratch_;  // per thread, for attention
+    Step* step_ = nullptr;
+    std::vector<AttendItem> attend_items_;  // of the current step, the same for every layer
+    bool profiling_ = false;
+    std::vector<double> nanoseconds_;  // per instruction
+};
+
+}  // namespace heddle

@@ -1,0 +1,244 @@
+// Sixteen float lanes, whatever the machine has.
+//
+// Every float kernel outside the matmuls is written once over V16. The lane count, the order of
+// reductions and the places where a product is fused are fixed here, so that all instruction
+// levels compute the same bits: AVX-512 holds a V16 in one register, AVX2 in two, the portable
+// version in an array.
+//
+// Included only by translation units compiled once per instruction level; everything is in an
+// anonymous namespace because the same name means different code in each of them. For the same
+// reason nothing here uses templates of the standard library.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(HEDDLE_ISA_AVX512) || defined(HEDDLE_ISA_AVX2)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#if defined(HEDDLE_ISA_AVX512)
+
+struct V16 {
+    __m512 r;
+};
+
+inline V16 splat(float x) { return {_mm512_set1_ps(x)}; }
+inline V16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, V16 a) { _mm512_storeu_ps(p, a.r); }
+inline V16 load_f16(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline void store_f16(uint16_t* p, V16 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(a.r, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline V16 operator+(V16 a, V16 b) { return {_mm512_add_ps(a.r, b.r)}; }
+inline V16 operator-(V16 a, V16 b) { return {_mm512_sub_ps(a.r, b.r)}; }
+inline V16 operator*(V16 a, V16 b) { return {_mm512_mul_ps(a.r, b.r)}; }
+inline V16 operator/(V16 a, V16 b) { return {_mm512_div_ps(a.r, b.r)}; }
+inline V16 fma(V16 a, V16 b, V16 c) { return {_mm512_fmadd_ps(a.r, b.r, c.r)}; }
+// As the instruction: the second operand where either is NaN.
+inline V16 max(V16 a, V16 b) { return {_mm512_max_ps(a.r, b.r)}; }
+inline V16 min(V16 a, V16 b) { return {_mm512_min_ps(a.r, b.r)}; }
+inline V16 abs(V16 a) { return {_mm512_abs_ps(a.r)}; }
+// a where x < y, else b.
+inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
+    return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.r, y.r, _CMP_LT_OQ), b.r, a.r)};
+}
+// 2**n for integral n in [-126, 127].
+inline V16 power_of_two(V16 n) {
+    const __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n.r), _mm512_set1_epi32(127));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 23))};
+}
+inline void store_int8(int8_t* p, V16 a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.r)));
+}
+
+#elif defined(HEDDLE_ISA_AVX2)
+
+struct V16 {
+    __m256 lo, hi;
+};
+
+inline V16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline V16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline void store(float* p, V16 a) {
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+inline V16 load_f16(const uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline void store_f16(uint16_t* p, V16 a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8),
+                     _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline V16 operator+(V16 a, V16 b) {
+    return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+inline V16 operator-(V16 a, V16 b) {
+    return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+inline V16 operator*(V16 a, V16 b) {
+    return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+inline V16 operator/(V16 a, V16 b) {
+    return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+inline V16 fma(V16 a, V16 b, V16 c) {
+    return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline V16 max(V16 a, V16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline V16 min(V16 a, V16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline V16 abs(V16 a) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
+    return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, y.lo, _CMP_LT_OQ)),
+            _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, y.hi, _CMP_LT_OQ))};
+}
+inline __m256 power_of_two_half(__m256 n) {
+    const __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
+}
+inline V16 power_of_two(V16 n) { return {power_of_two_half(n.lo), power_of_two_half(n.hi)}; }
+inline void store_int8(int8_t* p, V16 a) {
+    const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    const __m256i ordered = _mm256_permute4x64_epi64(words, 0xD8);
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(p),
+        _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+}
+
+#else  // portable
+
+struct V16 {
+    float v[16];
+};
+
+#define HEDDLE_LANES(expression)                        \
+    V16 r;                                              \
+    for (int i = 0; i < 16; ++i) r.v[i] = (expression); \
+    return r
+
+inline uint32_t float_bits(float x) {
+    uint32_t u;
+    std::memcpy(&u, &x, 4);
+    return u;
+}
+inline float bits_float(uint32_t u) {
+    float x;
+    std::memcpy(&x, &u, 4);
+    return x;
+}
+// IEEE binary16 to binary32; subnormals are scaled by an exact product.
+inline float half_to_float(uint16_t h) {
+    const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
+    const uint32_t rest = h & 0x7FFF;
+    if (rest >= 0x7C00) return bits_float(sign | 0x7F800000 | (rest & 0x3FF) << 13);
+    if (rest < 0x0400) return bits_float(sign | float_bits(static_cast<float>(rest) * 0x1p-24f));
+    return bits_float(sign | ((rest << 13) + 0x38000000));
+}
+// Round to nearest, ties to even, as the conversion instruction does.
+inline uint16_t float_to_half(float x) {
+    const uint32_t bits = float_bits(x);
+    const uint16_t sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+    const uint32_t rest = bits & 0x7FFFFFFF;
+    if (rest > 0x7F800000) return sign | 0x7E00 | ((rest >> 13) & 0x1FF);
+    if (rest >= 0x477FF000) return sign | 0x7C00;
+    if (rest < 0x38800000) {
+        // Adding 0.5 leaves the value in units of 2**-24 in the low bits, rounded by the addition.
+        return sign | static_cast<uint16_t>(float_bits(bits_float(rest) + 0.5f) - 0x3F000000);
+    }
+    const uint32_t rounded = rest + 0xFFF + ((rest >> 13) & 1);
+    return sign | static_cast<uint16_t>((rounded - 0x38000000) >> 13);
+}
+
+inline V16 splat(float x) { HEDDLE_LANES(x); }
+inline V16 load(const float* p) { HEDDLE_LANES(p[i]); }
+inline void store(float* p, V16 a) { std::memcpy(p, a.v, sizeof a.v); }
+inline V16 load_f16(const uint16_t* p) { HEDDLE_LANES(half_to_float(p[i])); }
+inline void store_f16(uint16_t* p, V16 a) {
+    for (int i = 0; i < 16; ++i) p[i] = float_to_half(a.v[i]);
+}
+inline V16 operator+(V16 a, V16 b) { HEDDLE_LANES(a.v[i] + b.v[i]); }
+inline V16 operator-(V16 a, V16 b) { HEDDLE_LANES(a.v[i] - b.v[i]); }
+inline V16 operator*(V16 a, V16 b) { HEDDLE_LANES(a.v[i] * b.v[i]); }
+inline V16 operator/(V16 a, V16 b) { HEDDLE_LANES(a.v[i] / b.v[i]); }
+inline V16 fma(V16 a, V16 b, V16 c) { HEDDLE_LANES(__builtin_fmaf(a.v[i], b.v[i], c.v[i])); }
+inline V16 max(V16 a, V16 b) { HEDDLE_LANES(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+inline V16 min(V16 a, V16 b) { HEDDLE_LANES(a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+inline V16 abs(V16 a) { HEDDLE_LANES(__builtin_fabsf(a.v[i])); }
+inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
+    HEDDLE_LANES(x.v[i] < y.v[i] ? a.v[i] : b.v[i]);
+}
+inline V16 power_of_two(V16 n) {
+    HEDDLE_LANES(bits_float(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23));
+}
+// Adding and taking away 1.5 * 2**23 rounds to nearest, ties to even, for |x| < 2**22.
+inline void store_int8(int8_t* p, V16 a) {
+    for (int i = 0; i < 16; ++i) {
+        p[i] = static_cast<int8_t>((a.v[i] + 12582912.0f) - 12582912.0f);
+    }
+}
+
+#endif
+
+// Reductions fold halves: lane i with i + 8, then i + 4, i + 2, i + 1. The order is part of the
+// numerics; do not replace it by a library reduction.
+inline float reduce_add(V16 a) {
+    float v[16];
+    store(v, a);
+    for (int width = 8; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i) v[i] += v[i + width];
+    }
+    return v[0];
+}
+inline float reduce_max(V16 a) {
+    float v[16];
+    store(v, a);
+    for (int width = 8; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i) v[i] = v[i] > v[i + width] ? v[i] : v[i + width];
+    }
+    return v[0];
+}
+
+// The first n < 16 values of p, the other lanes `fill`.
+inline V16 load_partial(const float* p, int n, float fill) {
+    float v[16];
+    for (int i = 0; i < 16; ++i) v[i] = i < n ? p[i] : fill;
+    return load(v);
+}
+inline void store_partial(float* p, int n, V16 a) {
+    float v[16];
+    store(v, a);
+    std::memcpy(p, v, static_cast<size_t>(n) * sizeof(float));
+}
+
+// exp(x) within 2 ulp on [-87.33, 88.37]; below, 0; above, the value at the upper end.
+// Cody-Waite reduction, then a degree-6 polynomial (minimax coefficients of Cephes' expf).
+inline V16 exp(V16 x) {
+    const V16 lowest = splat(-87.33654f);
+    const V16 clamped = min(max(x, lowest), splat(88.37626f));
+    const V16 magic = splat(12582912.0f);
+    const V16 n = fma(clamped, splat(1.44269504f), magic) - magic;
+    V16 r = fma(n, splat(-0.693359375f), clamped);
+    r = fma(n, splat(2.12194440e-4f), r);
+    V16 p = splat(1.9875691500e-4f);
+    p = fma(p, r, splat(1.3981999507e-3f));
+    p = fma(p, r, splat(8.3334519073e-3f));
+    p = fma(p, r, splat(4.1665795894e-2f));
+    p = fma(p, r, splat(1.6666665459e-1f));
+    p = fma(p, r, splat(5.0000001201e-1f));
+    p = fma(p, r * r, r + splat(1.0f));
+    return select_less(x, lowest, splat(0.0f), p * power_of_two(n));
+}
+
+}  // namespace

@@ -1,0 +1,137 @@
+#include "thread_pool.h"
+
+#include <sched.h>
+
+#include <chrono>
+
+namespace heddle {
+
+namespace {
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+// About 20 us of pauses on current cores before the core is offered to others.
+constexpr int kSpins = 500;
+// Workers look for the next step this long before they sleep: the time between two steps of a
+// busy engine (scheduling, delivery) is below it, so decoding pays no wake-up.
+constexpr auto kLinger = std::chrono::microseconds(300);
+
+class ForJob final : public Job {
+  public:
+    ForJob(int items, const std::function<void(int)>& f) : items_(items), f_(f) {}
+    int instructions() const override { return 1; }
+    int items(int) const override { return items_; }
+    void run(int, int item, int) override { f_(item); }
+
+  private:
+    int items_;
+    const std::function<void(int)>& f_;
+};
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
+}
+
+ThreadPool::~ThreadPool() {
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& thread : workers_) thread.join();
+}
+
+void ThreadPool::run(Job& job) {
+    const int count = job.instructions();
+    if (count > capacity_) {
+        progress_ = std::make_unique<Progress[]>(static_cast<size_t>(count));
+        capacity_ = count;
+    }
+    for (int i = 0; i < count; ++i) {
+        progress_[i].claimed.store(0, std::memory_order_relaxed);
+        progress_[i].completed.store(0, std::memory_order_relaxed);
+    }
+    job_ = &job;
+    {
+        // The lock orders the epoch with a worker's decision to sleep.
+        std::lock_guard<std::mutex> lock(mutex_);
+        epoch_.fetch_add(1);
+        if (sleeping_ > 0) wake_.notify_all();
+    }
+    work(job, 0);
+    epoch_.fetch_add(1);
+    // Sequentially consistent with the worker's entry: it either sees the closed epoch and leaves,
+    // or is counted here.
+    while (inside_.load() != 0) pause_briefly();
+    job_ = nullptr;
+}
+
+void ThreadPool::parallel_for(int items, const std::function<void(int)>& f) {
+    ForJob job(items, f);
+    run(job);
+}
+
+void ThreadPool::work(Job& job, int thread) {
+    const int count = job.instructions();
+    for (int i = 0; i < count; ++i) {
+        const int items = job.items(i);
+        Progress& progress = progress_[i];
+        if (progress.completed.load(std::memory_order_acquire) == items) continue;
+        for (;;) {
+            const int item = progress.claimed.fetch_add(1, std::memory_order_relaxed);
+            if (item >= items) break;
+            job.run(i, item, thread);
+            progress.completed.fetch_add(1, std::memory_order_release);
+        }
+        for (int spins = 0; progress.completed.load(std::memory_order_acquire) != items; ++spins) {
+            if (spins < kSpins) {
+                pause_briefly();
+            } else {
+                sched_yield();
+            }
+        }
+    }
+}
+
+bool ThreadPool::wait_for_job(uint64_t& seen) {
+    const auto until = std::chrono::steady_clock::now() + kLinger;
+    const auto open = [&] {
+        const uint64_t epoch = epoch_.load();
+        return epoch != seen && epoch % 2 == 1;
+    };
+    while (!stopping_) {
+        for (int i = 0; i < 64; ++i) {
+            if (open()) return true;
+            pause_briefly();
+        }
+        if (std::chrono::steady_clock::now() < until) continue;
+        std::unique_lock<std::mutex> lock(mutex_);
+        ++sleeping_;
+        wake_.wait(lock, [&] { return stopping_ || open(); });
+        --sleeping_;
+    }
+    return false;
+}
+
+void ThreadPool::worker(int thread) {
+    uint64_t seen = 0;
+    while (wait_for_job(seen)) {
+        inside_.fetch_add(1);
+        const uint64_t epoch = epoch_.load();
+        if (epoch % 2 == 1) {
+            seen = epoch;
+            work(*job_, thread);
+        }
+        inside_.fetch_sub(1);
+    }
+}
+
+}  // namespace heddle

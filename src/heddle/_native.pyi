@@ -1,0 +1,132 @@
+"""Heddle's native core. Arrays must be C-contiguous; bad shapes and indices are ValueError."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Bytes = NDArray[np.uint8]
+_Ints = NDArray[np.int32]
+_Floats = NDArray[np.float32]
+_Pick = tuple[int, float, list[tuple[int, float]]]
+
+def isa_levels() -> list[str]:
+    """Instruction levels this machine can run, fastest first."""
+
+def has_kernel(file_type: int) -> bool:
+    """Whether matmuls read this GGUF tensor type."""
+
+def uniform(seed: int, index: int) -> float:
+    """The draw in [0, 1) of one token."""
+
+class Runtime:
+    """Compute threads (the caller included) and their kernels."""
+
+    def __init__(self, threads: int, isa: str) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+
+class Arena:
+    """Memory that packed matrices live in."""
+
+    def __init__(self) -> None: ...
+    @property
+    def allocated(self) -> int:
+        """Bytes handed out."""
+
+class Matrix:
+    """A matrix (rows, columns) packed from its file bytes."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        runtime: Runtime,
+        type: int,
+        raw: _Bytes,
+        rows: int,
+        columns: int,
+        bias: _Floats,
+    ) -> None: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def quantised(self) -> bool:
+        """Whether matmuls read quantised activations with it."""
+
+class KvCache:
+    """Pages of f16 keys and values."""
+
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int) -> None: ...
+    @property
+    def pages(self) -> int: ...
+    @property
+    def page_bytes(self) -> int: ...
+
+class Sampler:
+    """One request's sampler; see heddle.sampling.reference."""
+
+    def __init__(
+        self,
+        *,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        seed: int,
+        logprobs: int,
+        bias: Sequence[tuple[int, float]],
+    ) -> None: ...
+    @property
+    def logprobs(self) -> int: ...
+    def observe_prompt(self, tokens: _Ints) -> None: ...
+    def observe_output(self, tokens: _Ints) -> None: ...
+    def pick(self, isa: str, logits: _Floats) -> _Pick:
+        """(token, logprob, top) from logits (vocabulary,); observes the token."""
+
+class Program:
+    """A recorded model: instructions over numbered buffers; see native/program.h."""
+
+    def __init__(
+        self, runtime: Runtime, cache: KvCache, max_tokens: int, max_rows: int
+    ) -> None: ...
+    def buffer(self, width: int, per_row: bool) -> int: ...
+    def rope_table(self, dim: int, interleaved: bool, cosine: _Floats, sine: _Floats) -> int: ...
+    def embed(self, type: int, raw: _Bytes, rows: int, out: int) -> None:
+        """Looks rows up in the file's own bytes, kept alive."""
+    def norm(self, in_: int, weight: _Floats, eps: float, out: int, quantise: bool) -> None: ...
+    def quantise(self, in_: int) -> None: ...
+    def matmul(self, in_: int, parts: Sequence[tuple[Matrix, int]], accumulate: bool) -> None:
+        """Matrices must outlive the program: its owner keeps them."""
+    def gated_silu(self, gate: int, up: int, out: int, quantise: bool) -> None: ...
+    def rope(self, in_: int, table: int, heads: int) -> None: ...
+    def store_kv(self, k: int, v: int, layer: int) -> None: ...
+    def attend(
+        self, q: int, layer: int, heads: int, scale: float, out: int, quantise: bool
+    ) -> None: ...
+    def add(self, x: int, y: int, out: int) -> None: ...
+    def take_rows(self, in_: int, out: int) -> None: ...
+    def sample(self, logits: int) -> None: ...
+    def run(
+        self,
+        ids: _Ints,
+        positions: _Ints,
+        spans: _Ints,
+        pages: _Ints,
+        rows: _Ints,
+        samplers: Sequence[Sampler],
+    ) -> list[_Pick]:
+        """One step, without the GIL.
+
+        Spans (S, 4) are (first row, tokens, first position, index of the first page in `pages`).
+        Returns one pick per sampler; -1 as token where the logits hold no finite maximum.
+        """
+    def copy(self, buffer: int, rows: int) -> _Floats:
+        """The first rows of a buffer as the last step left them."""
+    def take_profile(self) -> list[tuple[str, float]]:
+        """(kind, nanoseconds of the calling thread) per instruction since the last call."""
+    def set_profiling(self, on: bool) -> None: ...

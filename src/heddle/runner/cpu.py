@@ -1,0 +1,311 @@
+"""The CPU executor: packs a model's weights, records its forward pass, runs plans natively.
+
+`load` is the way in. A step is one native call without the GIL; before it, a plan's integers are
+laid out as arrays, after it, picks become results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle import _native
+from heddle.errors import (
+    ConfigError,
+    EngineFailedError,
+    ModelFileError,
+    UnsupportedModelError,
+)
+from heddle.kernels.ops import Batch
+from heddle.models import build
+from heddle.runner.lowering import lower
+from heddle.runner.memory import available_bytes
+from heddle.runner.recording import (
+    Input,
+    LinearWeight,
+    RecordingOps,
+    TableWeight,
+    VectorWeight,
+)
+from heddle.step import PAGE_TOKENS, Sampled, StepResult
+from heddle.weights.quants import dequantize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from heddle.config import EngineConfig
+    from heddle.models.base import Model, ModelShape
+    from heddle.step import Binding, StepPlan
+    from heddle.types import SamplingParams
+    from heddle.weights.gguf import GGUFFile, TensorInfo
+
+
+def load(
+    file: GGUFFile, config: EngineConfig, progress: Callable[[int, int], None] | None = None
+) -> CpuExecutor:
+    """Pack the weights of `file` and make it ready to run.
+
+    `progress` is called with (bytes packed, bytes in all). The file must stay open as long as the
+    executor lives: embedding rows are read from its map.
+
+    Raises:
+        ModelFileError, UnsupportedModelError: the file cannot be served.
+        ConfigError: a setting does not fit the model or the machine.
+    """
+    model = build(file.metadata)
+    runtime = _runtime(config)
+    loader = CpuLoader(file, runtime, progress)
+    weights = model.load(loader)
+    return CpuExecutor(model, weights, runtime, config, loader)
+
+
+def _runtime(config: EngineConfig) -> _native.Runtime:
+    threads = config.threads or len(os.sched_getaffinity(0))
+    if config.isa != "auto" and config.isa not in _native.isa_levels():
+        here = ", ".join(_native.isa_levels())
+        raise ConfigError(f"isa {config.isa!r} does not run on this machine, which has {here}")
+    return _native.Runtime(threads, config.isa)
+
+
+class CpuLoader:
+    """Packs tensors as the model claims them; see `heddle.kernels.ops.Loader`."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        runtime: _native.Runtime,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.file = file
+        self.metadata: Mapping[str, object] = file.metadata
+        self.arena = _native.Arena()
+        self._runtime = runtime
+        self._progress = progress
+        self._total = sum(tensor.nbytes for tensor in file.tensors.values())
+        self._done = 0
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def linear(
+        self, name: str, out_features: int, in_features: int, bias: str | None = None
+    ) -> LinearWeight:
+        tensor = self._tensor(name, (out_features, in_features))
+        values = np.empty(0, np.float32) if bias is None else self.vector(bias, out_features).values
+        try:
+            matrix = _native.Matrix(
+                self.arena,
+                self._runtime,
+                int(tensor.type),
+                self.file.data(name),
+                out_features,
+                in_features,
+                values,
+            )
+        except ValueError as error:
+            raise UnsupportedModelError(f"tensor {name}: {error}", param=name) from error
+        self._done += tensor.nbytes
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+        return LinearWeight(matrix, out_features, in_features)
+
+    def embedding(self, name: str, rows: int, width: int) -> TableWeight:
+        tensor = self._tensor(name, (rows, width))
+        return TableWeight(int(tensor.type), self.file.data(name), rows, width)
+
+    def vector(self, name: str, width: int) -> VectorWeight:
+        tensor = self._tensor(name, (width,), any_type=True)
+        values = dequantize(self.file.data(name), tensor.type, tensor.shape)
+        return VectorWeight(np.ascontiguousarray(values, dtype=np.float32))
+
+    def constants(self, name: str, width: int) -> tuple[float, ...]:
+        return tuple(self.vector(name, width).values.tolist())
+
+    def _tensor(self, name: str, shape: tuple[int, ...], any_type: bool = False) -> TensorInfo:
+        tensor = self.file.tensors.get(name)
+        if tensor is None:
+            raise ModelFileError(f"tensor {name} is missing", field=name)
+        if tuple(tensor.shape) != shape:
+            raise ModelFileError(
+                f"tensor {name} has shape {tuple(tensor.shape)}, the hyperparameters ask for "
+                f"{shape}",
+                field=name,
+            )
+        if not any_type and not _native.has_kernel(int(tensor.type)):
+            raise UnsupportedModelError(
+                f"tensor {name} is stored as {tensor.type.name}, which has no kernel yet",
+                param=name,
+            )
+        return tensor
+
+
+class CpuExecutor:
+    """Runs plans on the CPU; see `heddle.step.Executor`.
+
+    Attributes:
+        shape: the model's, with `context` cut to the configured one.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Any,
+        runtime: _native.Runtime,
+        config: EngineConfig,
+        loader: CpuLoader,
+    ) -> None:
+        context = _context(config, model.shape)
+        self.shape = dataclasses.replace(model.shape, context=context)
+        self.isa = runtime.isa
+        self.threads = runtime.threads
+        self.weight_bytes = loader.arena.allocated
+        self._kept = (loader, weights)  # the program holds bare pointers into both
+        self._cache = _kv_cache(config, self.shape)
+        max_rows = min(config.slots, config.batch_tokens)
+        self._program = _native.Program(runtime, self._cache, config.batch_tokens, max_rows)
+        self._logits = self._record(model, weights, context)
+        self._program.sample(self._logits)
+        self._samplers: dict[int, _native.Sampler] = {}
+
+    def _record(self, model: Model, weights: Any, context: int) -> int:
+        ops = RecordingOps()
+        batch = Batch(
+            tokens=Input((), 1, False, "tokens"),
+            positions=Input((), 1, False, "positions"),
+            rows=Input((), 1, True, "rows"),
+        )
+        logits = model.forward(ops, weights, batch)
+        try:
+            return lower(ops.nodes, logits, self._program, context)
+        except ValueError as error:
+            raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
+
+    @property
+    def pages(self) -> int:
+        return self._cache.pages
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one KV page, all layers."""
+        return self._cache.page_bytes
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for binding in plan.bindings:
+            self._samplers[binding.slot] = _bound_sampler(binding)
+        arrays = _batch_arrays(plan)
+        sampling = [chunk.slot for chunk in plan.chunks if chunk.sample]
+        try:
+            picks = self._program.run(*arrays, [self._samplers[slot] for slot in sampling])
+        except ValueError as error:
+            raise EngineFailedError(f"the step was refused: {error}") from error
+        results = []
+        for slot, (token, logprob, top) in zip(sampling, picks, strict=True):
+            if token < 0:
+                raise EngineFailedError(f"the logits of slot {slot} hold no finite maximum")
+            wanted = self._samplers[slot].logprobs >= 0
+            results.append(Sampled(slot, token, logprob if wanted else float("nan"), tuple(top)))
+        return StepResult(tuple(results))
+
+    def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
+        """Run a plan without sampling; logits (R, vocabulary) of the chunks with `sample` set."""
+        arrays = _batch_arrays(plan)
+        self._program.run(*arrays, [])
+        return self._program.copy(self._logits, len(arrays[-1]))
+
+    def close(self) -> None:
+        """Nothing to do before the last reference goes: threads and memory end with it."""
+        self._samplers.clear()
+
+
+def _context(config: EngineConfig, shape: ModelShape) -> int:
+    if config.context > shape.context:
+        raise ConfigError(
+            f"context {config.context} is more than the model's {shape.context}", param="context"
+        )
+    return config.context or shape.context
+
+
+def _kv_cache(config: EngineConfig, shape: ModelShape) -> _native.KvCache:
+    """As many pages as `kv_cache` bytes hold, or as the slots can fill."""
+    sizes = (shape.layers, shape.kv_heads, shape.head_dim)
+    page_bytes = 2 * 2 * PAGE_TOKENS * shape.layers * shape.kv_heads * shape.head_dim
+    fillable = config.slots * -(-shape.context // PAGE_TOKENS)
+    budget = config.kv_cache or available_bytes() // 2
+    pages = min(fillable, budget // page_bytes)
+    if pages < 1:
+        raise ConfigError(
+            f"kv_cache of {budget} bytes does not hold one page of {page_bytes} bytes",
+            param="kv_cache",
+        )
+    try:
+        return _native.KvCache(*sizes, pages)
+    except MemoryError as error:
+        raise ConfigError(
+            f"cannot map a KV cache of {pages * page_bytes} bytes; set a smaller kv_cache",
+            param="kv_cache",
+        ) from error
+
+
+def _bound_sampler(binding: Binding) -> _native.Sampler:
+    sampler = make_sampler(binding.params)
+    sampler.observe_prompt(_ints(binding.prompt))
+    sampler.observe_output(_ints(binding.output))
+    return sampler
+
+
+def make_sampler(params: SamplingParams) -> _native.Sampler:
+    """The native sampler of `params`; its seed must be drawn already.
+
+    Raises:
+        ValueError: the seed is missing.
+    """
+    if params.seed is None:
+        raise ValueError("params.seed must be drawn before a sampler is made")
+    return _native.Sampler(
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        seed=params.seed % 2**64,
+        logprobs=-1 if params.logprobs is None else params.logprobs,
+        bias=list(params.logit_bias.items()),
+    )
+
+
+def _ints(values: Sequence[int]) -> npt.NDArray[np.int32]:
+    return np.array(values, dtype=np.int32)
+
+
+_Arrays = tuple[
+    "npt.NDArray[np.int32]",
+    "npt.NDArray[np.int32]",
+    "npt.NDArray[np.int32]",
+    "npt.NDArray[np.int32]",
+    "npt.NDArray[np.int32]",
+]
+
+
+def _batch_arrays(plan: StepPlan) -> _Arrays:
+    """ids (T,), positions (T,), spans (S, 4), pages, rows (R,) as `Program.run` takes them."""
+    ids: list[int] = []
+    positions: list[int] = []
+    spans: list[tuple[int, int, int, int]] = []
+    pages: list[int] = []
+    rows: list[int] = []
+    for chunk in plan.chunks:
+        count = len(chunk.tokens)
+        spans.append((len(ids), count, chunk.start, len(pages)))
+        ids.extend(chunk.tokens)
+        positions.extend(range(chunk.start, chunk.start + count))
+        pages.extend(chunk.pages)
+        if chunk.sample:
+            rows.append(len(ids) - 1)
+    return _ints(ids), _ints(positions), np.array(spans, np.int32), _ints(pages), _ints(rows)

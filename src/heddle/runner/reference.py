@@ -1,0 +1,47 @@
+"""A whole model over the NumPy reference ops: what executors are compared with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle import models
+from heddle.kernels.reference import ReferenceLoader, ReferenceOps, Run, SequenceCache
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from heddle.weights.gguf import GGUFFile
+
+_CHUNK = 512
+"""Tokens per forward pass in :meth:`ReferenceModel.logits`; bounds its scores and activations."""
+
+
+class ReferenceModel:
+    """A model file with all its weights in memory as float32; no use of the file after that.
+
+    Raises (on construction):
+        UnsupportedModelError: its architecture or a tensor's type is not supported.
+        ModelFileError: a hyperparameter or a tensor is missing or senseless.
+    """
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._model = models.build(file.metadata)
+        self._weights: Any = self._model.load(ReferenceLoader(file))
+
+    def forward(self, runs: Sequence[Run]) -> NDArray[np.float32]:
+        """Logits (T, vocabulary) of every token of the runs, in their order."""
+        ops = ReferenceOps(runs)
+        logits: NDArray[np.float32] = self._model.forward(ops, self._weights, ops.batch())
+        return logits
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits (len(tokens), vocabulary): row i is the distribution of what follows token i."""
+        cache = SequenceCache()
+        starts = range(0, len(tokens), _CHUNK)
+        return np.concatenate(
+            [self.forward([Run(cache, at, tokens[at : at + _CHUNK])]) for at in starts]
+        )
