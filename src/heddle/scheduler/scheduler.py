@@ -1,0 +1,287 @@
+"""Hands out each step's tokens: admission, budget, preemption, finish.
+
+The life of a sequence::
+
+    add -> waiting -> running (holds a slot) -> ended
+               ^         |
+               +---------+ preempted: pages and slot given back, tokens kept
+
+Waiting sequences are taken in arrival order and never overtaken, and whoever must give way is the
+youngest that runs. So every running sequence is older than every waiting one: the oldest always
+moves on, and no one is passed over for good.
+
+There is no prefill phase and no decode phase: a sequence needs the tokens from `computed` to
+`total`, and whoever reaches `total` has its next token sampled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from heddle.cache.manager import pages_for
+from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
+from heddle.step import PAGE_TOKENS, Binding, Chunk, StepPlan
+from heddle.types import FinishReason
+
+if TYPE_CHECKING:
+    from heddle.cache.manager import CacheManager
+    from heddle.scheduler.sequence import Sequence
+    from heddle.step import Sampled, StepResult
+
+
+class Event(NamedTuple):
+    """A sequence got a token. `finish` is set when it was its last one."""
+
+    sequence: Sequence
+    sampled: Sampled
+    finish: FinishReason | None
+
+
+class Scheduler:
+    """Slots and the queue before them. Not thread-safe: `schedule`, then `update`, in turns.
+
+    Args:
+        slots: sequences that run at once.
+        batch_tokens: most tokens in one step.
+        queue: sequences that may wait when all slots are taken.
+        cache: where pages come from.
+        context: most tokens of one sequence.
+    """
+
+    def __init__(
+        self, slots: int, batch_tokens: int, queue: int, cache: CacheManager, context: int
+    ) -> None:
+        self._batch_tokens = batch_tokens
+        self._room = slots + queue
+        self._cache = cache
+        self._context = context
+        self._capacity = min(context, cache.pages * PAGE_TOKENS)
+        self._slots: list[Sequence | None] = [None] * slots
+        self._live: dict[int, Sequence] = {}  # not ended
+        self._waiting: deque[Sequence] = deque()  # in arrival order
+        self._running: list[Sequence] = []  # in arrival order, those that drain included
+        self._in_flight: list[tuple[Sequence, Chunk]] = []
+        self._turn = 0
+        self.preemptions = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether `schedule` has work to hand out."""
+        return bool(self._live)
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences have no slot."""
+        return len(self._waiting)
+
+    @property
+    def slots(self) -> tuple[Sequence | None, ...]:
+        """Who holds each slot."""
+        return tuple(self._slots)
+
+    # --- in and out ------------------------------------------------------------------------------
+
+    def add(self, *sequences: Sequence) -> None:
+        """Queue the sequences, all or none, and set their `limit`.
+
+        `max_tokens` beyond what the context or the KV cache holds is cut to it.
+
+        Raises:
+            ContextLengthError: a prompt leaves no room for one more token, now or ever.
+            OverloadedError: the queue is full.
+            InvalidRequestError: they are more than slots and queue together hold.
+        """
+        for sequence in sequences:
+            self._check_fits(sequence)
+        if len(sequences) > self._room:
+            raise InvalidRequestError(
+                f"{len(sequences)} requests at once, but slots and queue hold {self._room}; "
+                "send fewer at a time or raise the setting `queue`",
+                param="n",
+            )
+        held = len(self._running) + len(self._waiting)
+        if held + len(sequences) > self._room:
+            raise OverloadedError(
+                f"{held} requests are running or waiting and slots and queue hold {self._room}; "
+                "try again later"
+            )
+        for sequence in sequences:
+            most = sequence.params.max_tokens
+            wanted = self._capacity if most is None else sequence.prompt_tokens + most
+            sequence.limit = min(wanted, self._capacity)
+            self._live[sequence.id] = sequence
+            self._waiting.append(sequence)
+
+    def _check_fits(self, sequence: Sequence) -> None:
+        if sequence.prompt_tokens < self._capacity:
+            return
+        holder = "context" if self._context <= self._capacity else "KV cache"
+        raise ContextLengthError(
+            f"the prompt has {sequence.prompt_tokens} tokens and the {holder} holds "
+            f"{self._capacity}, output included; send at most {self._capacity - 1}",
+            param="prompt",
+        )
+
+    def cancel(self, sequence_id: int) -> bool:
+        """End a sequence early: no event names it any more. False if it has ended already.
+
+        Its slot is free at once, or after `update` if the step in flight carries it: until then
+        that step writes to its pages.
+        """
+        sequence = self._live.pop(sequence_id, None)
+        if sequence is None:
+            return False
+        sequence.ended = True
+        if sequence.slot < 0:
+            self._waiting.remove(sequence)
+        elif all(carried is not sequence for carried, _ in self._in_flight):
+            self._vacate(sequence)
+        return True
+
+    # --- one step --------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan:
+        """The next step. Has at least one chunk when `busy`."""
+        self._admit()
+        shares = self._share_out()
+        while not self._grow_tables(shares):
+            self._preempt(self._running[-1])  # ends at the latest when the oldest is alone: it fits
+            shares = self._share_out()
+        bindings: list[Binding] = []
+        chunks: list[Chunk] = []
+        for sequence, count in shares:
+            tokens, start, end = sequence.tokens, sequence.computed, sequence.computed + count
+            if not sequence.bound:
+                prompt = sequence.prompt_tokens
+                bindings.append(
+                    Binding(sequence.slot, sequence.params, tokens[:prompt], tokens[prompt:])
+                )
+                sequence.bound = True
+            pages, sample = sequence.table.pages, end == len(tokens)
+            chunks.append(Chunk(sequence.slot, start, tokens[start:end], pages, sample))
+            self._in_flight.append((sequence, chunks[-1]))
+            self._to_the_back(sequence)
+        return StepPlan(tuple(bindings), tuple(chunks))
+
+    def update(self, result: StepResult) -> list[Event]:
+        """Take in what the planned step computed; one event per token of a living sequence.
+
+        Raises:
+            ValueError: the result does not answer the plan.
+        """
+        carried, self._in_flight = self._in_flight, []
+        sampling = [pair for pair in carried if pair[1].sample]
+        if [chunk.slot for _, chunk in sampling] != [sample.slot for sample in result.sampled]:
+            raise ValueError("a step result must hold one token per sampling chunk, in order")
+        for sequence, chunk in carried:
+            sequence.computed += len(chunk.tokens)
+        events = []
+        for (sequence, _), sampled in zip(sampling, result.sampled, strict=True):
+            if not sequence.ended:
+                sequence.tokens.append(sampled.token)
+                events.append(Event(sequence, sampled, self._finish(sequence)))
+        self._vacate_ended(carried)
+        return events
+
+    def abandon(self) -> list[Sequence]:
+        """The planned step failed: end what it carried. Returns those that lived until then."""
+        carried, self._in_flight = self._in_flight, []
+        failed = [sequence for sequence, _ in carried if not sequence.ended]
+        for sequence in failed:
+            self._end(sequence)
+        self._vacate_ended(carried)
+        return failed
+
+    # --- how a step is put together --------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Give free slots to those who waited longest, while the tokens they have fit the cache.
+
+        The pages that running sequences still need for tokens they have are spoken for. Hence
+        only output, which no one can foresee, ever causes a preemption.
+        """
+        if not self._waiting or len(self._running) == len(self._slots):
+            return
+        unclaimed = self._cache.free
+        for sequence in self._running:
+            unclaimed -= pages_for(sequence.total) - len(sequence.table.pages)
+        while self._waiting and len(self._running) < len(self._slots):
+            sequence = self._waiting[0]
+            unclaimed -= pages_for(sequence.total)
+            if unclaimed < 0:
+                return
+            sequence.slot = self._slots.index(None)
+            self._slots[sequence.slot] = sequence
+            self._to_the_back(sequence)
+            self._running.append(self._waiting.popleft())
+
+    def _share_out(self) -> list[tuple[Sequence, int]]:
+        """Who gets how many tokens: decodes one each, then prompts in arrival order."""
+        running = self._running
+        budget = self._batch_tokens - sum(sequence.generating for sequence in running)
+        if budget <= 0 and len(running) > self._batch_tokens:
+            return self._take_turns()
+        shares = []
+        for sequence in running:
+            if sequence.generating:
+                shares.append((sequence, 1))
+            elif budget > 0:
+                count = min(sequence.remaining, budget)
+                budget -= count
+                shares.append((sequence, count))
+        return shares
+
+    def _take_turns(self) -> list[tuple[Sequence, int]]:
+        """One token each for those whose turn it is.
+
+        When decodes alone use up the budget, prompts take turns with them, or they would starve.
+        """
+        line = sorted(self._running, key=lambda sequence: sequence.turn)
+        return [(sequence, 1) for sequence in line[: self._batch_tokens]]
+
+    def _to_the_back(self, sequence: Sequence) -> None:
+        self._turn += 1
+        sequence.turn = self._turn
+
+    def _grow_tables(self, shares: list[tuple[Sequence, int]]) -> bool:
+        """Get the pages that the shares write to; false if there are too few."""
+        return all(
+            self._cache.grow(sequence.table, sequence.computed + count)
+            for sequence, count in shares
+        )
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the head of the queue: it is older than all who wait there."""
+        self._vacate(sequence)
+        sequence.computed = 0
+        sequence.bound = False
+        self._waiting.appendleft(sequence)
+        self.preemptions += 1
+
+    def _finish(self, sequence: Sequence) -> FinishReason | None:
+        """End the sequence if its newest token is its last one."""
+        if sequence.tokens[-1] in sequence.stop_tokens:
+            reason = FinishReason.STOP
+        elif sequence.total == sequence.limit:
+            reason = FinishReason.LENGTH
+        else:
+            return None
+        self._end(sequence)
+        return reason
+
+    def _end(self, sequence: Sequence) -> None:
+        sequence.ended = True
+        del self._live[sequence.id]
+
+    def _vacate_ended(self, carried: list[tuple[Sequence, Chunk]]) -> None:
+        for sequence, _ in carried:
+            if sequence.ended:
+                self._vacate(sequence)
+
+    def _vacate(self, sequence: Sequence) -> None:
+        """Give back slot and pages. No step in flight may carry the sequence."""
+        self._cache.release(sequence.table)
+        self._running.remove(sequence)
+        self._slots[sequence.slot] = None
+        sequence.slot = -1

@@ -1,0 +1,82 @@
+"""One request as the scheduler sees it: token ids, two counts and a place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from heddle.cache.manager import PageTable
+
+if TYPE_CHECKING:
+    from heddle.types import SamplingParams
+
+
+class SlotState(Enum):
+    """What a slot is doing."""
+
+    FREE = "free"
+    PREFILLING = "prefilling"
+    GENERATING = "generating"
+    DRAINING = "draining"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A prompt and what has been generated after it. Only the scheduler writes to it.
+
+    Attributes:
+        id: unique among the sequences of a scheduler.
+        params: with `seed` drawn.
+        tokens: prompt, then output; grows by one per sampled token.
+        prompt_tokens: how many of `tokens` are the prompt.
+        stop_tokens: token ids that end it.
+        limit: most `tokens` it may reach; set when the scheduler accepts it.
+        computed: leading tokens whose KV is in the pages of `table`.
+        slot: index of its slot; -1 while it waits.
+        table: its pages; empty while it waits.
+        bound: the executor knows that `slot` holds it.
+        ended: finished or cancelled; a slot held nevertheless is draining.
+        turn: who has the lowest is next when decodes must take turns.
+    """
+
+    id: int
+    params: SamplingParams
+    tokens: list[int]
+    prompt_tokens: int
+    stop_tokens: frozenset[int]
+    limit: int = 0
+    computed: int = 0
+    slot: int = -1
+    table: PageTable = field(default_factory=PageTable, repr=False)
+    bound: bool = False
+    ended: bool = False
+    turn: int = 0
+
+    @property
+    def total(self) -> int:
+        """Tokens so far, prompt included."""
+        return len(self.tokens)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens to compute before the next one can be sampled."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def generating(self) -> bool:
+        """Whether the next step needs no more than its newest token, a generated one."""
+        total = len(self.tokens)
+        return total - self.computed == 1 and total > self.prompt_tokens
+
+    @property
+    def state(self) -> SlotState:
+        """State of its slot."""
+        if self.ended:
+            return SlotState.DRAINING
+        return SlotState.GENERATING if self.generating else SlotState.PREFILLING

@@ -1,0 +1,116 @@
+"""An executor without a model: pages hold token ids, and the next token is a hash of what they say.
+
+It trusts nothing. Every chunk must go on where the slot's last one ended, carry the tokens the
+sequence has there, and find the whole history in its pages; so a page that two sequences share by
+mistake, a gap, or a read before a write fails the test that caused it.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from heddle.step import PAGE_TOKENS, Binding, Chunk, Sampled, StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from heddle.types import SamplingParams
+
+VOCABULARY = 32
+END = 0
+"""The end-of-sequence token of tests."""
+
+
+def next_token(history: Sequence[int], params: SamplingParams) -> int:
+    """What a sequence says next; its seed matters, and every token before."""
+    return zlib.crc32(repr((params.seed, list(history))).encode()) % VOCABULARY
+
+
+def solo_output(prompt: Sequence[int], params: SamplingParams, capacity: int) -> list[int]:
+    """What the sequence generates when it is alone."""
+    tokens = list(prompt)
+    limit = min(capacity, len(tokens) + (params.max_tokens or capacity))
+    while len(tokens) < limit:
+        tokens.append(next_token(tokens, params))
+        if tokens[-1] == END and not params.ignore_eos:
+            break
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class Occupant:
+    """What the executor knows of a slot."""
+
+    params: SamplingParams
+    history: list[int]
+    computed: int = 0
+
+
+@dataclass
+class FakeExecutor:
+    """Implements `heddle.step.Executor`.
+
+    `before_step` runs before each step with its number, from 0; a test raises there to inject a
+    fault. `gate`, while it is closed, holds every step; `entered` is set when one has arrived.
+    """
+
+    pages: int = 64
+    before_step: Callable[[int], None] = lambda step: None
+    gate: threading.Event = field(default_factory=threading.Event)
+    entered: threading.Event = field(default_factory=threading.Event)
+    steps: int = 0
+    closed: bool = False
+    slots: dict[int, Occupant] = field(default_factory=dict)
+    plans: list[list[tuple[int, int, int]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+        self.memory = [[-1] * PAGE_TOKENS for _ in range(self.pages)]
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.entered.set()
+        assert self.gate.wait(60), "the test never opened the gate"
+        self.steps += 1
+        self.plans.append([(c.slot, c.start, len(c.tokens)) for c in plan.chunks])
+        self.before_step(self.steps - 1)
+        for binding in plan.bindings:
+            self._bind(binding)
+        assert len({chunk.slot for chunk in plan.chunks}) == len(plan.chunks)
+        for chunk in plan.chunks:
+            self._write(chunk)
+        # Reading after all writing: a page written by two sequences shows.
+        return StepResult(tuple(s for chunk in plan.chunks for s in self._read(chunk)))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _bind(self, binding: Binding) -> None:
+        assert binding.params.seed is not None
+        history = [*binding.prompt, *binding.output]
+        self.slots[binding.slot] = Occupant(binding.params, history)
+
+    def _write(self, chunk: Chunk) -> None:
+        occupant = self.slots[chunk.slot]
+        end = chunk.start + len(chunk.tokens)
+        assert chunk.tokens, "a chunk without tokens"
+        assert chunk.start == occupant.computed, "a gap, or tokens computed twice"
+        assert list(chunk.tokens) == occupant.history[chunk.start : end]
+        assert len(chunk.pages) == -(-end // PAGE_TOKENS), "more or fewer pages than tokens need"
+        assert chunk.sample == (end == len(occupant.history))
+        for position, token in enumerate(chunk.tokens, chunk.start):
+            self.memory[chunk.pages[position // PAGE_TOKENS]][position % PAGE_TOKENS] = token
+        occupant.computed = end
+
+    def _read(self, chunk: Chunk) -> list[Sampled]:
+        occupant = self.slots[chunk.slot]
+        stored = [token for page in chunk.pages for token in self.memory[page]]
+        history = stored[: occupant.computed]
+        assert history == occupant.history[: occupant.computed], "pages hold another history"
+        if not chunk.sample:
+            return []
+        token = next_token(history, occupant.params)
+        occupant.history.append(token)
+        return [Sampled(chunk.slot, token, float("nan"))]

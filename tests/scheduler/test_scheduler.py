@@ -1,0 +1,301 @@
+"""Admission, budget, preemption and finish, one rule at a time."""
+
+import pytest
+
+from fake_executor import END, FakeExecutor, solo_output
+from heddle.cache.manager import CacheManager
+from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
+from heddle.scheduler.scheduler import Event, Scheduler
+from heddle.scheduler.sequence import Sequence, SlotState
+from heddle.step import PAGE_TOKENS, Sampled, StepPlan, StepResult
+from heddle.types import FinishReason, SamplingParams
+
+
+class Rig:
+    """A scheduler and a fake executor, stepped by hand."""
+
+    def __init__(
+        self, slots: int = 4, batch_tokens: int = 64, queue: int = 4, pages: int = 64, context=1024
+    ) -> None:
+        self.cache = CacheManager(pages)
+        self.scheduler = Scheduler(slots, batch_tokens, queue, self.cache, context)
+        self.executor = FakeExecutor(pages)
+        self.plan = StepPlan((), ())
+
+    def sequence(self, identity: int, prompt: int, ignore_eos: bool = True, **params) -> Sequence:
+        params = SamplingParams(seed=identity, ignore_eos=ignore_eos, **params)
+        tokens = [(identity + i) % 31 + 1 for i in range(prompt)]
+        ends = frozenset() if ignore_eos else frozenset({END})
+        return Sequence(identity, params, tokens, prompt, ends)
+
+    def add(self, identity: int, prompt: int, **params) -> Sequence:
+        sequence = self.sequence(identity, prompt, **params)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self) -> list[Event]:
+        assert self.executor.steps < 1000, "no end in sight"
+        self.plan = self.scheduler.schedule()
+        events = self.scheduler.update(self.executor.execute(self.plan))
+        self.cache.check_integrity()
+        return events
+
+    def shares(self) -> list[tuple[int, int]]:
+        """(slot, tokens) of the last step."""
+        return [(chunk.slot, len(chunk.tokens)) for chunk in self.plan.chunks]
+
+    def states(self) -> list[SlotState]:
+        return [s.state if s else SlotState.FREE for s in self.scheduler.slots]
+
+
+def test_a_sequence_from_prompt_to_limit() -> None:
+    rig = Rig(slots=2)
+    sequence = rig.add(1, prompt=5, max_tokens=3)
+    assert (rig.states(), rig.scheduler.waiting) == ([SlotState.FREE] * 2, 1)
+    events = [event for _ in range(3) for event in rig.step()]
+    assert [event.sampled.token for event in events] == sequence.tokens[5:]
+    assert [event.finish for event in events] == [None, None, FinishReason.LENGTH]
+    assert rig.executor.plans == [[(0, 0, 5)], [(0, 5, 1)], [(0, 6, 1)]]
+    assert (rig.states(), rig.cache.free) == ([SlotState.FREE] * 2, 64)
+    assert not rig.scheduler.busy
+
+
+def test_an_end_token_finishes_with_stop() -> None:
+    rig = Rig()
+    sequence = rig.add(3, prompt=4, ignore_eos=False)
+    while rig.scheduler.busy:
+        events = rig.step()
+    assert events[-1].finish is FinishReason.STOP
+    assert sequence.tokens[-1] == END
+    assert END not in sequence.tokens[4:-1]
+
+
+def test_a_prompt_is_cut_to_the_budget_and_decodes_go_first() -> None:
+    rig = Rig(batch_tokens=16)
+    rig.add(1, prompt=4)
+    rig.step()
+    rig.add(2, prompt=40)
+    seen = []
+    for _ in range(4):
+        rig.step()
+        seen.append((rig.shares(), rig.states()[:2]))
+    prefilling = [SlotState.GENERATING, SlotState.PREFILLING]
+    generating = [SlotState.GENERATING, SlotState.GENERATING]
+    assert seen == [
+        ([(0, 1), (1, 15)], prefilling),
+        ([(0, 1), (1, 15)], prefilling),
+        ([(0, 1), (1, 10)], generating),
+        ([(0, 1), (1, 1)], generating),
+    ]
+
+
+def test_prompts_are_computed_in_arrival_order() -> None:
+    rig = Rig(batch_tokens=16)
+    rig.add(1, prompt=20)
+    rig.add(2, prompt=3)
+    rig.add(3, prompt=30)
+    shares = []
+    for _ in range(3):
+        rig.step()
+        shares.append(rig.shares())
+    assert shares == [[(0, 16)], [(0, 4), (1, 3), (2, 9)], [(0, 1), (1, 1), (2, 14)]]
+
+
+def test_decodes_beyond_the_budget_take_turns() -> None:
+    rig = Rig(slots=4, batch_tokens=3)
+    for identity in range(4):
+        rig.add(identity, prompt=1)
+    while any(state is not SlotState.GENERATING for state in rig.states()):
+        rig.step()
+    served = [0] * 4
+    for _ in range(8):
+        rig.step()
+        assert sum(count for _, count in rig.shares()) == 3
+        for slot, _ in rig.shares():
+            served[slot] += 1
+    assert served == [6, 6, 6, 6]
+
+
+def test_a_prompt_takes_turns_with_decodes_that_fill_the_budget() -> None:
+    rig = Rig(slots=3, batch_tokens=2)
+    rig.add(1, prompt=1)
+    rig.add(2, prompt=1)
+    rig.step()
+    late = rig.add(3, prompt=6, max_tokens=1)
+    for _ in range(9):
+        rig.step()
+    assert late.total == 7
+
+
+def test_the_queue_is_bounded_and_counts_only_who_must_wait() -> None:
+    rig = Rig(slots=2, queue=1)
+    for identity in range(3):
+        rig.add(identity, prompt=2)
+    with pytest.raises(OverloadedError, match="3 requests are running or waiting"):
+        rig.add(3, prompt=2)
+    rig.step()
+    with pytest.raises(OverloadedError):
+        rig.add(4, prompt=2)
+    assert rig.scheduler.cancel(0)
+    rig.add(5, prompt=2)
+
+
+def test_several_are_added_all_or_none() -> None:
+    rig = Rig(slots=2, queue=1)
+    rig.add(0, prompt=2)
+    with pytest.raises(OverloadedError):
+        rig.scheduler.add(*(rig.sequence(identity, 2) for identity in (1, 2, 3)))
+    too_long = rig.sequence(5, 2000)
+    with pytest.raises(ContextLengthError):
+        rig.scheduler.add(rig.sequence(4, 2), too_long)
+    assert rig.scheduler.waiting == 1
+    with pytest.raises(InvalidRequestError, match="4 requests at once") as error:
+        rig.scheduler.add(*(rig.sequence(identity, 2) for identity in range(6, 10)))
+    assert error.value.param == "n"
+
+
+def test_a_prompt_that_fills_the_context_is_refused() -> None:
+    rig = Rig(context=50)
+    with pytest.raises(ContextLengthError, match="50 tokens and the context holds 50"):
+        rig.add(1, prompt=50)
+    rig.add(2, prompt=49)
+
+
+def test_a_prompt_that_fills_the_pages_is_refused() -> None:
+    rig = Rig(pages=2)
+    with pytest.raises(ContextLengthError, match="the KV cache holds 64"):
+        rig.add(1, prompt=64)
+    rig.add(2, prompt=63)
+
+
+@pytest.mark.parametrize(("pages", "context", "total"), [(64, 50, 50), (2, 1024, 64)])
+def test_output_ends_where_the_room_ends(pages: int, context: int, total: int) -> None:
+    rig = Rig(pages=pages, context=context)
+    for most in (None, 1000):
+        sequence = rig.add(1, prompt=40, max_tokens=most)
+        while rig.scheduler.busy:
+            events = rig.step()
+        assert events[-1].finish is FinishReason.LENGTH
+        assert sequence.total == total
+
+
+def test_pages_are_taken_only_as_they_are_needed() -> None:
+    rig = Rig(batch_tokens=PAGE_TOKENS)
+    rig.add(1, prompt=4 * PAGE_TOKENS)
+    for used in (1, 2, 3, 4, 5):
+        rig.step()
+        assert rig.cache.pages - rig.cache.free == used
+
+
+def test_the_youngest_gives_its_pages_back_and_resumes() -> None:
+    rig = Rig(slots=3, batch_tokens=512, pages=6)
+    prompts = {1: 40, 2: 40, 3: 20}
+    sequences = [rig.add(i, prompt=n, max_tokens=70) for i, n in prompts.items()]
+    preempted: list[int] = []
+    while rig.scheduler.busy:
+        before = rig.scheduler.preemptions
+        rig.step()
+        if rig.scheduler.preemptions > before:
+            held = {sequence.id for sequence in rig.scheduler.slots if sequence}
+            preempted += [s.id for s in sequences if not s.ended and s.id not in held]
+    assert preempted == [3, 2, 3]  # 3 waits again behind 2
+    for sequence in sequences:
+        prompt = sequence.tokens[: sequence.prompt_tokens]
+        assert sequence.tokens == prompt + solo_output(prompt, sequence.params, 6 * PAGE_TOKENS)
+
+
+def test_a_resumed_sequence_is_bound_with_its_output_and_samples_once_it_is_whole() -> None:
+    rig = Rig(slots=2, batch_tokens=32, pages=4)
+    rig.add(1, prompt=60, max_tokens=10)
+    younger = rig.add(2, prompt=60, max_tokens=10)
+    while not rig.scheduler.preemptions:
+        rig.step()
+    tokens = list(younger.tokens)
+    assert (younger.computed, younger.table.pages, younger.output_tokens > 0) == (0, [], True)
+    while not (events := [e for e in rig.step() if e.sequence is younger]):
+        for binding in rig.plan.bindings:
+            assert [*binding.prompt, *binding.output] == tokens
+            assert len(binding.prompt) == 60
+    assert younger.tokens[:-1] == tokens
+    assert events[0].sampled.token == younger.tokens[-1]
+
+
+def test_a_waiting_prompt_is_not_let_in_to_be_thrown_out_at_once() -> None:
+    rig = Rig(slots=2, batch_tokens=32, pages=4)
+    rig.add(1, prompt=70, max_tokens=20)
+    rig.add(2, prompt=40, max_tokens=5)  # one page is free, and it needs two
+    while rig.scheduler.busy:
+        rig.step()
+    assert rig.scheduler.preemptions == 0
+
+
+def test_a_short_prompt_does_not_overtake_a_long_one_that_waits_for_pages() -> None:
+    rig = Rig(slots=3, batch_tokens=128, pages=4)
+    first = rig.add(1, prompt=70, max_tokens=3)
+    rig.add(2, prompt=40)
+    short = rig.add(3, prompt=2, max_tokens=1)
+    while not first.ended:
+        rig.step()
+        assert rig.scheduler.waiting == 2
+    rig.step()
+    assert short.ended
+
+
+def test_cancel_while_waiting() -> None:
+    rig = Rig(slots=1)
+    rig.add(1, prompt=2)
+    rig.step()
+    waiting = rig.add(2, prompt=2)
+    assert rig.scheduler.cancel(waiting.id)
+    assert not rig.scheduler.cancel(waiting.id)
+    assert rig.scheduler.waiting == 0
+
+
+def test_cancel_between_steps_frees_the_slot_at_once() -> None:
+    rig = Rig(slots=1)
+    sequence = rig.add(1, prompt=2)
+    rig.step()
+    assert rig.scheduler.cancel(sequence.id)
+    assert (rig.states(), rig.cache.free) == ([SlotState.FREE], 64)
+
+
+def test_cancel_during_a_step_drains_the_slot() -> None:
+    rig = Rig(slots=1)
+    sequence = rig.add(1, prompt=2)
+    plan = rig.scheduler.schedule()
+    assert rig.scheduler.cancel(sequence.id)
+    assert (rig.states(), rig.cache.free) == ([SlotState.DRAINING], 63)
+    assert rig.scheduler.update(rig.executor.execute(plan)) == []
+    assert (rig.states(), rig.cache.free) == ([SlotState.FREE], 64)
+    assert sequence.output_tokens == 0
+
+
+def test_a_failed_step_ends_what_it_carried_and_nothing_else() -> None:
+    rig = Rig(slots=2, queue=4, batch_tokens=1)
+    carried, spared, queued = (rig.add(i, prompt=1, max_tokens=2) for i in (1, 2, 3))
+    rig.scheduler.schedule()
+    assert rig.scheduler.abandon() == [carried]
+    assert (carried.ended, spared.ended, queued.ended) == (True, False, False)
+    rig.cache.check_integrity()
+    assert not rig.scheduler.cancel(carried.id)
+    while rig.scheduler.busy:
+        rig.step()
+    assert (spared.output_tokens, queued.output_tokens) == (2, 2)
+    assert rig.cache.free == 64
+
+
+def test_a_failed_step_does_not_end_a_cancelled_sequence_twice() -> None:
+    rig = Rig()
+    sequence = rig.add(1, prompt=2)
+    rig.scheduler.schedule()
+    rig.scheduler.cancel(sequence.id)
+    assert rig.scheduler.abandon() == []
+    assert rig.states() == [SlotState.FREE] * 4
+
+
+def test_a_result_that_does_not_answer_the_plan_is_refused() -> None:
+    rig = Rig()
+    rig.add(1, prompt=2)
+    rig.scheduler.schedule()
+    with pytest.raises(ValueError, match="one token per sampling chunk"):
+        rig.scheduler.update(StepResult((Sampled(3, 1, 0.0),)))
