@@ -1,0 +1,62 @@
+"""Token by token back to text, for one generation.
+
+Generated text keeps its leading space, as llama.cpp's server has it: what is generated continues
+the prompt.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+from heddle.text.stop import StopStrings
+
+if TYPE_CHECKING:
+    from heddle.text.tokenizer import Tokenizer
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer:
+    """Turns one sequence's tokens into text that is safe to send.
+
+    What is pushed and finished, put together, is the text of all tokens up to the first stop
+    string. Held back are at most an unfinished character and the end that may become a stop
+    string. Broken UTF-8 becomes U+FFFD.
+
+    Attributes:
+        stopped: a stop string is complete; everything after it is dropped.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
+        self._token_bytes = tokenizer.token_bytes
+        self._decode = _utf8("replace").decode
+        self._stop = StopStrings(stop) if stop else None
+        self._held = ""
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        """Add one token; returns the text that has become safe to send."""
+        return self._release(self._decode(self._token_bytes(token)))
+
+    def finish(self) -> str:
+        """The text still held back. An unfinished character becomes U+FFFD."""
+        text = self._release(self._decode(b"", True)) + self._held
+        self._held = ""
+        return text
+
+    def _release(self, text: str) -> str:
+        if self._stop is None:
+            return text
+        if self.stopped:
+            return ""
+        start = self._stop.feed(text)
+        text = self._held + text
+        if start is None:
+            safe = len(text) - self._stop.pending
+            self._held = text[safe:]
+        else:
+            self.stopped = True
+            safe = len(self._held) + start
+            self._held = ""
+        return text[:safe]

@@ -1,0 +1,72 @@
+"""Stop strings in text that arrives in pieces.
+
+An automaton after Aho and Corasick 1975 ("Efficient string matching") over all stop strings: its
+state is the longest end of the text so far that could still grow into one of them, which is just
+what has to be held back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class StopStrings:
+    """Finds the first stop string to be complete in a growing text; of several that end at the
+    same character, the longest."""
+
+    def __init__(self, strings: tuple[str, ...]) -> None:
+        """Build the automaton. `strings` are not empty; time and space are linear in them."""
+        self._next: list[dict[str, int]] = [{}]
+        self._depth = [0]
+        self._fallback = [0]
+        self._matched = [0]  # length of the longest stop string that ends in the state, or 0
+        for string in strings:
+            self._insert(string)
+        self._link()
+        self._state = 0
+
+    @property
+    def pending(self) -> int:
+        """How many characters at the end of the text may yet belong to a stop string."""
+        return self._depth[self._state]
+
+    def feed(self, text: str) -> int | None:
+        """Append `text`.
+
+        Returns:
+            Where the first stop string begins, counted from the start of `text` and negative if
+            it began earlier; None if there is none. Not to be fed after a stop string.
+        """
+        state = self._state
+        for position, char in enumerate(text):
+            while char not in self._next[state] and state:
+                state = self._fallback[state]
+            state = self._next[state].get(char, 0)
+            if self._matched[state]:
+                return position + 1 - self._matched[state]
+        self._state = state
+        return None
+
+    def _insert(self, string: str) -> None:
+        state = 0
+        for char in string:
+            if char not in self._next[state]:
+                self._next[state][char] = len(self._next)
+                self._next.append({})
+                self._depth.append(self._depth[state] + 1)
+                self._fallback.append(0)
+                self._matched.append(0)
+            state = self._next[state][char]
+        self._matched[state] = len(string)
+
+    def _link(self) -> None:
+        queue = deque(self._next[0].values())
+        while queue:
+            state = queue.popleft()
+            for char, child in self._next[state].items():
+                fallback = self._fallback[state]
+                while char not in self._next[fallback] and fallback:
+                    fallback = self._fallback[fallback]
+                self._fallback[child] = self._next[fallback].get(char, 0)
+                self._matched[child] = self._matched[child] or self._matched[self._fallback[child]]
+                queue.append(child)

@@ -1,0 +1,136 @@
+"""Chat templates: from messages to the text a model was trained on.
+
+A model file brings its template as Jinja source. It runs in Jinja's sandbox, where it can neither
+reach Python's internals nor change what it is given, with the names templates expect from
+Hugging Face's `apply_chat_template`.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from heddle.errors import InvalidRequestError, ModelFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jinja2.parser import Parser
+
+_MAX_STEPS = 100_000
+
+
+class ChatTemplate:
+    """A model's chat template. Safe to share between threads."""
+
+    def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
+        """Parse `source`; the tokens are the texts that templates write for BOS and EOS.
+
+        Raises:
+            ModelFileError: the template does not parse.
+        """
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _GenerationTag],
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source)
+        except Exception as error:  # Jinja's own, and Python's where its output does not compile
+            raise ModelFileError(
+                f"the chat template does not parse: {error}", field="tokenizer.chat_template"
+            ) from error
+        self._defaults = {
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "tools": None,
+            "documents": None,
+        }
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The prompt for `messages`, each with at least `role` and `content`.
+
+        Args:
+            messages: the conversation so far; contents are strings.
+            add_generation_prompt: end with the beginning of the assistant's answer.
+            variables: more names for the template, such as `tools`.
+
+        Raises:
+            InvalidRequestError: the template refuses these messages, or fails on them.
+        """
+        names = self._defaults | variables
+        names |= {
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            "range": _bounded_range(),
+        }
+        try:
+            return self._template.render(names)
+        except Exception as error:  # a template can raise whatever Python expressions can
+            raise InvalidRequestError(
+                f"the model's chat template cannot take these messages: {error}", param="messages"
+            ) from error
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks what the assistant said for training; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012  Jinja's declaration
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own `tojson` escapes for HTML and sorts keys, which models were not trained on."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _bounded_range() -> Any:
+    """`range` for one rendering, whose calls share one budget of steps: loops in loops end."""
+    left = _MAX_STEPS
+
+    def bounded(*arguments: int) -> range:
+        nonlocal left
+        steps = range(*arguments)
+        left -= len(steps)
+        if left < 0:
+            raise TemplateError(f"loops over range take more than {_MAX_STEPS} steps")
+        return steps
+
+    return bounded
