@@ -32,6 +32,11 @@ class ReferenceModel:
         self._model = models.build(file.metadata)
         self._weights: Any = self._model.load(ReferenceLoader(file))
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+        return self._model.shape.vocabulary
+
     def forward(self, runs: Sequence[Run]) -> NDArray[np.float32]:
         """Logits (T, vocabulary) of every token of the runs, in their order."""
         ops = ReferenceOps(runs)

@@ -86,7 +86,8 @@ def _truncated(scores: Float64, params: SamplingParams) -> NDArray[np.int64]:
     if params.top_p < 1:
         cumulative = np.cumsum(mass)
         ids = ids[: np.searchsorted(cumulative, params.top_p * cumulative[-1]) + 1]
-    return ids[mass[: len(ids)] >= params.min_p]
+    kept: NDArray[np.int64] = ids[mass[: len(ids)] >= params.min_p]
+    return kept
 
 
 def sample(
@@ -120,4 +121,5 @@ def sample(
 def log_softmax(logits: NDArray[np.float32]) -> Float64:
     """Natural logarithms of softmax(logits) over the last axis, in float64."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    result: Float64 = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
