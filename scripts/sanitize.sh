@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds the native core with sanitizers and runs the tests of native code under them.
+#
+#   scripts/sanitize.sh address,undefined
+#   scripts/sanitize.sh thread
+#
+# The runtimes are preloaded because the interpreter itself is not instrumented; leak checks are off
+# for the same reason (the interpreter's own allocations would be reported).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+kind=${1:?which sanitizers: address,undefined or thread}
+tests=(tests/kernels tests/sampling/test_native_sampler.py)
+
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DHEDDLE_SANITIZE="$kind" \
+    -DPython_EXECUTABLE="$(command -v python)" >/dev/null
+cmake --build "$build" --parallel 2 >/dev/null
+mkdir "$build/package"
+cp -r src/heddle "$build/package/"
+rm -f "$build"/package/heddle/_native*.so
+cp "$build"/_native*.so "$build/package/heddle/"
+
+case $kind in
+    address*) runtimes="libasan.so libubsan.so" ;;
+    thread) runtimes="libtsan.so" ;;
+esac
+preload=""
+for runtime in $runtimes libstdc++.so; do
+    preload="$preload $(${CXX:-g++} -print-file-name="$runtime")"
+done
+# An editable install's finder would bring the ordinary build back in: only the path counts here.
+PYTHONPATH=$build/package LD_PRELOAD=${preload# } \
+    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+    TSAN_OPTIONS=halt_on_error=1 \
+    python - "$build" "${tests[@]}" <<'PYTHON'
+import sys
+
+build, *tests = sys.argv[1:]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+import heddle._native
+
+assert heddle._native.__file__.startswith(build), heddle._native.__file__
+import pytest
+
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *tests]))
+PYTHON
