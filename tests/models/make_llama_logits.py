@@ -16,14 +16,14 @@ from tiny_llama import BASE, CONTEXT, EPS, MODELS, TOKENS, TinyLlama
 DATA = Path(__file__).parent / "data" / "llama_logits.json"
 
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": BASE}
-# A short original context, so that the factors differ from 1 at positions that are tested.
+# A short original context, so that the factors range from 1 to 8 over the pairs of a head.
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": BASE,
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
+    "original_max_position_embeddings": 64,
 }
 
 
