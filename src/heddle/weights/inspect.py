@@ -1,0 +1,293 @@
+"""What a model file holds and what memory it will take, for people and for programs.
+
+Only the header is read. Nothing here decides anything: a file with odd or missing hyperparameters
+is described as far as it goes, and what it does not say is unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle.weights.gguf import GGUFFile, StringArray
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from heddle.weights.gguf import TensorInfo
+
+_FLOAT16_BYTES = 2
+_SHOWN_ELEMENTS = 8
+_SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """All tensors of one storage type."""
+
+    type: str
+    count: int
+    elements: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes that running the model takes. None where the file does not say enough.
+
+    Attributes:
+        weights: of all tensors as they are stored.
+        kv_per_token: of one token's keys and values in float16, over all layers.
+        kv_context: of one sequence that fills the context.
+    """
+
+    weights: int
+    kv_per_token: int | None
+    kv_context: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """One model file. None is what the file does not say.
+
+    Attributes:
+        path: absolute path of the file.
+        format: name and version.
+        file_bytes: its size.
+        architecture, name: as the metadata gives them.
+        parameters: elements of all tensors.
+        context: most tokens of a sequence.
+        vocabulary: number of tokens known.
+        tensors: by storage type, the largest first.
+        memory: what running it takes.
+        metadata: all of it, in values that JSON has; an array of more than a few elements is a
+            mapping of its `length` and its `first` elements.
+    """
+
+    path: str
+    format: str
+    file_bytes: int
+    architecture: str | None
+    name: str | None
+    parameters: int
+    context: int | None
+    vocabulary: int | None
+    tensors: tuple[TensorGroup, ...]
+    memory: MemoryEstimate
+    metadata: Mapping[str, object]
+
+    def to_json(self) -> str:
+        """The fields as an indented JSON object."""
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def describe(path: Path) -> ModelDescription:
+    """Describe the GGUF file at `path`.
+
+    Raises:
+        ModelSourceError, ModelFileError, UnsupportedModelError: as :meth:`GGUFFile.open`.
+    """
+    with GGUFFile.open(path) as file:
+        metadata = file.metadata
+        architecture = _string(metadata, "general.architecture")
+        prefix = f"{architecture}."
+        tensors = tuple(file.tensors.values())
+        context = _integer(metadata, prefix + "context_length")
+        kv_per_token = _kv_bytes_per_token(metadata, prefix)
+        return ModelDescription(
+            path=str(path.absolute()),
+            format=f"GGUF {file.version}",
+            file_bytes=path.stat().st_size,
+            architecture=architecture,
+            name=_string(metadata, "general.name"),
+            parameters=sum(prod(tensor.shape) for tensor in tensors),
+            context=context,
+            vocabulary=_vocabulary(metadata, prefix),
+            tensors=_groups(tensors),
+            memory=MemoryEstimate(
+                weights=sum(tensor.nbytes for tensor in tensors),
+                kv_per_token=kv_per_token,
+                kv_context=_product(context, kv_per_token),
+            ),
+            metadata={key: _plain(value) for key, value in metadata.items()},
+        )
+
+
+def _groups(tensors: tuple[TensorInfo, ...]) -> tuple[TensorGroup, ...]:
+    by_type: dict[str, list[TensorInfo]] = defaultdict(list)
+    for tensor in tensors:
+        by_type[tensor.type.name].append(tensor)
+    groups = (
+        TensorGroup(
+            type=name,
+            count=len(members),
+            elements=sum(prod(tensor.shape) for tensor in members),
+            bytes=sum(tensor.nbytes for tensor in members),
+        )
+        for name, members in by_type.items()
+    )
+    return tuple(sorted(groups, key=lambda group: -group.bytes))
+
+
+# --- hyperparameters -----------------------------------------------------------------------------
+
+
+def _string(metadata: Mapping[str, object], key: str) -> str | None:
+    value = metadata.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _integer(metadata: Mapping[str, object], key: str) -> int | None:
+    value = metadata.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _product(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a * b
+
+
+def _vocabulary(metadata: Mapping[str, object], prefix: str) -> int | None:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, StringArray):
+        return len(tokens)
+    return _integer(metadata, prefix + "vocab_size")
+
+
+def _kv_bytes_per_token(metadata: Mapping[str, object], prefix: str) -> int | None:
+    """Key/value heads of all layers, times the widths of a key and a value, in float16."""
+    heads = _integer(metadata, prefix + "attention.head_count")
+    width = _integer(metadata, prefix + "embedding_length")
+    head_dim = width // heads if width and heads else None
+    key = _integer(metadata, prefix + "attention.key_length") or head_dim
+    value = _integer(metadata, prefix + "attention.value_length") or head_dim
+    kv_heads = _kv_heads_of_all_layers(metadata, prefix)
+    if kv_heads is None or key is None or value is None:
+        return None
+    return kv_heads * (key + value) * _FLOAT16_BYTES
+
+
+def _kv_heads_of_all_layers(metadata: Mapping[str, object], prefix: str) -> int | None:
+    key = prefix + "attention.head_count_kv"
+    per_layer = metadata.get(key)
+    if isinstance(per_layer, np.ndarray) and per_layer.dtype.kind in "iu":
+        return int(sum(per_layer.tolist()))
+    heads = _integer(metadata, key) or _integer(metadata, prefix + "attention.head_count")
+    layers = _integer(metadata, prefix + "block_count")
+    return heads * layers if heads and layers else None
+
+
+def _plain(value: object) -> object:
+    """`value` in what JSON has, long arrays cut. JSON has no infinities: they become strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, np.ndarray | StringArray):
+        first = [_plain(item) for item in _list(value[:_SHOWN_ELEMENTS])]
+        return first if len(value) <= _SHOWN_ELEMENTS else {"length": len(value), "first": first}
+    return value
+
+
+def _list(values: Any) -> list[object]:
+    plain: list[object] = values.tolist() if isinstance(values, np.ndarray) else values
+    return plain
+
+
+# --- for people ----------------------------------------------------------------------------------
+
+
+def render(description: ModelDescription, console: Console) -> None:
+    """Print `description` as tables. Nothing of the file reaches the terminal unescaped."""
+    console.print(_summary_table(description))
+    console.print(_tensor_table(description))
+    console.print(_metadata_table(description))
+
+
+def _table(title: str, *columns: str, numbers: bool = False) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_header=numbers)
+    for index, column in enumerate(columns):
+        table.add_column(
+            column,
+            justify="right" if numbers and index else "left",
+            no_wrap=index == 0,
+            overflow="fold",
+        )
+    return table
+
+
+def _summary_table(description: ModelDescription) -> Table:
+    memory = description.memory
+    table = _table("Model", "", "")
+    for label, value in {
+        "path": _shown(description.path),
+        "format": description.format,
+        "architecture": _shown(description.architecture),
+        "name": _shown(description.name),
+        "parameters": f"{description.parameters:,}",
+        "context": _number(description.context, " tokens"),
+        "vocabulary": _number(description.vocabulary, " tokens"),
+        "file": _size(description.file_bytes),
+        "memory: weights": _size(memory.weights),
+        "memory: KV cache, one token": _size(memory.kv_per_token),
+        "memory: KV cache, full context": _size(memory.kv_context),
+    }.items():
+        table.add_row(label, value)
+    return table
+
+
+def _tensor_table(description: ModelDescription) -> Table:
+    table = _table("Tensors", "type", "count", "elements", "size", "bits", numbers=True)
+    for group in description.tensors:
+        bits = f"{8 * group.bytes / group.elements:.2f}"
+        table.add_row(group.type, str(group.count), f"{group.elements:,}", _size(group.bytes), bits)
+    return table
+
+
+def _metadata_table(description: ModelDescription) -> Table:
+    table = _table("Metadata", "", "")
+    for key, value in description.metadata.items():
+        table.add_row(_shown(key), _shown(_one_line(value)))
+    return table
+
+
+def _one_line(value: object) -> str:
+    if isinstance(value, Mapping):
+        first = ", ".join(str(item) for item in value["first"])
+        return f"[{value['length']:,}] {first}, ..."
+    if isinstance(value, list):
+        return f"[{len(value)}] " + ", ".join(str(item) for item in value)
+    return str(value)
+
+
+def _shown(text: str | None) -> str:
+    """`text` in one line, cut, without control characters or console markup."""
+    from rich.markup import escape
+
+    if text is None:
+        return "unknown"
+    visible = "".join(
+        char if char.isprintable() else repr(char)[1:-1] for char in text[:_SHOWN_CHARACTERS]
+    )
+    return escape(visible + ("..." if len(text) > _SHOWN_CHARACTERS else ""))
+
+
+def _number(value: int | None, unit: str) -> str:
+    return "unknown" if value is None else f"{value:,}{unit}"
+
+
+def _size(size: int | None) -> str:
+    from rich.filesize import decimal
+
+    return "unknown" if size is None else decimal(size)

