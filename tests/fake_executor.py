@@ -7,6 +7,7 @@ mistake, a gap, or a read before a write fails the test that caused it.
 
 from __future__ import annotations
 
+import math
 import threading
 import zlib
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ class FakeExecutor:
     """
 
     pages: int = 64
+    summary: str = "nothing real"
     before_step: Callable[[int], None] = lambda step: None
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Event = field(default_factory=threading.Event)
@@ -113,4 +115,4 @@ class FakeExecutor:
             return []
         token = next_token(history, occupant.params)
         occupant.history.append(token)
-        return [Sampled(chunk.slot, token, float("nan"))]
+        return [Sampled(chunk.slot, token, math.nan)]

@@ -104,6 +104,11 @@ class Executor(Protocol):
         """How many KV pages there are; page ids are in [0, pages)."""
         ...
 
+    @property
+    def summary(self) -> str:
+        """What it runs on and the memory it holds, in a few words for people."""
+        ...
+
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute the chunks, write their KV, sample where asked.
 

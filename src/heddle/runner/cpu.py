@@ -194,6 +194,14 @@ class CpuExecutor:
         """Bytes of one KV page, all layers."""
         return self._cache.page_bytes
 
+    @property
+    def summary(self) -> str:
+        kv_cache = self.pages * self.page_bytes
+        return (
+            f"{self.threads} threads, {self.isa}, weights {self.weight_bytes / 1e6:,.0f} MB,"
+            f" KV cache {kv_cache / 1e6:,.0f} MB ({self.pages * PAGE_TOKENS:,} tokens)"
+        )
+
     def execute(self, plan: StepPlan) -> StepResult:
         for binding in plan.bindings:
             self._samplers[binding.slot] = _bound_sampler(binding)
