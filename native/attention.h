@@ -13,10 +13,13 @@ namespace {
 
 using namespace heddle;
 
+// Queries handled together, and vectors each of them works on at once: as many accumulators as fit
+// the registers, and enough independent ones to hide the latency of the fused multiply-add even
+// for the three queries of a small group.
 #if defined(HEDDLE_ISA_AVX512)
-constexpr int kTogether = 8;  // queries whose accumulators fit the registers
+constexpr int kTogether = 8, kWide = 2;
 #else
-constexpr int kTogether = 4;
+constexpr int kTogether = 4, kWide = 1;
 #endif
 
 struct QueryTile {
@@ -32,63 +35,97 @@ struct QueryTile {
 
 template <int N>
 inline void page_scores(QueryTile& tile, int first, const uint16_t* keys, int head_dim) {
-    for (int half = 0; half < kPageTokens; half += 16) {
-        V16 acc[N];
-#pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) acc[i] = splat(0.0f);
-        for (int d = 0; d < head_dim; ++d) {
-            const V16 k = load_f16(keys + d * kPageTokens + half);
-#pragma GCC unroll 8
-            for (int i = 0; i < N; ++i) acc[i] = fma(splat(tile.q[first + i][d]), k, acc[i]);
-        }
+    for (int from = 0; from < kPageTokens; from += kWide * 16) {
+        V16 acc[N][kWide];
 #pragma GCC unroll 8
         for (int i = 0; i < N; ++i) {
-            store(tile.weights + (first + i) * kPageTokens + half, acc[i]);
+            for (int j = 0; j < kWide; ++j) acc[i][j] = splat(0.0f);
         }
-    }
-}
-
-// Adds weights[from..to) times the values of those positions.
-template <int N>
-inline void add_values(QueryTile& tile, int first, const uint16_t* values, int head_dim, int from,
-                       int to) {
-    for (int d = 0; d < head_dim; d += 16) {
-        V16 acc[N];
-#pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) acc[i] = load(tile.values + (first + i) * head_dim + d);
-        for (int t = from; t < to; ++t) {
-            const V16 v = load_f16(values + t * head_dim + d);
+        for (int d = 0; d < head_dim; ++d) {
+            V16 k[kWide];
+            for (int j = 0; j < kWide; ++j) k[j] = load_f16(keys + d * kPageTokens + from + j * 16);
 #pragma GCC unroll 8
             for (int i = 0; i < N; ++i) {
-                acc[i] = fma(splat(tile.weights[(first + i) * kPageTokens + t]), v, acc[i]);
+                const V16 q = splat(tile.q[first + i][d]);
+                for (int j = 0; j < kWide; ++j) acc[i][j] = fma(q, k[j], acc[i][j]);
             }
         }
 #pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) store(tile.values + (first + i) * head_dim + d, acc[i]);
+        for (int i = 0; i < N; ++i) {
+            for (int j = 0; j < kWide; ++j) {
+                store(tile.weights + (first + i) * kPageTokens + from + j * 16, acc[i][j]);
+            }
+        }
     }
 }
 
-// Calls f<N>(first) over the queries in groups of at most kTogether.
-#define HEDDLE_FOR_QUERIES(count, CALL)     \
-    for (int first = 0; first < (count);) { \
-        const int left = (count) - first;   \
-        if (kTogether >= 8 && left >= 8) {  \
-            CALL(8);                        \
-            first += 8;                     \
-        } else if (left >= 4) {             \
-            CALL(4);                        \
-            first += 4;                     \
-        } else if (left == 3) {             \
-            CALL(3);                        \
-            first += 3;                     \
-        } else if (left == 2) {             \
-            CALL(2);                        \
-            first += 2;                     \
-        } else {                            \
-            CALL(1);                        \
-            first += 1;                     \
-        }                                   \
+// Adds weights[from..to) times the values of those positions, Wide vectors of the head from d on.
+template <int N, int Wide>
+inline void add_value_columns(QueryTile& tile, int first, const uint16_t* values, int head_dim,
+                              int d, int from, int to) {
+    V16 acc[N][Wide];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+        for (int j = 0; j < Wide; ++j) {
+            acc[i][j] = load(tile.values + (first + i) * head_dim + d + j * 16);
+        }
     }
+    for (int t = from; t < to; ++t) {
+        V16 v[Wide];
+        for (int j = 0; j < Wide; ++j) v[j] = load_f16(values + t * head_dim + d + j * 16);
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) {
+            const V16 w = splat(tile.weights[(first + i) * kPageTokens + t]);
+            for (int j = 0; j < Wide; ++j) acc[i][j] = fma(w, v[j], acc[i][j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+        for (int j = 0; j < Wide; ++j) {
+            store(tile.values + (first + i) * head_dim + d + j * 16, acc[i][j]);
+        }
+    }
+}
+
+template <int N>
+inline void add_values(QueryTile& tile, int first, const uint16_t* values, int head_dim, int from,
+                       int to) {
+    int d = 0;
+    for (; d + kWide * 16 <= head_dim; d += kWide * 16) {
+        add_value_columns<N, kWide>(tile, first, values, head_dim, d, from, to);
+    }
+    for (; d < head_dim; d += 16) {
+        add_value_columns<N, 1>(tile, first, values, head_dim, d, from, to);
+    }
+}
+
+template <int N>
+struct Count {
+    static constexpr int value = N;
+};
+
+// Calls f(Count<N>, first) over the queries in groups of at most kTogether.
+template <typename F>
+inline void for_queries(int count, F f) {
+    int first = 0;
+    for (; count - first >= kTogether; first += kTogether) f(Count<kTogether>(), first);
+    switch (count - first) {
+        case 7:
+            return f(Count<7>(), first);
+        case 6:
+            return f(Count<6>(), first);
+        case 5:
+            return f(Count<5>(), first);
+        case 4:
+            return f(Count<4>(), first);
+        case 3:
+            return f(Count<3>(), first);
+        case 2:
+            return f(Count<2>(), first);
+        case 1:
+            return f(Count<1>(), first);
+    }
+}
 
 // Scores to exponentials; rescales what earlier pages left. `visible` is at least 1.
 inline void soften(QueryTile& tile, int i, int visible, float scale, int head_dim) {
@@ -101,18 +138,29 @@ inline void soften(QueryTile& tile, int i, int visible, float scale, int head_di
     const V16 high = select_less(lanes, splat(static_cast<float>(visible - 16)),
                                  load(w + 16) * splat(scale), hidden);
     const float page_peak = reduce_max(max(low, high));
-    const float peak = tile.peak[i] > page_peak ? tile.peak[i] : page_peak;
-    const V16 decay = exp(splat(tile.peak[i] - peak));
-    const V16 e_low = exp(low - splat(peak)), e_high = exp(high - splat(peak));
+    if (page_peak > tile.peak[i]) {
+        // Without a new maximum the decay would be exp(0), which is exactly 1.
+        const V16 decay = exp(splat(tile.peak[i] - page_peak));
+        tile.mass[i] *= first_lane(decay);
+        for (int d = 0; d < head_dim; d += 16) {
+            float* v = tile.values + i * head_dim + d;
+            store(v, load(v) * decay);
+        }
+        tile.peak[i] = page_peak;
+    }
+    const V16 peak = splat(tile.peak[i]);
+    const V16 e_low = exp(low - peak), e_high = exp(high - peak);
     store(w, e_low);
     store(w + 16, e_high);
-    float decay_lanes[16];
-    store(decay_lanes, decay);
-    tile.mass[i] = tile.mass[i] * decay_lanes[0] + reduce_add(e_low + e_high);
-    tile.peak[i] = peak;
-    for (int d = 0; d < head_dim; d += 16) {
-        float* v = tile.values + i * head_dim + d;
-        store(v, load(v) * decay);
+    tile.mass[i] += reduce_add(e_low + e_high);
+}
+
+// Asks for a head's part of a page ahead of its use. Parts of consecutive pages lie far apart,
+// where the hardware prefetcher cannot follow.
+inline void prefetch_part(const uint16_t* kv, int head_dim) {
+    const char* at = reinterpret_cast<const char*>(kv);
+    for (int byte = 0; byte < 4 * head_dim * kPageTokens; byte += 64) {
+        __builtin_prefetch(at + byte, 0, 2);
     }
 }
 
@@ -128,15 +176,15 @@ inline void attend_page(QueryTile& tile, int page, const uint16_t* kv, int head_
     const int shared = visible_in_page(tile, begin, page);
     const uint16_t* values = kv + head_dim * kPageTokens;
     const int count = tile.count - begin;
-#define HEDDLE_SCORES(N) page_scores<N>(tile, begin + first, kv, head_dim)
-    HEDDLE_FOR_QUERIES(count, HEDDLE_SCORES)
-#undef HEDDLE_SCORES
+    for_queries(count, [&](auto n, int first) {
+        page_scores<decltype(n)::value>(tile, begin + first, kv, head_dim);
+    });
     for (int i = begin; i < tile.count; ++i) {
         soften(tile, i, visible_in_page(tile, i, page), scale, head_dim);
     }
-#define HEDDLE_VALUES(N) add_values<N>(tile, begin + first, values, head_dim, 0, shared)
-    HEDDLE_FOR_QUERIES(count, HEDDLE_VALUES)
-#undef HEDDLE_VALUES
+    for_queries(count, [&](auto n, int first) {
+        add_values<decltype(n)::value>(tile, begin + first, values, head_dim, 0, shared);
+    });
     for (int i = begin; i < tile.count; ++i) {
         const int visible = visible_in_page(tile, i, page);
         if (visible > shared) add_values<1>(tile, i, values, head_dim, shared, visible);
@@ -160,6 +208,9 @@ inline void attend_tile(const AttendArgs& a, int first_query, int count) {
     for (int i = 0; i < count * a.head_dim; ++i) tile.values[i] = 0.0f;
     const int pages = tile.position[count - 1] / kPageTokens + 1;
     for (int page = 0; page < pages; ++page) {
+        if (page + 1 < pages) {
+            prefetch_part(a.kv + a.pages[page + 1] * a.page_stride, a.head_dim);
+        }
         attend_page(tile, page, a.kv + a.pages[page] * a.page_stride, a.head_dim, a.scale);
     }
     for (int i = 0; i < count; ++i) {

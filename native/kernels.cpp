@@ -75,8 +75,7 @@ void quantise(const float* x, int n, int8_t* q, float* d, float* s, int32_t* sum
         int8_t* codes = q + b * kBlock;
         store_int8(codes, low * inverse);
         store_int8(codes + 16, high * inverse);
-        int32_t total = 0;
-        for (int i = 0; i < kBlock; ++i) total += codes[i];
+        const int32_t total = sum_of_32(codes);
         d[b] = scale;
         s[b] = scale * static_cast<float>(total);
         sum[b] = total;

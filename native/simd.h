@@ -192,21 +192,58 @@ inline void store_int8(int8_t* p, V16 a) {
 #endif
 
 // Reductions fold halves: lane i with i + 8, then i + 4, i + 2, i + 1. The order is part of the
-// numerics; do not replace it by a library reduction.
+// numerics; do not replace it by a library reduction. (A maximum and a sum of integers have no
+// order to keep.)
+#if defined(HEDDLE_ISA_AVX512) || defined(HEDDLE_ISA_AVX2)
+#if defined(HEDDLE_ISA_AVX512)
+inline __m256 low_half(V16 a) { return _mm512_castps512_ps256(a.r); }
+inline __m256 high_half(V16 a) { return _mm512_extractf32x8_ps(a.r, 1); }
+#else
+inline __m256 low_half(V16 a) { return a.lo; }
+inline __m256 high_half(V16 a) { return a.hi; }
+#endif
 inline float reduce_add(V16 a) {
-    float v[16];
-    store(v, a);
-    for (int width = 8; width > 0; width /= 2) {
-        for (int i = 0; i < width; ++i) v[i] += v[i + width];
-    }
-    return v[0];
+    const __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 inline float reduce_max(V16 a) {
+    const __m256 eight = _mm256_max_ps(low_half(a), high_half(a));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+inline int32_t sum_of_32(const int8_t* p) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i shifted = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));  // plus 128, unsigned
+    const __m256i sums = _mm256_sad_epu8(shifted, _mm256_setzero_si256());
+    const __m128i two =
+        _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    return static_cast<int32_t>(_mm_cvtsi128_si64(two) + _mm_extract_epi64(two, 1)) - 32 * 128;
+}
+#else
+inline float reduce_add(V16 a) {
+    for (int width = 8; width > 0; width /= 2) {
+        for (int i = 0; i < width; ++i) a.v[i] += a.v[i + width];
+    }
+    return a.v[0];
+}
+inline float reduce_max(V16 a) {
+    float peak = a.v[0];
+    for (int i = 1; i < 16; ++i) peak = peak > a.v[i] ? peak : a.v[i];
+    return peak;
+}
+inline int32_t sum_of_32(const int8_t* p) {
+    int32_t total = 0;
+    for (int i = 0; i < 32; ++i) total += p[i];
+    return total;
+}
+#endif
+
+inline float first_lane(V16 a) {
     float v[16];
     store(v, a);
-    for (int width = 8; width > 0; width /= 2) {
-        for (int i = 0; i < width; ++i) v[i] = v[i] > v[i + width] ? v[i] : v[i + width];
-    }
     return v[0];
 }
 

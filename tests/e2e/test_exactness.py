@@ -1,0 +1,116 @@
+"""A request's tokens and logprobs are bit-equal whatever shares the batch, on the default model.
+
+One engine, with one slot and one thread, computes every request by itself. All other engines, with
+other neighbours, chunks, threads, kernels and page pools, must give the same bits.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle import _native
+from heddle.config import EngineConfig
+from heddle.engine.engine import Engine
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.types import Output
+
+pytestmark = pytest.mark.model
+
+STORY = (
+    "The loom stood in the corner of the long room, and every morning before the light came she "
+    "sat down at it and listened. A loom that is well set has a voice of its own: the treadles "
+    "knock, the shuttle runs, the reed beats the weft home. "
+)
+GREEDY = SamplingParams(temperature=0, max_tokens=24, logprobs=5, ignore_eos=True)
+DRAWN = replace(GREEDY, temperature=0.9, top_p=0.95, seed=7)
+PENALISED = replace(
+    GREEDY, temperature=1.2, seed=11, repetition_penalty=1.2, frequency_penalty=0.5, top_k=50
+)
+WHOLE = replace(GREEDY, temperature=1.0, seed=2**63, logit_bias={198: -5.0}, logprobs=0)
+REQUESTS = [
+    ("The capital of France is", GREEDY),
+    (STORY, DRAWN),
+    ("def fibonacci(n):\n", GREEDY),
+    ("Once upon a time", PENALISED),
+    (STORY * 10, GREEDY),  # more than 512 tokens: cut even in the largest chunk
+    (STORY[:90], WHOLE),
+    (STORY * 3, PENALISED),
+    ("1 2 3 4 5 6", DRAWN),
+]
+
+
+def bits(output: Output) -> tuple[object, ...]:
+    return output.text, output.tokens, output.finish, output.usage.completion_tokens
+
+
+def run_alone(engine: Engine, requests: Sequence[tuple[str, SamplingParams]] = REQUESTS):
+    return [bits(engine.generate(*request)) for request in requests]
+
+
+def run_together(engine: Engine, requests: Sequence[tuple[str, SamplingParams]] = REQUESTS):
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return [bits(output) for output in pool.map(lambda r: engine.generate(*r), requests)]
+
+
+@pytest.fixture(scope="module")
+def expected(model_path):
+    with Engine.load(model_path, EngineConfig(slots=1, threads=1)) as engine:
+        return run_alone(engine)
+
+
+def test_the_requests_differ(expected):
+    """Or the comparisons below would prove little."""
+    assert len({result[0] for result in expected}) == len(REQUESTS)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_among_seven_others(model_path, expected, threads):
+    with Engine.load(model_path, EngineConfig(threads=threads)) as engine:
+        assert run_together(engine) == expected
+        assert run_together(engine, REQUESTS[::-1]) == expected[::-1]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 512])
+def test_in_prompt_chunks(model_path, expected, chunk):
+    config = EngineConfig(threads=2, batch_tokens=chunk, slots=1)
+    with Engine.load(model_path, config) as engine:
+        assert run_alone(engine) == expected
+
+
+def test_in_small_mixed_steps(model_path, expected):
+    config = EngineConfig(threads=2, batch_tokens=40, slots=5)
+    with Engine.load(model_path, config) as engine:
+        assert run_together(engine) == expected
+
+
+def test_after_preemption(model_path, expected):
+    """Eight sequences that outgrow the pages for some of them."""
+    with Engine.load(model_path, EngineConfig()) as engine:
+        page_bytes = engine.model.executor.page_bytes
+    config = EngineConfig(kv_cache=34 * page_bytes)
+    with Engine.load(model_path, config) as engine:
+        assert run_together(engine) == expected
+        assert engine.snapshot().preemptions > 0
+
+
+@pytest.mark.parametrize("isa", _native.isa_levels())
+def test_at_every_instruction_level(model_path, expected, isa):
+    short = [(prompt, replace(params, max_tokens=6)) for prompt, params in REQUESTS[:4]]
+    with Engine.load(model_path, EngineConfig(isa=isa)) as engine:
+        results = run_together(engine, short)
+    for result, whole in zip(results, expected, strict=False):
+        assert result[1] == whole[1][:6]
+
+
+def test_identical_requests_give_one_answer(model_path, expected):
+    with Engine.load(model_path, EngineConfig()) as engine:
+        assert set(run_together(engine, REQUESTS[:1] * 16)) == {expected[0]}
+        assert set(run_together(engine, REQUESTS[3:4] * 16)) == {expected[3]}
