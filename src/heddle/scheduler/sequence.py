@@ -72,7 +72,7 @@ class Sequence:
     def generating(self) -> bool:
         """Whether the next step needs no more than its newest token, a generated one."""
         total = len(self.tokens)
-        return total - self.computed == 1 and total > self.prompt_tokens
+        return total - self.computed <= 1 and total > self.prompt_tokens
 
     @property
     def state(self) -> SlotState:

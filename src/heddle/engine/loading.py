@@ -1,0 +1,147 @@
+"""From the name of a model to everything an engine needs of it.
+
+The readers and the native module are imported when a model is loaded, not when this module is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from heddle.config import cache_home
+from heddle.errors import InvalidRequestError, ModelFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from heddle.config import EngineConfig
+    from heddle.models.base import ModelShape
+    from heddle.step import Executor
+    from heddle.text.template import ChatTemplate
+    from heddle.text.tokenizer import Tokenizer
+    from heddle.weights.gguf import GGUFFile
+    from heddle.weights.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model is.
+
+    Attributes:
+        id: what callers name it by: its alias, or the file's name without `.gguf`.
+        path: the file.
+        architecture: its `general.architecture`.
+        context: most tokens of a sequence as it is served here.
+        vocabulary: how many token ids the model knows.
+        parameters: weights in all.
+        file_bytes: size of the file.
+        quantisation: the storage type that most weights have.
+        created: when the file was written, in seconds since 1970.
+    """
+
+    id: str
+    path: Path
+    architecture: str
+    context: int
+    vocabulary: int
+    parameters: int
+    file_bytes: int
+    quantisation: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run.
+
+    Attributes:
+        info: what it is.
+        shape: its sizes; `context` as it is served here.
+        tokenizer: text to token ids and back.
+        template: messages to text; None if the file has no chat template.
+        executor: runs its steps.
+    """
+
+    info: ModelInfo
+    shape: ModelShape
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    executor: Executor
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a conversation, up to where the assistant's answer begins.
+
+        Raises:
+            InvalidRequestError: the model has no chat template, or it refuses the messages.
+        """
+        if self.template is None:
+            raise InvalidRequestError(
+                f"{self.info.id} has no chat template; send a prompt", param="messages"
+            )
+        return self.tokenizer.encode_chat(self.template.render(messages))
+
+    def close(self) -> None:
+        """Free threads and memory. Idempotent."""
+        self.executor.close()
+
+
+def load_model(
+    model: str | Path, config: EngineConfig, progress: Progress | None = None
+) -> LoadedModel:
+    """Find the file, fetching it if need be, and make it ready to run on the CPU.
+
+    Raises: see :meth:`heddle.engine.Engine.load`.
+    """
+    from heddle.runner import cpu
+    from heddle.text.tokenizer import Tokenizer
+    from heddle.weights.catalog import ALIASES
+    from heddle.weights.gguf import GGUFFile
+    from heddle.weights.sources import resolve
+
+    name = str(model)
+    path = resolve(name, cache_home(), progress)
+    file = GGUFFile.open(path)  # its map goes with the last view of it, which the executor holds
+    # What is small and may be refused comes before the weights.
+    tokenizer = Tokenizer.from_metadata(file.metadata)
+    template = _template(file.metadata, tokenizer)
+    executor = cpu.load(file, config)
+    info = _info(name if name in ALIASES else path.stem, file, executor.shape)
+    return LoadedModel(info, executor.shape, tokenizer, template, executor)
+
+
+def _template(metadata: Mapping[str, object], tokenizer: Tokenizer) -> ChatTemplate | None:
+    from heddle.text.template import ChatTemplate
+
+    key = "tokenizer.chat_template"
+    source = metadata.get(key)
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise ModelFileError(f"{key} must be a string, got {source!r}", field=key)
+    bos, eos = (
+        "" if token is None else tokenizer.token_text(token)
+        for token in (tokenizer.bos_id, tokenizer.eos_id)
+    )
+    return ChatTemplate(source, bos, eos)
+
+
+def _info(model_id: str, file: GGUFFile, shape: ModelShape) -> ModelInfo:
+    weights: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        weights[tensor.type.name] += math.prod(tensor.shape)
+    status = file.path.stat()
+    return ModelInfo(
+        id=model_id,
+        path=file.path,
+        architecture=str(file.metadata["general.architecture"]),
+        context=shape.context,
+        vocabulary=shape.vocabulary,
+        parameters=weights.total(),
+        file_bytes=status.st_size,
+        quantisation=weights.most_common(1)[0][0],
+        created=int(status.st_mtime),
+    )

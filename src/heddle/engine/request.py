@@ -1,0 +1,122 @@
+"""One request inside the engine: from what a caller says to a sequence, from its tokens to text."""
+
+from __future__ import annotations
+
+import operator
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from heddle.errors import InvalidRequestError
+from heddle.scheduler.sequence import Sequence
+from heddle.text.detokenizer import Detokenizer
+from heddle.types import Delta, FinishReason, Usage
+
+if TYPE_CHECKING:
+    from collections import abc, deque
+
+    from heddle.engine.loading import LoadedModel
+    from heddle.types import SamplingParams
+
+Prompt: TypeAlias = "str | abc.Sequence[int]"
+"""Text, or token ids taken as they are."""
+
+Sink: TypeAlias = Callable[[Delta], None]
+"""Takes a request's deltas, from the engine thread. Must not block; what it raises cancels the
+request. The last delta has `finish` set; none follows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A claim on a submitted request.
+
+    Attributes:
+        id: the request's, unique within its engine.
+    """
+
+    id: int
+    _cancels: deque[int]
+
+    def cancel(self) -> None:
+        """End the request, from any thread; its last delta says CANCELLED. No effect once over.
+
+        Takes no lock, so that finalizers may call it wherever garbage collection runs them.
+        """
+        self._cancels.append(self.id)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What the engine keeps of a request that has not ended. Touched by the engine thread alone.
+
+    Attributes:
+        sequence: the scheduler's side; `sequence.id` is the request's id.
+        detokenizer: turns its tokens into text and looks for stop strings.
+        sink: where its deltas go.
+        last_token_at: when it got its newest token; when it was submitted, before the first.
+    """
+
+    sequence: Sequence
+    detokenizer: Detokenizer
+    sink: Sink
+    last_token_at: float = field(default_factory=time.perf_counter)
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return Usage(self.sequence.prompt_tokens, self.sequence.output_tokens)
+
+    def text_of(self, token: int, finish: FinishReason | None) -> str:
+        """Text that `token` makes safe to send. A token that ends the sequence is no text."""
+        if finish is None:
+            return self.detokenizer.push(token)
+        text = "" if finish is FinishReason.STOP else self.detokenizer.push(token)
+        return text + self.detokenizer.finish()
+
+
+def prepare(
+    model: LoadedModel, request_id: int, prompt: Prompt, params: SamplingParams, sink: Sink
+) -> Request:
+    """Check and tokenize a prompt, draw the seed.
+
+    Raises:
+        InvalidRequestError: a token id is not in the vocabulary, or the prompt is empty and the
+            model has no token that begins a text.
+    """
+    started = time.perf_counter()
+    tokenizer = model.tokenizer
+    vocabulary = min(model.shape.vocabulary, tokenizer.vocabulary_size)
+    tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
+    if not tokens and tokenizer.bos_id is not None:
+        tokens = [tokenizer.bos_id]
+    if not tokens:
+        raise InvalidRequestError(
+            "the prompt is empty and this model has no token to begin with; send some text",
+            param="prompt",
+        )
+    _check_range(tokens, vocabulary, "prompt")
+    _check_range(list(params.logit_bias), vocabulary, "logit_bias")
+    if params.seed is None:
+        params = replace(params, seed=random.getrandbits(63))
+    stops = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
+    sequence = Sequence(request_id, params, tokens, len(tokens), stops)
+    return Request(sequence, Detokenizer(tokenizer, params.stop), sink, started)
+
+
+def _token_ids(prompt: abc.Sequence[int]) -> list[int]:
+    try:
+        return list(map(operator.index, prompt))
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"the prompt must be text or token ids: {error}", param="prompt"
+        ) from error
+
+
+def _check_range(tokens: list[int], vocabulary: int, param: str) -> None:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
+        wrong = next(token for token in tokens if not 0 <= token < vocabulary)
+        raise InvalidRequestError(
+            f"{param} holds token id {wrong}, which is not in [0, {vocabulary})", param=param
+        )

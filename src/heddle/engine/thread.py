@@ -1,0 +1,294 @@
+"""The engine thread: it owns scheduler, cache and executor, and turns steps into deltas.
+
+Requests come in under a lock that the thread holds while it plans a step and while it takes one in,
+never while it computes one. Text, stop strings and sinks are handled without the lock, so that a
+sink may submit and cancel. Nobody polls: without work the thread sleeps on a condition variable.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from heddle.cache.manager import CacheManager
+from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
+from heddle.errors import EngineClosedError, EngineFailedError, HeddleError
+from heddle.scheduler.scheduler import Scheduler
+from heddle.scheduler.sequence import SlotState
+from heddle.types import Delta, FinishReason, TokenLogprob
+
+if TYPE_CHECKING:
+    from heddle.config import EngineConfig
+    from heddle.engine.loading import LoadedModel
+    from heddle.engine.request import Request
+    from heddle.engine.streams import Mailbox
+    from heddle.engine.telemetry import Observer
+    from heddle.scheduler.scheduler import Event
+    from heddle.step import StepPlan
+
+_log = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""Failed steps in a row after which the engine gives up."""
+
+
+class EngineThread:
+    """Runs accepted requests to their ends. Starts at once; closes the model when it ends.
+
+    Attributes:
+        cancels: ids of requests to end. Append from any thread, without a lock: finalizers do.
+        to_ring: mailboxes posted to since the last ring. Of this thread alone.
+    """
+
+    def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
+        self._model = model
+        self._cache = CacheManager(model.executor.pages)
+        self._scheduler = Scheduler(
+            config.slots, config.batch_tokens, config.queue, self._cache, model.shape.context
+        )
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        # Guarded by the lock:
+        self._requests: dict[int, Request] = {}
+        self._accepted = 0  # since observers were last told
+        self._refusal: HeddleError | None = None  # why nothing is accepted any more
+        self._drain = False
+        # Of this thread alone:
+        self._cancelled: list[Request] = []
+        self._failures = 0
+        self._counters = Counters()
+        self.to_ring: list[Mailbox] = []
+        # Safe by themselves:
+        self.cancels: deque[int] = deque()
+        self._observers: tuple[Observer, ...] = ()
+        # A daemon, so that a program that forgets to close its engine can end.
+        self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
+        self._thread.start()
+
+    # --- from any thread -------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is accepted any more."""
+        return self._refusal is not None
+
+    def accept(self, requests: list[Request]) -> None:
+        """Queue the requests, all or none.
+
+        Raises:
+            ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
+            EngineClosedError, EngineFailedError: the thread ends or has ended.
+        """
+        with self._lock:
+            if self._refusal is not None:
+                raise type(self._refusal)(self._refusal.message)
+            self._scheduler.add(*(request.sequence for request in requests))
+            for request in requests:
+                self._requests[request.sequence.id] = request
+            self._accepted += len(requests)
+            self._wake.notify()
+
+    def observe(self, observer: Observer) -> None:
+        """Have `observer` called from now on."""
+        self._observers += (observer,)
+
+    def stop(self, *, drain: bool) -> None:
+        """Accept nothing more; end, or with `drain` finish, what was accepted. Then return.
+
+        From a sink or an observer, which this thread calls, it returns at once.
+        """
+        with self._lock:
+            self._drain = drain and (self._refusal is None or self._drain)
+            if self._refusal is None:
+                self._refusal = EngineClosedError("the engine is closed")
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def snapshot(self) -> EngineSnapshot:
+        """Slots, queue, pages and totals. From any thread; takes no lock."""
+        cancelled = set(self.cancels.copy())
+        slots = []
+        for index, sequence in enumerate(self._scheduler.slots):
+            if sequence is None:
+                slots.append(SlotSnapshot(index))
+                continue
+            draining = sequence.id in cancelled
+            slots.append(
+                SlotSnapshot(
+                    index=index,
+                    state=SlotState.DRAINING if draining else sequence.state,
+                    request=sequence.id,
+                    prompt_tokens=sequence.prompt_tokens,
+                    computed=sequence.computed,
+                    generated_tokens=sequence.output_tokens,
+                )
+            )
+        return EngineSnapshot(
+            slots=tuple(slots),
+            running=sum(slot.request is not None for slot in slots),
+            queue_depth=self._scheduler.waiting,
+            finished=dict(self._counters.finished),
+            prompt_tokens=self._counters.prompt_tokens,
+            generated_tokens=self._counters.generated_tokens,
+            preemptions=self._scheduler.preemptions,
+            pages_used=self._cache.pages - self._cache.free,
+            pages_total=self._cache.pages,
+        )
+
+    # --- in the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        error: HeddleError = EngineClosedError("the engine was closed before the request finished")
+        try:
+            while self._step():
+                pass
+        except BaseException as cause:
+            _log.exception("the engine thread ends")
+            error = EngineFailedError(f"the engine failed: {cause}")
+        finally:
+            self._end_all(error)
+            self._model.close()
+
+    def _step(self) -> bool:
+        """Wait for work, run one step, deliver it. False when the engine is to end."""
+        with self._lock:
+            self._take_cancels()
+            while not (self._scheduler.busy or self._cancelled or self._refusal):
+                self._wake.wait()
+            if self._refusal is not None and not (self._drain and self._scheduler.busy):
+                return False
+            plan = self._scheduler.schedule()
+            accepted, self._accepted = self._accepted, 0
+        for _ in range(accepted):
+            self._tell("on_submit")
+        self._end_cancelled()
+        if plan.chunks:
+            self._execute(plan)
+        for mailbox in self.to_ring:
+            mailbox.ring()
+        self.to_ring.clear()
+        return True
+
+    def _take_cancels(self) -> None:
+        while self.cancels:
+            request_id = self.cancels.popleft()
+            if self._scheduler.cancel(request_id):
+                self._cancelled.append(self._requests[request_id])
+
+    def _execute(self, plan: StepPlan) -> None:
+        try:
+            result = self._model.executor.execute(plan)
+        except Exception as cause:
+            self._give_up_step(cause)
+            return
+        self._failures = 0
+        now = time.perf_counter()
+        with self._lock:
+            self._take_cancels()
+            events = self._scheduler.update(result)
+        for event in events:
+            try:
+                self._deliver(event, now)
+            except Exception as cause:
+                self._give_up(event.sequence.id, cause)
+
+    def _give_up_step(self, cause: Exception) -> None:
+        """The requests of the failed step end; the others go on, unless this keeps happening."""
+        _log.error("a step failed", exc_info=cause)
+        with self._lock:
+            failed = self._scheduler.abandon()
+        for sequence in failed:
+            error = EngineFailedError(f"the step that carried this request failed: {cause}")
+            self._end(self._requests[sequence.id], FinishReason.ERROR, error=error)
+        self._failures += 1
+        if self._failures == MAX_FAILURES:
+            raise EngineFailedError(f"{MAX_FAILURES} steps in a row failed, the last with: {cause}")
+
+    def _deliver(self, event: Event, now: float) -> None:
+        """Turn a token into text and hand it to the request's sink."""
+        sequence, sampled, finish = event
+        request = self._requests[sequence.id]
+        self._count_token(request, now)
+        text = request.text_of(sampled.token, finish)
+        if request.detokenizer.stopped:
+            self._leave_scheduler(sequence.id)
+            finish = FinishReason.STOP
+        tokens = (TokenLogprob(sampled.token, sampled.logprob, sampled.top),)
+        if finish is None:
+            self._emit(request, Delta(text, tokens))
+        else:
+            self._end(request, finish, text, tokens)
+
+    def _count_token(self, request: Request, now: float) -> None:
+        seconds, request.last_token_at = now - request.last_token_at, now
+        self._counters.generated_tokens += 1
+        if request.sequence.output_tokens == 1:
+            self._counters.prompt_tokens += request.sequence.prompt_tokens
+            self._tell("on_first_token", seconds)
+        else:
+            self._tell("on_token", seconds)
+
+    def _give_up(self, request_id: int, cause: Exception) -> None:
+        """Its tokens cannot be made into text: no reason for others to suffer."""
+        _log.error("request %d failed", request_id, exc_info=cause)
+        self._leave_scheduler(request_id)
+        error = EngineFailedError(f"the request's output could not be delivered: {cause}")
+        self._end(self._requests[request_id], FinishReason.ERROR, error=error)
+
+    def _leave_scheduler(self, request_id: int) -> None:
+        with self._lock:
+            self._scheduler.cancel(request_id)
+
+    def _end_cancelled(self) -> None:
+        cancelled, self._cancelled = self._cancelled, []
+        for request in cancelled:
+            self._end(request, FinishReason.CANCELLED, request.detokenizer.finish())
+
+    def _end_all(self, error: HeddleError) -> None:
+        """Accept nothing more and end everything that has been."""
+        with self._lock:
+            if self._refusal is None:
+                self._refusal = error
+        self._end_cancelled()
+        for request in list(self._requests.values()):
+            self._end(request, FinishReason.ERROR, error=error)
+        for mailbox in self.to_ring:
+            mailbox.ring()
+
+    def _end(
+        self,
+        request: Request,
+        finish: FinishReason,
+        text: str = "",
+        tokens: tuple[TokenLogprob, ...] = (),
+        error: HeddleError | None = None,
+    ) -> None:
+        """The one place where a request ends for its caller."""
+        del self._requests[request.sequence.id]
+        self._counters.finished[finish] += 1
+        usage = request.usage
+        self._tell("on_finish", finish, usage)
+        self._emit(request, Delta(text, tokens, finish, error, usage))
+
+    def _emit(self, request: Request, delta: Delta) -> None:
+        try:
+            request.sink(delta)
+        except Exception:
+            _log.exception("the sink of request %d failed; it is cancelled", request.sequence.id)
+            request.sink = _ignore
+            self.cancels.append(request.sequence.id)
+
+    def _tell(self, what: str, *arguments: object) -> None:
+        for observer in self._observers:
+            try:
+                getattr(observer, what)(*arguments)
+            except Exception:
+                _log.exception("an observer failed in %s", what)
+
+
+def _ignore(_: Delta) -> None:
+    """Takes the place of a sink that failed."""

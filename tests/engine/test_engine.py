@@ -1,0 +1,386 @@
+"""Requests through the engine: outputs, refusals, cancelling, closing, snapshots."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from fake_executor import END, VOCABULARY, FakeExecutor, solo_output
+from fake_model import FakeTokenizer, fake_model, text_of
+from heddle.config import EngineConfig
+from heddle.engine import Engine
+from heddle.engine.streams import Collector
+from heddle.engine.telemetry import SlotSnapshot
+from heddle.errors import (
+    ContextLengthError,
+    EngineClosedError,
+    InvalidRequestError,
+    OverloadedError,
+)
+from heddle.scheduler.sequence import SlotState
+from heddle.types import Delta, FinishReason, SamplingParams, Usage
+
+
+def params(seed: int = 1, **fields: Any) -> SamplingParams:
+    return SamplingParams(seed=seed, **fields)
+
+
+def expected(prompt: str, chosen: SamplingParams) -> list[int]:
+    return solo_output(FakeTokenizer().encode(prompt), chosen, 512)
+
+
+# --- outputs -------------------------------------------------------------------------------------
+
+
+def test_generate_gives_text_tokens_reason_and_usage(engine: Engine) -> None:
+    chosen = params(max_tokens=6, ignore_eos=True)
+    output = engine.generate("hello", chosen)
+    tokens = expected("hello", chosen)
+    assert [token.token for token in output.tokens] == tokens
+    assert output.text == text_of(tokens)
+    assert output.finish is FinishReason.LENGTH
+    assert output.usage == Usage(5, 6)
+
+
+def test_an_end_token_counts_but_is_no_text(engine: Engine) -> None:
+    output = engine.generate("hello", params())
+    tokens = expected("hello", params())
+    assert tokens[-1] == END
+    assert output.finish is FinishReason.STOP
+    assert output.usage.completion_tokens == len(tokens) == len(output.tokens)
+    assert output.text == text_of(tokens[:-1])
+
+
+def test_a_stop_string_ends_the_request_and_frees_its_slot(engine: Engine) -> None:
+    whole = text_of(expected("hello", params(max_tokens=40, ignore_eos=True)))
+    stop = whole[10:12]
+    output = engine.generate("hello", params(max_tokens=40, ignore_eos=True, stop=(stop,)))
+    assert output.text == whole[: whole.index(stop)]
+    assert output.finish is FinishReason.STOP
+    assert output.usage.completion_tokens < 40
+    assert engine.snapshot().running == 0
+
+
+def test_a_stop_string_completed_by_the_last_token_is_a_stop(engine: Engine) -> None:
+    whole = text_of(expected("abc", params(max_tokens=20, ignore_eos=True)))
+    last = whole[-1]
+    most = whole.index(last) + 1  # where every token so far is one character
+    output = engine.generate("abc", params(max_tokens=most, ignore_eos=True, stop=(last,)))
+    assert (output.finish, output.text) == (FinishReason.STOP, whole[: most - 1])
+
+
+def test_a_seed_is_drawn_where_none_is_given(engine: Engine) -> None:
+    free = SamplingParams(max_tokens=30, ignore_eos=True)
+    assert len({engine.generate("hello", free).text for _ in range(4)}) > 1
+
+
+def test_token_ids_and_text_are_the_same_prompt(engine: Engine) -> None:
+    ids = FakeTokenizer().encode("hello")
+    assert engine.generate(ids, params(max_tokens=9)) == engine.generate(
+        "hello", params(max_tokens=9)
+    )
+
+
+def test_an_empty_prompt_begins_with_the_bos_token(start) -> None:
+    output = start(bos_id=3).generate("", params(max_tokens=4))
+    assert [token.token for token in output.tokens] == solo_output([3], params(max_tokens=4), 512)
+    assert output.usage.prompt_tokens == 1
+
+
+def test_many_threads_at_once_get_what_each_would_get_alone(start) -> None:
+    engine = start(executor=FakeExecutor(pages=6), slots=4, queue=60, batch_tokens=16)
+    prompts = [("hello world " * (1 + i % 4)).strip() for i in range(24)]
+    chosen = [params(seed=i, max_tokens=20 + i, ignore_eos=i % 3 > 0) for i in range(24)]
+    with ThreadPoolExecutor(24) as pool:
+        outputs = list(pool.map(engine.generate, prompts, chosen))
+    for prompt, one, output in zip(prompts, chosen, outputs, strict=True):
+        tokens = solo_output(FakeTokenizer().encode(prompt), one, 6 * 32)
+        assert [token.token for token in output.tokens] == tokens
+    assert engine.snapshot().preemptions > 0
+    assert engine.snapshot().pages_used == 0
+
+
+def test_deltas_come_one_per_token_and_the_last_says_so(engine: Engine) -> None:
+    deltas = list(engine.stream("hello", params(max_tokens=5, ignore_eos=True)))
+    assert [len(delta.tokens) for delta in deltas] == [1] * 5
+    assert [delta.finish for delta in deltas] == [None] * 4 + [FinishReason.LENGTH]
+    assert [delta.usage for delta in deltas] == [None] * 4 + [Usage(5, 5)]
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chosen", "param"),
+    [
+        ([1, VOCABULARY], params(), "prompt"),
+        ([-1], params(), "prompt"),
+        ([1.5], params(), "prompt"),
+        ([], params(), "prompt"),
+        ("", params(), "prompt"),
+        ("a", params(logit_bias={VOCABULARY: 1.0}), "logit_bias"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    engine: Engine, prompt: Any, chosen: SamplingParams, param: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        engine.submit(prompt, chosen, SimpleQueue().put)
+    assert error.value.param == param
+
+
+def test_a_prompt_beyond_the_context_is_refused(start) -> None:
+    with pytest.raises(ContextLengthError):
+        start(context=8).generate("a" * 8, params())
+
+
+def test_overload_refuses_at_once_and_disturbs_no_one(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1, queue=1)
+    executor.gate.clear()
+    collectors = [Collector() for _ in range(2)]
+    for collector in collectors:
+        engine.submit("hello", params(max_tokens=3), collector)
+    with pytest.raises(OverloadedError) as error:
+        engine.generate("hello", params())
+    assert error.value.retry_after is not None
+    executor.gate.set()
+    assert len({collector.wait().text for collector in collectors}) == 1
+    engine.generate("hello", params(max_tokens=1))
+
+
+def test_several_requests_are_accepted_all_or_none(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1, queue=2)
+    executor.gate.clear()
+    engine.submit("hello", params(), Collector())
+    lot = [("hello", params(seed=i, max_tokens=2), Collector()) for i in range(3)]
+    with pytest.raises(OverloadedError):
+        engine.submit_many(lot)
+    with pytest.raises(InvalidRequestError):
+        engine.submit_many([*lot[:1], ([99], params(), Collector())])
+    assert engine.snapshot().queue_depth + engine.snapshot().running == 1
+    assert len(engine.submit_many(lot[:2])) == 2
+
+
+# --- cancelling ----------------------------------------------------------------------------------
+
+
+def test_cancel_during_a_step_drains_the_slot_and_says_so_once(
+    start, executor: FakeExecutor
+) -> None:
+    engine = start(slots=1)
+    executor.gate.clear()
+    deltas: SimpleQueue[Delta] = SimpleQueue()
+    ticket = engine.submit("hello", params(), deltas.put)
+    assert executor.entered.wait(60)
+    ticket.cancel()
+    ticket.cancel()
+    assert engine.snapshot().slots[0].state is SlotState.DRAINING
+    executor.gate.set()
+    last = deltas.get(timeout=60)
+    assert (last.finish, last.tokens, last.usage) == (FinishReason.CANCELLED, (), Usage(5, 0))
+    engine.generate("hello", params(max_tokens=1))
+    assert deltas.empty()
+    assert executor.steps == 2  # the slot was free in the very next step
+
+
+def test_cancel_of_a_waiting_request(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1)
+    executor.gate.clear()
+    first, second = Collector(), Collector()
+    engine.submit("hello", params(max_tokens=2), first)
+    ticket = engine.submit("world", params(), second)
+    assert executor.entered.wait(60)
+    ticket.cancel()
+    executor.gate.set()
+    assert second.wait().finish is FinishReason.CANCELLED
+    assert first.wait().finish is FinishReason.LENGTH
+
+
+def test_cancel_after_the_end_changes_nothing(engine: Engine) -> None:
+    collector = Collector()
+    ticket = engine.submit("hello", params(max_tokens=2), collector)
+    output = collector.wait()
+    ticket.cancel()
+    assert collector.wait() == output
+    assert engine.generate("hello", params(max_tokens=2)) == output
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
+
+
+def test_closing_or_dropping_a_stream_cancels(engine: Engine) -> None:
+    stream = engine.stream("hello", params(ignore_eos=True))
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    for _ in engine.stream("hello", params(ignore_eos=True)):
+        break
+    del stream
+    engine.close(drain=True)
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 2
+
+
+def test_a_sink_may_submit_and_cancel(engine: Engine) -> None:
+    second = Collector()
+    first: SimpleQueue[Delta] = SimpleQueue()
+
+    def sink(delta: Delta) -> None:
+        if delta.finish is None and first.empty():
+            engine.submit("world", params(max_tokens=2), second)
+            ticket.cancel()
+        first.put(delta)
+
+    ready = threading.Event()
+    ticket = engine.submit("hello", params(), lambda delta: (ready.wait(60), sink(delta))[1])
+    ready.set()
+    assert second.wait().finish is FinishReason.LENGTH
+    while (delta := first.get(timeout=60)).finish is None:
+        pass
+    assert delta.finish is FinishReason.CANCELLED
+
+
+# --- closing -------------------------------------------------------------------------------------
+
+
+def test_close_ends_what_runs_and_what_waits(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1)
+    executor.gate.clear()
+    collectors = [Collector(), Collector()]
+    for collector in collectors:
+        engine.submit("hello", params(ignore_eos=True), collector)
+    assert executor.entered.wait(60)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while not engine.closed:
+        pass
+    executor.gate.set()
+    for collector in collectors:
+        with pytest.raises(EngineClosedError):
+            collector.wait()
+    closing.join()
+    engine.close()
+    assert executor.closed
+    with pytest.raises(EngineClosedError):
+        engine.generate("hello", params())
+
+
+def test_close_with_drain_lets_requests_finish(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1)
+    executor.gate.clear()
+    collectors = [Collector(), Collector()]
+    for collector in collectors:
+        engine.submit("hello", params(max_tokens=5), collector)
+    threading.Thread(target=executor.gate.set).start()
+    engine.close(drain=True)
+    assert len({collector.wait().text for collector in collectors}) == 1
+
+
+def test_a_close_without_drain_cuts_a_draining_one_short(start, executor: FakeExecutor) -> None:
+    engine = start()
+    executor.gate.clear()
+    collector = Collector()
+    engine.submit("hello", params(ignore_eos=True), collector)
+    assert executor.entered.wait(60)
+    draining = threading.Thread(target=engine.close, kwargs={"drain": True})
+    draining.start()
+    while not engine.closed:
+        pass
+    cutting = threading.Thread(target=engine.close)
+    cutting.start()
+    while engine._thread._drain:
+        pass
+    executor.gate.set()
+    with pytest.raises(EngineClosedError):
+        collector.wait()
+    draining.join()
+    cutting.join()
+
+
+def test_an_idle_engine_closes(executor: FakeExecutor) -> None:
+    with Engine(fake_model(executor), EngineConfig()) as engine:
+        assert not engine.closed
+    assert executor.closed
+
+
+def test_a_sink_may_close_the_engine(engine: Engine, executor: FakeExecutor) -> None:
+    collector = Collector()
+
+    def sink(delta: Delta) -> None:
+        collector(delta)
+        engine.close()
+
+    engine.submit("hello", params(ignore_eos=True), sink)
+    with pytest.raises(EngineClosedError):
+        collector.wait()
+
+
+# --- watching ------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_shows_slots_queue_and_pages(start, executor: FakeExecutor) -> None:
+    engine = start(slots=2, batch_tokens=40)
+    steps = SimpleQueue()
+    executor.before_step = lambda step: steps.put(engine.snapshot())
+    collectors = [Collector() for _ in range(3)]
+    requests = [("a" * length, params(max_tokens=2, ignore_eos=True)) for length in (30, 50, 3)]
+    engine.submit_many(
+        (prompt, chosen, collector)
+        for (prompt, chosen), collector in zip(requests, collectors, strict=True)
+    )
+    for collector in collectors:
+        collector.wait()
+    first, second = steps.get(), steps.get()
+    assert first.slots == (
+        SlotSnapshot(0, SlotState.PREFILLING, 0, 30, 0, 0),
+        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 0, 0),
+    )
+    assert (first.running, first.queue_depth, first.pages_used, first.pages_total) == (2, 1, 2, 64)
+    assert second.slots == (
+        SlotSnapshot(0, SlotState.GENERATING, 0, 30, 30, 1),
+        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 10, 0),
+    )
+    engine.close()
+    last = engine.snapshot()
+    assert last.slots == (SlotSnapshot(0), SlotSnapshot(1))
+    assert (last.prompt_tokens, last.generated_tokens, last.pages_used) == (83, 6, 0)
+    assert last.finished[FinishReason.LENGTH] == 3
+
+
+class Recorder:
+    """An observer that writes everything down."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def on_submit(self) -> None:
+        self.calls.append(("submit",))
+
+    def on_first_token(self, seconds: float) -> None:
+        assert seconds > 0
+        self.calls.append(("first",))
+
+    def on_token(self, seconds: float) -> None:
+        assert seconds > 0
+        self.calls.append(("token",))
+
+    def on_finish(self, reason: FinishReason, usage: Usage) -> None:
+        self.calls.append(("finish", reason, usage))
+
+
+def test_observers_hear_everything_in_order(engine: Engine) -> None:
+    recorder = Recorder()
+    engine.observe(recorder)
+    engine.generate("hello", params(max_tokens=3, ignore_eos=True))
+    finish = ("finish", FinishReason.LENGTH, Usage(5, 3))
+    assert recorder.calls == [("submit",), ("first",), ("token",), ("token",), finish]
+
+
+def test_an_observer_that_fails_is_logged_and_harms_no_one(engine: Engine, caplog) -> None:
+    engine.observe(object())  # type: ignore[arg-type]
+    recorder = Recorder()
+    engine.observe(recorder)
+    assert engine.generate("hello", params(max_tokens=1)).usage.completion_tokens == 1
+    assert len(recorder.calls) == 3
+    assert "an observer failed in on_finish" in caplog.text

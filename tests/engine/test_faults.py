@@ -1,0 +1,175 @@
+"""What fails, fails alone: steps, sinks, text. When the engine itself fails, nobody waits on."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from heddle.engine.streams import Collector
+from heddle.engine.thread import MAX_FAILURES
+from heddle.errors import EngineFailedError
+from heddle.types import Delta, FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    from fake_executor import FakeExecutor
+    from heddle.engine import Engine
+
+
+def params(**fields: Any) -> SamplingParams:
+    return SamplingParams(seed=1, **fields)
+
+
+def failing_on(*steps: int):
+    def before_step(step: int) -> None:
+        if step in steps:
+            raise RuntimeError(f"step {step} burns")
+
+    return before_step
+
+
+def test_a_failed_step_ends_its_requests_and_no_other(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1)
+    executor.before_step = failing_on(1)
+    executor.gate.clear()
+    carried, queued = Collector(), Collector()
+    engine.submit("hello", params(ignore_eos=True), carried)
+    engine.submit("world", params(max_tokens=4, ignore_eos=True), queued)
+    executor.gate.set()
+    with pytest.raises(EngineFailedError, match="step 1 burns"):
+        carried.wait()
+    assert queued.wait().usage.completion_tokens == 4
+    snapshot = engine.snapshot()
+    assert snapshot.finished[FinishReason.ERROR] == 1
+    assert snapshot.pages_used == 0
+    assert not engine.closed
+
+
+def test_a_cancelled_request_does_not_also_fail(start, executor: FakeExecutor) -> None:
+    engine = start()
+    executor.before_step = failing_on(0)
+    executor.gate.clear()
+    collector = Collector()
+    ticket = engine.submit("hello", params(), collector)
+    assert executor.entered.wait(60)
+    ticket.cancel()
+    executor.gate.set()
+    with pytest.raises(EngineFailedError):
+        collector.wait()
+    engine.generate("hello", params(max_tokens=1))
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
+
+
+def test_failures_in_a_row_close_the_engine(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1)
+    executor.before_step = failing_on(*range(MAX_FAILURES))
+    executor.gate.clear()
+    collectors = [Collector() for _ in range(MAX_FAILURES + 2)]
+    for collector in collectors:
+        engine.submit("hello", params(), collector)
+    executor.gate.set()
+    for collector in collectors:
+        with pytest.raises(EngineFailedError):
+            collector.wait()
+    with pytest.raises(EngineFailedError, match="3 steps in a row failed"):
+        engine.generate("hello", params())
+    engine.close()
+    assert (executor.closed, executor.steps) == (True, MAX_FAILURES)
+
+
+def test_failures_with_successes_between_do_not_close_it(engine, executor: FakeExecutor) -> None:
+    executor.before_step = failing_on(0, 1, 3, 4, 6)
+    for _ in range(5):
+        with pytest.raises(EngineFailedError):
+            engine.generate("hello", params(ignore_eos=True))
+    assert not engine.closed
+
+
+def test_a_sink_that_fails_cancels_its_request_alone(engine: Engine, caplog) -> None:
+    fine = Collector()
+    calls: list[Delta] = []
+
+    def broken(delta: Delta) -> None:
+        calls.append(delta)
+        raise ValueError("the sink is full")
+
+    engine.submit_many(
+        [
+            ("hello", params(ignore_eos=True), broken),
+            ("hello", params(max_tokens=8, ignore_eos=True), fine),
+        ]
+    )
+    assert fine.wait().usage.completion_tokens == 8
+    assert len(calls) == 1
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 1
+    assert engine.snapshot().running == 0
+    assert "the sink is full" in caplog.text
+
+
+def test_tokens_that_cannot_become_text_fail_their_request_alone(engine, monkeypatch) -> None:
+    tokenizer = engine.model.tokenizer
+    whole = tokenizer.token_bytes
+    short = params(max_tokens=5, ignore_eos=True)
+    alone = engine.generate("xyz", short)
+    said = {token.token for token in alone.tokens}
+    longer = engine.generate("ab", params(max_tokens=99, ignore_eos=True))
+    bad = next(token.token for token in longer.tokens if token.token not in said)
+
+    def token_bytes(token: int) -> bytes:
+        if token == bad:
+            raise IndexError("no such piece")
+        return whole(token)
+
+    monkeypatch.setattr(tokenizer, "token_bytes", token_bytes)
+    broken, beside = Collector(), Collector()
+    engine.submit_many([("ab", params(ignore_eos=True), broken), ("xyz", short, beside)])
+    with pytest.raises(EngineFailedError, match="no such piece"):
+        broken.wait()
+    assert beside.wait() == alone
+
+
+def test_a_bug_in_the_engine_thread_leaves_nobody_waiting(
+    start, executor: FakeExecutor, monkeypatch
+) -> None:
+    engine = start(slots=1)
+    executor.gate.clear()
+    collectors = [Collector(), Collector()]
+    for collector in collectors:
+        engine.submit("hello", params(), collector)
+
+    def update(result: object) -> None:
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(engine._thread._scheduler, "update", update)
+    executor.gate.set()
+    for collector in collectors:
+        with pytest.raises(EngineFailedError, match="a bug"):
+            collector.wait()
+    with pytest.raises(EngineFailedError):
+        engine.generate("hello", params())
+    engine.close()
+    assert executor.closed
+
+
+def test_threads_that_wait_all_wake_when_the_engine_fails(start, executor: FakeExecutor) -> None:
+    engine = start(slots=2, queue=8)
+    executor.before_step = failing_on(*range(100))
+    executor.gate.clear()
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            engine.generate("hello", params())
+        except EngineFailedError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    while engine.snapshot().running + engine.snapshot().queue_depth < 10:
+        pass
+    executor.gate.set()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 10

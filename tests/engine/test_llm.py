@@ -1,0 +1,73 @@
+"""The facade: batches in order, chats, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fake_executor import FakeExecutor
+from fake_model import fake_model
+from heddle import LLM, Engine, EngineConfig, InvalidRequestError, SamplingParams
+
+
+def llm(executor: FakeExecutor | None = None, template: bool = True, **settings: Any) -> LLM:
+    model = fake_model(executor or FakeExecutor(), template=template)
+    return LLM(Engine(model, EngineConfig(**settings)))
+
+
+def params(seed: int = 1, **fields: Any) -> SamplingParams:
+    return SamplingParams(seed=seed, **fields)
+
+
+def test_a_batch_of_any_length_comes_back_in_order() -> None:
+    with llm(slots=2, queue=1) as model:
+        prompts = ["a" * length for length in range(1, 30)]
+        chosen = params(max_tokens=5)
+        outputs = model.generate(prompts, chosen)
+        assert [output.usage.prompt_tokens for output in outputs] == list(range(1, 30))
+        assert outputs == [model.engine.generate(prompt, chosen) for prompt in prompts]
+
+
+def test_params_for_each_prompt() -> None:
+    with llm() as model:
+        outputs = model.generate(
+            ["ab", [3, 4]], [params(max_tokens=n, ignore_eos=True) for n in (2, 3)]
+        )
+        assert [output.usage.completion_tokens for output in outputs] == [2, 3]
+        with pytest.raises(ValueError, match="shorter"):
+            model.generate(["a", "b"], [params()])
+
+
+def test_one_text_is_a_batch_of_one() -> None:
+    with llm() as model:
+        assert model.generate("abc", params()) == model.generate(["abc"], params())
+
+
+def test_a_refused_prompt_cancels_the_others() -> None:
+    executor = FakeExecutor()
+    with llm(executor, slots=1, queue=1) as model:
+        executor.gate.clear()
+        with pytest.raises(InvalidRequestError):
+            model.generate(["abc", [99]], params(ignore_eos=True))
+        executor.gate.set()
+        assert len(model.generate(["abc"] * 3, params(max_tokens=2))) == 3  # no place was lost
+        assert model.engine.snapshot().running == 0
+
+
+def test_chat_renders_the_template() -> None:
+    with llm() as model:
+        answer = model.chat([{"role": "user", "content": "hi"}], params(max_tokens=6))
+        assert answer == model.generate("user- hi.", params(max_tokens=6))[0]
+
+
+def test_chat_without_a_template_is_refused() -> None:
+    with llm(template=False) as model, pytest.raises(InvalidRequestError, match="no chat template"):
+        model.chat([{"role": "user", "content": "hi"}])
+
+
+def test_close_closes_the_engine() -> None:
+    executor = FakeExecutor()
+    with llm(executor):
+        pass
+    assert executor.closed

@@ -1,0 +1,48 @@
+"""`import heddle`: which names it has, and how little it loads."""
+
+import subprocess
+import sys
+
+import heddle
+
+NAMES = [
+    "LLM",
+    "ChecksumError",
+    "ConfigError",
+    "ContextLengthError",
+    "Delta",
+    "Engine",
+    "EngineClosedError",
+    "EngineConfig",
+    "EngineFailedError",
+    "FinishReason",
+    "HeddleError",
+    "InvalidRequestError",
+    "ModelFileError",
+    "ModelNotFoundError",
+    "ModelSourceError",
+    "Output",
+    "OverloadedError",
+    "SamplingParams",
+    "TokenLogprob",
+    "UnsupportedModelError",
+    "UnsupportedParameterError",
+    "Usage",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(heddle.__all__) == sorted(NAMES)
+    assert sorted(dir(heddle)) == sorted(NAMES)
+    assert all(getattr(heddle, name).__name__ == name for name in NAMES)
+    assert not hasattr(heddle, "Motor")
+
+
+def test_importing_loads_nothing_heavy_until_a_model_is_loaded() -> None:
+    code = (
+        "import sys, heddle; heddle.Engine; heddle.LLM;"
+        "print([m for m in ('numpy', 'jinja2', 'tokenizers', 'fastapi', 'heddle._native')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

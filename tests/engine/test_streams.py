@@ -1,0 +1,210 @@
+"""Reading streams from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_executor import END, FakeExecutor, solo_output
+from fake_model import FakeTokenizer, text_of
+from heddle.engine.streams import Inbox, Mailbox
+from heddle.errors import ContextLengthError, EngineFailedError, OverloadedError
+from heddle.types import Delta, FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    from heddle.engine import Engine
+
+
+def params(seed: int = 1, **fields: Any) -> SamplingParams:
+    return SamplingParams(seed=seed, **fields)
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+async def read(stream: Any) -> str:
+    return "".join([delta.text async for delta in stream])
+
+
+def text(prompt: str, chosen: SamplingParams) -> str:
+    tokens = solo_output(FakeTokenizer().encode(prompt), chosen, 512)
+    return text_of(tokens[:-1] if tokens[-1] == END else tokens)
+
+
+def test_an_async_stream_gives_what_generate_gives(engine: Engine) -> None:
+    async def main() -> list[Delta]:
+        return [delta async for delta in engine.astream("hello", params(max_tokens=7))]
+
+    deltas = run(main())
+    output = engine.generate("hello", params(max_tokens=7))
+    assert "".join(delta.text for delta in deltas) == output.text
+    assert (deltas[-1].finish, deltas[-1].usage) == (output.finish, output.usage)
+    assert sum((delta.tokens for delta in deltas), ()) == output.tokens
+
+
+def test_many_streams_of_one_loop(engine: Engine) -> None:
+    chosen = [params(seed=i, max_tokens=40) for i in range(20)]
+
+    async def main() -> list[str]:
+        return await asyncio.gather(*(read(engine.astream("hello", one)) for one in chosen))
+
+    assert run(main()) == [text("hello", one) for one in chosen]
+
+
+def test_several_streams_are_opened_all_or_none(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1, queue=1)
+    requests = [("hello", params(seed=i, max_tokens=5)) for i in range(2)]
+
+    async def main() -> list[str]:
+        executor.gate.clear()
+        stream = engine.astream("hello", params())
+        with pytest.raises(OverloadedError):
+            engine.astream_many(requests)
+        assert engine.snapshot().running + engine.snapshot().queue_depth == 1
+        stream.close()
+        executor.gate.set()
+        assert [delta async for delta in stream] == []
+        await asyncio.to_thread(engine.generate, "hello", params(max_tokens=1))
+        return await asyncio.gather(*map(read, engine.astream_many(requests)))
+
+    assert run(main()) == [text("hello", chosen) for _, chosen in requests]
+
+
+def test_refusals_come_before_the_first_delta(start) -> None:
+    engine = start(context=8)
+
+    async def main() -> None:
+        with pytest.raises(ContextLengthError):
+            engine.astream("hello hello", params())
+
+    run(main())
+
+
+def test_an_error_is_raised_in_place_of_the_last_delta(engine, executor: FakeExecutor) -> None:
+    def before_step(step: int) -> None:
+        if step == 2:
+            raise RuntimeError("it burns")
+
+    executor.before_step = before_step
+    seen = []
+
+    async def main() -> None:
+        stream = engine.astream("hello", params(ignore_eos=True))
+        while True:
+            seen.append(await anext(stream))
+
+    with pytest.raises(EngineFailedError, match="it burns"):
+        run(main())
+    assert len(seen) == 2
+
+
+def test_cancelling_the_reading_task_cancels_the_request(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1)
+    executor.gate.clear()
+
+    async def main() -> None:
+        task = asyncio.create_task(read(engine.astream("hello", params())))
+        await asyncio.to_thread(executor.entered.wait, 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        executor.gate.set()
+        assert await read(engine.astream("hello", params(max_tokens=1)))
+
+    run(main())
+    assert executor.steps == 2
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 1
+
+
+def test_closing_or_dropping_an_async_stream_cancels(engine: Engine) -> None:
+    async def main() -> None:
+        stream = engine.astream("hello", params(ignore_eos=True))
+        await anext(stream)
+        await stream.aclose()
+        assert await read(stream) == ""
+        async for _ in engine.astream("hello", params(ignore_eos=True)):
+            break
+        gc.collect()
+
+    run(main())
+    engine.close(drain=True)
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 2
+
+
+def test_a_loop_that_closed_cancels_its_requests(engine, executor: FakeExecutor, caplog) -> None:
+    kept = []
+
+    async def main() -> None:
+        executor.gate.clear()
+        kept.append(engine.astream("hello", params(ignore_eos=True)))
+
+    run(main())
+    executor.gate.set()
+    engine.generate("hello", params(max_tokens=3))
+    engine.close(drain=True)
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 1
+    assert "event loop of this request is closed" in caplog.text
+
+
+class CountingLoop:
+    """Stands in for an event loop: notes wake-ups, and runs them when told."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_soon_threadsafe(self, callback: Any) -> None:
+        self.calls.append(callback)
+
+
+def test_a_mailbox_wakes_its_loop_once_for_all_that_was_posted() -> None:
+    loop: Any = CountingLoop()
+    to_ring: list[Mailbox] = []
+    mailbox = Mailbox(loop, to_ring)
+    inboxes = [Inbox(mailbox) for _ in range(3)]
+
+    def step() -> None:
+        for inbox in inboxes:
+            inbox(Delta("x"))
+        assert to_ring == [mailbox]
+        mailbox.ring()
+        to_ring.clear()
+
+    step()
+    step()  # the loop has not looked yet, and need not be told again
+    assert len(loop.calls) == 1
+    loop.calls[0]()
+    assert Counter(len(inbox._deltas) for inbox in inboxes) == {2: 3}
+    step()
+    assert len(loop.calls) == 2
+
+
+def test_a_step_wakes_a_loop_at_most_once(start, executor: FakeExecutor, monkeypatch) -> None:
+    engine = start(slots=8)
+    wakes = 0
+    ring = Mailbox.ring
+
+    def count(mailbox: Mailbox) -> None:
+        nonlocal wakes
+        wakes += 1
+        ring(mailbox)
+
+    monkeypatch.setattr(Mailbox, "ring", count)
+
+    async def main() -> None:
+        executor.gate.clear()
+        lot = [("hello", params(seed=i, max_tokens=20, ignore_eos=True)) for i in range(8)]
+        streams = engine.astream_many(lot)
+        executor.gate.set()
+        await asyncio.gather(*map(read, streams))
+
+    run(main())
+    engine.close()
+    assert wakes == executor.steps == 20

@@ -1,0 +1,72 @@
+"""A loaded model without a model: the fake executor, and a tokenizer of 32 tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from fake_executor import END, VOCABULARY, FakeExecutor
+from heddle.engine.loading import LoadedModel, ModelInfo
+from heddle.models.base import ModelShape
+
+PIECES = [b"", *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz .-\n"), b"\xc3"]
+
+
+class FakeTokenizer:
+    """A token per letter; 0 ends a text, 31 is the first half of a character."""
+
+    eos_id = END
+    eos_ids = frozenset({END})
+    vocabulary_size = VOCABULARY
+
+    def __init__(self, bos_id: int | None = None) -> None:
+        self.bos_id = bos_id
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        return [PIECES.index(letter.encode()) for letter in text]
+
+    def encode_chat(self, text: str) -> list[int]:
+        return self.encode(text, add_special=False)
+
+    def token_bytes(self, token: int) -> bytes:
+        return PIECES[token]
+
+    def token_text(self, token: int) -> str:
+        return PIECES[token].decode(errors="replace") or "<end>"
+
+    def is_special(self, token: int) -> bool:
+        return token == END
+
+
+class FakeTemplate:
+    """`user- hello.` per line."""
+
+    def render(self, messages: Any, *, add_generation_prompt: bool = True, **_: Any) -> str:
+        return "\n".join(f"{m['role']}- {m['content']}." for m in messages)
+
+
+def fake_model(
+    executor: FakeExecutor, *, context: int = 512, bos_id: int | None = None, template: bool = True
+) -> LoadedModel:
+    """A model that runs on `executor`."""
+    shape = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=context)
+    info = ModelInfo(
+        id="fake",
+        path=Path("fake.gguf"),
+        architecture="fake",
+        context=context,
+        vocabulary=VOCABULARY,
+        parameters=0,
+        file_bytes=0,
+        quantisation="F32",
+        created=0,
+    )
+    parts = cast("Any", (FakeTokenizer(bos_id), FakeTemplate() if template else None))
+    return LoadedModel(info, shape, *parts, executor)
+
+
+def text_of(tokens: list[int]) -> str:
+    """What the detokenizer must make of generated tokens, without stop strings."""
+    return b"".join(PIECES[token] for token in tokens).decode(errors="replace")
