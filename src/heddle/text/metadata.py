@@ -50,7 +50,7 @@ class TokenizerMetadata:
     def strings(self, name: str) -> list[str]:
         values = self._array(name, "strings")
         if values is None:
-            raise ModelFileError(f"{PREFIX}{name} is missing", field=PREFIX + name)
+            raise missing(name)
         strings = [value for value in values if isinstance(value, str)]
         if len(strings) != len(values):
             raise _wrong(name, next(v for v in values if not isinstance(v, str)), "all strings")
@@ -79,6 +79,10 @@ class TokenizerMetadata:
             raise _wrong(name, value, f"an array of {kind}")
         items: Iterable[object] = value.tolist() if hasattr(value, "tolist") else value
         return list(items)
+
+
+def missing(name: str) -> ModelFileError:
+    return ModelFileError(f"{PREFIX}{name} is missing", field=PREFIX + name)
 
 
 def _wrong(name: str, value: object, expected: str) -> ModelFileError:

@@ -3,6 +3,10 @@ r"""How byte-level vocabularies cut text into words before merging, by llama.cpp
 Patterns apply one after another, each inside the words the one before left; what no pattern
 matches stays a word of its own. Sources: llama.cpp `src/llama-vocab.cpp` and `src/unicode.cpp`.
 Case-insensitive contractions are spelled out as there: `(?i:'s)` would also take U+017F.
+
+Letters and digits are those of Unicode 16 here (Oniguruma's tables) and of 15.1 in llama.cpp. Ids
+differ for the 4,382 characters between, all of rare scripts, and only where a contraction follows
+one of them (measured over all code points below U+33500 and every 97th above).
 """
 
 from __future__ import annotations

@@ -74,8 +74,9 @@ def _merges(
     """Every split of a piece into two known ones, best score first.
 
     Among equal scores llama.cpp takes the leftmost pair, and so first of all what a merge has
-    just made room for. Ranks cannot depend on the place; the longer piece first, and of its
-    splits the longer left part first, comes to the same for runs of one character.
+    just made room for. A rank cannot depend on the place. Longer pieces first, and of their
+    splits the longer left part first, comes to the same for runs of one character; other pieces
+    of equal score may merge in another order. Vocabularies give every ordinary piece its own.
     """
     pieces = vocabulary.pieces
     order = sorted(range(len(pieces)), key=lambda id: (-scores[id], -len(pieces[id])))
@@ -95,7 +96,7 @@ def piece_bytes(vocabulary: Vocabulary) -> list[bytes]:
     """The bytes each token adds to a text; none for tokens that are not text.
 
     Raises:
-        ModelFileError: a byte token does not read `<0xHH>`.
+        ModelFileError: a token of type byte does not read `<0xHH>`.
     """
     return [
         _bytes_of(piece, type)
@@ -111,8 +112,8 @@ def _bytes_of(piece: str, type: int) -> bytes:
     if type == TokenType.BYTE:
         if piece not in _BYTE_OF:
             raise ModelFileError(
-                f"{PREFIX}tokens has a byte token {piece!r}; it must read <0xHH>",
-                field=f"{PREFIX}tokens",
+                f"{PREFIX}token_type says that {piece!r} is a byte; bytes read <0xHH>",
+                field=f"{PREFIX}token_type",
             )
         return bytes([_BYTE_OF[piece]])
     return b""

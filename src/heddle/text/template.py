@@ -2,7 +2,8 @@
 
 A model file brings its template as Jinja source. It runs in Jinja's sandbox, where it can neither
 reach Python's internals nor change what it is given, with the names templates expect from
-Hugging Face's `apply_chat_template`.
+Hugging Face's `apply_chat_template`. Loops over `range` are bounded; other ways to burn time or
+memory are not, so a template deserves the trust that its model file does.
 """
 
 from __future__ import annotations

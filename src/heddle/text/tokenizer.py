@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import InvalidRequestError, ModelFileError, UnsupportedModelError
 from heddle.text import bpe, sentencepiece
-from heddle.text.metadata import PREFIX, TokenizerMetadata
+from heddle.text.metadata import PREFIX, TokenizerMetadata, missing
 from heddle.text.pretokenizers import pre_tokenizer
 from heddle.text.special import SpecialTokens
 from heddle.text.vocabulary import TokenType, Vocabulary
@@ -73,6 +73,8 @@ class Tokenizer:
         """
         source = TokenizerMetadata(metadata)
         model = source.text("model")
+        if model is None:
+            raise missing("model")
         if model not in ("gpt2", "llama"):
             raise UnsupportedModelError(
                 f"tokenizer model {model!r} is not supported; supported: gpt2, llama",
@@ -92,7 +94,7 @@ class Tokenizer:
             )
         scores = source.numbers("scores", len(vocabulary.pieces))
         if scores is None:
-            raise ModelFileError(f"{PREFIX}scores is missing", field=f"{PREFIX}scores")
+            raise missing("scores")
         return cls(
             vocabulary,
             sentencepiece.SentencePieceEncoder(vocabulary, scores),
