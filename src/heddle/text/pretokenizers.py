@@ -5,8 +5,8 @@ matches stays a word of its own. Sources: llama.cpp `src/llama-vocab.cpp` and `s
 Case-insensitive contractions are spelled out as there: `(?i:'s)` would also take U+017F.
 
 Letters and digits are those of Unicode 16 here (Oniguruma's tables) and of 15.1 in llama.cpp. Ids
-differ for the 4,382 characters between, all of rare scripts, and only where a contraction follows
-one of them (measured over all code points below U+33500 and every 97th above).
+can differ beside the 4,382 characters new between, all of rare scripts, and beside no others
+(measured over all code points below U+33500 and every 97th above).
 """
 
 from __future__ import annotations
