@@ -4,9 +4,9 @@ Patterns apply one after another, each inside the words the one before left; wha
 matches stays a word of its own. Sources: llama.cpp `src/llama-vocab.cpp` and `src/unicode.cpp`.
 Case-insensitive contractions are spelled out as there: `(?i:'s)` would also take U+017F.
 
-Letters and digits are those of Unicode 16 here (Oniguruma's tables) and of 15.1 in llama.cpp. Ids
-can differ beside the 4,382 characters new between, all of rare scripts, and beside no others
-(measured over all code points below U+33500 and every 97th above).
+Letters, digits and punctuation are those of Unicode 16 here (Oniguruma's tables) and of 15.1 in
+llama.cpp. Ids can differ beside the characters new between, some 4,400 of rare scripts, and beside
+no others (measured over all code points below U+33500 and every 97th above).
 """
 
 from __future__ import annotations
