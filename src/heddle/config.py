@@ -38,6 +38,16 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def format_size(size: int) -> str:
+    """The largest binary unit that loses nothing: 33554432 is `32M`. `parse_size` reads it back."""
+    unit = ""
+    for larger in "KMGT":
+        if size == 0 or size % 1024:
+            break
+        size, unit = size // 1024, larger
+    return f"{size}{unit}"
+
+
 def _setting(default: Any, doc: str, **extra: Any) -> Any:
     return field(default=default, metadata={"doc": doc, **extra})
 
@@ -98,7 +108,7 @@ def _validate(config: EngineConfig | ServerConfig) -> None:
             )
 
 
-Config = TypeVar("Config", EngineConfig, ServerConfig)
+Config = TypeVar("Config", bound=EngineConfig | ServerConfig)
 
 
 @dataclass(frozen=True, slots=True)

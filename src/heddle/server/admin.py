@@ -1,0 +1,67 @@
+"""What a server says about itself: its model, its health, its metrics, its slots."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.responses import Response
+
+from heddle.server.encoding import json_response
+
+if TYPE_CHECKING:
+    from heddle.server.service import Service
+
+
+def routes(service: Service) -> APIRouter:
+    """Routes of one service."""
+    router = APIRouter()
+    engine = service.engine
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        """The loaded model, in a list of one."""
+        return json_response({"object": "list", "data": [_model(service)]})
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        """The loaded model."""
+        service.check_model(name)
+        return json_response(_model(service))
+
+    @router.get("/health")
+    async def health() -> Response:
+        """200 while requests are served, 503 once the engine has stopped."""
+        if engine.closed:
+            return json_response({"status": "stopped"}, status=503)
+        return json_response({"status": "ok"})
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """Metrics in Prometheus' text format."""
+        return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    @router.get("/slots")
+    async def slots() -> Response:
+        """What each slot is doing."""
+        now = engine.snapshot()
+        return json_response([asdict(slot) | {"state": slot.state.value} for slot in now.slots])
+
+    return router
+
+
+def _model(service: Service) -> dict[str, Any]:
+    info = service.engine.model.info
+    return {
+        "id": info.id,
+        "object": "model",
+        "created": info.created,
+        "owned_by": "heddle",
+        "root": str(info.path),
+        "max_model_len": service.engine.context,
+        "architecture": info.architecture,
+        "quantisation": info.quantisation,
+        "parameters": info.parameters,
+    }

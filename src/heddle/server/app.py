@@ -1,0 +1,55 @@
+"""The HTTP application of one engine."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers, MutableHeaders
+
+from heddle.config import ServerConfig
+from heddle.server import admin, errors, generation
+from heddle.server.metrics import Metrics
+from heddle.server.service import Service
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from heddle.engine import Engine
+
+_CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
+    """An application that serves `engine`. The caller closes the engine."""
+    service = Service(engine, config or ServerConfig(), Metrics(engine))
+    app = FastAPI(title="Heddle", openapi_url="/openapi.json")
+    app.add_middleware(RequestId)
+    errors.install(app)
+    app.include_router(generation.routes(service))
+    app.include_router(admin.routes(service))
+    return app
+
+
+class RequestId:
+    """Gives every response an `x-request-id`: the client's own if it sent a sane one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sent = Headers(scope=scope).get("x-request-id", "")
+        request_id = sent if _CLIENT_ID.fullmatch(sent) else f"req_{secrets.token_hex(12)}"
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)

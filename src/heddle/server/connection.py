@@ -1,0 +1,43 @@
+"""Work that ends when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from starlette.types import Receive
+
+T = TypeVar("T")
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`; cancels it when the client goes away first.
+
+    `receive` is the request's, with the body read: all that can still come is the disconnect.
+
+    Raises:
+        ClientGoneError: the client went away.
+    """
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGoneError
+        return working.result()
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,119 @@
+"""Errors as responses: OpenAI's error shape for everything that can go wrong."""
+
+from __future__ import annotations
+
+import logging
+import math
+import reprlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from heddle.errors import (
+    BodyTooLargeError,
+    HeddleError,
+    InvalidRequestError,
+    UnsupportedParameterError,
+)
+from heddle.server.connection import ClientGoneError
+from heddle.server.encoding import json_response
+from heddle.server.fields import UNSUPPORTED
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from pydantic import ValidationError
+    from starlette.requests import Request
+
+log = logging.getLogger(__name__)
+
+
+def error_body(error: HeddleError) -> dict[str, Any]:
+    """The error in OpenAI's shape; the same in a response and in a stream."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.kind,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def error_response(error: HeddleError) -> Response:
+    headers = {}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, BodyTooLargeError):
+        headers["connection"] = "close"  # the rest of the body may still be coming
+    return json_response(error_body(error), status=error.status, headers=headers)
+
+
+def from_validation(error: ValidationError) -> InvalidRequestError:
+    """The first thing wrong with a body, naming the field and the value."""
+    first = error.errors(include_url=False)[0]
+    kind, param = first["type"], _path(first["loc"])
+    if kind == "json_invalid":
+        return InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}")
+    if not param:
+        return InvalidRequestError(
+            f"the body must be a JSON object, got {reprlib.repr(first['input'])}"
+        )
+    if kind == "extra_forbidden":
+        return UnsupportedParameterError(f"unknown parameter: {param}", param=param)
+    if kind == "missing":
+        return InvalidRequestError(f"missing required parameter: {param}", param=param)
+    value = reprlib.repr(first["input"])
+    if kind == UNSUPPORTED:
+        return UnsupportedParameterError(f"{param} {first['msg']}, got {value}", param=param)
+    expected = first["msg"].replace("Input should be", "must be", 1)
+    return InvalidRequestError(f"{param} {expected}, got {value}", param=param)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """`("messages", 0, "content", "<str>")` as `messages[0].content`."""
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step.startswith("<"):
+            path += f".{step}" if path else step
+    return path
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application in OpenAI's shape."""
+    app.add_exception_handler(HeddleError, _on_heddle_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientGoneError, _on_client_gone)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_heddle_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeddleError)
+    log.info("%s %s: %d %s", request.method, request.url.path, error.status, error.message)
+    return error_response(error)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    shaped = InvalidRequestError(f"{status.phrase}: {request.method} {request.url.path}")
+    shaped.status = status
+    shaped.code = status.phrase.lower().replace(" ", "_")
+    response = error_response(shaped)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_client_gone(request: Request, _error: Exception) -> Response:
+    """No one reads this; the status is nginx's for the case."""
+    log.info("%s %s: the client went away", request.method, request.url.path)
+    return Response(status_code=499)
+
+
+async def _on_bug(_request: Request, error: Exception) -> Response:
+    return error_response(HeddleError(f"internal error: {type(error).__name__}"))

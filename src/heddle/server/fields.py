@@ -1,0 +1,62 @@
+"""Field types of the request schemas: what a field accepts, and how it says what it does not.
+
+A field that this server cannot honour is declared with the values for which ignoring it is the
+truth (`store: false`, `tools: []`); any other value is refused by name. A field of several shapes
+looks at the value once to pick the shape, so that an error names the element that is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Discriminator, Field, PlainValidator, Tag
+from pydantic_core import PydanticCustomError
+
+UNSUPPORTED = "heddle_unsupported"
+"""Error type of a value that OpenAI's API knows and this server does not serve."""
+SHAPE = "heddle_shape"
+"""Error type of a value that has none of a field's shapes."""
+
+
+def only(*neutral: object) -> PlainValidator:
+    """Accept null and the values that ask for nothing; refuse the rest as not supported."""
+
+    def check(value: object) -> object:
+        # Types are compared too: in Python False == 0 and True == 1.
+        if value is None or any(type(value) is type(ok) and value == ok for ok in neutral):
+            return value
+        raise PydanticCustomError(UNSUPPORTED, "is not supported by this server")
+
+    return PlainValidator(check)
+
+
+def shape(value: object) -> str:
+    """Tag of a value: `<str>`, `<int>`, `<dict>`, ... or `<list of str>` by the first element."""
+    if isinstance(value, list) and value:
+        return f"<list of {type(value[0]).__name__}>"
+    return f"<{type(value).__name__}>"
+
+
+def shaped(words: str) -> Discriminator:
+    """Pick a union's member by :func:`shape`; say `words` when no member fits."""
+    return Discriminator(
+        shape, custom_error_type=SHAPE, custom_error_message=f"Input should be {words}"
+    )
+
+
+TokenIds = list[Annotated[int, Field(ge=0)]]
+
+Stop = Annotated[
+    Annotated[str, Tag("<str>")]
+    | Annotated[list[str], Tag("<list of str>")]
+    | Annotated[list[str], Tag("<list>")],
+    shaped("a string or a list of strings"),
+]
+
+Prompt = Annotated[
+    Annotated[str, Tag("<str>")]
+    | Annotated[TokenIds, Tag("<list of int>")]
+    | Annotated[list[str], Tag("<list of str>")]
+    | Annotated[list[Annotated[TokenIds, Field(min_length=1)]], Tag("<list of list>")],
+    shaped("a string, a list of strings, a list of token ids or a list of lists of token ids"),
+]

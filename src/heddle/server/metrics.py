@@ -1,0 +1,87 @@
+"""Prometheus metrics: totals and levels read from the engine, latencies noted as they occur."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from heddle.engine import Engine
+    from heddle.types import FinishReason, Usage
+
+FIRST_TOKEN_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
+GAP_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
+
+
+class Metrics:
+    """All metrics of one engine, in a registry of their own. An engine `Observer`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._registry = CollectorRegistry()
+        self._first_token = Histogram(
+            "heddle_time_to_first_token_seconds",
+            "From submission to the first token.",
+            buckets=FIRST_TOKEN_SECONDS,
+            registry=self._registry,
+        )
+        self._gap = Histogram(
+            "heddle_inter_token_seconds",
+            "From one token of a request to its next.",
+            buckets=GAP_SECONDS,
+            registry=self._registry,
+        )
+        self._registry.register(SnapshotCollector(engine))
+        engine.observe(self)
+
+    def exposition(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def on_submit(self) -> None:
+        """Nothing to time yet."""
+
+    def on_first_token(self, seconds: float) -> None:
+        self._first_token.observe(seconds)
+
+    def on_token(self, seconds: float) -> None:
+        self._gap.observe(seconds)
+
+    def on_finish(self, reason: FinishReason, usage: Usage) -> None:
+        """The engine counts; its snapshot tells."""
+
+
+class SnapshotCollector(Collector):
+    """What one snapshot of the engine says, so that the figures of a scrape belong together."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._engine.snapshot()
+        requests = CounterMetricFamily(
+            "heddle_requests", "Requests that ended, by finish reason.", labels=["finish_reason"]
+        )
+        for reason, count in now.finished.items():
+            requests.add_metric([reason.value], count)
+        yield requests
+        for name, text, total in (
+            ("heddle_prompt_tokens", "Prompt tokens computed.", now.prompt_tokens),
+            ("heddle_generated_tokens", "Tokens generated.", now.generated_tokens),
+            ("heddle_preemptions", "Times a request gave its slot back.", now.preemptions),
+        ):
+            yield CounterMetricFamily(name, text, value=total)
+        for name, text, level in (
+            ("heddle_slots", "Slots.", len(now.slots)),
+            ("heddle_slots_busy", "Slots that hold a request.", now.running),
+            ("heddle_queue_depth", "Requests waiting for a slot.", now.queue_depth),
+            ("heddle_kv_pages", "KV cache pages.", now.pages_total),
+            ("heddle_kv_pages_used", "KV cache pages with an owner.", now.pages_used),
+        ):
+            yield GaugeMetricFamily(name, text, value=level)

@@ -1,0 +1,151 @@
+"""Serving until told to stop: the listening socket, and an end that running streams survive.
+
+The first Ctrl-C or SIGTERM closes the door: no new connections, and what runs gets
+`ServerConfig.drain` seconds. Then the engine closes, which ends every stream with an error its
+client can read. A second Ctrl-C skips the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from heddle.errors import ConfigError
+from heddle.server.app import create_app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from fastapi import FastAPI
+
+    from heddle.config import ServerConfig
+    from heddle.engine import Engine
+
+_LAST_WORDS = 2
+"""Seconds that streams have to send their last event once the engine is closed."""
+
+_TICK = 0.1
+"""Seconds between looks for a second signal, as often as uvicorn looks for the first."""
+
+_KEEP_ALIVE = 75
+"""Seconds an idle connection stays open: longer than clients keep theirs, so that it is they who
+close it and no request meets a closing socket."""
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """A socket that holds the address but does not listen yet.
+
+    Made before a model is loaded, so that a busy port is found at once; clients are refused, not
+    kept waiting, until the server is ready.
+
+    Raises:
+        ConfigError: the address is in use, not allowed or not one of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _refused(config, error) from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _refused(config, error) from None
+    return listener
+
+
+def url(listener: socket.socket) -> str:
+    """Where a bound socket is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(
+    engine: Engine,
+    config: ServerConfig,
+    listener: socket.socket,
+    *,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve `engine` until a signal says stop; closes the socket, not the engine.
+
+    Raises:
+        ConfigError: another process began to listen on the address since it was bound.
+    """
+    app = create_app(engine, config)
+    server = Server(app, engine, config, on_ready)
+    try:
+        server.run(sockets=[listener])
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise _refused(config, error) from None
+    finally:
+        listener.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a shutdown that first lets streams end and then ends them."""
+
+    def __init__(
+        self,
+        app: FastAPI,
+        engine: Engine,
+        config: ServerConfig,
+        on_ready: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                access_log=False,
+                lifespan="off",
+                log_config=None,
+                server_header=False,
+                timeout_graceful_shutdown=config.drain + _LAST_WORDS,
+                timeout_keep_alive=_KEEP_ALIVE,
+                ws="none",
+            )
+        )
+        self._engine = engine
+        self._drain = config.drain
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say so when connections are accepted."""
+        await super().startup(sockets)
+        self._on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Note a signal. uvicorn would raise it again at the end; here a stop asked for is no
+        failure, and the exit code is 0.
+        """
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the door, wait for the streams, end those that are left."""
+        closing = asyncio.create_task(self._close_engine_later())
+        await super().shutdown(sockets)
+        closing.cancel()
+
+    async def _close_engine_later(self) -> None:
+        deadline = time.monotonic() + self._drain
+        while time.monotonic() < deadline and not self.force_exit:
+            await asyncio.sleep(_TICK)
+        await asyncio.to_thread(self._engine.close)
+
+
+def _refused(config: ServerConfig, error: OSError) -> ConfigError:
+    place = f"{config.host} port {config.port}"
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"{place} is in use; choose another with --port", param="port")
+    return ConfigError(f"cannot listen on {place}: {error.strerror or error}", param="host")

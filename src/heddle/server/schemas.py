@@ -1,0 +1,113 @@
+"""What clients may send to the two generation endpoints, after OpenAI's API reference.
+
+Every field either works or is refused by name. Null means the default. Ranges of sampling fields
+are checked once, by `SamplingParams`; here are types, and the fields that have another name there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, Tag
+
+from heddle.server.fields import Prompt, Stop, only, shaped
+from heddle.types import MAX_TOP_LOGPROBS
+
+MAX_CHOICES = 128
+
+
+class Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StreamOptions(Schema):
+    include_usage: bool | None = None
+    include_obfuscation: Annotated[Any, only(False)] = None
+
+
+class GenerationRequest(Schema):
+    """What both endpoints take."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: Stop | None = None
+    logit_bias: dict[str, float] | None = None
+    ignore_eos: bool | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    # Labels for the sender's own accounting: they ask nothing of the answer.
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class TextPart(Schema):
+    type: Literal["text"]
+    text: str
+
+
+Content = Annotated[
+    Annotated[str, Tag("<str>")] | Annotated[list[TextPart], Tag("<list of dict>")],
+    shaped("a string or a list of parts of type text"),
+]
+
+
+class Message(Schema):
+    """One message. Fields of an earlier answer that a client sends back are accepted when empty."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content
+    name: str | None = None
+    tool_call_id: str | None = None
+
+    tool_calls: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only()] = None
+    refusal: Annotated[Any, only()] = None
+    audio: Annotated[Any, only()] = None
+    annotations: Annotated[Any, only([])] = None
+
+
+class ChatRequest(GenerationRequest):
+    """Body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    tools: Annotated[Any, only([])] = None
+    tool_choice: Annotated[Any, only("none", "auto")] = None
+    parallel_tool_calls: Annotated[Any, only(False, True)] = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none", "auto")] = None
+    response_format: Annotated[Any, only({"type": "text"})] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    audio: Annotated[Any, only()] = None
+    prediction: Annotated[Any, only()] = None
+    reasoning_effort: Annotated[Any, only()] = None
+    verbosity: Annotated[Any, only()] = None
+    web_search_options: Annotated[Any, only()] = None
+    service_tier: Annotated[Any, only("auto", "default")] = None
+    store: Annotated[Any, only(False)] = None
+
+
+class CompletionRequest(GenerationRequest):
+    """Body of `POST /v1/completions`."""
+
+    prompt: Prompt
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    best_of: int | None = None
+    echo: Annotated[Any, only(False)] = None
+    suffix: Annotated[Any, only("")] = None

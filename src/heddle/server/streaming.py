@@ -1,0 +1,142 @@
+"""Server-sent events: the choices of one answer as they come, until done or the client is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from heddle.errors import HeddleError
+from heddle.server.connection import ClientGoneError, unless_gone
+from heddle.server.encoding import encode
+from heddle.server.errors import error_body
+from heddle.server.responses import total_usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from starlette.types import Receive, Scope, Send
+
+    from heddle.engine.streams import AsyncStream
+    from heddle.server.responses import Answer, Json
+    from heddle.types import Delta, TokenLogprob, Usage
+
+log = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: Json) -> bytes:
+    """One server-sent event."""
+    return b"data: " + encode(data) + b"\n\n"
+
+
+async def merge(streams: Sequence[AsyncStream]) -> AsyncGenerator[tuple[int, Delta], None]:
+    """Deltas of all streams, each with its stream's index, in the order of their arrival.
+
+    Ending early cancels what still runs.
+
+    Raises:
+        HeddleError: what the first stream to fail ended with.
+    """
+    arrivals: asyncio.Queue[tuple[int, Delta] | HeddleError] = asyncio.Queue()
+
+    async def pump(index: int, stream: AsyncStream) -> None:
+        try:
+            async for delta in stream:
+                arrivals.put_nowait((index, delta))
+        except HeddleError as error:
+            arrivals.put_nowait(error)
+
+    pumps = [asyncio.create_task(pump(*pair)) for pair in enumerate(streams)]
+    running = len(streams)
+    try:
+        while running:
+            arrival = await arrivals.get()
+            if isinstance(arrival, HeddleError):
+                raise arrival
+            running -= arrival[1].finish is not None
+            yield arrival
+    finally:
+        for task, stream in zip(pumps, streams, strict=True):
+            task.cancel()
+            stream.close()
+
+
+class ChoiceWriter:
+    """The events of one choice. Tokens wait for the text they are part of."""
+
+    def __init__(self, answer: Answer, index: int) -> None:
+        self._answer = answer
+        self._index = index
+        self._tokens: list[TokenLogprob] = []
+        self.usage: Usage | None = None
+
+    def opening(self) -> bytes:
+        chunk = self._answer.opening(self._index)
+        return b"" if chunk is None else event(chunk)
+
+    def events(self, delta: Delta) -> bytes:
+        """What `delta` lets be sent: nothing, or a chunk of text, or the end, or both."""
+        self._tokens += delta.tokens
+        events = b""
+        if delta.text:
+            events = event(self._answer.piece(self._index, delta.text, self._tokens))
+            self._tokens = []
+        if delta.finish is not None:
+            events += event(self._answer.closing(self._index, self._tokens, delta.finish))
+            self.usage = delta.usage
+        return events
+
+
+class EventStream(Response):
+    """Streams an answer whose requests have been accepted."""
+
+    def __init__(
+        self, answer: Answer, streams: Sequence[AsyncStream], n: int, *, usage: bool
+    ) -> None:
+        """`n` choices belong to each prompt; `usage` asks for a last chunk with token counts."""
+        super().__init__(
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
+            media_type="text/event-stream",
+        )
+        del self.headers["content-length"]
+        self._answer = answer
+        self._streams = streams
+        self._n = n
+        self._usage = usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        try:
+            await unless_gone(receive, self._send_all(send))
+        except ClientGoneError:
+            log.info("%s: the client went away", self._answer.id)
+
+    async def _send_all(self, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        async with aclosing(self._events()) as parts:
+            async for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        writers = [ChoiceWriter(self._answer, index) for index in range(len(self._streams))]
+        yield b"".join(writer.opening() for writer in writers)
+        try:
+            async with aclosing(merge(self._streams)) as arrivals:
+                async for index, delta in arrivals:
+                    if events := writers[index].events(delta):
+                        yield events
+        except HeddleError as error:
+            log.info("%s: %s", self._answer.id, error.message)
+            yield event(error_body(error)) + DONE
+            return
+        usage = total_usage([writer.usage for writer in writers if writer.usage], self._n)
+        self._answer.log_end(usage)
+        yield (event(self._answer.usage(usage)) if self._usage else b"") + DONE

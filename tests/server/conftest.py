@@ -1,0 +1,134 @@
+"""Real servers on real sockets, with a fake model behind them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import openai
+import pytest
+
+from fake_executor import VOCABULARY, FakeExecutor
+from fake_model import FakeTokenizer, fake_model
+from heddle.config import EngineConfig, ServerConfig
+from heddle.engine import Engine
+from heddle.server.app import create_app
+from heddle.server.process import Server, bind, url
+from heddle.step import Sampled, StepResult
+
+if TYPE_CHECKING:
+    import socket
+
+    from heddle.step import StepPlan
+
+PATIENCE = 20
+"""Seconds after which a test that waits for something has failed."""
+
+
+class ScoringExecutor(FakeExecutor):
+    """Gives token t the log probability -t / 8, whatever came before."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        sampled = super().execute(plan).sampled
+        return StepResult(tuple(self._score(one) for one in sampled))
+
+    def _score(self, sampled: Sampled) -> Sampled:
+        wanted = self.slots[sampled.slot].params.logprobs
+        if wanted is None:
+            return sampled
+        top = tuple((token, -token / 8) for token in range(min(wanted, VOCABULARY)))
+        return Sampled(sampled.slot, sampled.token, -sampled.token / 8, top)
+
+
+class AnyTextTokenizer(FakeTokenizer):
+    """Takes letters it does not know for hyphens, so that a test may send any text."""
+
+    def encode(self, text: str, **special: bool) -> list[int]:
+        known = "abcdefghijklmnopqrstuvwxyz .-\n"
+        return super().encode("".join(letter if letter in known else "-" for letter in text))
+
+
+@dataclass
+class Running:
+    """A server that runs in a thread."""
+
+    server: Server
+    engine: Engine
+    executor: ScoringExecutor
+    listener: socket.socket
+    thread: threading.Thread
+    openai: openai.OpenAI
+
+    @property
+    def url(self) -> str:
+        return url(self.listener)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.listener.getsockname()
+        return host, port
+
+    def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=PATIENCE, **options)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=PATIENCE)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "it never came to hold"
+            time.sleep(0.001)  # lets other threads run
+
+    def idle(self) -> bool:
+        now = self.engine.snapshot()
+        return now.running == 0 and now.queue_depth == 0
+
+
+@contextmanager
+def run_server(server: ServerConfig, context: int = 512, **settings: Any) -> Iterator[Running]:
+    executor = ScoringExecutor()
+    model = replace(fake_model(executor, context=context), tokenizer=AnyTextTokenizer())
+    with Engine(model, EngineConfig(**settings)) as engine:
+        listener, ready = bind(server), threading.Event()
+        uvicorn = Server(create_app(engine, server), engine, server, ready.set)
+        thread = threading.Thread(target=uvicorn.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            assert ready.wait(PATIENCE)
+            base_url = f"{url(listener)}/v1"
+            with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+                yield Running(uvicorn, engine, executor, listener, thread, client)
+        finally:
+            executor.gate.set()
+            uvicorn.should_exit = uvicorn.force_exit = True
+            thread.join(PATIENCE)
+            listener.close()
+            assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Running]:
+    """One server for tests that leave it as they found it."""
+    with run_server(ServerConfig(port=0), slots=4, queue=16) as running:
+        yield running
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Running]]:
+    """Starts servers of a test's own."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+
+        def start(*, drain: int = 5, max_body: int = 1 << 20, **settings: Any) -> Running:
+            config = ServerConfig(port=0, drain=drain, max_body=max_body)
+            return stack.enter_context(run_server(config, **settings))
+
+        yield start

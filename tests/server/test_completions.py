@@ -1,0 +1,103 @@
+"""`/v1/completions` as the official client sees it, over a socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_executor import solo_output
+from fake_model import FakeTokenizer, text_of
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from conftest import Running
+
+HELLO = FakeTokenizer().encode("hello")
+
+SHOWING = 3
+"""A seed whose output holds the end token and half a character."""
+
+
+def expected(prompt: list[int], seed: int, max_tokens: int) -> list[int]:
+    params = SamplingParams(seed=seed, max_tokens=max_tokens, ignore_eos=True)
+    return solo_output(prompt, params, 512)
+
+
+def ask(server: Running, prompt: Any, **fields: Any) -> Any:
+    fields = {"seed": 1, "max_tokens": 8} | fields
+    return server.openai.completions.create(
+        model="fake", prompt=prompt, extra_body={"ignore_eos": True}, **fields
+    )
+
+
+@pytest.mark.parametrize("prompt", ["hello", HELLO, ["hello"], [HELLO]])
+def test_a_prompt_may_be_text_or_tokens(shared: Running, prompt: Any) -> None:
+    answer = ask(shared, prompt)
+    assert answer.id.startswith("cmpl-")
+    assert answer.object == "text_completion"
+    [choice] = answer.choices
+    assert (choice.index, choice.text) == (0, text_of(expected(HELLO, 1, 8)))
+    assert (choice.finish_reason, choice.logprobs) == ("length", None)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 8)
+
+
+def test_several_prompts_give_their_choices_side_by_side(shared: Running) -> None:
+    bye = FakeTokenizer().encode("bye")
+    answer = ask(shared, ["hello", "bye"], n=2)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    texts = [choice.text for choice in answer.choices]
+    tokens = [expected(prompt, seed, 8) for prompt in (HELLO, bye) for seed in (1, 2)]
+    assert texts == [text_of(one) for one in tokens]
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (8, 32)
+
+
+def test_a_stream(shared: Running) -> None:
+    texts = {0: "", 1: ""}
+    finishes: dict[int, list[str | None]] = {0: [], 1: []}
+    options = {"include_usage": True}
+    *chunks, usage = ask(shared, ["hello", "olleh"], stream=True, stream_options=options)
+    for chunk in chunks:
+        assert chunk.object == "text_completion"
+        [choice] = chunk.choices
+        texts[choice.index] += choice.text
+        finishes[choice.index].append(choice.finish_reason)
+    assert list(texts.values()) == [text_of(expected(p, 1, 8)) for p in (HELLO, HELLO[::-1])]
+    assert all(reasons[-1] == "length" for reasons in finishes.values())
+    assert all(set(reasons[:-1]) == {None} for reasons in finishes.values())
+    assert (usage.choices, usage.usage.total_tokens) == ([], 26)
+
+
+def test_sixteen_tokens_by_default(shared: Running) -> None:
+    body = {"prompt": "hello", "ignore_eos": True}
+    answer = shared.post("/v1/completions", body).json()
+    assert answer["usage"]["completion_tokens"] == 16
+
+
+def test_best_of_may_equal_n(shared: Running) -> None:
+    body = {"prompt": "hello", "n": 2, "best_of": 2, "max_tokens": 1, "echo": False, "suffix": ""}
+    answer = shared.post("/v1/completions", body)
+    assert len(answer.json()["choices"]) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs(shared: Running, stream: bool) -> None:
+    answer = ask(shared, "hello", max_tokens=20, seed=SHOWING, logprobs=2, stream=stream)
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    parts = [choice.logprobs for choice in choices if choice.logprobs]
+    tokens = expected(HELLO, SHOWING, 20)
+    assert {0, 31} <= set(tokens), "the seed was chosen to show the end and half a character"
+    assert sum((part.token_logprobs for part in parts), []) == [-token / 8 for token in tokens]
+    assert all(top == {"<end>": 0, "a": -1 / 8} for part in parts for top in part.top_logprobs)
+    names = sum((part.tokens for part in parts), [])
+    offsets = sum((part.text_offset for part in parts), [])
+    text = "".join(choice.text for choice in choices)
+    assert (offsets[0], len(offsets)) == (0, 20)
+    for name, offset, token in zip(names, offsets, tokens, strict=True):
+        if token == 0:
+            assert name == "<end>"
+        elif token == 31:
+            assert name == "bytes:\\xc3"
+            assert text[offset] == "\ufffd"
+        else:
+            assert text[offset:].lstrip("\ufffd").startswith(name)

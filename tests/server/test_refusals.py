@@ -1,0 +1,303 @@
+"""What is refused, and how: OpenAI's error shape, the field by name, nothing ignored."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import openai
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+    from conftest import Running
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+COMPLETION = {"prompt": "hello", "max_tokens": 2}
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error, which must have OpenAI's four fields and no others."""
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert response.headers["content-type"] == "application/json"
+    return body["error"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("foo", 1),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("reasoning_effort", "low"),
+        ("store", True),
+        ("store", 0),
+        ("modalities", ["text", "audio"]),
+        ("guided_json", {}),
+        ("best_of", 2),
+    ],
+)
+def test_unknown_and_unsupported_fields_of_a_chat(shared: Running, field: str, value: Any) -> None:
+    response = shared.post("/v1/chat/completions", CHAT | {field: value})
+    error = error_of(response)
+    assert response.status_code == 400
+    assert (error["code"], error["param"]) == ("unsupported_parameter", field)
+    assert error["type"] == "invalid_request_error"
+    assert field in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("echo", True), ("suffix", "x"), ("best_of", 2), ("messages", [])]
+)
+def test_unknown_and_unsupported_fields_of_a_completion(
+    shared: Running, field: str, value: Any
+) -> None:
+    error = error_of(shared.post("/v1/completions", COMPLETION | {field: value}))
+    assert (error["code"], error["param"]) == ("unsupported_parameter", field)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"temperature": "hot"}, "temperature", "'hot'"),
+        ({"temperature": -1}, "temperature", "-1"),
+        ({"temperature": True}, "temperature", "True"),
+        ({"top_p": 0}, "top_p", "(0, 1]"),
+        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_tokens": 1.5}, "max_tokens", "1.5"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "0"),
+        ({"max_completion_tokens": 3}, "max_completion_tokens", "differ"),
+        ({"n": 0}, "n", "0"),
+        ({"n": 129}, "n", "128"),
+        ({"n": 100}, "n", "100"),
+        ({"seed": 2**64}, "seed", "64-bit"),
+        ({"stream": "yes"}, "stream", "'yes'"),
+        ({"stop": ["a", 1]}, "stop[1]", "1"),
+        ({"stop": 1}, "stop", "string or a list of strings"),
+        ({"stop": ""}, "stop", "non-empty"),
+        ({"stop": list("abcdefghijklmnopq")}, "stop", "at most 16"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias", "'-1'"),
+        ({"logit_bias": {"32": 1}}, "logit_bias", "32"),
+        ({"logit_bias": {"1": 101}}, "logit_bias", "101"),
+        ({"top_logprobs": 2}, "top_logprobs", "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "21"),
+        ({"logprobs": 1}, "logprobs", "1"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
+        ({"messages": "hello"}, "messages", "'hello'"),
+        ({"messages": []}, "messages", "[]"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "'robot'"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
+        ({"messages": [{"role": "user", "content": 1}]}, "messages[0].content", "1"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].type",
+            "'image_url'",
+        ),
+    ],
+)
+def test_wrong_values_of_a_chat(
+    shared: Running, fields: dict[str, Any], param: str, said: str
+) -> None:
+    response = shared.post("/v1/chat/completions", CHAT | fields)
+    error = error_of(response)
+    assert response.status_code == 400
+    assert error["param"] == param
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": [1, "a"]}, "prompt[1]"),
+        ({"prompt": [-1]}, "prompt[0]"),
+        ({"prompt": [32]}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": "hello" * 200}, "prompt"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+    ],
+)
+def test_wrong_values_of_a_completion(shared: Running, fields: dict[str, Any], param: str) -> None:
+    response = shared.post("/v1/completions", COMPLETION | fields)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+def test_a_missing_field(shared: Running) -> None:
+    error = error_of(shared.post("/v1/completions", {}))
+    assert (error["param"], error["message"]) == ("prompt", "missing required parameter: prompt")
+
+
+def test_another_model(shared: Running) -> None:
+    response = shared.post("/v1/chat/completions", CHAT | {"model": "gpt-4"})
+    assert response.status_code == 404
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert "'fake'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[" * 10_000, "not valid JSON"),
+        (b"[]", "must be a JSON object"),
+        (b'"\\ud800"', "not valid JSON"),
+        (b'{"prompt": "a", "temperature": NaN}', "finite"),
+        (b'{"prompt": "a", "temperature": 1e999}', "finite"),
+        (b'{"prompt": "a", "max_tokens": 1' + b"0" * 5000 + b"}", "not valid JSON"),
+    ],
+)
+def test_bodies_that_are_no_requests(shared: Running, body: bytes, said: str) -> None:
+    headers = {"content-type": "application/json; charset=utf-8"}
+    response = shared.post("/v1/completions", content=body, headers=headers)
+    assert response.status_code == 400
+    assert said in error_of(response)["message"]
+
+
+def test_a_body_that_is_not_declared_as_json(shared: Running) -> None:
+    response = shared.post("/v1/completions", data={"prompt": "hello"})
+    assert response.status_code == 415
+    assert "application/json" in error_of(response)["message"]
+
+
+def test_a_body_that_is_too_large_is_refused_in_words(serve: Callable[..., Running]) -> None:
+    server = serve(max_body=2000)
+    response = server.post("/v1/completions", {"prompt": "a" * 3000})
+    assert response.status_code == 413
+    assert error_of(response)["code"] == "body_too_large"
+    assert server.post("/v1/completions", COMPLETION).status_code == 200
+
+
+def test_a_body_without_end_is_cut_off(serve: Callable[..., Running]) -> None:
+    server = serve(max_body=2000)
+    with socket.create_connection(server.address) as client:
+        client.settimeout(20)
+        head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        client.sendall(f"{head}content-length: {10**12}\r\n\r\n".encode() + b" " * 10_000)
+        answer = b""
+        while part := client.recv(4096):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nothing", 404, "not_found"),
+        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models/fake", 405, "method_not_allowed"),
+    ],
+)
+def test_routes_that_are_not_there(
+    shared: Running, method: str, path: str, status: int, code: str
+) -> None:
+    import httpx
+
+    response = httpx.request(method, shared.url + path)
+    assert response.status_code == status
+    assert error_of(response)["code"] == code
+    assert ("allow" in response.headers) == (status == 405)
+
+
+def test_the_official_client_understands_refusals(shared: Running) -> None:
+    client = shared.openai
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model="fake", **CHAT, extra_body={"foo": 1})
+    assert (refused.value.param, refused.value.code) == ("foo", "unsupported_parameter")
+    assert refused.value.type == "invalid_request_error"
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="other", **CHAT)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="fake", prompt="hello" * 200)
+    assert refused.value.code == "context_length_exceeded"
+
+
+def test_overload_is_said_before_the_stream_begins(serve: Callable[..., Running]) -> None:
+    server = serve(slots=1, queue=1)
+    server.executor.gate.clear()
+    forever = {"prompt": "hello", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 2}
+    with server.openai.completions.with_streaming_response.create(
+        model="fake", prompt="hello", n=2, stream=True
+    ):
+        response = server.post("/v1/completions", forever)
+        assert response.status_code == 429
+        error = error_of(response)
+        assert (error["code"], error["type"]) == ("queue_full", "overloaded_error")
+        assert int(response.headers["retry-after"]) >= 1
+        with pytest.raises(openai.RateLimitError):
+            server.openai.completions.create(model="fake", prompt="hello")
+        server.executor.gate.set()
+    server.until(server.idle)
+    assert server.post("/v1/completions", COMPLETION).status_code == 200
+
+
+def test_a_closed_engine_is_unavailable(serve: Callable[..., Running]) -> None:
+    server = serve()
+    server.engine.close()
+    for stream in (False, True):
+        response = server.post("/v1/completions", COMPLETION | {"stream": stream})
+        assert response.status_code == 503
+        assert error_of(response)["code"] == "engine_closed"
+        assert "retry-after" in response.headers
+    assert server.get("/health").status_code == 503
+
+
+def test_a_failed_step_fails_the_answer_or_the_stream(serve: Callable[..., Running]) -> None:
+    server = serve()
+
+    def fail(step: int) -> None:
+        if step in (0, 4):
+            raise RuntimeError("boom")
+
+    server.executor.before_step = fail
+    response = server.post("/v1/completions", COMPLETION)
+    assert response.status_code == 500
+    assert error_of(response)["code"] == "engine_failed"
+    body = {"prompt": "hello", "max_tokens": 9, "ignore_eos": True, "n": 2, "stream": True}
+    events = server.post("/v1/completions", body).text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    error = json.loads(events[-3].removeprefix("data: "))
+    assert error["error"]["code"] == "engine_failed"
+    assert sum('"error"' in event for event in events) == 1
+    server.until(server.idle)
+
+
+def test_the_official_client_raises_errors_of_a_stream(serve: Callable[..., Running]) -> None:
+    server = serve()
+
+    def fail(step: int) -> None:
+        if step == 3:
+            raise RuntimeError("boom")
+
+    server.executor.before_step = fail
+    stream = server.openai.completions.create(
+        model="fake", prompt="hello", stream=True, extra_body={"ignore_eos": True}
+    )
+    with pytest.raises(openai.APIError, match="boom"):
+        for _ in stream:
+            pass
+
+
+def test_a_bug_is_an_answer_too(serve: Callable[..., Running], monkeypatch: Any) -> None:
+    server = serve()
+    monkeypatch.setattr(server.engine, "snapshot", lambda: 1 / 0)
+    response = server.get("/slots")
+    assert response.status_code == 500
+    error = error_of(response)
+    assert (error["code"], error["type"]) == ("internal_error", "server_error")
+    assert "division" not in error["message"]
