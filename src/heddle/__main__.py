@@ -1,0 +1,5 @@
+"""`python -m heddle` is `heddle`."""
+
+from heddle.cli import main
+
+main()

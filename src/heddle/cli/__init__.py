@@ -1,0 +1,100 @@
+"""The `heddle` command: what is typed, what is printed, and the exit code. One module a command.
+
+Commands import the engine inside their functions, so that `heddle --help` does not load it.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.bench import bench
+from heddle.cli.chat import chat
+from heddle.cli.inspect import inspect
+from heddle.cli.pull import pull
+from heddle.cli.serve import serve
+from heddle.config import debug_wanted
+from heddle.errors import HeddleError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT, as shells report it."""
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+"""The parent of all errors about how a command was typed, for which typer exports no name."""
+
+app = typer.Typer(
+    name="heddle",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"heddle {version('heddle')}")
+        except PackageNotFoundError:
+            print("heddle (not installed, run from its source)")
+        raise typer.Exit
+
+
+@app.callback()
+def heddle(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks of errors (HEDDLE_DEBUG).")
+    ] = False,
+) -> None:
+    """LLM inference: one forward pass per step carries every conversation."""
+
+
+for command in (serve, chat, bench, pull, inspect):
+    app.command()(command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code. Errors become one line on stderr."""
+    debug = debug_wanted() or "--debug" in arguments
+    try:
+        return app(list(arguments), standalone_mode=False) or 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except HeddleError as error:
+        return _fail(error.message, 2, debug)
+    except USAGE_ERROR as error:
+        return _fail(error.format_message(), 2, debug)  # type: ignore[attr-defined]
+    except BrokenPipeError:
+        # The reader of our output left, as in `heddle bench | head`; there is no one to tell.
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        hint = "" if debug else " (set HEDDLE_DEBUG=1 for the traceback)"
+        return _fail(f"{type(error).__name__}: {error}{hint}", 1, debug)
+
+
+def _fail(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print("heddle:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def main() -> NoReturn:
+    """Entry point of the `heddle` command."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""`heddle chat`: a conversation in the terminal."""
+
+import queue
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.loading import load
+from heddle.cli.options import Model, with_settings
+from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.errors import ConfigError, ContextLengthError, HeddleError
+from heddle.types import Delta, SamplingParams
+
+if TYPE_CHECKING:
+    from heddle.engine import Engine
+
+_HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
+
+_CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
+"""Characters that would let a model steer the terminal, for `str.translate` to drop."""
+
+
+@with_settings
+def chat(
+    model: Model = DEFAULT_MODEL,
+    *,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.7,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of an answer.", show_default="what fits")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeats a conversation.")] = None,
+    engine: EngineConfig,
+) -> None:
+    """Talk with a model in the terminal."""
+    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
+    with load(model, engine) as loaded:
+        conversation = Conversation(loaded, params, system)
+        if sys.stdin.isatty():
+            print(f"{loaded.model.info.id}: {_HELP}")
+        while (line := _read_line()) is not None:
+            match line.strip():
+                case "":
+                    pass
+                case "/exit":
+                    break
+                case "/reset":
+                    conversation.reset()
+                case command if command.startswith("/"):
+                    print(f"{command} is no command. {_HELP}", file=sys.stderr)
+                case text:
+                    _print_answer(conversation, text)
+
+
+class Conversation:
+    """The messages so far, and the next answer."""
+
+    def __init__(self, engine: "Engine", params: SamplingParams, system: str | None) -> None:
+        """
+        Raises:
+            ConfigError: the model has no chat template.
+        """
+        if engine.model.template is None:
+            raise ConfigError(f"{engine.model.info.id} has no chat template, so it cannot chat")
+        self._engine = engine
+        self._template = engine.model.template
+        self._params = params
+        self._opening = [] if system is None else [{"role": "system", "content": system}]
+        self.messages = list(self._opening)
+
+    def reset(self) -> None:
+        """Forget everything but the system message."""
+        self.messages = list(self._opening)
+
+    def answer(self, text: str) -> Iterator[str]:
+        """Pieces of the answer to `text`. What was given out by the time the iterator is closed
+        becomes part of the conversation; a refused text does not.
+
+        Raises:
+            HeddleError: the engine refused the text or failed.
+        """
+        messages = [*self.messages, {"role": "user", "content": text}]
+        prompt = self._engine.model.tokenizer.encode_chat(self._template.render(messages))
+        deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
+        [ticket] = self._engine.submit_many([(prompt, self._params, deltas.put)])
+        pieces: list[str] = []
+        self.messages = messages
+        try:
+            while True:
+                delta = deltas.get()
+                if delta.error is not None:
+                    raise delta.error
+                pieces.append(delta.text)
+                yield delta.text
+                if delta.finish is not None:
+                    break
+        finally:
+            ticket.cancel()
+            self.messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
+
+
+def _read_line() -> str | None:
+    """A line from the user; None at the end of input. Ctrl-C gives an empty line."""
+    try:
+        return input("\n> " if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        print(f"\n{_HELP}")
+        return ""
+
+
+def _print_answer(conversation: Conversation, text: str) -> None:
+    pieces = conversation.answer(text)
+    try:
+        for piece in pieces:
+            print(piece.translate(_CONTROLS), end="", flush=True)
+        print()
+    except KeyboardInterrupt:
+        print(" [stopped]")
+    except ContextLengthError as error:
+        print(f"{error.message}. /reset starts over.", file=sys.stderr)
+    except HeddleError as error:
+        print(error.message, file=sys.stderr)
+    finally:
+        pieces.close()  # type: ignore[attr-defined]

@@ -1,0 +1,27 @@
+"""`heddle inspect`: what a model file holds and what running it takes."""
+
+from typing import Annotated
+
+import typer
+
+from heddle.cli.options import Model
+from heddle.config import DEFAULT_MODEL, cache_home
+
+
+def inspect(
+    model: Model = DEFAULT_MODEL,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")] = False,
+) -> None:
+    """Show a model's metadata, tensors and memory, without loading it."""
+    from heddle.weights.inspect import describe, render
+    from heddle.weights.progress import on_console
+    from heddle.weights.sources import resolve
+
+    description = describe(resolve(model, cache_home(), on_console()))
+    if as_json:
+        print(description.to_json())
+        return
+    from rich.console import Console
+
+    render(description, Console())

