@@ -298,6 +298,24 @@ def test_a_close_without_drain_cuts_a_draining_one_short(start, executor: FakeEx
     cutting.join()
 
 
+def test_a_close_with_drain_does_not_prolong_one_without(start, executor: FakeExecutor) -> None:
+    engine = start()
+    executor.gate.clear()
+    collector = Collector()
+
+    def sink(delta: Delta) -> None:
+        collector(delta)
+        if delta.finish is None:
+            engine.close()
+            engine.close(drain=True)
+
+    engine.submit("hello", params(ignore_eos=True), sink)
+    executor.gate.set()
+    with pytest.raises(EngineClosedError):
+        collector.wait()
+    assert executor.steps == 1
+
+
 def test_an_idle_engine_closes(executor: FakeExecutor) -> None:
     with Engine(fake_model(executor), EngineConfig()) as engine:
         assert not engine.closed

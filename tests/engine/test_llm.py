@@ -8,7 +8,7 @@ import pytest
 
 from fake_executor import FakeExecutor
 from fake_model import fake_model
-from heddle import LLM, Engine, EngineConfig, InvalidRequestError, SamplingParams
+from heddle import LLM, Engine, EngineConfig, FinishReason, InvalidRequestError, SamplingParams
 
 
 def llm(executor: FakeExecutor | None = None, template: bool = True, **settings: Any) -> LLM:
@@ -44,15 +44,16 @@ def test_one_text_is_a_batch_of_one() -> None:
         assert model.generate("abc", params()) == model.generate(["abc"], params())
 
 
-def test_a_refused_prompt_cancels_the_others() -> None:
+def test_a_refused_prompt_cancels_the_others_and_takes_no_place() -> None:
     executor = FakeExecutor()
     with llm(executor, slots=1, queue=1) as model:
         executor.gate.clear()
         with pytest.raises(InvalidRequestError):
             model.generate(["abc", [99]], params(ignore_eos=True))
         executor.gate.set()
-        assert len(model.generate(["abc"] * 3, params(max_tokens=2))) == 3  # no place was lost
-        assert model.engine.snapshot().running == 0
+        model.generate(["abc"], params(max_tokens=2))
+        assert model.engine.snapshot().finished[FinishReason.CANCELLED] == 1
+        assert [model._places.acquire(blocking=False) for _ in range(3)] == [True, True, False]
 
 
 def test_chat_renders_the_template() -> None:

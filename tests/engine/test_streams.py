@@ -108,7 +108,8 @@ def test_cancelling_the_reading_task_cancels_the_request(start, executor: FakeEx
     executor.gate.clear()
 
     async def main() -> None:
-        task = asyncio.create_task(read(engine.astream("hello", params())))
+        stream = engine.astream("hello", params())
+        task = asyncio.create_task(read(stream))
         await asyncio.to_thread(executor.entered.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
