@@ -1,0 +1,73 @@
+"""What a result was measured on, and what else that machine was doing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FLAGS = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "amx_int8")
+
+
+def describe(packages: tuple[str, ...]) -> dict[str, Any]:
+    """CPU model, usable cores, instruction sets that matter, and versions of `packages`."""
+    fields = {}
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        first = cpuinfo.read_text().split("\n\n", 1)[0]
+        fields = {k.strip(): v.strip() for k, _, v in (x.partition(":") for x in first.split("\n"))}
+    flags = fields.get("flags", "").split()
+    return {
+        "cpu": fields.get("model name", platform.processor() or platform.machine()),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "flags": [flag for flag in _FLAGS if flag in flags],
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in packages},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+class OtherWork:
+    """Watches the CPU time of processes that take no part in a measurement (Linux only)."""
+
+    def __init__(self, taking_part: Iterable[int]) -> None:
+        """`taking_part` are process ids; this process takes part as well."""
+        self._processes = [Path(f"/proc/{pid}/stat") for pid in taking_part]
+        self._start = time.perf_counter(), self._seconds()
+
+    def share(self) -> float:
+        """The part of the machine that others took since construction: 0 to 1; NaN if unknown."""
+        wall = time.perf_counter() - self._start[0]
+        others = self._seconds() - self._start[1]
+        return max(0.0, others / (wall * (os.cpu_count() or 1)))
+
+    def _seconds(self) -> float:
+        stat = Path("/proc/stat")
+        if not stat.exists():
+            return float("nan")
+        user, nice, system, _idle, _iowait, irq, softirq = _ticks(stat.read_text().split()[1:8])
+        ours = sum(
+            sum(_ticks(path.read_text().rpartition(")")[2].split()[11:13]))  # utime and stime
+            for path in self._processes
+        )
+        return user + nice + system + irq + softirq - ours - time.process_time()
+
+
+def _ticks(fields: list[str]) -> list[float]:
+    """Seconds from the kernel's clock ticks."""
+    return [int(field) / os.sysconf("SC_CLK_TCK") for field in fields]

@@ -1,0 +1,135 @@
+"""Measure how far llama.cpp's next-token distributions are from the float32 reference.
+
+Writes `tests/models/data/kl.json`, against which `tests/models/test_kl.py` holds Heddle's executor:
+
+    pip install '.[bench]' && python scripts/make_kl_reference.py MODEL.gguf
+
+llama.cpp runs as its HTTP server, from the xllamacpp wheel, with its defaults: KV cache in f16 and
+flash attention where it wants. After each prefix of the text it is asked for the logprobs of the
+whole vocabulary, in two ways: the prefix grown by one token at a time over the server's prompt
+cache, which takes some minutes, and, at every 16th position, the prefix computed anew in one batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import xllamacpp
+
+from heddle.runner.reference import ReferenceModel
+from heddle.weights.gguf import GGUFFile
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "models")]
+from divergence import divergences  # noqa: E402
+
+from servers import HOST, llamacpp  # noqa: E402
+
+DATA = ROOT / "tests" / "models" / "data"
+POSITIONS = 512
+SOME = slice(15, None, 16)
+
+
+class Peer:
+    """llama.cpp's server as a source of next-token distributions."""
+
+    def __init__(self, port: int, vocabulary: int) -> None:
+        self._client = httpx.Client(base_url=f"http://{HOST}:{port}", timeout=120)
+        self._vocabulary = vocabulary
+
+    def tokenize(self, text: str) -> list[int]:
+        return self._post("/tokenize", content=text, add_special=False)["tokens"]
+
+    def logprobs(self, prompt: list[int], cached: bool) -> np.ndarray:
+        """Logprobs (vocabulary,) of the token after `prompt`."""
+        answer = self._post(
+            "/completion",
+            prompt=prompt,
+            n_predict=1,
+            n_probs=self._vocabulary,
+            temperature=0,
+            id_slot=0,
+            cache_prompt=cached,
+        )
+        expected = len(prompt) - 1 if cached else 0
+        if answer["timings"]["cache_n"] != expected:
+            raise SystemExit(f"{answer['timings']['cache_n']} tokens cached, not {expected}")
+        result = np.full(self._vocabulary, np.nan)
+        for entry in answer["completion_probabilities"][0]["top_logprobs"]:
+            result[entry["id"]] = entry["logprob"]
+        if not (np.exp(result).sum() > 0.999 and result.min() > -1000):
+            raise SystemExit("a logprob is missing or underflowed")
+        return result
+
+    def _post(self, path: str, **body: Any) -> dict[str, Any]:
+        answer = self._client.post(path, json=body).raise_for_status().json()
+        assert isinstance(answer, dict)
+        return answer
+
+
+def summary(reference: np.ndarray, logprobs: np.ndarray) -> dict[str, Any]:
+    """Statistics of KL(reference || logprobs) over positions, in nats."""
+    kl = divergences(reference, logprobs)
+    return {
+        "positions": len(kl),
+        "kl_mean": kl.mean(),
+        "kl_median": np.median(kl),
+        "kl_p99": np.quantile(kl, 0.99),
+        "kl_max": kl.max(),
+        "same_top_token": (reference.argmax(-1) == logprobs.argmax(-1)).mean(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path, help="a .gguf file")
+    path: Path = parser.parse_args().model
+
+    text = (DATA / "text.txt").read_bytes()
+    with GGUFFile.open(path) as file:
+        model = ReferenceModel(file)
+    with llamacpp(path, threads=2, slots=1) as server:
+        peer = Peer(server.port, model.vocabulary)
+        tokens = peer.tokenize(text.decode())[:POSITIONS]
+        if len(tokens) < POSITIONS:
+            raise SystemExit(f"the text has {len(tokens)} tokens, {POSITIONS} are needed")
+        lengths = range(1, POSITIONS + 1)
+        grown = np.stack([peer.logprobs(tokens[:n], cached=True) for n in lengths])
+        anew = np.stack([peer.logprobs(tokens[:n], cached=False) for n in lengths[SOME]])
+    reference = model.logits(tokens)
+    result = {
+        "command": f"python scripts/make_kl_reference.py {path.name}",
+        "model": {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+        "text": {"file": "text.txt", "sha256": hashlib.sha256(text).hexdigest()},
+        "positions": POSITIONS,
+        "llama_cpp": {
+            "package": f"xllamacpp {metadata.version('xllamacpp')}",
+            "system": xllamacpp.get_system_info().strip(),
+            "kv": "f16",
+            "flash_attention": "auto",
+            "token_by_token": summary(reference, grown),
+            "one_batch": summary(reference[SOME], anew),
+            "token_by_token_at_the_positions_of_one_batch": summary(reference[SOME], grown[SOME]),
+        },
+        "tokens": tokens,
+    }
+    (DATA / "kl.json").write_text(_dump(result))
+    print(json.dumps(result["llama_cpp"], indent=2))
+
+
+def _dump(result: dict[str, Any]) -> str:
+    """Indented JSON with the token ids on one line."""
+    tokens = json.dumps(result["tokens"])
+    return json.dumps(result | {"tokens": "@"}, indent=2).replace('"@"', tokens) + "\n"
+
+
+if __name__ == "__main__":
+    main()
