@@ -38,16 +38,9 @@ const Kernels& level(const std::string& name) {
 
 std::vector<float> vector_of(Floats array) { return {array.data(), array.data() + array.size()}; }
 
-FileType file_type(int number) {
-    if (!has_kernel(number)) {
-        throw std::invalid_argument("tensor type " + std::to_string(number) + " has no kernel");
-    }
-    return static_cast<FileType>(number);
-}
-
-void check_size(const Bytes& raw, FileType type, int rows, int columns) {
+void check_size(const Bytes& raw, Format format, int rows, int columns) {
     if (rows < 1 || columns < 1 ||
-        static_cast<int64_t>(raw.size()) != rows * row_bytes(type, columns)) {
+        static_cast<int64_t>(raw.size()) != rows * row_bytes(format, columns)) {
         throw std::invalid_argument("tensor data does not have the size of its shape");
     }
 }
@@ -69,9 +62,10 @@ struct Packed {
            std::vector<float> bias)
         : matrix(arena, runtime.pool, runtime.kernels, checked(type, raw, rows, columns),
                  raw.data(), rows, columns, std::move(bias)) {}
-    static FileType checked(int type, const Bytes& raw, int rows, int columns) {
-        check_size(raw, file_type(type), rows, columns);
-        return static_cast<FileType>(type);
+    static Format checked(int type, const Bytes& raw, int rows, int columns) {
+        const Format format = format_of(type);
+        check_size(raw, format, rows, columns);
+        return format;
     }
     Matrix matrix;
 };
@@ -212,8 +206,9 @@ void bind_program(nb::module_& m) {
         .def(
             "embed",
             [](Program& p, int type, Bytes raw, int rows, int out) {
-                check_size(raw, file_type(type), rows, p.width(out));
-                p.embed(static_cast<FileType>(type), raw.data(), rows, out);
+                const Format format = format_of(type);
+                check_size(raw, format, rows, p.width(out));
+                p.embed(format, raw.data(), rows, out);
             },
             nb::arg("type"), nb::arg("raw"), nb::arg("rows"), nb::arg("out"),
             nb::keep_alive<1, 3>(), "Looks rows up in the file's own bytes, kept alive.")

@@ -51,12 +51,30 @@ void matmul_format(const MatmulArgs& a) {
 
 void matmul(const MatmulArgs& a) {
     switch (a.w->format) {
-        case Format::kQ4Min:
-            return matmul_format<Format::kQ4Min>(a);
-        case Format::kQ4Offset:
-            return matmul_format<Format::kQ4Offset>(a);
-        case Format::kQ8Offset:
-            return matmul_format<Format::kQ8Offset>(a);
+        case Format::kQ4_0:
+            return matmul_format<Format::kQ4_0>(a);
+        case Format::kQ4_1:
+            return matmul_format<Format::kQ4_1>(a);
+        case Format::kQ5_0:
+            return matmul_format<Format::kQ5_0>(a);
+        case Format::kQ5_1:
+            return matmul_format<Format::kQ5_1>(a);
+        case Format::kQ8_0:
+            return matmul_format<Format::kQ8_0>(a);
+        case Format::kIQ4_NL:
+            return matmul_format<Format::kIQ4_NL>(a);
+        case Format::kQ2_K:
+            return matmul_format<Format::kQ2_K>(a);
+        case Format::kQ3_K:
+            return matmul_format<Format::kQ3_K>(a);
+        case Format::kQ4_K:
+            return matmul_format<Format::kQ4_K>(a);
+        case Format::kQ5_K:
+            return matmul_format<Format::kQ5_K>(a);
+        case Format::kQ6_K:
+            return matmul_format<Format::kQ6_K>(a);
+        case Format::kIQ4_XS:
+            return matmul_format<Format::kIQ4_XS>(a);
         case Format::kF16:
             return matmul_format<Format::kF16>(a);
         case Format::kBF16:
@@ -66,19 +84,22 @@ void matmul(const MatmulArgs& a) {
     }
 }
 
-void quantise(const float* x, int n, int8_t* q, float* d, float* s, int32_t* sum) {
+void quantise(const float* x, int n, int8_t* q, BlockScale* scales) {
     for (int b = 0; b < n / kBlock; ++b) {
         const V16 low = load(x + b * kBlock), high = load(x + b * kBlock + 16);
         const float peak = reduce_max(max(abs(low), abs(high)));
-        const float scale = peak / 127.0f;
         const V16 inverse = splat(peak > 0.0f ? 127.0f / peak : 0.0f);
         int8_t* codes = q + b * kBlock;
         store_int8(codes, low * inverse);
         store_int8(codes + 16, high * inverse);
-        const int32_t total = sum_of_32(codes);
-        d[b] = scale;
-        s[b] = scale * static_cast<float>(total);
-        sum[b] = total;
+        BlockScale& scale = scales[b];
+        scale.d = peak / 127.0f;
+        for (int half = 0; half < 2; ++half) {
+            scale.half_sum[half] = sum_of_16(codes + half * 16);
+            scale.half_s[half] = scale.d * static_cast<float>(scale.half_sum[half]);
+        }
+        scale.sum = scale.half_sum[0] + scale.half_sum[1];
+        scale.s = scale.d * static_cast<float>(scale.sum);
     }
 }
 

@@ -6,27 +6,14 @@
 
 #include <cstdint>
 
+#include "formats.h"
+
 namespace heddle {
 
-constexpr int kBlock = 32;       // values per quantisation block
 constexpr int kPageTokens = 32;  // tokens per KV page
 
-// Storage of a packed matrix. A panel holds `panel_rows` rows for the whole width; within it, per
-// block of 32 columns: the rows' scales (f16), the rows' minima (f16, kQ4Min only), then the codes.
-enum class Format : int {
-    kQ4Min = 0,     // 4-bit code q in [0, 15]: d * q + m            (Q4_1)
-    kQ4Offset = 1,  // 4-bit code q in [0, 15]: d * (q - 8)          (Q4_0)
-    kQ8Offset = 2,  // 8-bit code q in [0, 255]: d * (q - 128)       (Q8_0)
-    kF16 = 3,       // columns one after the other, panel_rows values each
-    kBF16 = 4,
-    kF32 = 5,
-};
-
-constexpr bool is_quantised(Format f) {
-    return f == Format::kQ4Min || f == Format::kQ4Offset || f == Format::kQ8Offset;
-}
-
-// A matrix (rows, columns) in panels. Rows past the end are packed as zeros.
+// A matrix (rows, columns) in panels; see formats.h. Rows past the end are packed as zeros. Float
+// formats hold columns one after the other, panel_rows values each.
 struct PackedMatrix {
     Format format;
     int rows;
@@ -36,13 +23,21 @@ struct PackedMatrix {
     const float* bias;      // (rows,) or null
 };
 
-// Activations (tokens, columns) in int8: x is about q * d. Per block of 32: scale d, the integer
-// sum of its q, and s = d * sum.
+// What a matmul needs to know of 32 activations beside their int8 codes q: x is about q * d. Sums
+// are over q, of the whole block and of its halves; offsets and minima of weights meet them.
+struct BlockScale {
+    float d;
+    float s;          // d * sum
+    float half_s[2];  // d * half_sum
+    int32_t sum;
+    int32_t half_sum[2];
+    int32_t unused;
+};
+
+// Activations (tokens, columns) in int8, with a BlockScale for each 32 of them.
 struct QuantisedRows {
-    int8_t* q;     // (tokens, columns)
-    float* d;      // (tokens, columns / 32)
-    float* s;      // (tokens, columns / 32)
-    int32_t* sum;  // (tokens, columns / 32)
+    int8_t* q;           // (tokens, columns)
+    BlockScale* scales;  // (tokens, columns / 32)
     int64_t columns;
 };
 
@@ -85,8 +80,8 @@ struct Kernels {
     const char* name;
     int panel_rows;
     void (*matmul)(const MatmulArgs&);
-    // x (n) to block-quantised q, d, s, sum; n is a multiple of 32.
-    void (*quantise)(const float* x, int n, int8_t* q, float* d, float* s, int32_t* sum);
+    // x (n,) to int8 and a scale per block; n is a multiple of 32.
+    void (*quantise)(const float* x, int n, int8_t* q, BlockScale* scales);
     // out = x / sqrt(mean(x**2) + eps) * w
     void (*norm)(const float* x, const float* w, int n, float eps, float* out);
     // out = silu(gate) * up

@@ -1,9 +1,9 @@
 // Matmul tiles for AVX2 with FMA and F16C: 8 rows per panel, one row per 32-bit lane.
 //
-// vpmaddubsw multiplies unsigned codes with signed activations and adds pairs in int16. Codes are
-// taken four bits at a time, so a whole block of 32 sums in int16 without overflow (8 groups of
-// two products of at most 15 * 127 each: 30,480) and is widened once. Eight-bit codes are two
-// four-bit planes. Floor of a 4-bit block and token: 8 multiplies, 8 adds, 1 widening, 4 floats.
+// vpmaddubsw multiplies unsigned codes with signed activations and adds pairs in int16. Products
+// stay in int16 for as many groups as cannot overflow (all eight of a block for codes of at most
+// four bits: 8 * 2 * 15 * 127 = 30,480) and are widened then. Codes of eight bits are two planes of
+// four. Floor of a 4-bit block and token: 8 multiplies, 8 adds, 1 widening, 3 or 4 floats.
 #pragma once
 
 #include "kernels.h"
@@ -30,102 +30,198 @@ inline __m256i load_codes(const uint8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
 
+inline __m256 bytes_to_float(const uint8_t* p, bool is_signed) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm256_cvtepi32_ps(is_signed ? _mm256_cvtepi8_epi32(bytes)
+                                        : _mm256_cvtepu8_epi32(bytes));
+}
+
+// What a super-block shares, per row; of a part of a block, the scale and the negated minimum.
+struct Scales {
+    __m256 scale, minimum;
+};
+
+template <Format F>
+inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) {
+    constexpr Layout L = layout_of(F);
+    const __m256 none = _mm256_setzero_ps();
+    if constexpr (L.scale == Scale::kHalf) {
+        return {halves_to_float(scales), L.minimum ? halves_to_float(scales + 16) : none};
+    } else if constexpr (L.scale == Scale::kNibbles) {
+        const __m256i both = _mm256_cvtepu8_epi32(
+            _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + part * kPanelRows)));
+        const __m256i low = _mm256_and_si256(both, _mm256_set1_epi32(15));
+        return {_mm256_mul_ps(shared.scale, _mm256_cvtepi32_ps(low)),
+                _mm256_mul_ps(shared.minimum, _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 4)))};
+    } else {
+        const uint8_t* at = scales + part * kPanelRows;
+        const uint8_t* minima = at + L.parts * kPanelRows;
+        return {_mm256_mul_ps(shared.scale, bytes_to_float(at, L.signed_scale)),
+                L.minimum ? _mm256_mul_ps(shared.minimum, bytes_to_float(minima, false)) : none};
+    }
+}
+
+// Moves bits [from, from + width) of every byte to `to` and keeps only them.
+template <int From, int Width, int To>
+inline __m256i move_bits(__m256i v) {
+    __m256i moved = v;
+    if constexpr (From > To) moved = _mm256_srli_epi16(v, From - To);
+    if constexpr (From < To) moved = _mm256_slli_epi16(v, To - From);
+    return _mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(((1 << Width) - 1) << To)));
+}
+
+// The stored codes of group G: four columns of eight rows.
+template <Format F, int G>
+inline __m256i group_codes(const uint8_t* codes) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kLow = 8 / L.low_bits;  // groups in a byte of the low plane
+    const __m256i low = load_codes(codes + G / kLow * 32);
+    if constexpr (L.low_bits == 8) return low;
+    __m256i code = move_bits<G % kLow * L.low_bits, L.low_bits, 0>(low);
+    if constexpr (L.high_bits > 0) {
+        constexpr int kHigh = 8 / L.high_bits;
+        const __m256i high = load_codes(codes + L.low() * kPanelRows + G / kHigh * 32);
+        code = _mm256_or_si256(code,
+                               move_bits<G % kHigh * L.high_bits, L.high_bits, L.low_bits>(high));
+    }
+    return code;
+}
+
+inline __m256i look_up(__m256i code, int shift) {
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table)));
+    const __m256i value = _mm256_shuffle_epi8(table, code);
+    const __m256i moved = shift ? _mm256_srli_epi16(value, 4) : value;
+    return _mm256_and_si256(moved, _mm256_set1_epi8(15));
+}
+
+// Groups whose products fit int16 together; 0 for codes that are multiplied as two planes.
+constexpr int groups_in_int16(const Layout& layout) {
+    if (layout.table || layout.bits() == 8) return 0;
+    return layout.bits() <= 4 ? 8 : layout.bits() == 5 ? 4 : 2;
+}
+
+inline __m256i widen(__m256i products, int16_t factor) {
+    return _mm256_madd_epi16(products, _mm256_set1_epi16(factor));
+}
+
+// Groups [G, End) in one go: int16 sums, then added to dot in int32.
+template <Format F, int T, int G, int End>
+inline void multiply_run(const uint8_t* codes, const int8_t* x, int64_t columns,
+                         __m256i (&products)[T]) {
+    if constexpr (G < End) {
+        const __m256i code = group_codes<F, G>(codes);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            const __m256i product =
+                _mm256_maddubs_epi16(code, four_columns(x + t * columns + G * 4));
+            products[t] = _mm256_add_epi16(products[t], product);
+        }
+        multiply_run<F, T, G + 1, End>(codes, x, columns, products);
+    }
+}
+
+template <Format F, int T, int G, int End>
+inline void multiply_planes(const uint8_t* codes, const int8_t* x, int64_t columns,
+                            __m256i (&low)[T], __m256i (&high)[T]) {
+    if constexpr (G < End) {
+        const __m256i code = group_codes<F, G>(codes);
+        constexpr bool kTable = layout_of(F).table;
+        const __m256i first = kTable ? look_up(code, 0) : move_bits<0, 4, 0>(code);
+        const __m256i second = kTable ? look_up(code, 4) : move_bits<4, 4, 0>(code);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            const __m256i four = four_columns(x + t * columns + G * 4);
+            low[t] = _mm256_add_epi16(low[t], _mm256_maddubs_epi16(first, four));
+            high[t] = _mm256_add_epi16(high[t], _mm256_maddubs_epi16(second, four));
+        }
+        multiply_planes<F, T, G + 1, End>(codes, x, columns, low, high);
+    }
+}
+
 template <int T>
 inline void zero(__m256i (&v)[T]) {
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) v[t] = _mm256_setzero_si256();
 }
 
-inline __m256i multiply_add(__m256i acc, __m256i codes, const int8_t* x) {
-    return _mm256_add_epi16(acc, _mm256_maddubs_epi16(codes, four_columns(x)));
-}
-
-// Exact dot products of one block of four-bit codes: 8 rows, T tokens.
-template <int T>
-inline void block_dot4(const uint8_t* codes, const int8_t* x, int64_t stride, __m256i (&dot)[T]) {
-    const __m256i low = _mm256_set1_epi8(0x0F);
-    zero(dot);
-#pragma GCC unroll 4
-    for (int p = 0; p < 4; ++p) {
-        const __m256i both = load_codes(codes + p * 32);
-        const __m256i first = _mm256_and_si256(both, low);
-        const __m256i second = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+// Exact dot products of groups [G, End).
+template <Format F, int T, int G, int End>
+inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t columns,
+                            __m256i (&dot)[T]) {
+    constexpr int kRun = groups_in_int16(layout_of(F));
+    __m256i products[T];
+    zero(products);
+    if constexpr (kRun == 0) {
+        __m256i high[T];
+        zero(high);
+        multiply_planes<F, T, G, End>(codes, x, columns, products, high);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
-            dot[t] = multiply_add(dot[t], first, x + t * stride + p * 8);
-            dot[t] = multiply_add(dot[t], second, x + t * stride + p * 8 + 4);
+            dot[t] = _mm256_add_epi32(widen(products[t], 1), widen(high[t], 16));
         }
-    }
-    const __m256i ones = _mm256_set1_epi16(1);
+    } else {
+        constexpr int kStop = G + kRun < End ? G + kRun : End;
+        multiply_run<F, T, G, kStop>(codes, x, columns, products);
 #pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) dot[t] = _mm256_madd_epi16(dot[t], ones);
-}
-
-// The same for eight-bit codes: 16 times the upper plane plus the lower.
-template <int T>
-inline void block_dot8(const uint8_t* codes, const int8_t* x, int64_t stride, __m256i (&dot)[T]) {
-    const __m256i low = _mm256_set1_epi8(0x0F);
-    __m256i upper[T];
-    zero(dot);
-    zero(upper);
+        for (int t = 0; t < T; ++t) dot[t] = widen(products[t], 1);
+        if constexpr (kStop < End) {
+            __m256i rest[T];
+            multiply_groups<F, T, kStop, End>(codes, x, columns, rest);
 #pragma GCC unroll 8
-    for (int g = 0; g < 8; ++g) {
-        const __m256i code = load_codes(codes + g * 32);
-        const __m256i first = _mm256_and_si256(code, low);
-        const __m256i second = _mm256_and_si256(_mm256_srli_epi16(code, 4), low);
-#pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) {
-            dot[t] = multiply_add(dot[t], first, x + t * stride + g * 4);
-            upper[t] = multiply_add(upper[t], second, x + t * stride + g * 4);
+            for (int t = 0; t < T; ++t) dot[t] = _mm256_add_epi32(dot[t], rest[t]);
         }
-    }
-    const __m256i ones = _mm256_set1_epi16(1), sixteens = _mm256_set1_epi16(16);
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) {
-        dot[t] = _mm256_add_epi32(_mm256_madd_epi16(dot[t], ones),
-                                  _mm256_madd_epi16(upper[t], sixteens));
     }
 }
 
-template <Format F, int T>
-inline void finish_block(const __m256i (&dot)[T], __m256 d, __m256 m, const MatmulArgs& a,
-                         int64_t scale_index, int64_t scale_stride, __m256 (&acc)[T]) {
+// One part of a block: exact dot products, then one fused multiply-add per row and token, and one
+// for the minimum.
+template <Format F, int T, int Part>
+inline void add_part(const uint8_t* block, const Scales& shared, const int8_t* x,
+                     const BlockScale* scales, int64_t columns, __m256 (&acc)[T]) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
+    const int64_t blocks = columns / kBlock;
+    __m256i dot[T];
+    multiply_groups<F, T, kFirst, kLast>(block + L.scales() * kPanelRows, x, columns, dot);
+    const Scales part = part_scale<F>(block, shared, Part);
 #pragma GCC unroll 8
     for (int t = 0; t < T; ++t) {
-        const int64_t at = scale_index + t * scale_stride;
-        __m256i exact = dot[t];
-        if (F == Format::kQ4Offset) {
-            exact = _mm256_sub_epi32(exact, _mm256_set1_epi32(a.xq.sum[at] * 8));
-        } else if (F == Format::kQ8Offset) {
-            exact = _mm256_sub_epi32(exact, _mm256_set1_epi32(a.xq.sum[at] * 128));
+        const BlockScale& scale = scales[t * blocks];
+        if constexpr (L.offset != 0) {
+            const int32_t sum = L.parts == 1 ? scale.sum : scale.half_sum[Part];
+            dot[t] = _mm256_sub_epi32(dot[t], _mm256_set1_epi32(sum * L.offset));
         }
-        const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(exact), d);
-        acc[t] = _mm256_fmadd_ps(scaled, _mm256_set1_ps(a.xq.d[at]), acc[t]);
-        if (F == Format::kQ4Min) acc[t] = _mm256_fmadd_ps(m, _mm256_set1_ps(a.xq.s[at]), acc[t]);
+        const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(dot[t]), part.scale);
+        acc[t] = _mm256_fmadd_ps(scaled, _mm256_set1_ps(scale.d), acc[t]);
+        if constexpr (L.minimum) {
+            const float s = L.parts == 1 ? scale.s : scale.half_s[Part];
+            acc[t] = _mm256_fmadd_ps(part.minimum, _mm256_set1_ps(s), acc[t]);
+        }
     }
 }
 
 template <Format F, int T>
 inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token,
                            __m256 (&acc)[T]) {
-    constexpr bool kFourBit = F != Format::kQ8Offset;
-    constexpr int kScaleBytes = F == Format::kQ4Min ? 32 : 16;
-    constexpr int kCodeBytes = kFourBit ? 128 : 256;
+    constexpr Layout L = layout_of(F);
     const int64_t columns = a.xq.columns;
-    const int blocks = static_cast<int>(columns / kBlock);
     const int8_t* x = a.xq.q + token * columns;
-    for (int b = 0; b < blocks; ++b) {
-        const __m256 d = halves_to_float(panel);
-        const __m256 m = F == Format::kQ4Min ? halves_to_float(panel + 16) : _mm256_setzero_ps();
-        const uint8_t* codes = panel + kScaleBytes;
-        __m256i dot[T];
-        if (kFourBit) {
-            block_dot4<T>(codes, x + b * kBlock, columns, dot);
-        } else {
-            block_dot8<T>(codes, x + b * kBlock, columns, dot);
+    const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
+    for (int64_t at = 0; at < columns; at += L.blocks * kBlock) {
+        Scales shared = {};
+        if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
+        if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 16);
+        panel += L.header() * kPanelRows;
+        for (int b = 0; b < L.blocks; ++b) {
+            add_part<F, T, 0>(panel, shared, x, scales, columns, acc);
+            if constexpr (L.parts == 2) {
+                add_part<F, T, 1>(panel, shared, x, scales, columns, acc);
+            }
+            panel += L.block() * kPanelRows;
+            x += kBlock;
+            ++scales;
         }
-        finish_block<F, T>(dot, d, m, a, token * blocks + b, blocks, acc);
-        panel = codes + kCodeBytes;
     }
 }
 

@@ -25,66 +25,154 @@ inline __m512i four_columns(const int8_t* p) {
     return _mm512_set1_epi32(v);
 }
 
-template <Format F, int T>
-inline void finish_block(const __m512i (&dot)[T], __m512 d, __m512 m, const MatmulArgs& a,
-                         int64_t scale_index, int64_t scale_stride, __m512 (&acc)[T]) {
+inline __m512 signed_bytes_to_float(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+
+inline __m512 bytes_to_float(__m128i bytes) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes));
+}
+
+// What a super-block shares, per row.
+struct Shared {
+    __m512 scale, minimum;
+};
+
+// Scale and negated minimum of one part of a block, per row.
+struct PartScale {
+    __m512 scale, minimum;
+};
+
+template <Format F>
+inline PartScale part_scale(const uint8_t* scales, const Shared& shared, int part) {
+    constexpr Layout L = layout_of(F);
+    const __m512 none = _mm512_setzero_ps();
+    if constexpr (L.scale == Scale::kHalf) {
+        return {halves_to_float(scales), L.minimum ? halves_to_float(scales + 32) : none};
+    } else if constexpr (L.scale == Scale::kNibbles) {
+        const __m128i both =
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
+        const __m128i low = _mm_set1_epi8(15);
+        const __m128i high = _mm_and_si128(_mm_srli_epi16(both, 4), low);
+        return {_mm512_mul_ps(shared.scale, bytes_to_float(_mm_and_si128(both, low))),
+                _mm512_mul_ps(shared.minimum, bytes_to_float(high))};
+    } else {
+        const uint8_t* at = scales + part * kPanelRows;
+        const auto* minima = reinterpret_cast<const __m128i*>(at + L.parts * kPanelRows);
+        const __m512 factor =
+            L.signed_scale ? signed_bytes_to_float(at)
+                           : bytes_to_float(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+        return {_mm512_mul_ps(shared.scale, factor),
+                L.minimum ? _mm512_mul_ps(shared.minimum, bytes_to_float(_mm_loadu_si128(minima)))
+                          : none};
+    }
+}
+
+// Moves bits [from, from + width) of every byte to `to` and keeps only them.
+template <int From, int Width, int To>
+inline __m512i move_bits(__m512i v) {
+    __m512i moved = v;
+    if constexpr (From > To) moved = _mm512_srli_epi16(v, From - To);
+    if constexpr (From < To) moved = _mm512_slli_epi16(v, To - From);
+    return _mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(((1 << Width) - 1) << To)));
+}
+
+// The unsigned codes of group G: four columns of sixteen rows.
+template <Format F, int G>
+inline __m512i group_codes(const uint8_t* codes) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kLow = 8 / L.low_bits;  // groups in a byte of the low plane
+    const __m512i low = _mm512_loadu_si512(codes + G / kLow * 64);
+    if constexpr (L.low_bits == 8) return low;
+    __m512i code = move_bits<G % kLow * L.low_bits, L.low_bits, 0>(low);
+    if constexpr (L.high_bits > 0) {
+        constexpr int kHigh = 8 / L.high_bits;
+        const __m512i high = _mm512_loadu_si512(codes + L.low() * kPanelRows + G / kHigh * 64);
+        code = _mm512_or_si512(code,
+                               move_bits<G % kHigh * L.high_bits, L.high_bits, L.low_bits>(high));
+    }
+    if constexpr (L.table) {
+        const __m512i table =
+            _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table)));
+        code = _mm512_shuffle_epi8(table, code);
+    }
+    return code;
+}
+
+template <Format F, int T, int G, int End>
+inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t columns,
+                            __m512i (&dot)[T]) {
+    if constexpr (G < End) {
+        const __m512i code = group_codes<F, G>(codes);
+#pragma GCC unroll 16
+        for (int t = 0; t < T; ++t) {
+            dot[t] = _mm512_dpbusd_epi32(dot[t], code, four_columns(x + t * columns + G * 4));
+        }
+        multiply_groups<F, T, G + 1, End>(codes, x, columns, dot);
+    }
+}
+
+// One part of a block: exact dot products, then one fused multiply-add per row and token, and one
+// for the minimum.
+template <Format F, int T, int Part>
+inline void add_part(const uint8_t* block, const Shared& shared, const int8_t* x,
+                     const BlockScale* scales, int64_t columns, __m512 (&acc)[T]) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
+    const PartScale part = part_scale<F>(block, shared, Part);
+    const int64_t blocks = columns / kBlock;
+    __m512i dot[T];
+#pragma GCC unroll 16
+    for (int t = 0; t < T; ++t) dot[t] = _mm512_setzero_si512();
+    multiply_groups<F, T, kFirst, kLast>(block + L.scales() * kPanelRows, x, columns, dot);
 #pragma GCC unroll 16
     for (int t = 0; t < T; ++t) {
-        const int64_t at = scale_index + t * scale_stride;
-        __m512i exact = dot[t];
-        if (F == Format::kQ4Offset) {
-            exact = _mm512_sub_epi32(exact, _mm512_set1_epi32(a.xq.sum[at] * 8));
-        } else if (F == Format::kQ8Offset) {
-            exact = _mm512_sub_epi32(exact, _mm512_set1_epi32(a.xq.sum[at] * 128));
+        const BlockScale& scale = scales[t * blocks];
+        if constexpr (L.offset != 0) {
+            const int32_t sum = L.parts == 1 ? scale.sum : scale.half_sum[Part];
+            dot[t] = _mm512_sub_epi32(dot[t], _mm512_set1_epi32(sum * L.offset));
         }
-        const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(exact), d);
-        acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(a.xq.d[at]), acc[t]);
-        if (F == Format::kQ4Min) acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(a.xq.s[at]), acc[t]);
+        const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(dot[t]), part.scale);
+        acc[t] = _mm512_fmadd_ps(scaled, _mm512_set1_ps(scale.d), acc[t]);
+        if constexpr (L.minimum) {
+            const float s = L.parts == 1 ? scale.s : scale.half_s[Part];
+            acc[t] = _mm512_fmadd_ps(part.minimum, _mm512_set1_ps(s), acc[t]);
+        }
+    }
+}
+
+// The streams of panels outrun the hardware prefetcher from the shared cache.
+template <int Bytes>
+inline void prefetch_ahead(const uint8_t* block) {
+#pragma GCC unroll 16
+    for (int byte = 0; byte < Bytes; byte += 64) {
+        _mm_prefetch(reinterpret_cast<const char*>(block + byte + 2048), _MM_HINT_T0);
     }
 }
 
 template <Format F, int T>
 inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token,
                            __m512 (&acc)[T]) {
-    constexpr bool kFourBit = F != Format::kQ8Offset;
-    constexpr int kScaleBytes = F == Format::kQ4Min ? 64 : 32;
-    constexpr int kCodeBytes = kFourBit ? 256 : 512;
+    constexpr Layout L = layout_of(F);
     const int64_t columns = a.xq.columns;
-    const int blocks = static_cast<int>(columns / kBlock);
     const int8_t* x = a.xq.q + token * columns;
-    const __m512i low = _mm512_set1_epi8(0x0F);
-    for (int b = 0; b < blocks; ++b) {
-        const __m512 d = halves_to_float(panel);
-        const __m512 m = F == Format::kQ4Min ? halves_to_float(panel + 32) : _mm512_setzero_ps();
-        const uint8_t* codes = panel + kScaleBytes;
-        // The streams of panels outrun the hardware prefetcher from the shared cache.
-        _mm_prefetch(reinterpret_cast<const char*>(panel + 2048), _MM_HINT_T0);
-        __m512i dot[T];
-#pragma GCC unroll 16
-        for (int t = 0; t < T; ++t) dot[t] = _mm512_setzero_si512();
-#pragma GCC unroll 4
-        for (int p = 0; p < 4; ++p) {
-            __m512i first, second;  // columns 8p to 8p+3, and 8p+4 to 8p+7
-            if (kFourBit) {
-                const __m512i both = _mm512_loadu_si512(codes + p * 64);
-                first = _mm512_and_si512(both, low);
-                second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-                _mm_prefetch(reinterpret_cast<const char*>(codes + p * 64 + 2048), _MM_HINT_T0);
-            } else {
-                first = _mm512_loadu_si512(codes + p * 128);
-                second = _mm512_loadu_si512(codes + p * 128 + 64);
-                _mm_prefetch(reinterpret_cast<const char*>(codes + p * 128 + 2048), _MM_HINT_T0);
-                _mm_prefetch(reinterpret_cast<const char*>(codes + p * 128 + 2112), _MM_HINT_T0);
+    const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
+    for (int64_t at = 0; at < columns; at += L.blocks * kBlock) {
+        Shared shared = {};
+        if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
+        if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 32);
+        panel += L.header() * kPanelRows;
+        for (int b = 0; b < L.blocks; ++b) {
+            prefetch_ahead<L.block() * kPanelRows>(panel);
+            add_part<F, T, 0>(panel, shared, x, scales, columns, acc);
+            if constexpr (L.parts == 2) {
+                add_part<F, T, 1>(panel, shared, x, scales, columns, acc);
             }
-#pragma GCC unroll 16
-            for (int t = 0; t < T; ++t) {
-                const int8_t* xt = x + t * columns + b * kBlock + p * 8;
-                dot[t] = _mm512_dpbusd_epi32(dot[t], first, four_columns(xt));
-                dot[t] = _mm512_dpbusd_epi32(dot[t], second, four_columns(xt + 4));
-            }
+            panel += L.block() * kPanelRows;
+            x += kBlock;
+            ++scales;
         }
-        finish_block<F, T>(dot, d, m, a, token * blocks + b, blocks, acc);
-        panel = codes + kCodeBytes;
     }
 }
 

@@ -17,22 +17,63 @@ inline float half_at(const uint8_t* p, int index) {
     return half_to_float(h);
 }
 
-// Exact dot products of one block: 8 rows and one token.
+// The code of row r, column i of group g, without the offset taken away.
 template <Format F>
-inline void block_dot(const uint8_t* codes, const int8_t* x, int32_t (&dot)[kPanelRows]) {
-    constexpr int kOffset = F == Format::kQ4Min ? 0 : F == Format::kQ4Offset ? 8 : 128;
-    for (int r = 0; r < kPanelRows; ++r) dot[r] = 0;
-    for (int g = 0; g < kBlock / 4; ++g) {
-        for (int r = 0; r < kPanelRows; ++r) {
-            for (int i = 0; i < 4; ++i) {
-                int code;
-                if (F == Format::kQ8Offset) {
-                    code = codes[g * 32 + r * 4 + i];
-                } else {
-                    code = codes[g / 2 * 32 + r * 4 + i] >> (g % 2 * 4) & 15;
-                }
-                dot[r] += (code - kOffset) * x[g * 4 + i];
-            }
+inline int code_at(const uint8_t* codes, int g, int r, int i) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kLow = 8 / L.low_bits, kPlane = kPanelRows * 4;
+    const int lane = r * 4 + i;
+    int code = codes[g / kLow * kPlane + lane] >> (g % kLow * L.low_bits) & ((1 << L.low_bits) - 1);
+    if constexpr (L.high_bits > 0) {
+        constexpr int kHigh = 8 / L.high_bits;
+        const uint8_t* high = codes + L.low() * kPanelRows;
+        const int bits = high[g / kHigh * kPlane + lane] >> (g % kHigh * L.high_bits);
+        code |= (bits & ((1 << L.high_bits) - 1)) << L.low_bits;
+    }
+    return L.table ? kIq4Table[code] : code;
+}
+
+// Scale and negated minimum of row r in one part of a block.
+template <Format F>
+inline void part_scale(const uint8_t* scales, float shared_scale, float shared_minimum, int part,
+                       int r, float& scale, float& minimum) {
+    constexpr Layout L = layout_of(F);
+    if (L.scale == Scale::kHalf) {
+        scale = half_at(scales, r);
+        minimum = L.minimum ? half_at(scales + 2 * kPanelRows, r) : 0.0f;
+        return;
+    }
+    const uint8_t* at = scales + part * kPanelRows + r;
+    if (L.scale == Scale::kNibbles) {
+        scale = shared_scale * static_cast<float>(*at & 15);
+        minimum = shared_minimum * static_cast<float>(*at >> 4);
+        return;
+    }
+    scale = shared_scale * (L.signed_scale ? static_cast<float>(static_cast<int8_t>(*at))
+                                           : static_cast<float>(*at));
+    minimum = L.minimum ? shared_minimum * static_cast<float>(at[L.parts * kPanelRows]) : 0.0f;
+}
+
+template <Format F>
+inline void add_part(const uint8_t* block, const uint8_t* header, int part, const int8_t* x,
+                     const BlockScale& activation, float (&acc)[kPanelRows]) {
+    constexpr Layout L = layout_of(F);
+    const uint8_t* codes = block + L.scales() * kPanelRows;
+    const int first = part * kGroups / L.parts, last = (part + 1) * kGroups / L.parts;
+    for (int r = 0; r < kPanelRows; ++r) {
+        int32_t dot = 0;
+        for (int g = first; g < last; ++g) {
+            for (int i = 0; i < 4; ++i)
+                dot += (code_at<F>(codes, g, r, i) - L.offset) * x[g * 4 + i];
+        }
+        float scale, minimum;
+        part_scale<F>(block, L.header() > 0 ? half_at(header, r) : 0.0f,
+                      L.header() > 2 ? half_at(header + 2 * kPanelRows, r) : 0.0f, part, r, scale,
+                      minimum);
+        acc[r] = __builtin_fmaf(static_cast<float>(dot) * scale, activation.d, acc[r]);
+        if (L.minimum) {
+            const float s = L.parts == 1 ? activation.s : activation.half_s[part];
+            acc[r] = __builtin_fmaf(minimum, s, acc[r]);
         }
     }
 }
@@ -40,22 +81,21 @@ inline void block_dot(const uint8_t* codes, const int8_t* x, int32_t (&dot)[kPan
 template <Format F>
 inline void quantised_row(const MatmulArgs& a, const uint8_t* panel, int64_t token,
                           float (&acc)[kPanelRows]) {
-    constexpr int kScaleBytes = F == Format::kQ4Min ? 32 : 16;
-    constexpr int kCodeBytes = F == Format::kQ8Offset ? 256 : 128;
+    constexpr Layout L = layout_of(F);
     const int64_t columns = a.xq.columns;
-    const int64_t blocks = columns / kBlock;
-    for (int64_t b = 0; b < blocks; ++b) {
-        int32_t dot[kPanelRows];
-        block_dot<F>(panel + kScaleBytes, a.xq.q + token * columns + b * kBlock, dot);
-        const int64_t at = token * blocks + b;
-        for (int r = 0; r < kPanelRows; ++r) {
-            const float scaled = static_cast<float>(dot[r]) * half_at(panel, r);
-            acc[r] = __builtin_fmaf(scaled, a.xq.d[at], acc[r]);
-            if (F == Format::kQ4Min) {
-                acc[r] = __builtin_fmaf(half_at(panel + 16, r), a.xq.s[at], acc[r]);
+    const int8_t* x = a.xq.q + token * columns;
+    const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
+    for (int64_t at = 0; at < columns; at += L.blocks * kBlock) {
+        const uint8_t* header = panel;
+        panel += L.header() * kPanelRows;
+        for (int b = 0; b < L.blocks; ++b) {
+            for (int part = 0; part < L.parts; ++part) {
+                add_part<F>(panel, header, part, x, *scales, acc);
             }
+            panel += L.block() * kPanelRows;
+            x += kBlock;
+            ++scales;
         }
-        panel += kScaleBytes + kCodeBytes;
     }
 }
 

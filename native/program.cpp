@@ -54,8 +54,7 @@ class Instruction {
     static void quantise_columns(Program& p, int index, int64_t i, int column, int count) {
         Program::Buffer& b = p.buffers_[index];
         const int64_t at = i * b.width + column, block = at / kBlock;
-        p.kernels_.quantise(b.values.data() + at, count, b.q.data() + at, b.d.data() + block,
-                            b.s.data() + block, b.sum.data() + block);
+        p.kernels_.quantise(b.values.data() + at, count, b.q.data() + at, b.scales.data() + block);
     }
     static void quantise_row(Program& p, int index, int64_t i) {
         quantise_columns(p, index, i, 0, p.buffers_[index].width);
@@ -84,19 +83,19 @@ class RowInstruction : public Instruction {
 
 class Embed final : public RowInstruction {
   public:
-    Embed(FileType type, const uint8_t* table, int width, int out)
+    Embed(Format format, const uint8_t* table, int width, int out)
         : RowInstruction("embed", out),
-          type_(type),
+          format_(format),
           table_(table),
-          row_bytes_(heddle::row_bytes(type, width)),
+          row_bytes_(heddle::row_bytes(format, width)),
           out_(out) {}
     void run_row(Program& p, int i) override {
-        dequantise_row(type_, table_ + step(p).ids[i] * row_bytes_, width(p, out_),
+        dequantise_row(format_, table_ + step(p).ids[i] * row_bytes_, width(p, out_),
                        row(p, out_, i));
     }
 
   private:
-    FileType type_;
+    Format format_;
     const uint8_t* table_;
     int64_t row_bytes_;
     int out_;
@@ -334,9 +333,7 @@ class Sample final : public Instruction {
 
 }  // namespace
 
-QuantisedRows Program::Buffer::quantised() {
-    return {q.data(), d.data(), s.data(), sum.data(), width};
-}
+QuantisedRows Program::Buffer::quantised() { return {q.data(), scales.data(), width}; }
 
 Program::Program(ThreadPool& pool, const Kernels& kernels, KvCache& cache, int max_tokens,
                  int max_rows)
@@ -400,11 +397,8 @@ void Program::want_quantised(int buffer) {
         throw std::invalid_argument("cannot quantise " + std::to_string(b.width) +
                                     " columns: not a multiple of 32");
     }
-    const size_t blocks = b.values.size() / kBlock;
     b.q.resize(b.values.size());
-    b.d.resize(blocks);
-    b.s.resize(blocks);
-    b.sum.resize(blocks);
+    b.scales.resize(b.values.size() / kBlock);
 }
 
 void Program::append(std::unique_ptr<Instruction> instruction) {
@@ -412,9 +406,9 @@ void Program::append(std::unique_ptr<Instruction> instruction) {
     nanoseconds_.push_back(0.0);
 }
 
-void Program::embed(FileType type, const uint8_t* table, int rows, int out) {
+void Program::embed(Format format, const uint8_t* table, int rows, int out) {
     vocabulary_ = vocabulary_ == 0 ? rows : std::min(vocabulary_, rows);
-    append(std::make_unique<Embed>(type, table, at(out).width, out));
+    append(std::make_unique<Embed>(format, table, at(out).width, out));
 }
 
 void Program::norm(int in, std::vector<float> weight, float eps, int out, bool quantise) {

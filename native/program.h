@@ -72,7 +72,7 @@ class Program final : private Job {
 
     // Instructions. `width` of buffers must agree; std::invalid_argument otherwise. `quantise`
     // asks for int8 beside the float output, for the matmuls that read it.
-    void embed(FileType type, const uint8_t* table, int rows, int out);
+    void embed(Format format, const uint8_t* table, int rows, int out);
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void quantise(int in);
     void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
@@ -107,8 +107,7 @@ class Program final : private Job {
         std::vector<float> values;
         // Quantised copy; empty unless something asks for it.
         std::vector<int8_t> q;
-        std::vector<float> d, s;
-        std::vector<int32_t> sum;
+        std::vector<BlockScale> scales;
         QuantisedRows quantised();
     };
 

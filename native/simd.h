@@ -214,13 +214,11 @@ inline float reduce_max(V16 a) {
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
-inline int32_t sum_of_32(const int8_t* p) {
-    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    const __m256i shifted = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));  // plus 128, unsigned
-    const __m256i sums = _mm256_sad_epu8(shifted, _mm256_setzero_si256());
-    const __m128i two =
-        _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    return static_cast<int32_t>(_mm_cvtsi128_si64(two) + _mm_extract_epi64(two, 1)) - 32 * 128;
+inline int32_t sum_of_16(const int8_t* p) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i shifted = _mm_xor_si128(codes, _mm_set1_epi8(-128));  // plus 128, unsigned
+    const __m128i sums = _mm_sad_epu8(shifted, _mm_setzero_si128());
+    return static_cast<int32_t>(_mm_cvtsi128_si64(sums) + _mm_extract_epi64(sums, 1)) - 16 * 128;
 }
 #else
 inline float reduce_add(V16 a) {
@@ -234,9 +232,9 @@ inline float reduce_max(V16 a) {
     for (int i = 1; i < 16; ++i) peak = peak > a.v[i] ? peak : a.v[i];
     return peak;
 }
-inline int32_t sum_of_32(const int8_t* p) {
+inline int32_t sum_of_16(const int8_t* p) {
     int32_t total = 0;
-    for (int i = 0; i < 32; ++i) total += p[i];
+    for (int i = 0; i < 16; ++i) total += p[i];
     return total;
 }
 #endif

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "file_blocks.h"
 #include "simd.h"
 
 namespace heddle {
@@ -15,77 +16,86 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
 
-struct Layout {
-    Format format;
-    int block_values;
-    int block_bytes;
-    int scale_halves;  // f16 values before the codes of a block
-};
+// One block of every row of a panel, as `formats.h` describes it. Rows past the matrix's end stay
+// zero: their scales are, so their codes do not matter.
+class PanelWriter {
+  public:
+    PanelWriter(Format format, int panel_rows, uint8_t* out)
+        : layout_(layout_of(format)), panel_rows_(panel_rows), out_(out) {}
 
-Layout layout_of(FileType type) {
-    switch (type) {
-        case FileType::kF32:
-            return {Format::kF32, 1, 4, 0};
-        case FileType::kF16:
-            return {Format::kF16, 1, 2, 0};
-        case FileType::kBF16:
-            return {Format::kBF16, 1, 2, 0};
-        case FileType::kQ4_0:
-            return {Format::kQ4Offset, kBlock, 18, 1};
-        case FileType::kQ4_1:
-            return {Format::kQ4Min, kBlock, 20, 2};
-        case FileType::kQ8_0:
-            return {Format::kQ8Offset, kBlock, 34, 1};
-    }
-    throw std::invalid_argument("tensor type " + std::to_string(static_cast<int>(type)) +
-                                " has no kernel");
-}
-
-uint16_t half_bits(const uint8_t* p) {
-    uint16_t h;
-    std::memcpy(&h, p, 2);
-    return h;
-}
-
-// Unsigned code of value i of a quantised block, without its offset.
-int code_of(Format format, const uint8_t* codes, int i) {
-    if (format == Format::kQ8Offset) return static_cast<int8_t>(codes[i]) + 128;
-    return i < 16 ? codes[i] & 15 : codes[i - 16] >> 4;
-}
-
-// One block of panel_rows rows: scales, minima, then groups of four columns. Four-bit codes of
-// groups 2p and 2p + 1 share bytes: the first in the low half.
-void pack_block(const Layout& layout, const uint8_t* const* rows, int panel_rows, uint8_t* out) {
-    for (int h = 0; h < layout.scale_halves; ++h) {
-        for (int r = 0; r < panel_rows; ++r, out += 2) {
-            if (rows[r]) std::memcpy(out, rows[r] + h * 2, 2);
+    void write(const std::vector<FileBlock>& rows) {
+        if (layout_.header() > 0) {
+            for (size_t r = 0; r < rows.size(); ++r) put_half(r, rows[r].scale);
+            if (layout_.minimum) {
+                for (size_t r = 0; r < rows.size(); ++r) put_half(panel_rows_ + r, rows[r].minimum);
+            }
+        }
+        out_ += layout_.header() * panel_rows_;
+        for (int b = 0; b < layout_.blocks; ++b) {
+            for (size_t r = 0; r < rows.size(); ++r) {
+                write_scales(rows[r], b, static_cast<int>(r));
+                write_codes(rows[r].codes + b * kBlock, static_cast<int>(r));
+            }
+            out_ += layout_.block() * panel_rows_;
         }
     }
-    const bool four_bit = layout.format != Format::kQ8Offset;
-    for (int r = 0; r < panel_rows; ++r) {
-        if (!rows[r]) continue;  // scales stay zero, so codes do not matter
-        const uint8_t* codes = rows[r] + layout.scale_halves * 2;
-        for (int i = 0; i < kBlock; ++i) {
-            const int group = i / 4;
-            const int code = code_of(layout.format, codes, i);
-            if (four_bit) {
-                out[group / 2 * panel_rows * 4 + r * 4 + i % 4] |=
-                    static_cast<uint8_t>(code << (group % 2 * 4));
+
+  private:
+    void put_half(size_t index, uint16_t bits) { std::memcpy(out_ + index * 2, &bits, 2); }
+
+    void write_scales(const FileBlock& row, int block, int r) {
+        if (layout_.scale == Scale::kHalf) {
+            put_half(static_cast<size_t>(r), row.scale);
+            if (layout_.minimum) put_half(static_cast<size_t>(panel_rows_ + r), row.minimum);
+            return;
+        }
+        for (int part = 0; part < layout_.parts; ++part) {
+            const int at = block * layout_.parts + part;
+            uint8_t* scale = out_ + part * panel_rows_ + r;
+            if (layout_.scale == Scale::kNibbles) {
+                *scale = static_cast<uint8_t>(row.scales[at] | row.minima[at] << 4);
             } else {
-                out[group * panel_rows * 4 + r * 4 + i % 4] = static_cast<uint8_t>(code);
+                *scale = row.scales[at];
+                if (layout_.minimum) scale[layout_.parts * panel_rows_] = row.minima[at];
             }
         }
     }
-}
 
-void pack_quantised_panel(const Layout& layout, const uint8_t* raw, int64_t raw_row, int rows,
-                          int columns, int panel_rows, uint8_t* out) {
-    const int code_bytes = panel_rows * (layout.format == Format::kQ8Offset ? kBlock : kBlock / 2);
-    const int out_block = layout.scale_halves * 2 * panel_rows + code_bytes;
-    std::vector<const uint8_t*> at(static_cast<size_t>(panel_rows), nullptr);
-    for (int b = 0; b < columns / kBlock; ++b) {
-        for (int r = 0; r < rows; ++r) at[r] = raw + r * raw_row + b * layout.block_bytes;
-        pack_block(layout, at.data(), panel_rows, out + static_cast<int64_t>(b) * out_block);
+    void write_codes(const uint8_t* codes, int r) {
+        uint8_t* low = out_ + layout_.scales() * panel_rows_;
+        uint8_t* high = low + layout_.low() * panel_rows_;
+        for (int i = 0; i < kBlock; ++i) {
+            const int group = i / 4, lane = r * 4 + i % 4;
+            put_bits(low, layout_.low_bits, group, lane, codes[i]);
+            if (layout_.high_bits > 0) {
+                put_bits(high, layout_.high_bits, group, lane, codes[i] >> layout_.low_bits);
+            }
+        }
+    }
+
+    void put_bits(uint8_t* plane, int bits, int group, int lane, int code) {
+        const int groups = 8 / bits;  // in a byte
+        const int value = code & ((1 << bits) - 1);
+        plane[group / groups * panel_rows_ * 4 + lane] |=
+            static_cast<uint8_t>(value << (group % groups * bits));
+    }
+
+    Layout layout_;
+    int panel_rows_;
+    uint8_t* out_;
+};
+
+void pack_quantised_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
+                          int panel_rows, uint8_t* out) {
+    const int width = layout_of(format).blocks * kBlock;
+    PanelWriter writer(format, panel_rows, out);
+    std::vector<FileBlock> blocks(static_cast<size_t>(rows));
+    for (int b = 0; b < columns / width; ++b) {
+        for (int r = 0; r < rows; ++r) {
+            read_block(format, raw + r * raw_row + b * file_block_bytes(format),
+                       blocks[static_cast<size_t>(r)]);
+        }
+        writer.write(blocks);
     }
 }
 
@@ -99,52 +109,85 @@ void pack_float_panel(int width, const uint8_t* raw, int64_t raw_row, int rows, 
     }
 }
 
+uint16_t half_bits(const uint8_t* p) {
+    uint16_t h;
+    std::memcpy(&h, p, 2);
+    return h;
+}
+
+void dequantise_block(Format format, const FileBlock& block, float* out) {
+    const Layout layout = layout_of(format);
+    const float scale = half_to_float(block.scale), minimum = half_to_float(block.minimum);
+    for (int i = 0; i < layout.blocks * kBlock; ++i) {
+        const int part = i * layout.parts / kBlock;
+        float d = scale, m = minimum;
+        if (layout.scale != Scale::kHalf) {
+            const uint8_t factor = block.scales[part];
+            d *= layout.signed_scale ? static_cast<float>(static_cast<int8_t>(factor))
+                                     : static_cast<float>(factor);
+            m *= layout.minimum ? static_cast<float>(block.minima[part]) : 0.0f;
+        }
+        const int code = layout.table ? kIq4Table[block.codes[i]] : block.codes[i];
+        out[i] = d * static_cast<float>(code - layout.offset) + m;
+    }
+}
+
+// Values of a row that are stored together.
+int block_values(Format format) {
+    return is_quantised(format) ? layout_of(format).blocks * kBlock : 1;
+}
+
+struct FileType {
+    int number;  // GGUF's
+    Format format;
+};
+constexpr FileType kFileTypes[] = {
+    {0, Format::kF32},     {1, Format::kF16},     {2, Format::kQ4_0},  {3, Format::kQ4_1},
+    {6, Format::kQ5_0},    {7, Format::kQ5_1},    {8, Format::kQ8_0},  {10, Format::kQ2_K},
+    {11, Format::kQ3_K},   {12, Format::kQ4_K},   {13, Format::kQ5_K}, {14, Format::kQ6_K},
+    {20, Format::kIQ4_NL}, {23, Format::kIQ4_XS}, {30, Format::kBF16},
+};
+
 }  // namespace
 
 bool has_kernel(int file_type) {
-    for (FileType type : {FileType::kF32, FileType::kF16, FileType::kBF16, FileType::kQ4_0,
-                          FileType::kQ4_1, FileType::kQ8_0}) {
-        if (static_cast<int>(type) == file_type) return true;
+    for (const FileType& type : kFileTypes) {
+        if (type.number == file_type) return true;
     }
     return false;
 }
 
-int64_t row_bytes(FileType type, int columns) {
-    const Layout layout = layout_of(type);
-    if (columns % layout.block_values != 0) {
-        throw std::invalid_argument(std::to_string(columns) + " columns are not whole blocks of " +
-                                    std::to_string(layout.block_values));
+Format format_of(int file_type) {
+    for (const FileType& type : kFileTypes) {
+        if (type.number == file_type) return type.format;
     }
-    return static_cast<int64_t>(columns / layout.block_values) * layout.block_bytes;
+    throw std::invalid_argument("tensor type " + std::to_string(file_type) + " has no kernel");
 }
 
-void dequantise_row(FileType type, const uint8_t* row, int columns, float* out) {
-    const Layout layout = layout_of(type);
-    switch (layout.format) {
-        case Format::kF32:
-            std::memcpy(out, row, static_cast<size_t>(columns) * 4);
-            return;
-        case Format::kF16:
-            for (int i = 0; i < columns; ++i) out[i] = half_to_float(half_bits(row + i * 2));
-            return;
-        case Format::kBF16:
-            for (int i = 0; i < columns; ++i) {
-                out[i] = bits_float(static_cast<uint32_t>(half_bits(row + i * 2)) << 16);
-            }
-            return;
-        default:
-            break;
+int64_t row_bytes(Format format, int columns) {
+    const int values = block_values(format);
+    if (columns % values != 0) {
+        throw std::invalid_argument(std::to_string(columns) + " columns are not whole blocks of " +
+                                    std::to_string(values));
     }
-    const int offset = layout.format == Format::kQ4Min      ? 0
-                       : layout.format == Format::kQ4Offset ? 8
-                                                            : 128;
-    for (int b = 0; b < columns / kBlock; ++b, row += layout.block_bytes) {
-        const float d = half_to_float(half_bits(row));
-        const float m = layout.scale_halves == 2 ? half_to_float(half_bits(row + 2)) : 0.0f;
-        const uint8_t* codes = row + layout.scale_halves * 2;
-        for (int i = 0; i < kBlock; ++i) {
-            out[b * kBlock + i] =
-                d * static_cast<float>(code_of(layout.format, codes, i) - offset) + m;
+    return static_cast<int64_t>(columns / values) * file_block_bytes(format);
+}
+
+void dequantise_row(Format format, const uint8_t* row, int columns, float* out) {
+    if (format == Format::kF32) {
+        std::memcpy(out, row, static_cast<size_t>(columns) * 4);
+    } else if (format == Format::kF16) {
+        for (int i = 0; i < columns; ++i) out[i] = half_to_float(half_bits(row + i * 2));
+    } else if (format == Format::kBF16) {
+        for (int i = 0; i < columns; ++i) {
+            out[i] = bits_float(static_cast<uint32_t>(half_bits(row + i * 2)) << 16);
+        }
+    } else {
+        const int width = block_values(format);
+        FileBlock block;
+        for (int b = 0; b < columns / width; ++b) {
+            read_block(format, row + b * file_block_bytes(format), block);
+            dequantise_block(format, block, out + b * width);
         }
     }
 }
@@ -171,16 +214,19 @@ uint8_t* Arena::allocate(int64_t bytes) {
     return at;
 }
 
-Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, FileType type,
+Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
                const uint8_t* raw, int rows, int columns, std::vector<float> bias)
     : bias_(std::move(bias)), panel_rows_(kernels.panel_rows) {
-    const Layout layout = layout_of(type);
-    const int64_t raw_row = row_bytes(type, columns);
+    const int64_t raw_row = row_bytes(format, columns);
     if (!bias_.empty() && static_cast<int>(bias_.size()) != rows) {
         throw std::invalid_argument("bias has another length than the matrix has rows");
     }
-    packed_ = {layout.format,         rows,    columns,
-               raw_row * panel_rows_, nullptr, bias_.empty() ? nullptr : bias_.data()};
+    const int64_t packed_row = is_quantised(format) ? columns / block_values(format) *
+                                                          int64_t{layout_of(format).super_block()}
+                                                    : raw_row;
+    packed_ = {format,  rows,
+               columns, packed_row * panel_rows_,
+               nullptr, bias_.empty() ? nullptr : bias_.data()};
     uint8_t* out = arena.allocate(bytes());
     packed_.panels = out;
     pool.parallel_for(panels(), [&](int panel) {
@@ -188,10 +234,11 @@ Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, FileType 
         const int count = std::min(panel_rows_, rows - first);
         const uint8_t* from = raw + first * raw_row;
         uint8_t* to = out + panel * packed_.panel_bytes;
-        if (is_quantised(layout.format)) {
-            pack_quantised_panel(layout, from, raw_row, count, columns, panel_rows_, to);
+        if (is_quantised(format)) {
+            pack_quantised_panel(format, from, raw_row, count, columns, panel_rows_, to);
         } else {
-            pack_float_panel(layout.block_bytes, from, raw_row, count, columns, panel_rows_, to);
+            pack_float_panel(file_block_bytes(format), from, raw_row, count, columns, panel_rows_,
+                             to);
         }
     });
 }

@@ -1,4 +1,4 @@
-// Tensors as files store them: dequantised rows, and packing into panels.
+// Weights in memory: rows of a file dequantised, matrices packed into panels.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,15 @@
 
 namespace heddle {
 
-// GGUF's numbering of tensor types, those that have a kernel here.
-enum class FileType : int {
-    kF32 = 0,
-    kF16 = 1,
-    kQ4_0 = 2,
-    kQ4_1 = 3,
-    kQ8_0 = 8,
-    kBF16 = 30,
-};
-
+// The format of GGUF's tensor type number `file_type`. Throws std::invalid_argument when no kernel
+// reads it.
+Format format_of(int file_type);
 bool has_kernel(int file_type);
-// Bytes of one row of `columns` values. Throws std::invalid_argument when the type has no kernel
-// or the columns are not whole blocks.
-int64_t row_bytes(FileType type, int columns);
-// One row to float32; the same arithmetic as the file format defines.
-void dequantise_row(FileType type, const uint8_t* row, int columns, float* out);
+// Bytes of one row of `columns` values in the file. Throws std::invalid_argument when the columns
+// are not whole (super-)blocks.
+int64_t row_bytes(Format format, int columns);
+// One row to float32, as the file format defines it.
+void dequantise_row(Format format, const uint8_t* row, int columns, float* out);
 
 // Memory for packed weights: anonymous maps with transparent huge pages, since panels are read end
 // to end and 4 KiB pages would cost a TLB miss every few hundred nanoseconds.
@@ -53,7 +46,7 @@ class Arena {
 class Matrix {
   public:
     // `raw` holds rows * row_bytes bytes in file order and is not needed afterwards.
-    Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, FileType type,
+    Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
            const uint8_t* raw, int rows, int columns, std::vector<float> bias);
     const PackedMatrix& packed() const { return packed_; }
     int panels() const;

@@ -1,0 +1,190 @@
+#include "file_blocks.h"
+
+#include <cstring>
+
+namespace heddle {
+
+namespace {
+
+uint16_t half_bits(const uint8_t* p) {
+    uint16_t h;
+    std::memcpy(&h, p, 2);
+    return h;
+}
+
+// 32 nibbles in 16 bytes: the low ones first.
+void read_nibbles(const uint8_t* p, uint8_t* codes) {
+    for (int i = 0; i < 16; ++i) {
+        codes[i] = p[i] & 15;
+        codes[i + 16] = p[i] >> 4;
+    }
+}
+
+void read_fifth_bits(const uint8_t* p, uint8_t* codes) {
+    uint32_t bits;
+    std::memcpy(&bits, p, 4);
+    for (int i = 0; i < 32; ++i) codes[i] |= static_cast<uint8_t>((bits >> i & 1) << 4);
+}
+
+// Eight 6-bit scales and eight 6-bit minima in 12 bytes (Q4_K, Q5_K).
+void read_six_bit_pairs(const uint8_t* p, FileBlock& block) {
+    for (int i = 0; i < 4; ++i) {
+        block.scales[i] = p[i] & 63;
+        block.minima[i] = p[i + 4] & 63;
+        block.scales[i + 4] = static_cast<uint8_t>((p[i + 8] & 15) | p[i] >> 6 << 4);
+        block.minima[i + 4] = static_cast<uint8_t>(p[i + 8] >> 4 | p[i + 4] >> 6 << 4);
+    }
+}
+
+// Sixteen 6-bit scales, offset 32, in 12 bytes (Q3_K).
+void read_six_bit_scales(const uint8_t* p, uint8_t* scales) {
+    for (int i = 0; i < 16; ++i) {
+        const int low = i < 8 ? p[i] & 15 : p[i - 8] >> 4;
+        const int high = p[8 + i % 4] >> (i / 4 * 2) & 3;
+        scales[i] = static_cast<uint8_t>((low | high << 4) - 32);
+    }
+}
+
+// 256 codes of two bits in 64 bytes (Q2_K, Q3_K): 32 bytes hold 128 codes, 32 at each shift.
+void read_two_bit_codes(const uint8_t* p, uint8_t* codes) {
+    for (int i = 0; i < 256; ++i) codes[i] = p[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+}
+
+// 256 nibbles in 128 bytes (Q4_K, Q5_K): 32 bytes hold 64 codes, the low ones first.
+void read_long_nibbles(const uint8_t* p, uint8_t* codes) {
+    for (int i = 0; i < 256; ++i) codes[i] = p[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15;
+}
+
+void read_q2_k(const uint8_t* p, FileBlock& block) {
+    for (int i = 0; i < 16; ++i) {
+        block.scales[i] = p[i] & 15;
+        block.minima[i] = p[i] >> 4;
+    }
+    read_two_bit_codes(p + 16, block.codes);
+    block.scale = half_bits(p + 80);
+    block.minimum = half_bits(p + 82) ^ 0x8000;
+}
+
+void read_q3_k(const uint8_t* p, FileBlock& block) {
+    read_two_bit_codes(p + 32, block.codes);
+    for (int i = 0; i < 256; ++i) {
+        block.codes[i] |= static_cast<uint8_t>((p[i % 32] >> (i / 32) & 1) << 2);
+    }
+    read_six_bit_scales(p + 96, block.scales);
+    block.scale = half_bits(p + 108);
+}
+
+void read_q4_k(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    block.minimum = half_bits(p + 2) ^ 0x8000;
+    read_six_bit_pairs(p + 4, block);
+    read_long_nibbles(p + 16, block.codes);
+}
+
+void read_q5_k(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    block.minimum = half_bits(p + 2) ^ 0x8000;
+    read_six_bit_pairs(p + 4, block);
+    read_long_nibbles(p + 48, block.codes);
+    for (int i = 0; i < 256; ++i) {
+        block.codes[i] |= static_cast<uint8_t>((p[16 + i % 32] >> (i / 32) & 1) << 4);
+    }
+}
+
+void read_q6_k(const uint8_t* p, FileBlock& block) {
+    for (int i = 0; i < 256; ++i) {
+        const int half = i / 128, in_half = i % 128, column = in_half % 32;
+        const int low = p[half * 64 + in_half % 64] >> (in_half / 64 * 4) & 15;
+        const int high = p[128 + half * 32 + column] >> (in_half / 32 * 2) & 3;
+        block.codes[i] = static_cast<uint8_t>(low | high << 4);
+    }
+    std::memcpy(block.scales, p + 192, 16);
+    block.scale = half_bits(p + 208);
+}
+
+void read_iq4_xs(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    const uint16_t high = half_bits(p + 2);
+    for (int i = 0; i < 8; ++i) {
+        const int low = p[4 + i / 2] >> (i % 2 * 4) & 15;
+        block.scales[i] = static_cast<uint8_t>((low | (high >> (2 * i) & 3) << 4) - 32);
+        read_nibbles(p + 8 + i * 16, block.codes + i * 32);
+    }
+}
+
+}  // namespace
+
+int file_block_bytes(Format format) {
+    switch (format) {
+        case Format::kQ4_0:
+            return 18;
+        case Format::kQ4_1:
+            return 20;
+        case Format::kQ5_0:
+            return 22;
+        case Format::kQ5_1:
+            return 24;
+        case Format::kQ8_0:
+            return 34;
+        case Format::kIQ4_NL:
+            return 18;
+        case Format::kQ2_K:
+            return 84;
+        case Format::kQ3_K:
+            return 110;
+        case Format::kQ4_K:
+            return 144;
+        case Format::kQ5_K:
+            return 176;
+        case Format::kQ6_K:
+            return 210;
+        case Format::kIQ4_XS:
+            return 136;
+        case Format::kF16:
+            return 2;
+        case Format::kBF16:
+            return 2;
+        case Format::kF32:
+            return 4;
+    }
+    return 0;
+}
+
+void read_block(Format format, const uint8_t* bytes, FileBlock& block) {
+    block.scale = half_bits(bytes);
+    block.minimum = 0;
+    switch (format) {
+        case Format::kQ4_0:
+        case Format::kIQ4_NL:
+            return read_nibbles(bytes + 2, block.codes);
+        case Format::kQ4_1:
+            block.minimum = half_bits(bytes + 2);
+            return read_nibbles(bytes + 4, block.codes);
+        case Format::kQ5_0:
+            read_nibbles(bytes + 6, block.codes);
+            return read_fifth_bits(bytes + 2, block.codes);
+        case Format::kQ5_1:
+            block.minimum = half_bits(bytes + 2);
+            read_nibbles(bytes + 8, block.codes);
+            return read_fifth_bits(bytes + 4, block.codes);
+        case Format::kQ8_0:
+            for (int i = 0; i < 32; ++i) block.codes[i] = bytes[2 + i] ^ 0x80;  // plus 128
+            return;
+        case Format::kQ2_K:
+            return read_q2_k(bytes, block);
+        case Format::kQ3_K:
+            return read_q3_k(bytes, block);
+        case Format::kQ4_K:
+            return read_q4_k(bytes, block);
+        case Format::kQ5_K:
+            return read_q5_k(bytes, block);
+        case Format::kQ6_K:
+            return read_q6_k(bytes, block);
+        case Format::kIQ4_XS:
+            return read_iq4_xs(bytes, block);
+        default:
+            return;
+    }
+}
+
+}  // namespace heddle
