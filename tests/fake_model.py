@@ -9,7 +9,7 @@ from fake_executor import END, VOCABULARY, FakeExecutor
 from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.models.base import ModelShape
 
-PIECES = [b"<end>", *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz .-\n"), b"\xc3"]
+PIECES = [b"", *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz .-\n"), b"\xc3"]
 
 
 class FakeTokenizer:
@@ -34,7 +34,7 @@ class FakeTokenizer:
         return PIECES[token]
 
     def token_text(self, token: int) -> str:
-        return PIECES[token].decode(errors="replace")
+        return PIECES[token].decode(errors="replace") or "<end>"
 
     def is_special(self, token: int) -> bool:
         return token == END

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fake_executor import END, VOCABULARY, FakeExecutor, solo_output
-from fake_model import FakeTokenizer, fake_model, text_of
+from fake_model import PIECES, FakeTokenizer, fake_model, text_of
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.engine.streams import Collector
@@ -46,7 +46,9 @@ def test_generate_gives_text_tokens_reason_and_usage(engine: Engine) -> None:
     assert output.usage == Usage(5, 6)
 
 
-def test_an_end_token_counts_but_is_no_text(engine: Engine) -> None:
+def test_an_end_token_counts_but_is_no_text(engine: Engine, monkeypatch) -> None:
+    pieces = dict(enumerate(PIECES)) | {END: b"<end>"}
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
     output = engine.generate("hello", params())
     tokens = expected("hello", params())
     assert tokens[-1] == END
