@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from heddle.server.process import Server, bind, url
 from heddle.step import Sampled, StepResult
 
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Callable, Iterator
 
     from heddle.step import StepPlan
 
@@ -60,18 +59,10 @@ class Running:
     server: Server
     engine: Engine
     executor: ScoringExecutor
-    listener: socket.socket
+    address: tuple[str, int]
+    url: str
     thread: threading.Thread
     openai: openai.OpenAI
-
-    @property
-    def url(self) -> str:
-        return url(self.listener)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self.listener.getsockname()
-        return host, port
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=PATIENCE, **options)
@@ -102,9 +93,10 @@ def run_server(server: ServerConfig, context: int = 512, **settings: Any) -> Ite
         thread.start()
         try:
             assert ready.wait(PATIENCE)
-            base_url = f"{url(listener)}/v1"
-            with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
-                yield Running(uvicorn, engine, executor, listener, thread, client)
+            place = url(listener)
+            with openai.OpenAI(base_url=f"{place}/v1", api_key="none", max_retries=0) as client:
+                address = listener.getsockname()
+                yield Running(uvicorn, engine, executor, address, place, thread, client)
         finally:
             executor.gate.set()
             uvicorn.should_exit = uvicorn.force_exit = True
@@ -123,8 +115,6 @@ def shared() -> Iterator[Running]:
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Running]]:
     """Starts servers of a test's own."""
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
 
         def start(*, drain: int = 5, max_body: int = 1 << 20, **settings: Any) -> Running:

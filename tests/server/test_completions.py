@@ -87,10 +87,11 @@ def test_logprobs(shared: Running, stream: bool) -> None:
     parts = [choice.logprobs for choice in choices if choice.logprobs]
     tokens = expected(HELLO, SHOWING, 20)
     assert {0, 31} <= set(tokens), "the seed was chosen to show the end and half a character"
-    assert sum((part.token_logprobs for part in parts), []) == [-token / 8 for token in tokens]
+    logprobs = [logprob for part in parts for logprob in part.token_logprobs]
+    assert logprobs == [-token / 8 for token in tokens]
     assert all(top == {"<end>": 0, "a": -1 / 8} for part in parts for top in part.top_logprobs)
-    names = sum((part.tokens for part in parts), [])
-    offsets = sum((part.text_offset for part in parts), [])
+    names = [name for part in parts for name in part.tokens]
+    offsets = [offset for part in parts for offset in part.text_offset]
     text = "".join(choice.text for choice in choices)
     assert (offsets[0], len(offsets)) == (0, 20)
     for name, offset, token in zip(names, offsets, tokens, strict=True):

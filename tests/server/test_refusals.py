@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
+
     from conftest import Running
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}

@@ -1,0 +1,116 @@
+"""Models, health, slots, metrics, and what all responses have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Running
+
+
+def scrape(server: Running) -> dict[str, float]:
+    """Samples by name, labels appended."""
+    response = server.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    return {
+        sample.name + "".join(f"/{value}" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+
+
+def test_models(shared: Running) -> None:
+    [model] = shared.openai.models.list().data
+    assert (model.id, model.object, model.owned_by) == ("fake", "model", "heddle")
+    fields = model.model_dump()
+    assert fields["root"] == "fake.gguf"
+    assert fields["max_model_len"] == 512
+    assert fields["quantisation"] == "F32"
+    assert fields["parameters"] == 0
+    assert shared.openai.models.retrieve("fake").model_dump() == fields
+
+
+def test_another_model_is_not_found(shared: Running) -> None:
+    for name in ("other", "with/slash"):
+        response = shared.get(f"/v1/models/{name}")
+        assert response.status_code == 404
+        assert response.json()["error"]["code"] == "model_not_found"
+
+
+def test_health(shared: Running) -> None:
+    response = shared.get("/health")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> None:
+    server = serve(slots=2)
+    free = {"state": "free", "request": None, "prompt_tokens": 0, "computed": 0}
+    free["generated_tokens"] = 0
+    assert server.get("/slots").json() == [{"index": index} | free for index in (0, 1)]
+    server.executor.before_step = lambda step: server.executor.gate.clear() if step == 2 else None
+    body = {"prompt": "hello", "n": 3, "stream": True, "ignore_eos": True, "max_tokens": 50}
+    with httpx.stream("POST", server.url + "/v1/completions", json=body):
+        server.until(lambda: server.executor.steps >= 3 and not server.executor.gate.is_set())
+        first, second = server.get("/slots").json()
+        now = scrape(server)
+        server.executor.gate.set()
+    assert (first["index"], second["index"]) == (0, 1)
+    for slot in (first, second):
+        assert slot["state"] == "generating"
+        assert slot["prompt_tokens"] == 5
+        assert slot["generated_tokens"] >= 2
+    assert first["request"] != second["request"]
+    assert (now["heddle_slots"], now["heddle_slots_busy"]) == (2, 2)
+    assert now["heddle_queue_depth"] == 1
+    assert now["heddle_kv_pages_used"] == 2
+    assert now["heddle_kv_pages"] == 64
+
+
+def test_metrics_count_what_was_served(serve: Callable[..., Running]) -> None:
+    server = serve()
+    empty = scrape(server)
+    assert empty["heddle_requests_total/length"] == 0
+    for _ in range(2):
+        body = {"prompt": "hello", "max_tokens": 4, "n": 2, "ignore_eos": True}
+        server.post("/v1/completions", body)
+    now = scrape(server)
+    assert now["heddle_requests_total/length"] == 4
+    assert now["heddle_requests_total/stop"] == 0
+    assert now["heddle_prompt_tokens_total"] == 20
+    assert now["heddle_generated_tokens_total"] == 16
+    assert now["heddle_time_to_first_token_seconds_count"] == 4
+    assert now["heddle_inter_token_seconds_count"] == 12
+    assert now["heddle_preemptions_total"] == 0
+    assert now["heddle_slots_busy"] == 0
+
+
+def test_two_servers_do_not_share_metrics(serve: Callable[..., Running]) -> None:
+    one, other = serve(), serve()
+    one.post("/v1/completions", {"prompt": "hello", "max_tokens": 1, "ignore_eos": True})
+    assert scrape(one)["heddle_requests_total/length"] == 1
+    assert scrape(other)["heddle_requests_total/length"] == 0
+
+
+@pytest.mark.parametrize("path", ["/health", "/nothing"])
+def test_every_response_has_a_request_id(shared: Running, path: str) -> None:
+    ids = {shared.get(path).headers["x-request-id"] for _ in range(2)}
+    assert len(ids) == 2
+    mine = httpx.get(shared.url + path, headers={"x-request-id": "abc-1"})
+    assert mine.headers["x-request-id"] == "abc-1"
+    assert mine.headers.get_list("x-request-id") == ["abc-1"]
+    long = httpx.get(shared.url + path, headers={"x-request-id": "a" * 129})
+    assert long.headers["x-request-id"].startswith("req_")
+
+
+def test_the_api_describes_itself(shared: Running) -> None:
+    described = shared.get("/openapi.json").json()
+    body = described["paths"]["/v1/chat/completions"]["post"]["requestBody"]
+    schema = body["content"]["application/json"]["schema"]
+    assert "messages" in schema["required"]
+    assert schema["additionalProperties"] is False

@@ -1,0 +1,106 @@
+"""How a server starts and stops."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from heddle.config import ServerConfig
+from heddle.errors import ConfigError
+from heddle.server.process import bind, url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Running
+
+BODY = {"prompt": "hello", "max_tokens": 9, "ignore_eos": True, "stream": True}
+
+
+def read(response: httpx.Response) -> list[str]:
+    """The events of a stream, to its end."""
+    return "".join(response.iter_text()).removesuffix("\n\n").split("\n\n")
+
+
+def test_a_busy_port_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1 port {port} is in use") as refused:
+            bind(ServerConfig(port=port))
+        assert "\n" not in refused.value.message
+
+
+def test_an_address_of_another_machine() -> None:
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
+        bind(ServerConfig(host="192.0.2.1"))
+    with pytest.raises(ConfigError, match=r"cannot listen on no-such-host\.invalid"):
+        bind(ServerConfig(host="no-such-host.invalid"))
+
+
+def test_nothing_listens_before_the_server_is_ready() -> None:
+    with bind(ServerConfig(port=0)) as listener, pytest.raises(httpx.ConnectError):
+        httpx.get(url(listener))
+
+
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    try:
+        listener = bind(ServerConfig(host="::1", port=0))
+    except ConfigError:
+        return  # a machine without IPv6 has no such address to write
+    with listener:
+        assert url(listener).startswith("http://[::1]:")
+
+
+def test_a_running_stream_may_finish(serve: Callable[..., Running]) -> None:
+    server = serve(drain=60)
+    server.executor.gate.clear()
+    with httpx.stream("POST", server.url + "/v1/completions", json=BODY, timeout=20) as response:
+        server.until(server.executor.entered.is_set)
+        server.server.handle_exit(signal.SIGTERM, None)
+        server.until(lambda: not server.server.servers[0].is_serving())
+        with pytest.raises(httpx.ConnectError):
+            server.get("/health")
+        server.executor.gate.set()
+        events = read(response)
+    assert events[-1] == "data: [DONE]"
+    assert json.loads(events[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+    server.thread.join(20)
+    assert not server.thread.is_alive()
+
+
+def test_a_stream_that_takes_too_long_is_told(serve: Callable[..., Running]) -> None:
+    server = serve(drain=0)
+    server.executor.gate.clear()
+    with httpx.stream("POST", server.url + "/v1/completions", json=BODY, timeout=20) as response:
+        server.until(server.executor.entered.is_set)
+        server.server.handle_exit(signal.SIGINT, None)
+        server.until(lambda: server.engine.closed)
+        server.executor.gate.set()
+        *_, error, done = read(response)
+    assert done == "data: [DONE]"
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "engine_closed"
+    server.thread.join(20)
+    assert not server.thread.is_alive()
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_waits_for_no_one(
+    serve: Callable[..., Running], second: signal.Signals
+) -> None:
+    server = serve(drain=86_400)
+    server.executor.gate.clear()
+    with httpx.stream("POST", server.url + "/v1/completions", json=BODY, timeout=20):
+        server.until(server.executor.entered.is_set)
+        server.server.handle_exit(signal.SIGINT, None)
+        server.until(lambda: not server.server.servers[0].is_serving())
+        assert not server.engine.closed
+        server.server.handle_exit(second, None)
+        server.until(lambda: server.engine.closed)
+        server.executor.gate.set()
+        server.thread.join(20)
+        assert not server.thread.is_alive()
