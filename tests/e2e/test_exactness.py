@@ -91,13 +91,14 @@ def test_in_small_mixed_steps(model_path, expected):
         assert run_together(engine) == expected
 
 
-def test_after_preemption(model_path, expected):
-    """Eight sequences that outgrow the pages for some of them."""
-    with Engine.load(model_path, EngineConfig()) as engine:
+def test_after_preemption(model_path):
+    """Seven sequences that start in 16 pages and want 26 in the end."""
+    requests = [(p, replace(params, max_tokens=60)) for p, params in REQUESTS if len(p) < 1000]
+    with Engine.load(model_path, EngineConfig(slots=1)) as engine:
+        expected = run_alone(engine, requests)
         page_bytes = engine.model.executor.page_bytes
-    config = EngineConfig(kv_cache=34 * page_bytes)
-    with Engine.load(model_path, config) as engine:
-        assert run_together(engine) == expected
+    with Engine.load(model_path, EngineConfig(kv_cache=16 * page_bytes)) as engine:
+        assert run_together(engine, requests) == expected
         assert engine.snapshot().preemptions > 0
 
 
