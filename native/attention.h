@@ -1,4 +1,5 @@
-// Causal attention of one key/value head over a sequence's pages, online softmax in page order.
+// Causal attention of one key/value head over a sequence's pages, online softmax in page order,
+// over all positions before a query or a window of them.
 //
 // A query's arithmetic is fixed by its own position alone: pages ascending, within a page all 32
 // scores in the order of head elements, one maximum, one sum, values added by ascending position.
@@ -27,10 +28,11 @@ struct QueryTile {
     const float* q[kAttendQueries];  // (head_dim,)
     float* out[kAttendQueries];
     int position[kAttendQueries];
-    float peak[kAttendQueries];  // running maximum
-    float mass[kAttendQueries];  // running sum of exponentials
-    float* values;               // (count, head_dim), unnormalised output
-    float* weights;              // (count, 32), this page's scores, then exponentials
+    int first_seen[kAttendQueries];  // the first position in its window
+    float peak[kAttendQueries];      // running maximum
+    float mass[kAttendQueries];      // running sum of exponentials
+    float* values;                   // (count, head_dim), unnormalised output
+    float* weights;                  // (count, 32), this page's scores, then exponentials
 };
 
 template <int N>
@@ -127,16 +129,24 @@ inline void for_queries(int count, F f) {
     }
 }
 
-// Scores to exponentials; rescales what earlier pages left. `visible` is at least 1.
-inline void soften(QueryTile& tile, int i, int visible, float scale, int head_dim) {
+// The positions of a page that a query sees: [from, to) within the page.
+struct Sight {
+    int from, to;
+};
+
+// Scores to exponentials; rescales what earlier pages left.
+inline void soften(QueryTile& tile, int i, Sight seen, float scale, int head_dim) {
     static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const V16 lanes = load(lane_numbers);
     const V16 hidden = splat(-__builtin_inff());
     float* w = tile.weights + i * kPageTokens;
-    const V16 low =
-        select_less(lanes, splat(static_cast<float>(visible)), load(w) * splat(scale), hidden);
-    const V16 high = select_less(lanes, splat(static_cast<float>(visible - 16)),
-                                 load(w + 16) * splat(scale), hidden);
+    const auto masked = [&](int from) {
+        const V16 scores = load(w + from) * splat(scale);
+        const V16 ended =
+            select_less(lanes, splat(static_cast<float>(seen.to - from)), scores, hidden);
+        return select_less(lanes, splat(static_cast<float>(seen.from - from)), hidden, ended);
+    };
+    const V16 low = masked(0), high = masked(16);
     const float page_peak = reduce_max(max(low, high));
     if (page_peak > tile.peak[i]) {
         // Without a new maximum the decay would be exp(0), which is exactly 1.
@@ -164,30 +174,48 @@ inline void prefetch_part(const uint16_t* kv, int head_dim) {
     }
 }
 
-inline int visible_in_page(const QueryTile& tile, int i, int page) {
-    const int n = tile.position[i] - page * kPageTokens + 1;
-    return n > kPageTokens ? kPageTokens : n;
+inline Sight sight(const QueryTile& tile, int i, int page) {
+    const int base = page * kPageTokens;
+    const int from = tile.first_seen[i] - base, to = tile.position[i] - base + 1;
+    return {from < 0 ? 0 : from, to > kPageTokens ? kPageTokens : to};
 }
 
-// Queries are in position order, so the ones that see a page at all are the last ones.
+inline bool sees(const QueryTile& tile, int i, int page) {
+    const Sight s = sight(tile, i, page);
+    return s.from < s.to;
+}
+
+// Queries are in position order, so those that see a page are neighbours: [begin, end). Positions
+// that all of them see are handled together, those before and after one query at a time; for each
+// query, values are added by ascending position.
 inline void attend_page(QueryTile& tile, int page, const uint16_t* kv, int head_dim, float scale) {
-    int begin = 0;
-    while (visible_in_page(tile, begin, page) <= 0) ++begin;
-    const int shared = visible_in_page(tile, begin, page);
+    int begin = 0, end = tile.count;
+    while (begin < end && !sees(tile, begin, page)) ++begin;
+    while (end > begin && !sees(tile, end - 1, page)) --end;
+    if (begin == end) return;
     const uint16_t* values = kv + head_dim * kPageTokens;
-    const int count = tile.count - begin;
-    for_queries(count, [&](auto n, int first) {
+    for_queries(end - begin, [&](auto n, int first) {
         page_scores<decltype(n)::value>(tile, begin + first, kv, head_dim);
     });
-    for (int i = begin; i < tile.count; ++i) {
-        soften(tile, i, visible_in_page(tile, i, page), scale, head_dim);
+    for (int i = begin; i < end; ++i) soften(tile, i, sight(tile, i, page), scale, head_dim);
+    const int from = sight(tile, end - 1, page).from, to = sight(tile, begin, page).to;
+    if (from >= to) {
+        for (int i = begin; i < end; ++i) {
+            const Sight s = sight(tile, i, page);
+            add_values<1>(tile, i, values, head_dim, s.from, s.to);
+        }
+        return;
     }
-    for_queries(count, [&](auto n, int first) {
-        add_values<decltype(n)::value>(tile, begin + first, values, head_dim, 0, shared);
+    for (int i = begin; i < end; ++i) {
+        const int first = sight(tile, i, page).from;
+        if (first < from) add_values<1>(tile, i, values, head_dim, first, from);
+    }
+    for_queries(end - begin, [&](auto n, int first) {
+        add_values<decltype(n)::value>(tile, begin + first, values, head_dim, from, to);
     });
-    for (int i = begin; i < tile.count; ++i) {
-        const int visible = visible_in_page(tile, i, page);
-        if (visible > shared) add_values<1>(tile, i, values, head_dim, shared, visible);
+    for (int i = begin; i < end; ++i) {
+        const int last = sight(tile, i, page).to;
+        if (last > to) add_values<1>(tile, i, values, head_dim, to, last);
     }
 }
 
@@ -202,12 +230,14 @@ inline void attend_tile(const AttendArgs& a, int first_query, int count) {
         tile.q[i] = a.q + at;
         tile.out[i] = a.out + at;
         tile.position[i] = a.first_position + token;
+        const int before_window = a.window > 0 ? tile.position[i] + 1 - a.window : 0;
+        tile.first_seen[i] = before_window > 0 ? before_window : 0;
         tile.peak[i] = -__builtin_inff();
         tile.mass[i] = 0.0f;
     }
     for (int i = 0; i < count * a.head_dim; ++i) tile.values[i] = 0.0f;
     const int pages = tile.position[count - 1] / kPageTokens + 1;
-    for (int page = 0; page < pages; ++page) {
+    for (int page = tile.first_seen[0] / kPageTokens; page < pages; ++page) {
         if (page + 1 < pages) {
             prefetch_part(a.kv + a.pages[page + 1] * a.page_stride, a.head_dim);
         }

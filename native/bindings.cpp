@@ -230,10 +230,19 @@ void bind_program(nb::module_& m) {
             "Matrices must outlive the program: its owner keeps them.")
         .def("gated_silu", &Program::gated_silu, nb::arg("gate"), nb::arg("up"), nb::arg("out"),
              nb::arg("quantise"))
+        .def("gated_gelu", &Program::gated_gelu, nb::arg("gate"), nb::arg("up"), nb::arg("out"),
+             nb::arg("quantise"))
+        .def(
+            "norm_heads",
+            [](Program& p, int in, Floats weight, float eps, int heads) {
+                p.norm_heads(in, vector_of(weight), eps, heads);
+            },
+            nb::arg("in_"), nb::arg("weight"), nb::arg("eps"), nb::arg("heads"))
+        .def("scale", &Program::scale, nb::arg("in_"), nb::arg("factor"))
         .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
         .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"))
         .def("attend", &Program::attend, nb::arg("q"), nb::arg("layer"), nb::arg("heads"),
-             nb::arg("scale"), nb::arg("out"), nb::arg("quantise"))
+             nb::arg("scale"), nb::arg("window"), nb::arg("out"), nb::arg("quantise"))
         .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
         .def("sample", &Program::sample, nb::arg("logits"))

@@ -120,14 +120,33 @@ inline V16 silu_times(V16 gate, V16 up) {
     return gate / (splat(1.0f) + exp(splat(0.0f) - gate)) * up;
 }
 
-void gated_silu(const float* gate, const float* up, int n, float* out) {
+// 0.5 x (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x**3).
+inline V16 gelu_times(V16 gate, V16 up) {
+    const V16 cubic = fma(gate * gate * gate, splat(0.044715f), gate);
+    return gate / (splat(1.0f) + exp(cubic * splat(-1.5957691216f))) * up;
+}
+
+template <typename F>
+inline void gated(const float* gate, const float* up, int n, float* out, F activate) {
     int i = 0;
-    for (; i + 16 <= n; i += 16) store(out + i, silu_times(load(gate + i), load(up + i)));
+    for (; i + 16 <= n; i += 16) store(out + i, activate(load(gate + i), load(up + i)));
     if (i < n) {
         store_partial(
             out + i, n - i,
-            silu_times(load_partial(gate + i, n - i, 0.0f), load_partial(up + i, n - i, 0.0f)));
+            activate(load_partial(gate + i, n - i, 0.0f), load_partial(up + i, n - i, 0.0f)));
     }
+}
+
+void gated_silu(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return silu_times(x, y); });
+}
+
+void gated_gelu(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return gelu_times(x, y); });
+}
+
+void scale(const float* x, float factor, int n, float* out) {
+    for (int i = 0; i < n; ++i) out[i] = x[i] * factor;
 }
 
 void add(const float* x, const float* y, int n, float* out) {
@@ -181,8 +200,8 @@ constexpr const char* kName =
     "portable";
 #endif
 
-const Kernels kTable = {kName, kPanelRows, matmul, quantise, norm,    gated_silu,
-                        add,   to_f16,     attend, max_of,   sum_exp, exp_all};
+const Kernels kTable = {kName, kPanelRows, matmul, quantise, norm,   gated_silu, gated_gelu,
+                        add,   scale,      to_f16, attend,   max_of, sum_exp,    exp_all};
 
 }  // namespace
 

@@ -67,6 +67,7 @@ struct AttendArgs {
     int first_position;    // of the first query token
     int group;             // query heads that share this key/value head; contiguous in q
     int head_dim;          // multiple of 16
+    int window;            // positions a query sees, itself included; 0 for all
     float scale;
     float* scratch;  // attend_scratch(head_dim) floats
 };
@@ -84,9 +85,11 @@ struct Kernels {
     void (*quantise)(const float* x, int n, int8_t* q, BlockScale* scales);
     // out = x / sqrt(mean(x**2) + eps) * w
     void (*norm)(const float* x, const float* w, int n, float eps, float* out);
-    // out = silu(gate) * up
+    // out = silu(gate) * up, or gelu (tanh form) in its place
     void (*gated_silu)(const float* gate, const float* up, int n, float* out);
+    void (*gated_gelu)(const float* gate, const float* up, int n, float* out);
     void (*add)(const float* x, const float* y, int n, float* out);
+    void (*scale)(const float* x, float factor, int n, float* out);
     void (*to_f16)(const float* x, int n, uint16_t* out);
     void (*attend)(const AttendArgs&);
     float (*max)(const float* x, int n);

@@ -132,16 +132,58 @@ class Quantise final : public RowInstruction {
     int in_;
 };
 
-class GatedSilu final : public RowInstruction {
+class NormHeads final : public RowInstruction {
   public:
-    GatedSilu(int gate, int up, int out, bool quantise)
-        : RowInstruction("gated", out), gate_(gate), up_(up), out_(out), quantise_(quantise) {}
+    NormHeads(int in, std::vector<float> weight, float eps, int heads)
+        : RowInstruction("norm_heads", in),
+          in_(in),
+          weight_(std::move(weight)),
+          eps_(eps),
+          heads_(heads) {}
     void run_row(Program& p, int i) override {
-        kernels(p).gated_silu(row(p, gate_, i), row(p, up_, i), width(p, out_), row(p, out_, i));
+        const int head_dim = width(p, in_) / heads_;
+        for (int h = 0; h < heads_; ++h) {
+            float* x = row(p, in_, i) + h * head_dim;
+            kernels(p).norm(x, weight_.data(), head_dim, eps_, x);
+        }
+    }
+
+  private:
+    int in_;
+    std::vector<float> weight_;
+    float eps_;
+    int heads_;
+};
+
+class ScaleBy final : public RowInstruction {
+  public:
+    ScaleBy(int in, float factor) : RowInstruction("scale", in), in_(in), factor_(factor) {}
+    void run_row(Program& p, int i) override {
+        kernels(p).scale(row(p, in_, i), factor_, width(p, in_), row(p, in_, i));
+    }
+
+  private:
+    int in_;
+    float factor_;
+};
+
+class Gated final : public RowInstruction {
+  public:
+    Gated(bool gelu, int gate, int up, int out, bool quantise)
+        : RowInstruction("gated", out),
+          gelu_(gelu),
+          gate_(gate),
+          up_(up),
+          out_(out),
+          quantise_(quantise) {}
+    void run_row(Program& p, int i) override {
+        const auto kernel = gelu_ ? kernels(p).gated_gelu : kernels(p).gated_silu;
+        kernel(row(p, gate_, i), row(p, up_, i), width(p, out_), row(p, out_, i));
         if (quantise_) quantise_row(p, out_, i);
     }
 
   private:
+    bool gelu_;
     int gate_, up_, out_;
     bool quantise_;
 };
@@ -275,12 +317,13 @@ class Matmul final : public Instruction {
 
 class Attend final : public Instruction {
   public:
-    Attend(int q, int layer, int heads, float scale, int out, bool quantise)
+    Attend(int q, int layer, int heads, float scale, int window, int out, bool quantise)
         : Instruction("attend"),
           q_(q),
           layer_(layer),
           heads_(heads),
           scale_(scale),
+          window_(window),
           out_(out),
           quantise_(quantise) {}
     int items(const Program& p) const override { return static_cast<int>(attend_items(p).size()); }
@@ -302,6 +345,7 @@ class Attend final : public Instruction {
         args.tokens = item.tokens;
         args.first_position = span.first_position + item.first_token;
         args.scale = scale_;
+        args.window = window_;
         args.scratch = scratch(p, thread);
         kernels(p).attend(args);
         if (!quantise_) return;
@@ -313,6 +357,7 @@ class Attend final : public Instruction {
   private:
     int q_, layer_, heads_;
     float scale_;
+    int window_;
     int out_;
     bool quantise_;
 };
@@ -440,11 +485,31 @@ void Program::matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
     append(std::make_unique<Matmul>(in, std::move(parts), accumulate));
 }
 
-void Program::gated_silu(int gate, int up, int out, bool quantise) {
+void Program::norm_heads(int in, std::vector<float> weight, float eps, int heads) {
+    if (heads < 1 || static_cast<int>(weight.size()) * heads != at(in).width) {
+        throw std::invalid_argument("the norm's weight has another width than a head");
+    }
+    append(std::make_unique<NormHeads>(in, std::move(weight), eps, heads));
+}
+
+void Program::scale(int in, float factor) {
+    at(in);
+    append(std::make_unique<ScaleBy>(in, factor));
+}
+
+void Program::gated(bool gelu, int gate, int up, int out, bool quantise) {
     same_shape(gate, up);
     same_shape(gate, out);
     if (quantise) want_quantised(out);
-    append(std::make_unique<GatedSilu>(gate, up, out, quantise));
+    append(std::make_unique<Gated>(gelu, gate, up, out, quantise));
+}
+
+void Program::gated_silu(int gate, int up, int out, bool quantise) {
+    gated(false, gate, up, out, quantise);
+}
+
+void Program::gated_gelu(int gate, int up, int out, bool quantise) {
+    gated(true, gate, up, out, quantise);
 }
 
 void Program::rope(int in, int table, int heads) {
@@ -464,7 +529,8 @@ void Program::store_kv(int k, int v, int layer) {
     append(std::make_unique<StoreKv>(k, v, layer));
 }
 
-void Program::attend(int q, int layer, int heads, float scale, int out, bool quantise) {
+void Program::attend(int q, int layer, int heads, float scale, int window, int out, bool quantise) {
+    if (window < 0) throw std::invalid_argument("a window has at least one position");
     same_shape(q, out);
     if (heads % cache_.kv_heads() != 0 || at(q).width != heads * cache_.head_dim()) {
         throw std::invalid_argument("queries do not fit the KV cache");
@@ -475,7 +541,7 @@ void Program::attend(int q, int layer, int heads, float scale, int out, bool qua
             throw std::invalid_argument("a head group is not whole quantisation blocks");
         }
     }
-    append(std::make_unique<Attend>(q, layer, heads, scale, out, quantise));
+    append(std::make_unique<Attend>(q, layer, heads, scale, window, out, quantise));
 }
 
 void Program::add(int x, int y, int out) {

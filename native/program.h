@@ -76,10 +76,13 @@ class Program final : private Job {
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void quantise(int in);
     void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
+    void norm_heads(int in, std::vector<float> weight, float eps, int heads);  // in place
+    void scale(int in, float factor);                                          // in place
     void gated_silu(int gate, int up, int out, bool quantise);
-    void rope(int in, int table, int heads);
+    void gated_gelu(int gate, int up, int out, bool quantise);
+    void rope(int in, int table, int heads);  // in place
     void store_kv(int k, int v, int layer);
-    void attend(int q, int layer, int heads, float scale, int out, bool quantise);
+    void attend(int q, int layer, int heads, float scale, int window, int out, bool quantise);
     void add(int x, int y, int out);
     void take_rows(int in, int out);
     void sample(int logits);
@@ -114,6 +117,7 @@ class Program final : private Job {
     void want_quantised(int buffer);
     Buffer& at(int buffer);
     void same_shape(int a, int b);
+    void gated(bool gelu, int gate, int up, int out, bool quantise);
     void append(std::unique_ptr<Instruction> instruction);
     void cut_attention(const Step& step);
     void check(const Step& step) const;

@@ -99,6 +99,7 @@ def attention(
     scale: float,
     chunks: Sequence[int],
     threads: int = 1,
+    window: int = 0,
 ) -> Floats:
     """Causal attention of one sequence computed in chunks; q (T, heads * head_dim)."""
     tokens = len(q)
@@ -107,7 +108,7 @@ def attention(
     sources = [bench.table(values) for values in (q, k, v)]
     out = bench.program.buffer(q.shape[1], per_row=False)
     bench.program.store_kv(sources[1], sources[2], 0)
-    bench.program.attend(sources[0], 0, q.shape[1] // head_dim, scale, out, False)
+    bench.program.attend(sources[0], 0, q.shape[1] // head_dim, scale, window, out, False)
     # The pages are used in falling order, with page 0 left out, to catch mix-ups of page and index.
     table = ints(range(pages, 0, -1))
     results, done = [], 0

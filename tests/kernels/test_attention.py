@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from programs import ISA_LEVELS, attention
 
 
-def expected_attention(q, k, v, kv_heads, head_dim, scale):
+def expected_attention(q, k, v, kv_heads, head_dim, scale, window=0):
     """Causal attention in float64 over keys and values as stored, in f16."""
     tokens, group = len(q), q.shape[1] // head_dim // kv_heads
     queries = q.reshape(tokens, kv_heads, group, head_dim).astype(np.float64)
     keys = k.astype(np.float16).reshape(tokens, kv_heads, head_dim).astype(np.float64)
     values = v.astype(np.float16).reshape(tokens, kv_heads, head_dim).astype(np.float64)
     scores = np.einsum("qhgd,khd->hgqk", queries, keys) * scale
-    scores[..., np.triu(np.ones((tokens, tokens), bool), 1)] = -np.inf
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)
+    scores[..., (distance < 0) | (distance >= (window or tokens))] = -np.inf
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return np.einsum("hgqk,khd->qhgd", weights, values).reshape(tokens, -1)
@@ -35,9 +36,10 @@ def random_inputs(rng, tokens, kv_heads, group, head_dim):
 def test_matches_float64(isa, tokens, kv_heads, group, head_dim):
     q, k, v = random_inputs(np.random.default_rng(tokens), tokens, kv_heads, group, head_dim)
     sizes = {"kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5}
-    result = attention(isa, q, k, v, **sizes, chunks=[tokens])
-    expected = expected_attention(q, k, v, kv_heads, head_dim, sizes["scale"])
-    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+    for window in (0, 1, 5, 33, 64):
+        result = attention(isa, q, k, v, **sizes, chunks=[tokens], window=window)
+        expected = expected_attention(q, k, v, *sizes.values(), window)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 @settings(deadline=None, max_examples=30)
@@ -47,7 +49,8 @@ def test_one_result_in_any_chunking(data, seed):
     chunks = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
     tokens = sum(chunks)
     q, k, v = random_inputs(np.random.default_rng(seed), tokens, kv_heads, group, 32)
-    sizes = {"kv_heads": kv_heads, "head_dim": 32, "scale": 0.2}
+    window = data.draw(st.sampled_from([0, 1, 3, 32, 50]))
+    sizes = {"kv_heads": kv_heads, "head_dim": 32, "scale": 0.2, "window": window}
     whole = attention(ISA_LEVELS[-1], q, k, v, **sizes, chunks=[tokens])
     for isa in ISA_LEVELS:
         for threads in (1, 3):

@@ -56,6 +56,40 @@ def test_gated_silu(width):
     np.testing.assert_allclose(of_every_level(build, 5), expected, rtol=1e-6, atol=1e-30)
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gated_gelu(width):
+    rng = np.random.default_rng(width)
+    gate = rng.normal(0, 3, (5, width)).astype(np.float32)
+    gate[0, 0], gate[1, 0] = 50.0, -50.0
+    up = rng.normal(0, 1, (5, width)).astype(np.float32)
+
+    def build(bench):
+        out = bench.program.buffer(width, per_row=False)
+        bench.program.gated_gelu(bench.table(gate), bench.table(up), out, False)
+        return out
+
+    wide = gate.astype(np.float64)
+    inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    expected = 0.5 * wide * (1 + np.tanh(inner)) * up
+    np.testing.assert_allclose(of_every_level(build, 5), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_norm_of_heads_and_scale():
+    rng = np.random.default_rng(8)
+    x = rng.normal(0, 3, (5, 4 * 48)).astype(np.float32)
+    weight = rng.normal(1, 0.1, 48).astype(np.float32)
+
+    def build(bench):
+        buffer = bench.table(x)
+        bench.program.scale(buffer, 2.5)
+        bench.program.norm_heads(buffer, weight, 1e-6, 4)
+        return buffer
+
+    wide = 2.5 * x.reshape(5, 4, 48).astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-6) * weight
+    np.testing.assert_allclose(of_every_level(build, 5), expected.reshape(5, -1), rtol=2e-6)
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dim", [16, 32])
 def test_rope(interleaved, dim):

@@ -49,12 +49,14 @@ class AttentionSpec:
         heads, kv_heads: query heads and key/value heads; heads is a multiple of kv_heads.
         head_dim: elements per head, the same for keys and values.
         scale: factor on query·key before the softmax.
+        window: positions a token sees, itself included; 0 for all before it.
     """
 
     heads: int
     kv_heads: int
     head_dim: int
     scale: float
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,14 @@ class Ops(Protocol[A, W_contra]):
         """RMS norm (Zhang & Sennrich 2019): x / sqrt(mean(x**2) + eps) * w."""
         ...
 
+    def norm_heads(self, x: A, w: W_contra, eps: float, heads: int) -> A:
+        """RMS norm of each head of x (T, heads * head_dim) by itself; w is (head_dim,)."""
+        ...
+
+    def scale(self, x: A, factor: float) -> A:
+        """x * factor, elementwise."""
+        ...
+
     def rope(self, x: A, positions: A, spec: RopeSpec, heads: int) -> A:
         """Rotate x (T, heads * head_dim) by position."""
         ...
@@ -95,12 +105,16 @@ class Ops(Protocol[A, W_contra]):
         """Store k and v in layer `layer` of the KV cache, then attend.
 
         q is (T, heads * head_dim), k and v (T, kv_heads * head_dim); the token at position p
-        sees positions 0 to p of its own sequence. Returns (T, heads * head_dim).
+        sees positions 0 to p of its own sequence, or the last `window` of them. Returns
+        (T, heads * head_dim).
         """
         ...
 
     def gated(self, gate: A, up: A, activation: str) -> A:
-        """activation(gate) * up, elementwise; activation is "silu"."""
+        """activation(gate) * up, elementwise.
+
+        activation is "silu", or "gelu" in the form with tanh (Hendrycks & Gimpel 2016).
+        """
         ...
 
     def add(self, x: A, y: A) -> A:

@@ -6,7 +6,7 @@ Fuses what the native instructions can do together, none of which changes a bit 
 - an addition to the residual stream happens in the matmul that computes the addend;
 - norm, attention and gated activation quantise their output when only quantised matmuls read it
   next, each row while it is in the nearest cache;
-- rotation happens in place.
+- rotation, scaling and the norm of heads happen in place.
 
 Buffers are reused as soon as their last reader is done, so that a step's working set stays small.
 """
@@ -83,10 +83,13 @@ class _Lowering:
                 self.program.norm(source, node.weight.values, node.eps, out, wanted)
             case recording.Gated():
                 gate, up = self._of(node, 0), self._of(node, 1)
-                wanted = self._wants_quantised(node)
-                self.program.gated_silu(gate, up, self._new(node), wanted)
-            case recording.Rope():
-                self._emit_rope(node)
+                wanted, out = self._wants_quantised(node), self._new(node)
+                if node.activation == "gelu":
+                    self.program.gated_gelu(gate, up, out, wanted)
+                else:
+                    self.program.gated_silu(gate, up, out, wanted)
+            case recording.Rope() | recording.NormHeads() | recording.Scale():
+                self._emit_in_place(node)
             case recording.Attend():
                 self._emit_attend(node)
             case Linear():
@@ -134,19 +137,28 @@ class _Lowering:
         if self._wants_quantised(node):
             self.program.quantise(self.buffer_of[node])
 
-    def _emit_rope(self, node: recording.Rope) -> None:
+    def _emit_in_place(self, node: recording.Rope | recording.NormHeads | recording.Scale) -> None:
         source = node.inputs[0]
         if len(self._readers[source]) != 1:
-            raise ValueError("rope works in place, but its input has other readers")
-        if node.spec not in self._ropes:
-            cosine, sine = rope_tables(node.spec, self.context)
-            self._ropes[node.spec] = self.program.rope_table(
-                node.spec.dim, node.spec.interleaved, cosine.ravel(), sine.ravel()
-            )
+            raise ValueError(f"{type(node).__name__} is in place, but its input has other readers")
         buffer = self.buffer_of[source]
-        self.program.rope(buffer, self._ropes[node.spec], node.heads)
+        match node:
+            case recording.Rope():
+                self.program.rope(buffer, self._rope_table(node.spec), node.heads)
+            case recording.NormHeads():
+                self.program.norm_heads(buffer, node.weight.values, node.eps, node.heads)
+            case recording.Scale():
+                self.program.scale(buffer, node.factor)
         self._assign(node, buffer)
         self._quantise_apart(node)
+
+    def _rope_table(self, spec: RopeSpec) -> int:
+        if spec not in self._ropes:
+            cosine, sine = rope_tables(spec, self.context)
+            self._ropes[spec] = self.program.rope_table(
+                spec.dim, spec.interleaved, cosine.ravel(), sine.ravel()
+            )
+        return self._ropes[spec]
 
     def _emit_attend(self, node: recording.Attend) -> None:
         q, k, v = (self._of(node, i) for i in range(3))
@@ -155,7 +167,7 @@ class _Lowering:
         group_width = spec.heads // spec.kv_heads * spec.head_dim
         fused = self._wants_quantised(node) and group_width % 32 == 0
         out = self._new(node)
-        self.program.attend(q, node.layer, spec.heads, spec.scale, out, fused)
+        self.program.attend(q, node.layer, spec.heads, spec.scale, spec.window, out, fused)
         if not fused:
             self._quantise_apart(node)
 

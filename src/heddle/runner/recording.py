@@ -79,6 +79,18 @@ class Norm(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NormHeads(Node):
+    weight: VectorWeight
+    eps: float
+    heads: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scale(Node):
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Rope(Node):
     spec: RopeSpec
     heads: int
@@ -92,7 +104,7 @@ class Attend(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gated(Node):
-    pass
+    activation: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +139,13 @@ class RecordingOps:
         assert isinstance(w, VectorWeight)
         return self._record(Norm((x,), x.width, x.per_row, w, eps))
 
+    def norm_heads(self, x: Node, w: CpuWeight, eps: float, heads: int) -> Node:
+        assert isinstance(w, VectorWeight)
+        return self._record(NormHeads((x,), x.width, x.per_row, w, eps, heads))
+
+    def scale(self, x: Node, factor: float) -> Node:
+        return self._record(Scale((x,), x.width, x.per_row, factor))
+
     def rope(self, x: Node, positions: Node, spec: RopeSpec, heads: int) -> Node:
         return self._record(Rope((x, positions), x.width, x.per_row, spec, heads))
 
@@ -134,9 +153,9 @@ class RecordingOps:
         return self._record(Attend((q, k, v), q.width, q.per_row, layer, spec))
 
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
-        if activation != "silu":
+        if activation not in {"silu", "gelu"}:
             raise UnsupportedModelError(f"activation {activation!r} has no kernel")
-        return self._record(Gated((gate, up), gate.width, gate.per_row))
+        return self._record(Gated((gate, up), gate.width, gate.per_row, activation))
 
     def add(self, x: Node, y: Node) -> Node:
         return self._record(Add((x, y), x.width, x.per_row))
