@@ -1,8 +1,8 @@
 """`heddle chat`: a conversation in the terminal."""
 
-import queue
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +11,7 @@ from heddle.cli.loading import load
 from heddle.cli.options import Model, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError, ContextLengthError, HeddleError
-from heddle.types import Delta, SamplingParams
+from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
@@ -41,17 +41,11 @@ def chat(
         if sys.stdin.isatty():
             print(f"{loaded.model.info.id}: {_HELP}")
         while (line := _read_line()) is not None:
-            match line.strip():
-                case "":
-                    pass
-                case "/exit":
+            try:
+                if not _obey(conversation, line.strip()):
                     break
-                case "/reset":
-                    conversation.reset()
-                case command if command.startswith("/"):
-                    print(f"{command} is no command. {_HELP}", file=sys.stderr)
-                case text:
-                    _print_answer(conversation, text)
+            except KeyboardInterrupt:
+                print(" [stopped]")
 
 
 class Conversation:
@@ -65,7 +59,6 @@ class Conversation:
         if engine.model.template is None:
             raise ConfigError(f"{engine.model.info.id} has no chat template, so it cannot chat")
         self._engine = engine
-        self._template = engine.model.template
         self._params = params
         self._opening = [] if system is None else [{"role": "system", "content": system}]
         self.messages = list(self._opening)
@@ -74,31 +67,25 @@ class Conversation:
         """Forget everything but the system message."""
         self.messages = list(self._opening)
 
-    def answer(self, text: str) -> Iterator[str]:
-        """Pieces of the answer to `text`. What was given out by the time the iterator is closed
-        becomes part of the conversation; a refused text does not.
+    def answer(self, text: str) -> Generator[str, None, None]:
+        """Pieces of the answer to `text`.
+
+        What was given out when the generator is closed becomes part of the conversation; a text
+        that is refused does not.
 
         Raises:
             HeddleError: the engine refused the text or failed.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = self._engine.model.tokenizer.encode_chat(self._template.render(messages))
-        deltas: queue.SimpleQueue[Delta] = queue.SimpleQueue()
-        [ticket] = self._engine.submit_many([(prompt, self._params, deltas.put)])
+        prompt = self._engine.model.chat_prompt(messages)
         pieces: list[str] = []
-        self.messages = messages
-        try:
-            while True:
-                delta = deltas.get()
-                if delta.error is not None:
-                    raise delta.error
-                pieces.append(delta.text)
-                yield delta.text
-                if delta.finish is not None:
-                    break
-        finally:
-            ticket.cancel()
-            self.messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
+        with closing(self._engine.stream(prompt, self._params)) as deltas:
+            try:
+                for delta in deltas:
+                    pieces.append(delta.text)
+                    yield delta.text
+            finally:
+                self.messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
 
 
 def _read_line() -> str | None:
@@ -112,17 +99,26 @@ def _read_line() -> str | None:
         return ""
 
 
+def _obey(conversation: Conversation, line: str) -> bool:
+    """Do what a line asks for. False when it asks to leave."""
+    if line == "/exit":
+        return False
+    if line == "/reset":
+        conversation.reset()
+    elif line.startswith("/"):
+        print(f"{line} is no command. {_HELP}", file=sys.stderr)
+    elif line:
+        _print_answer(conversation, line)
+    return True
+
+
 def _print_answer(conversation: Conversation, text: str) -> None:
-    pieces = conversation.answer(text)
     try:
-        for piece in pieces:
-            print(piece.translate(_CONTROLS), end="", flush=True)
+        with closing(conversation.answer(text)) as pieces:
+            for piece in pieces:
+                print(piece.translate(_CONTROLS), end="", flush=True)
         print()
-    except KeyboardInterrupt:
-        print(" [stopped]")
     except ContextLengthError as error:
         print(f"{error.message}. /reset starts over.", file=sys.stderr)
     except HeddleError as error:
         print(error.message, file=sys.stderr)
-    finally:
-        pieces.close()  # type: ignore[attr-defined]

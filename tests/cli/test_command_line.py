@@ -1,0 +1,204 @@
+"""What the command line takes, and how it says what it does not."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from heddle.cli import INTERRUPTED, run
+from heddle.config import DEFAULT_MODEL, EngineConfig, ServerConfig, settings
+from heddle.engine import Engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def heddle(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "heddle", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"COLUMNS": "200", "TERM": "dumb"} | variables,
+    )
+
+
+def test_help_lists_the_commands() -> None:
+    done = heddle("--help")
+    assert done.returncode == 0
+    for command in ("serve", "chat", "bench", "pull", "inspect"):
+        assert re.search(rf"\b{command}\b", done.stdout)
+
+
+def test_help_loads_neither_engine_nor_server() -> None:
+    script = "import sys; from heddle.cli import run; run(['--help']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert "heddle.cli.serve" in modules
+    assert not modules & {"numpy", "fastapi", "pydantic", "httpx", "tokenizers", "heddle.engine"}
+
+
+@pytest.mark.parametrize("command", ["serve", "chat", "bench"])
+def test_every_engine_setting_is_an_option(command: str) -> None:
+    shown = heddle(command, "--help").stdout
+    for setting in settings(EngineConfig):
+        assert setting.option in shown
+        assert setting.variable in shown
+
+
+def test_every_server_setting_is_an_option() -> None:
+    shown = heddle("serve", "--help").stdout
+    for setting in settings(ServerConfig):
+        assert setting.option in shown
+    assert "HEDDLE_MAX_BODY; default 32M" in shown
+
+
+def test_version() -> None:
+    done = heddle("--version")
+    assert done.returncode == 0
+    assert re.fullmatch(r"heddle (\d+\.\d+.*|\(not installed.*\))\n", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--slots", "x"], "--slots: 'x' is not a whole number"),
+        (["serve", "--port", "70000"], "--port: port must be at most 65535, got 70000"),
+        (["serve", "--colour"], "No such option: --colour"),
+        (["serve", "a", "b"], "unexpected extra argument"),
+        (["weave"], "No such command 'weave'"),
+        (["chat", "--temperature", "hot"], "'--temperature'"),
+        (["chat", "--temperature", "-1"], "temperature must be at least 0"),
+        (["chat", "/no/such.gguf"], "/no/such.gguf"),
+        (["bench", "--streams", "1,x"], "--streams: '1,x'"),
+        (["bench", "--rounds", "0"], "'--rounds'"),
+        (["inspect", "no-such-model"], "no-such-model"),
+        (["pull", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("heddle: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_wrong_input_from_the_shell() -> None:
+    done = heddle("serve", HEDDLE_SLOTS="none")
+    assert done.returncode == 2
+    assert done.stderr == "heddle: HEDDLE_SLOTS: 'none' is not a whole number\n"
+
+
+def test_a_file_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.gguf"
+    path.write_text("buy milk")
+    assert run(["inspect", str(path)]) == 2
+    assert "is no GGUF file" in capsys.readouterr().err
+
+
+def break_loading(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Engine, "load", load)
+
+
+def test_a_bug_is_one_line_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_loading(monkeypatch, RuntimeError("the warp\nbroke"))
+    assert run(["bench"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "RuntimeError: the warp broke" in err
+    assert "HEDDLE_DEBUG=1" in err
+
+
+@pytest.mark.parametrize("by_option", [False, True])
+def test_debugging_shows_the_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], by_option: bool
+) -> None:
+    break_loading(monkeypatch, RuntimeError("the warp broke"))
+    if not by_option:
+        monkeypatch.setenv("HEDDLE_DEBUG", "1")
+    assert run(["--debug", "bench"] if by_option else ["bench"]) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_interrupting_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_loading(monkeypatch, KeyboardInterrupt())
+    assert run(["bench"]) == INTERRUPTED
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_settings_reach_the_engine(
+    loaded: list[tuple[str, EngineConfig]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HEDDLE_QUEUE", "7")
+    monkeypatch.setenv("HEDDLE_SLOTS", "1")
+    arguments = ["--slots", "2", "--kv-cache", "1G", "--streams", "1", "--rounds", "1"]
+    assert run(["bench", *arguments]) == 0
+    expected = EngineConfig(slots=2, queue=7, kv_cache=1 << 30)
+    assert loaded == [(DEFAULT_MODEL, expected)]
+    capsys.readouterr()
+
+
+def test_serve_on_a_busy_port_loads_nothing(
+    loaded: list[tuple[str, EngineConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert run(["serve", "--port", str(port)]) == 2
+    assert loaded == []
+    message = f"heddle: 127.0.0.1 port {port} is in use; choose another with --port\n"
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_serve_says_where_it_is_and_stops_when_told(
+    loaded: list[tuple[str, EngineConfig]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stop: signal.Signals,
+) -> None:
+    lines: list[str] = []
+    answers: list[int] = []
+
+    def visit(url: str) -> None:
+        answers.append(httpx.get(f"{url}/models").status_code)
+        os.kill(os.getpid(), stop)
+
+    def note(line: str, **_: Any) -> None:
+        lines.append(line)
+        if line.startswith("ready"):
+            threading.Thread(target=visit, args=(line.split()[1],)).start()
+
+    monkeypatch.setattr("builtins.print", note)
+    assert run(["serve", "--port", "0", "--slots", "3"]) == 0
+    assert answers == [200]
+    assert lines[0].startswith("model     fake")
+    assert lines[1] == "runs on   nothing real"
+    assert lines[2].startswith("slots     3 of 512 tokens")
+    assert re.fullmatch(r"ready     http://127\.0\.0\.1:\d+/v1", lines[3])
+    assert loaded[0][0] == DEFAULT_MODEL

@@ -1,0 +1,91 @@
+"""Settings: options before variables before defaults, one way to read them all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.config import (
+    EngineConfig,
+    ServerConfig,
+    debug_wanted,
+    format_size,
+    parse_size,
+    resolve,
+    settings,
+)
+from heddle.errors import ConfigError
+
+
+def test_defaults() -> None:
+    assert resolve(EngineConfig, {}, {}) == EngineConfig()
+    assert resolve(ServerConfig, {"port": None}, {"HEDDLE_PORT": ""}) == ServerConfig()
+
+
+def test_an_option_goes_before_a_variable() -> None:
+    environ = {"HEDDLE_SLOTS": "3", "HEDDLE_QUEUE": "5", "HEDDLE_KV_CACHE": "2GiB"}
+    config = resolve(EngineConfig, {"slots": "4"}, environ)
+    assert (config.slots, config.queue, config.kv_cache) == (4, 5, 2 << 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "said"),
+    [
+        ({"slots": "many"}, {}, "--slots: 'many' is not a whole number"),
+        ({"slots": ""}, {}, "--slots: '' is not a whole number"),
+        ({"batch_tokens": "0"}, {}, "--batch-tokens: batch_tokens must be at least 1, got 0"),
+        ({}, {"HEDDLE_SLOTS": "1025"}, "HEDDLE_SLOTS: slots must be at most 1024, got 1025"),
+        ({}, {"HEDDLE_KV_CACHE": "much"}, "HEDDLE_KV_CACHE: 'much' is not a size"),
+        ({"isa": "mmx"}, {}, "--isa: isa must be one of auto"),
+    ],
+)
+def test_an_error_names_where_the_value_came_from(
+    options: dict[str, str], environ: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        resolve(EngineConfig, options, environ)
+    assert refused.value.message.startswith(said)
+    assert refused.value.param
+
+
+@pytest.mark.parametrize("config", [EngineConfig, ServerConfig])
+def test_every_field_is_a_setting(config: type[EngineConfig] | type[ServerConfig]) -> None:
+    described = settings(config)
+    assert [setting.name for setting in described] == [f.name for f in dataclasses.fields(config)]
+    for setting in described:
+        assert setting.option == "--" + setting.name.replace("_", "-")
+        assert setting.variable == "HEDDLE_" + setting.name.upper()
+        assert setting.doc
+        text = str(setting.default)
+        assert resolve(config, {setting.name: text}, {}) == config()
+        assert resolve(config, {}, {setting.variable: text}) == config()
+
+
+@given(st.integers(0, 2**60))
+def test_a_size_is_read_back_as_it_was_written(size: int) -> None:
+    written = format_size(size)
+    assert parse_size(written) == size or size > 2**53  # sizes are read as floats
+    assert len(written) <= len(str(size))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512M", 512 << 20), ("2GiB", 2 << 30), ("1.5g", 3 << 29), ("7", 7), (" 1 kb ", 1024)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1X", "M", "nan", "9" * 400, "1e9"])
+def test_texts_that_are_no_size(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_size(text)
+
+
+def test_debug() -> None:
+    assert not debug_wanted({})
+    assert not debug_wanted({"HEDDLE_DEBUG": "0"})
+    assert debug_wanted({"HEDDLE_DEBUG": "1"})
