@@ -16,10 +16,10 @@ inline void pause_briefly() {
 #endif
 }
 
-// About 2 ms of pauses before the core is offered to others. Yielding early is a trap: where
+// About 200 us of pauses before the core is offered to others. Yielding early is a trap: where
 // another process wants the core, a yield costs a whole time slice, and the step goes on with one
 // thread (measured: 2.5 ms steps became 10 ms beside one busy process).
-constexpr int kSpins = 40'000;
+constexpr int kSpins = 4'000;
 // Workers look for the next step this long before they sleep: the time between two steps of a
 // busy engine (scheduling, delivery) is below it, so decoding pays no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(300);
