@@ -7,6 +7,8 @@ swapped from round to round, so that a drifting machine treats both alike and ne
 while the other is measured. Prompts are random token ids, the same for both, and new for every
 request, so that nothing is answered from a prompt cache. What the columns mean is in `streams.py`;
 figures are medians over rounds.
+
+The xllamacpp wheel is built for AVX2 whatever the CPU; `--isa avx2` holds Heddle to the same.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import xllamacpp
 
 from machine import OtherWork, describe
 from servers import heddle, llamacpp
@@ -186,6 +190,7 @@ def main() -> None:
         "isa": arguments.isa,
         "rounds": len(results[measured[0].name][servers[0].name]),
         "machine": describe(("heddle", "xllamacpp")),
+        "llama_cpp_build": xllamacpp.get_system_info().strip(),
         "summary": summary,
         "results": results,
     }

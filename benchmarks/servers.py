@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -25,7 +26,7 @@ _STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers.
+    """A server that answers, and the name it gives its model.
 
     `extras` are the fields its completion requests need beside OpenAI's, so that all do the same
     work: no stop at an end-of-sequence token, nothing taken over from an earlier prompt.
@@ -34,6 +35,7 @@ class Server:
     name: str
     pid: int
     port: int
+    model: str
     extras: Mapping[str, Any]
 
 
@@ -44,7 +46,7 @@ def heddle(model: str, threads: int, slots: int, options: Sequence[str] = ()) ->
     command = [sys.executable, "-m", "heddle", "serve", model, "--host", HOST, "--port", str(port)]
     command += ["--threads", str(threads), "--slots", str(slots), *options]
     with _running("heddle", command, port) as pid:
-        yield Server("heddle", pid, port, {"ignore_eos": True})
+        yield Server("heddle", pid, port, _model(port), {"ignore_eos": True})
 
 
 @contextmanager
@@ -54,7 +56,15 @@ def llamacpp(model: Path, threads: int, slots: int, context: int = 1024) -> Iter
     command = [sys.executable, str(_PEER), str(model), "--port", str(port)]
     command += ["--threads", str(threads), "--slots", str(slots), "--context", str(context)]
     with _running("llama.cpp", command, port) as pid:
-        yield Server("llama.cpp", pid, port, {"ignore_eos": True, "cache_prompt": False})
+        yield Server(
+            "llama.cpp", pid, port, _model(port), {"ignore_eos": True, "cache_prompt": False}
+        )
+
+
+def _model(port: int) -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{port}/v1/models", timeout=5) as answer:
+        name: str = json.load(answer)["data"][0]["id"]
+        return name
 
 
 def _free_port() -> int:

@@ -141,7 +141,7 @@ def _request(
     client: h11.Connection, server: Server, prompt: Sequence[int], max_tokens: int
 ) -> bytes:
     body = {
-        "model": "default",
+        "model": server.model,
         "prompt": list(prompt),
         "max_tokens": max_tokens,
         "temperature": 0,
@@ -209,5 +209,7 @@ def _body(
                 body += event.data
             elif isinstance(event, h11.EndOfMessage):
                 break
+    if status == 0:
+        raise SystemExit(f"{server.name} closed a connection without an answer")
     if status != 200:
         raise SystemExit(f"{server.name} answered {status}: {body.decode(errors='replace')}")

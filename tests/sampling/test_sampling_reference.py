@@ -136,6 +136,15 @@ def test_an_impossible_token_is_never_drawn() -> None:
     assert {sample(logits, SamplingParams(seed=s), [], []).token for s in range(50)} == {1}
 
 
+@pytest.mark.parametrize(("draw", "expected"), [(0.0, 1), (1 / 3, 2), (2 / 3, 3), (1 - 2**-24, 3)])
+def test_a_draw_on_a_boundary_takes_the_token_after_it(
+    draw: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heddle.sampling.reference.uniform", lambda seed, index: draw)
+    logits = np.array([-np.inf, 0, 0, 0], np.float32)
+    assert sample(logits, SamplingParams(seed=0), [], []).token == expected
+
+
 @pytest.mark.parametrize("vary", ["seed", "index"])
 def test_draws_follow_the_distribution(vary: str) -> None:
     """Chi-square with 5 degrees of freedom; 20.5 is its 99.9th percentile."""
