@@ -62,7 +62,9 @@ class SentencePieceEncoder:
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, nothing in it taken as a special token."""
         text = text.replace(" ", _SPACE)
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        # `encode` holds the GIL; see bpe.py.
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids = encoding.ids
         if self._bytes_of_symbol.keys().isdisjoint(ids):
             return ids
         return [byte for id in ids for byte in self._bytes_of_symbol.get(id, (id,))]
