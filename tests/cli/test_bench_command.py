@@ -58,9 +58,10 @@ def test_the_command_in_json(
     assert report["formulas"] == FORMULAS
     assert [row["streams"] for row in report["results"]] == [1, 3]
     for row in report["results"]:
-        assert row["prompt_rate"] > 0
-        assert row["decode_rate"] > 0
-        assert 0 < row["itl"]["p50"] <= row["itl"]["p99"] <= row["itl"]["max"]
+        assert row["prompt_tokens_per_second"] > 0
+        assert row["decode_tokens_per_second"] > 0
+        for name in ("ttft_seconds", "tpot_seconds", "itl_seconds"):
+            assert 0 < row[name]["p50"] <= row[name]["p99"] <= row[name]["max"]
     assert loaded[0][0] == "some.gguf"
     prompts = [tokens for step in executor.plans for _, start, tokens in step if start == 0]
     assert prompts == [40] * (1 + 2 * 1 + 2 * 3)
@@ -73,8 +74,9 @@ def test_the_command_as_a_table(
     assert run(["bench", *arguments]) == 0
     out = capsys.readouterr().out
     assert "9 prompt tokens, 4 new tokens" in out
-    for name in ("TTFT", "TPOT", "ITL", "decode tok/s"):
-        assert name in out
+    for name, formula in FORMULAS.items():
+        assert f"{name} = {formula}" in out
+    assert "…" not in out, "the table fits a terminal of 80 columns"
     assert len(loaded) == 1
 
 

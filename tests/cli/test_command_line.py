@@ -63,7 +63,7 @@ def test_every_server_setting_is_an_option() -> None:
     shown = heddle("serve", "--help").stdout
     for setting in settings(ServerConfig):
         assert setting.option in shown
-    assert "HEDDLE_MAX_BODY; default 32M" in shown
+    assert "HEDDLE_MAX_BODY; default 8M" in shown
 
 
 def test_version() -> None:

@@ -110,18 +110,36 @@ def _print_table(
     from rich.table import Table
 
     title = f"{model}: {prompt_tokens} prompt tokens, {new_tokens} new tokens, {rounds} rounds"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("streams", "prompt\ntok/s", "decode\ntok/s"):
-        table.add_column(heading, justify="right")
-    for name in ("TTFT", "TPOT", "ITL"):
-        for part in ("p50", "p99", "max"):
-            table.add_column(f"{name}\n{part} ms", justify="right")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1))
+    headings = (
+        "streams",
+        "prompt\ntok/s",
+        "decode\ntok/s",
+        "TTFT\np50 ms",
+        "TTFT\nmax ms",
+        "TPOT\np50 ms",
+        "ITL\np50 ms",
+        "ITL\np99 ms",
+        "ITL\nmax ms",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        cells = [str(row.streams), f"{row.prompt_rate:.0f}", f"{row.decode_rate:.0f}"]
-        for spread in (row.ttft, row.tpot, row.itl):
-            cells += [f"{value * 1000:.1f}" for value in (spread.p50, spread.p99, spread.max)]
-        table.add_row(*cells)
+        latencies = (
+            row.ttft.p50,
+            row.ttft.max,
+            row.tpot.p50,
+            row.itl.p50,
+            row.itl.p99,
+            row.itl.max,
+        )
+        table.add_row(
+            str(row.streams),
+            f"{row.prompt_rate:.0f}",
+            f"{row.decode_rate:.0f}",
+            *(f"{seconds * 1000:.1f}" for seconds in latencies),
+        )
     console = Console()
     console.print(table)
     for name, formula in FORMULAS.items():
-        console.print(f"[dim]{name} = {formula}[/dim]", highlight=False)
+        console.print(f"[dim]{name} = {formula}[/dim]", highlight=False, soft_wrap=True)

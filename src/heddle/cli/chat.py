@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,6 +39,8 @@ def chat(
     with load(model, engine) as loaded:
         conversation = Conversation(loaded, params, system)
         if sys.stdin.isatty():
+            with suppress(ImportError):  # absent on Windows
+                import readline  # noqa: F401  gives `input` its line editing and history
             print(f"{loaded.model.info.id}: {_HELP}")
         while (line := _read_line()) is not None:
             try:
@@ -93,6 +95,7 @@ def _read_line() -> str | None:
     try:
         return input("\n> " if sys.stdin.isatty() else "")
     except EOFError:
+        print(end="\n" if sys.stdin.isatty() else "")
         return None
     except KeyboardInterrupt:
         print(f"\n{_HELP}")

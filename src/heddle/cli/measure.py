@@ -84,8 +84,15 @@ class Figures:
     itl: Spread
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON, units in the names."""
+        return {
+            "streams": self.streams,
+            "prompt_tokens_per_second": self.prompt_rate,
+            "decode_tokens_per_second": self.decode_rate,
+            "ttft_seconds": asdict(self.ttft),
+            "tpot_seconds": asdict(self.tpot),
+            "itl_seconds": asdict(self.itl),
+        }
 
 
 def figures(rounds: Sequence[Sequence[Timeline]], prompt_tokens: int) -> Figures:
