@@ -69,7 +69,7 @@ def test_hyperparameters_have_their_defaults() -> None:
     assert model.shape.kv_heads == PLAIN.heads
     assert model.shape.head_dim == PLAIN.width // PLAIN.heads
     assert model.shape.vocabulary == 9
-    assert model.rope_dim == model.shape.head_dim
+    assert model.rope.dim == model.shape.head_dim
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ papers, not to be fast: a sequence's keys and values lie in one array per layer,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,12 @@ class ReferenceOps:
         mean_square: Array = np.mean(x * x, axis=-1, keepdims=True)
         return x / np.sqrt(mean_square + np.float32(eps)) * w.values
 
+    def norm_heads(self, x: Array, w: Weight, eps: float, heads: int) -> Array:
+        return self.norm(x.reshape(len(x), heads, -1), w, eps).reshape(x.shape)
+
+    def scale(self, x: Array, factor: float) -> Array:
+        return x * np.float32(factor)
+
     def rope(self, x: Array, positions: Array, spec: RopeSpec, heads: int) -> Array:
         """Angles are float64; their cosines and sines float32."""
         pair = np.arange(spec.dim // 2)
@@ -121,14 +128,15 @@ def _attention(q: Array, keys: Array, values: Array, start: int, spec: Attention
     """Queries at positions `start` on, over keys and values of positions 0 to the last query's."""
     queries, positions = len(q), len(keys)
     group = spec.heads // spec.kv_heads
-    future = np.arange(positions) > np.arange(start, start + queries)[:, None]
+    distance = np.arange(start, start + queries)[:, None] - np.arange(positions)
+    hidden = (distance < 0) | (distance >= (spec.window or positions))
     q = q.reshape(queries, spec.heads, spec.head_dim)
     keys = keys.reshape(positions, spec.kv_heads, spec.head_dim)
     values = values.reshape(positions, spec.kv_heads, spec.head_dim)
     mixed = np.empty_like(q)
     for head in range(spec.heads):
         scores = q[:, head] @ keys[:, head // group].T * np.float32(spec.scale)
-        scores[future] = -np.inf
+        scores[hidden] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         mixed[:, head] = weights @ values[:, head // group]
@@ -141,7 +149,12 @@ def _silu(x: Array) -> Array:
     return y
 
 
-_ACTIVATIONS = {"silu": _silu}
+def _gelu(x: Array) -> Array:
+    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return y
+
+
+_ACTIVATIONS = {"silu": _silu, "gelu": _gelu}
 
 
 class ReferenceLoader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from heddle.errors import ModelFileError
+from heddle.errors import ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,26 @@ class ModelShape:
     head_dim: int
     vocabulary: int
     context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dimensions:
+    """What every architecture of attention and a gated feed-forward layer has.
+
+    Attributes:
+        width: of the residual stream.
+        ffn_width: of the feed-forward layer.
+        heads: query heads, a multiple of the shape's key/value heads.
+        eps: of the RMS norms.
+        rope_dim: leading elements of each head that are rotated.
+    """
+
+    shape: ModelShape
+    width: int
+    ffn_width: int
+    heads: int
+    eps: float
+    rope_dim: int
 
 
 class Model(Protocol):
@@ -53,3 +73,65 @@ def metadata_number(
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ModelFileError(f"{key} must be a positive number, got {value!r}", field=key)
     return kind(value)
+
+
+def read_dimensions(metadata: Mapping[str, object], architecture: str) -> Dimensions:
+    """The dimensions under GGUF's keys, which begin with the architecture's name.
+
+    Raises:
+        ModelFileError: one is missing or contradicts another.
+        UnsupportedModelError: values have another width than keys.
+    """
+
+    def integer(key: str, default: int | None = None) -> int:
+        return metadata_number(metadata, f"{architecture}.{key}", int, default)
+
+    width, heads = integer("embedding_length"), integer("attention.head_count")
+    kv_heads = integer("attention.head_count_kv", heads)
+    if heads % kv_heads:
+        raise ModelFileError(
+            f"{heads} heads cannot share {kv_heads} key/value heads",
+            field=f"{architecture}.attention.head_count_kv",
+        )
+    head_dim = integer("attention.key_length", width // heads)
+    value_dim = integer("attention.value_length", head_dim)
+    if value_dim != head_dim:
+        raise UnsupportedModelError(
+            f"heads with keys of {head_dim} and values of {value_dim} elements are not supported",
+            param=f"{architecture}.attention.value_length",
+        )
+    tokens = metadata.get("tokenizer.ggml.tokens", ())
+    shape = ModelShape(
+        layers=integer("block_count"),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocabulary=integer("vocab_size", len(tokens) if hasattr(tokens, "__len__") else None),
+        context=integer("context_length"),
+    )
+    return Dimensions(
+        shape=shape,
+        width=width,
+        ffn_width=integer("feed_forward_length"),
+        heads=heads,
+        eps=metadata_number(metadata, f"{architecture}.attention.layer_norm_rms_epsilon", float),
+        rope_dim=integer("rope.dimension_count", head_dim),
+    )
+
+
+def read_rope_factors(
+    metadata: Mapping[str, object], architecture: str, dim: int
+) -> tuple[float, ...]:
+    """Factors of a RopeSpec for linear scaling (Chen et al. 2023, arXiv:2306.15595); 1 for none.
+
+    Raises:
+        ModelFileError: the factor is no positive number.
+        UnsupportedModelError: the model stretches its context in another way.
+    """
+    key = f"{architecture}.rope.scaling.type"
+    kind = metadata.get(key, "linear")
+    if kind not in {"linear", "none"}:
+        raise UnsupportedModelError(
+            f"{key} {kind!r} is not supported; supported: 'linear', 'none'", param=key
+        )
+    factor = metadata_number(metadata, f"{architecture}.rope.scaling.factor", float, 1.0)
+    return (1.0 if kind == "none" else factor,) * (dim // 2)

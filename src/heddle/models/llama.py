@@ -1,22 +1,25 @@
 """Llama: pre-norm decoder, grouped-query attention, rotary positions, SwiGLU.
 
-Touvron et al. 2023 (arXiv:2302.13971); tensor names are GGUF's. Serves SmolLM2 and Llama 2 and 3.
+Touvron et al. 2023 (arXiv:2302.13971); tensor names are GGUF's. Serves SmolLM2, Llama 2 and 3, and
+under their own names the architectures that differ by a detail. Biases are added where the file
+has them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import mul
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from heddle.errors import ModelFileError
 from heddle.kernels.ops import AttentionSpec, RopeSpec
-from heddle.models.base import ModelShape, metadata_number
+from heddle.models.base import Dimensions, metadata_number, read_dimensions, read_rope_factors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from heddle.kernels.ops import Batch, Loader, Ops
+    from heddle.models.base import ModelShape
 
 A = TypeVar("A")
 W = TypeVar("W")
@@ -46,19 +49,15 @@ class Weights(Generic[W]):
 
 @dataclass(frozen=True, slots=True)
 class Llama:
-    shape: ModelShape
-    width: int
-    ffn_width: int
-    heads: int
-    eps: float
-    rope_dim: int
-    rope_base: float
+    dimensions: Dimensions
+    rope: RopeSpec
+
+    @property
+    def shape(self) -> ModelShape:
+        return self.dimensions.shape
 
     def load(self, loader: Loader[W]) -> Weights[W]:
-        vocabulary, width = self.shape.vocabulary, self.width
-        factors: tuple[float, ...] = ()
-        if loader.has("rope_freqs.weight"):
-            factors = loader.constants("rope_freqs.weight", self.rope_dim // 2)
+        vocabulary, width = self.shape.vocabulary, self.dimensions.width
         tied = not loader.has("output.weight")
         return Weights(
             embedding=loader.embedding("token_embd.weight", vocabulary, width),
@@ -67,15 +66,18 @@ class Llama:
             output=loader.linear(
                 "token_embd.weight" if tied else "output.weight", vocabulary, width
             ),
-            rope=RopeSpec(self.rope_dim, self.rope_base, interleaved=True, factors=factors),
+            rope=self._rope(loader),
         )
 
     def _layer(self, loader: Loader[W], index: int) -> Layer[W]:
-        width, ffn, head_dim = self.width, self.ffn_width, self.shape.head_dim
-        q_width, kv_width = self.heads * head_dim, self.shape.kv_heads * head_dim
+        width, ffn = self.dimensions.width, self.dimensions.ffn_width
+        q_width = self.dimensions.heads * self.shape.head_dim
+        kv_width = self.shape.kv_heads * self.shape.head_dim
 
         def linear(part: str, out_features: int, in_features: int) -> W:
-            return loader.linear(f"blk.{index}.{part}.weight", out_features, in_features)
+            name = f"blk.{index}.{part}"
+            bias = f"{name}.bias" if loader.has(f"{name}.bias") else None
+            return loader.linear(f"{name}.weight", out_features, in_features, bias)
 
         return Layer(
             attn_norm=loader.vector(f"blk.{index}.attn_norm.weight", width),
@@ -89,55 +91,46 @@ class Llama:
             down=linear("ffn_down", width, ffn),
         )
 
+    def _rope(self, loader: Loader[W]) -> RopeSpec:
+        """Llama 3 carries divisors of its frequencies as a tensor."""
+        if not loader.has("rope_freqs.weight"):
+            return self.rope
+        divisors = loader.constants("rope_freqs.weight", self.rope.dim // 2)
+        return replace(self.rope, factors=tuple(map(mul, divisors, self.rope.factors)))
+
     def forward(self, ops: Ops[A, W], weights: Weights[W], batch: Batch[A]) -> A:
+        heads, eps = self.dimensions.heads, self.dimensions.eps
         kv_heads, head_dim = self.shape.kv_heads, self.shape.head_dim
-        attention = AttentionSpec(self.heads, kv_heads, head_dim, 1 / math.sqrt(head_dim))
+        attention = AttentionSpec(heads, kv_heads, head_dim, 1 / math.sqrt(head_dim))
         x = ops.embed(weights.embedding, batch.tokens)
         for index, layer in enumerate(weights.layers):
-            h = ops.norm(x, layer.attn_norm, self.eps)
-            q = ops.rope(ops.linear(h, layer.q), batch.positions, weights.rope, self.heads)
+            h = ops.norm(x, layer.attn_norm, eps)
+            q = ops.rope(ops.linear(h, layer.q), batch.positions, weights.rope, heads)
             k = ops.rope(ops.linear(h, layer.k), batch.positions, weights.rope, kv_heads)
             v = ops.linear(h, layer.v)
             x = ops.add(x, ops.linear(ops.attend(q, k, v, index, attention), layer.o))
-            h = ops.norm(x, layer.ffn_norm, self.eps)
+            h = ops.norm(x, layer.ffn_norm, eps)
             h = ops.gated(ops.linear(h, layer.gate), ops.linear(h, layer.up), "silu")
             x = ops.add(x, ops.linear(h, layer.down))
         x = ops.take_rows(x, batch.rows)
-        return ops.linear(ops.norm(x, weights.output_norm, self.eps), weights.output)
+        return ops.linear(ops.norm(x, weights.output_norm, eps), weights.output)
 
 
 def build(metadata: Mapping[str, object]) -> Llama:
-    """Read the hyperparameters.
+    """Read the hyperparameters; see :func:`read`."""
+    return read(metadata, "llama", interleaved=True)
+
+
+def read(metadata: Mapping[str, object], architecture: str, *, interleaved: bool) -> Llama:
+    """The model whose keys begin with `architecture`.
+
+    `interleaved` says which elements of a head its file's rows of q and k pair for the rotation.
 
     Raises:
-        ModelFileError: one is missing or contradicts another.
+        ModelFileError: a hyperparameter is missing or contradicts another.
+        UnsupportedModelError: one asks for what is not supported.
     """
-
-    def integer(key: str, default: int | None = None) -> int:
-        return metadata_number(metadata, f"llama.{key}", int, default)
-
-    width, heads = integer("embedding_length"), integer("attention.head_count")
-    kv_heads = integer("attention.head_count_kv", heads)
-    if heads % kv_heads:
-        raise ModelFileError(
-            f"{heads} heads cannot share {kv_heads} key/value heads",
-            field="llama.attention.head_count_kv",
-        )
-    head_dim = integer("attention.key_length", width // heads)
-    tokens = metadata.get("tokenizer.ggml.tokens", ())
-    shape = ModelShape(
-        layers=integer("block_count"),
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocabulary=integer("vocab_size", len(tokens) if hasattr(tokens, "__len__") else None),
-        context=integer("context_length"),
-    )
-    return Llama(
-        shape=shape,
-        width=width,
-        ffn_width=integer("feed_forward_length"),
-        heads=heads,
-        eps=metadata_number(metadata, "llama.attention.layer_norm_rms_epsilon", float),
-        rope_dim=integer("rope.dimension_count", head_dim),
-        rope_base=metadata_number(metadata, "llama.rope.freq_base", float, 10_000.0),
-    )
+    dimensions = read_dimensions(metadata, architecture)
+    base = metadata_number(metadata, f"{architecture}.rope.freq_base", float, 10_000.0)
+    factors = read_rope_factors(metadata, architecture, dimensions.rope_dim)
+    return Llama(dimensions, RopeSpec(dimensions.rope_dim, base, interleaved, factors))
