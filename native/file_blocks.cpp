@@ -47,12 +47,26 @@ void read_six_bit_scales(const uint8_t* p, uint8_t* scales) {
 
 // 256 codes of two bits in 64 bytes (Q2_K, Q3_K): 32 bytes hold 128 codes, 32 at each shift.
 void read_two_bit_codes(const uint8_t* p, uint8_t* codes) {
-    for (int i = 0; i < 256; ++i) codes[i] = p[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
+    for (int run = 0; run < 8; ++run, codes += 32) {
+        const uint8_t* from = p + run / 4 * 32;
+        for (int i = 0; i < 32; ++i) codes[i] = from[i] >> (run % 4 * 2) & 3;
+    }
 }
 
 // 256 nibbles in 128 bytes (Q4_K, Q5_K): 32 bytes hold 64 codes, the low ones first.
 void read_long_nibbles(const uint8_t* p, uint8_t* codes) {
-    for (int i = 0; i < 256; ++i) codes[i] = p[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15;
+    for (int run = 0; run < 8; ++run, codes += 32) {
+        const uint8_t* from = p + run / 2 * 32;
+        for (int i = 0; i < 32; ++i) codes[i] = from[i] >> (run % 2 * 4) & 15;
+    }
+}
+
+// One more bit, of weight 1 << place, for 256 codes in 32 bytes (Q3_K, Q5_K): bit `run` of byte i
+// belongs to code run * 32 + i.
+void read_high_bits(const uint8_t* p, int place, uint8_t* codes) {
+    for (int run = 0; run < 8; ++run, codes += 32) {
+        for (int i = 0; i < 32; ++i) codes[i] |= static_cast<uint8_t>((p[i] >> run & 1) << place);
+    }
 }
 
 void read_q2_k(const uint8_t* p, FileBlock& block) {
@@ -67,9 +81,7 @@ void read_q2_k(const uint8_t* p, FileBlock& block) {
 
 void read_q3_k(const uint8_t* p, FileBlock& block) {
     read_two_bit_codes(p + 32, block.codes);
-    for (int i = 0; i < 256; ++i) {
-        block.codes[i] |= static_cast<uint8_t>((p[i % 32] >> (i / 32) & 1) << 2);
-    }
+    read_high_bits(p, 2, block.codes);
     read_six_bit_scales(p + 96, block.scales);
     block.scale = half_bits(p + 108);
 }
@@ -86,17 +98,19 @@ void read_q5_k(const uint8_t* p, FileBlock& block) {
     block.minimum = half_bits(p + 2) ^ 0x8000;
     read_six_bit_pairs(p + 4, block);
     read_long_nibbles(p + 48, block.codes);
-    for (int i = 0; i < 256; ++i) {
-        block.codes[i] |= static_cast<uint8_t>((p[16 + i % 32] >> (i / 32) & 1) << 4);
-    }
+    read_high_bits(p + 16, 4, block.codes);
 }
 
 void read_q6_k(const uint8_t* p, FileBlock& block) {
-    for (int i = 0; i < 256; ++i) {
-        const int half = i / 128, in_half = i % 128, column = in_half % 32;
-        const int low = p[half * 64 + in_half % 64] >> (in_half / 64 * 4) & 15;
-        const int high = p[128 + half * 32 + column] >> (in_half / 32 * 2) & 3;
-        block.codes[i] = static_cast<uint8_t>(low | high << 4);
+    for (int run = 0; run < 8; ++run) {  // 32 codes each, four runs to a half
+        const int half = run / 4, in_half = run % 4;
+        const uint8_t* low = p + half * 64 + in_half % 2 * 32;
+        const uint8_t* high = p + 128 + half * 32;
+        uint8_t* codes = block.codes + run * 32;
+        for (int i = 0; i < 32; ++i) {
+            const int bits = low[i] >> (in_half / 2 * 4) & 15;
+            codes[i] = static_cast<uint8_t>(bits | (high[i] >> (in_half * 2) & 3) << 4);
+        }
     }
     std::memcpy(block.scales, p + 192, 16);
     block.scale = half_bits(p + 208);

@@ -63,21 +63,26 @@ class PanelWriter {
 
     void write_codes(const uint8_t* codes, int r) {
         uint8_t* low = out_ + layout_.scales() * panel_rows_;
-        uint8_t* high = low + layout_.low() * panel_rows_;
-        for (int i = 0; i < kBlock; ++i) {
-            const int group = i / 4, lane = r * 4 + i % 4;
-            put_bits(low, layout_.low_bits, group, lane, codes[i]);
-            if (layout_.high_bits > 0) {
-                put_bits(high, layout_.high_bits, group, lane, codes[i] >> layout_.low_bits);
-            }
+        write_plane(codes, 0, layout_.low_bits, low + r * 4);
+        if (layout_.high_bits > 0) {
+            uint8_t* high = low + layout_.low() * panel_rows_;
+            write_plane(codes, layout_.low_bits, layout_.high_bits, high + r * 4);
         }
     }
 
-    void put_bits(uint8_t* plane, int bits, int group, int lane, int code) {
+    // Bits [from, from + bits) of 32 codes, four columns at a time.
+    void write_plane(const uint8_t* codes, int from, int bits, uint8_t* out) {
+        const uint32_t mask = ((1u << bits) - 1) * 0x01010101u;
         const int groups = 8 / bits;  // in a byte
-        const int value = code & ((1 << bits) - 1);
-        plane[group / groups * panel_rows_ * 4 + lane] |=
-            static_cast<uint8_t>(value << (group % groups * bits));
+        for (int g = 0; g < kGroups; g += groups, out += panel_rows_ * 4) {
+            uint32_t packed = 0;
+            for (int k = 0; k < groups; ++k) {
+                uint32_t four;
+                std::memcpy(&four, codes + (g + k) * 4, 4);
+                packed |= (four >> from & mask) << (k * bits);
+            }
+            std::memcpy(out, &packed, 4);
+        }
     }
 
     Layout layout_;
