@@ -9,9 +9,10 @@ namespace {
 
 constexpr int kSearchBlock = 256;  // logits whose maximum decides whether they are looked at
 constexpr int kMassBlock = 1024;   // logits summed together by the untruncated draw
-// Nats below the peak that the first shortlist reaches; e**-10 of the peak's mass. Typical
-// distributions have a few hundred tokens above it.
-constexpr float kFirstWindow = 10.0f;
+// Nats below the peak that the first shortlist reaches, and how much further each next one. Small
+// steps: collecting again costs a few microseconds, sorting what is not kept far more.
+constexpr float kFirstWindow = 3.0f;
+constexpr float kNextWindow = 1.5f;
 
 bool better(const Candidate& a, const Candidate& b) {
     return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
@@ -184,13 +185,23 @@ double Sampler::total_mass(const Kernels& kernels, const float* logits, int voca
     return mass;
 }
 
+// weights_ = exp((logit - peak) * factor) of candidates_, in their order; returns the sum.
+double Sampler::weigh(const Kernels& kernels, float peak, float factor) {
+    weights_.resize(candidates_.size());
+    for (size_t i = 0; i < candidates_.size(); ++i) weights_[i] = candidates_[i].logit;
+    const int n = static_cast<int>(candidates_.size());
+    kernels.exp_all(weights_.data(), n, peak, factor, weights_.data());
+    double total = 0.0;
+    for (float weight : weights_) total += weight;
+    return total;
+}
+
 // Whether candidates_ must hold all that top_k and top_p keep.
-bool Sampler::reaches_far_enough(double mass, int vocabulary, float peak) const {
+bool Sampler::reaches_far_enough(const Kernels& kernels, double mass, int vocabulary, float peak) {
     if (static_cast<int>(candidates_.size()) == vocabulary) return true;
     if (params_.top_k > 0) return static_cast<int>(candidates_.size()) >= params_.top_k;
-    double covered = 0.0;
-    for (const Candidate& c : candidates_) covered += std::exp(c.logit - peak);
-    return covered > mass * params_.top_p * (1.0 + 1e-5);  // beyond what rounding could undo
+    // Beyond what rounding could undo.
+    return weigh(kernels, peak, 1.0f) > mass * params_.top_p * (1.0 + 1e-5);
 }
 
 // Leaves in candidates_ what top_k and top_p keep, best first; min_p is only pre-filtered.
@@ -207,18 +218,16 @@ void Sampler::shortlist(const Kernels& kernels, const float* logits, int vocabul
         if (params_.top_k == 0) mass = total_mass(kernels, logits, vocabulary, peak);
         float window = kFirstWindow;
         collect(peak - window);
-        while (!reaches_far_enough(mass, vocabulary, peak) && window < 1e30f) {
-            window *= 4.0f;
+        while (!reaches_far_enough(kernels, mass, vocabulary, peak) && window < 1e30f) {
+            window *= kNextWindow;
             collect(peak - window);
         }
     }
     if (params_.top_k > 0) keep_top_k();
     std::sort(candidates_.begin(), candidates_.end(), better);
     if (params_.top_p < 1.0f) {
-        if (params_.top_k > 0) {
-            for (const Candidate& c : candidates_) mass += std::exp(c.logit - peak);
-        }
-        keep_top_p(mass, peak);
+        const double kept = weigh(kernels, peak, 1.0f);
+        keep_top_p(params_.top_k > 0 ? kept : mass);
     }
 }
 
@@ -230,13 +239,13 @@ void Sampler::keep_top_k() {
     candidates_.resize(wanted);
 }
 
-// The smallest prefix whose mass reaches top_p of `mass`.
-void Sampler::keep_top_p(double mass, float peak) {
+// The smallest prefix whose mass reaches top_p of `mass`; weights_ go with candidates_.
+void Sampler::keep_top_p(double mass) {
     const double wanted = mass * static_cast<double>(params_.top_p);
     double covered = 0.0;
     size_t kept = 0;
     while (kept < candidates_.size() && (kept == 0 || covered < wanted)) {
-        covered += std::exp(candidates_[kept++].logit - peak);
+        covered += weights_[kept++];
     }
     candidates_.resize(kept);
 }
@@ -245,17 +254,12 @@ int Sampler::draw_truncated(const Kernels& kernels, const float* logits, int voc
                             float peak) {
     shortlist(kernels, logits, vocabulary, peak);
     if (params_.min_p > 0.0f) {
-        while (candidates_.size() > 1 &&
-               std::exp(candidates_.back().logit - peak) < params_.min_p) {
-            candidates_.pop_back();
-        }
+        weigh(kernels, peak, 1.0f);
+        size_t kept = candidates_.size();
+        while (kept > 1 && weights_[kept - 1] < params_.min_p) --kept;
+        candidates_.resize(kept);
     }
-    weights_.resize(candidates_.size());
-    double total = 0.0;
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-        weights_[i] = std::exp((candidates_[i].logit - peak) / params_.temperature);
-        total += weights_[i];
-    }
+    const double total = weigh(kernels, peak, 1.0f / params_.temperature);
     double rest = total * uniform(params_.seed, generated_);
     for (size_t i = 0; i < candidates_.size(); ++i) {
         rest -= weights_[i];

@@ -59,9 +59,10 @@ class Sampler {
     void shortlist(const Kernels& kernels, const float* logits, int vocabulary, float peak);
     double total_mass(const Kernels& kernels, const float* logits, int vocabulary,
                       float peak) const;
-    bool reaches_far_enough(double mass, int vocabulary, float peak) const;
+    double weigh(const Kernels& kernels, float peak, float factor);
+    bool reaches_far_enough(const Kernels& kernels, double mass, int vocabulary, float peak);
     void keep_top_k();
-    void keep_top_p(double mass, float peak);
+    void keep_top_p(double mass);
 
     SamplerParams params_;
     uint32_t generated_ = 0;
