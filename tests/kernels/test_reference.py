@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,11 +54,35 @@ def test_norm_divides_by_the_root_mean_square() -> None:
     np.testing.assert_allclose(result, x / root * w, rtol=1e-6)
 
 
+def test_norm_of_heads_takes_each_by_itself() -> None:
+    x, w = floats(2, 24), Weight(floats(8, seed=1))
+    result = OPS.norm_heads(x, w, 0.5, heads=3)
+    for head in range(3):
+        columns = slice(8 * head, 8 * head + 8)
+        assert np.array_equal(result[:, columns], OPS.norm(x[:, columns], w, 0.5))
+
+
+def test_scale_multiplies() -> None:
+    result = OPS.scale(floats(2, 3), math.sqrt(640))
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, floats(2, 3) * 25.298221281347036, rtol=1e-6)
+
+
 def test_gated_is_silu_times_up_without_overflow() -> None:
     gate = np.array([[-200, -1, 0, 1, 200]], np.float32)
     up = np.array([[1, 2, 3, 4, 5]], np.float32)
     expected = [0, -2 / (1 + math.e), 0, 4 / (1 + math.exp(-1)), 1000]
     np.testing.assert_allclose(OPS.gated(gate, up, "silu")[0], expected, rtol=1e-6, atol=1e-30)
+
+
+def test_gated_is_gelu_times_up() -> None:
+    gate, up = np.array([[-200, -1, -0.1, 0, 1, 200]], np.float32), np.full((1, 6), 2, np.float32)
+    normal = [x / 2 * (1 + math.erf(x / math.sqrt(2))) for x in gate[0]]
+    result = OPS.gated(gate, up, "gelu")
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result[0], 2 * np.array(normal), atol=1e-3)  # the form with tanh
+    at_one = 1 + math.tanh(math.sqrt(2 / math.pi) * 1.044715)
+    assert result[0, 4] == pytest.approx(at_one, rel=1e-6)
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
@@ -87,27 +112,32 @@ def projections(tokens: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.
     return q, floats(tokens, kv_width, seed=seed + 1), floats(tokens, kv_width, seed=seed + 2)
 
 
-def alone(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    return ReferenceOps([Run(SequenceCache(), 0, range(len(q)))]).attend(q, k, v, 0, SPEC)
+def alone(q: np.ndarray, k: np.ndarray, v: np.ndarray, spec: AttentionSpec = SPEC) -> np.ndarray:
+    return ReferenceOps([Run(SequenceCache(), 0, range(len(q)))]).attend(q, k, v, 0, spec)
 
 
-def test_attention_is_a_causal_softmax_over_shared_heads() -> None:
+@pytest.mark.parametrize("window", [0, 1, 3, 5, 9])
+def test_attention_is_a_causal_softmax_over_shared_heads(window: int) -> None:
     q, k, v = projections(5)
     expected = np.zeros(q.shape)
     for t in range(5):
         for head in range(4):
             columns = slice(head // 2 * 8, head // 2 * 8 + 8)
             query = q[t, head * 8 : head * 8 + 8].astype(np.float64)
-            mass = np.exp([0.3 * (query @ k[s, columns]) for s in range(t + 1)])
-            mixed = sum(m * v[s, columns] for s, m in enumerate(mass)) / mass.sum()
+            seen = [s for s in range(t + 1) if not window or t - s < window]
+            mass = np.exp([0.3 * (query @ k[s, columns]) for s in seen])
+            mixed = sum(m * v[s, columns] for s, m in zip(seen, mass, strict=True)) / mass.sum()
             expected[t, head * 8 : head * 8 + 8] = mixed
-    np.testing.assert_allclose(alone(q, k, v), expected, rtol=1e-5, atol=1e-6)
+    result = alone(q, k, v, replace(SPEC, window=window))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
-def test_sequences_in_one_batch_see_only_themselves_in_any_chunks(chunks: list[int]) -> None:
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 8))
+def test_sequences_in_one_batch_see_only_themselves_in_any_chunks(
+    chunks: list[int], window: int
+) -> None:
     """One sequence in chunks, each time next to the next tokens of another that goes one by one."""
-    total = sum(chunks)
+    total, spec = sum(chunks), replace(SPEC, window=window)
     first, second = projections(total), projections(len(chunks), seed=9)
     caches, rows = (SequenceCache(), SequenceCache()), ([], [])
     start = 0
@@ -117,12 +147,12 @@ def test_sequences_in_one_batch_see_only_themselves_in_any_chunks(chunks: list[i
             np.concatenate([other[turn : turn + 1], own[start : start + count]])
             for own, other in zip(first, second, strict=True)
         )
-        mixed = ReferenceOps(runs).attend(*both, 0, SPEC)
+        mixed = ReferenceOps(runs).attend(*both, 0, spec)
         rows[1].append(mixed[:1])
         rows[0].append(mixed[1:])
         start += count
     for parts, whole in zip(rows, (first, second), strict=True):
-        np.testing.assert_allclose(np.concatenate(parts), alone(*whole), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(np.concatenate(parts), alone(*whole, spec), rtol=1e-5, atol=1e-6)
 
 
 def test_going_back_drops_what_came_after() -> None:

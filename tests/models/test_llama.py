@@ -1,59 +1,25 @@
-"""llama.py over the reference ops against `transformers`, and its checks of a file."""
+"""The registry of architectures, and how hyperparameters are read; shared by all of them."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from tiny_llama import MODELS, PLAIN, TOKENS, TinyLlama
+from tiny_models import PLAIN
 
 from gguf_writer import write_gguf
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.kernels.reference import Run, SequenceCache
+from heddle.kernels.reference import ReferenceLoader
 from heddle.models import architectures, build
 from heddle.runner.reference import ReferenceModel
 from heddle.weights.gguf import GGUFFile
 
-EXPECTED = json.loads((Path(__file__).parent / "data" / "llama_logits.json").read_text())
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def reference(model: TinyLlama, folder: Path) -> ReferenceModel:
-    path = model.write(folder / "tiny.gguf", EXPECTED[model.name]["rope_factors"])
-    with GGUFFile.open(path) as file:
-        return ReferenceModel(file)
-
-
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_logits_are_those_of_transformers(model: TinyLlama, tmp_path: Path) -> None:
-    expected = np.array(EXPECTED[model.name]["logits"])
-    logits = reference(model, tmp_path).logits(TOKENS)
-    assert logits.dtype == np.float32
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
-
-
-def test_chunks_beside_another_sequence_give_the_same_logits(tmp_path: Path) -> None:
-    model = reference(PLAIN, tmp_path)
-    cache, other = SequenceCache(), SequenceCache()
-    parts, start = [], 0
-    for turn, count in enumerate((1, 5, 2, 4)):
-        runs = [Run(other, turn, [turn]), Run(cache, start, TOKENS[start : start + count])]
-        parts.append(model.forward(runs)[1:])
-        start += count
-    np.testing.assert_allclose(np.concatenate(parts), model.logits(TOKENS), atol=1e-5)
-
-
-def test_a_long_text_is_computed_in_chunks(tmp_path: Path) -> None:
-    model = reference(PLAIN, tmp_path)
-    tokens = [i * i % model.vocabulary for i in range(600)]
-    whole = model.forward([Run(SequenceCache(), 0, tokens)])
-    np.testing.assert_allclose(model.logits(tokens), whole, atol=1e-4)
-
-
-def test_llama_is_an_architecture_and_base_is_not() -> None:
-    assert "llama" in architectures()
-    assert "base" not in architectures()
+def test_files_are_architectures_and_base_is_not() -> None:
+    assert architectures() == ["gemma3", "llama", "qwen2"]
     with pytest.raises(UnsupportedModelError, match=r"'base' is not supported; supported: .*llama"):
         build({"general.architecture": "base"})
     with pytest.raises(ModelFileError, match=r"general\.architecture must be a string, got None"):
@@ -62,14 +28,16 @@ def test_llama_is_an_architecture_and_base_is_not() -> None:
 
 def test_hyperparameters_have_their_defaults() -> None:
     metadata = PLAIN.metadata()
-    for key in ("llama.attention.head_count_kv", "llama.attention.key_length", "llama.vocab_size"):
-        del metadata[key]
-    del metadata["llama.rope.dimension_count"]
+    for key in ("attention.head_count_kv", "attention.key_length", "attention.value_length"):
+        del metadata[f"llama.{key}"]
+    for key in ("rope.dimension_count", "rope.freq_base", "vocab_size"):
+        del metadata[f"llama.{key}"]
     model = build(metadata | {"tokenizer.ggml.tokens": ["a"] * 9})
     assert model.shape.kv_heads == PLAIN.heads
     assert model.shape.head_dim == PLAIN.width // PLAIN.heads
     assert model.shape.vocabulary == 9
     assert model.rope.dim == model.shape.head_dim
+    assert model.rope.base == 10_000
 
 
 @pytest.mark.parametrize(
@@ -81,6 +49,7 @@ def test_hyperparameters_have_their_defaults() -> None:
         ("llama.attention.head_count_kv", 3),
         ("llama.attention.layer_norm_rms_epsilon", -1e-5),
         ("llama.context_length", True),
+        ("llama.rope.scaling.factor", -2.0),
     ],
 )
 def test_a_senseless_hyperparameter_is_named(key: str, value: object) -> None:
@@ -90,6 +59,30 @@ def test_a_senseless_hyperparameter_is_named(key: str, value: object) -> None:
     with pytest.raises(ModelFileError) as caught:
         build(metadata)
     assert caught.value.field == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("llama.rope.scaling.type", "yarn"), ("llama.attention.value_length", 8)],
+)
+def test_what_would_compute_something_else_is_refused_by_name(key: str, value: object) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        build(PLAIN.metadata() | {key: value})
+    assert caught.value.param == key
+
+
+def test_linear_scaling_divides_positions() -> None:
+    scaling = {"llama.rope.scaling.factor": 4.0}
+    assert set(build(PLAIN.metadata() | scaling).rope.factors) == {4.0}
+    none = scaling | {"llama.rope.scaling.type": "none"}
+    assert set(build(PLAIN.metadata() | none).rope.factors) == {1.0}
+
+
+def test_divisors_in_the_file_come_on_top_of_scaling(tmp_path: Path) -> None:
+    divisors = [1.0, 1, 1, 2, 2, 2, 8, 8]
+    model = build(PLAIN.metadata() | {"llama.rope.scaling.factor": 4.0})
+    with GGUFFile.open(PLAIN.write_scaled(tmp_path / "tiny.gguf", divisors)) as file:
+        assert model.load(ReferenceLoader(file)).rope.factors == (4, 4, 4, 8, 8, 8, 32, 32)
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""Every architecture on tiny models: the reference against `transformers`, then the CPU executor.
+
+Biases, windows and whatever else architectures differ by go through recording and lowering here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tiny_models import GEMMA3, LLAMA, QWEN2, TOKENS, TinyLlama, TinyModel
+
+from heddle.config import EngineConfig
+from heddle.kernels.reference import Run, SequenceCache
+from heddle.runner.cpu import CpuExecutor, load
+from heddle.runner.reference import ReferenceModel
+from heddle.step import PAGE_TOKENS, Chunk, StepPlan
+from heddle.weights.gguf import GGUFFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+DATA = Path(__file__).parent / "data"
+EXPECTED = {
+    name: json.loads((DATA / f"{name}_logits.json").read_text())
+    for name in ("llama", "qwen2", "gemma3")
+}
+
+every_model = pytest.mark.parametrize(
+    "model", LLAMA + QWEN2 + GEMMA3, ids=lambda model: f"{model.architecture}-{model.name}"
+)
+
+
+@pytest.fixture
+def file(model: TinyModel, tmp_path: Path) -> Iterator[GGUFFile]:
+    path = tmp_path / "tiny.gguf"
+    if isinstance(model, TinyLlama):
+        model.write_scaled(path, EXPECTED["llama"][model.name]["rope_factors"])
+    else:
+        model.write(path)
+    with GGUFFile.open(path) as opened:
+        yield opened
+
+
+@every_model
+def test_the_reference_is_as_transformers(model: TinyModel, file: GGUFFile) -> None:
+    expected = np.array(EXPECTED[model.architecture][model.name]["logits"])
+    logits = ReferenceModel(file).logits(TOKENS)
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
+
+
+@every_model
+def test_chunks_beside_another_sequence_give_the_same_logits(file: GGUFFile) -> None:
+    reference = ReferenceModel(file)
+    cache, other = SequenceCache(), SequenceCache()
+    parts, start = [], 0
+    for turn, count in enumerate((1, 5, 2, 4)):
+        runs = [Run(other, turn, [turn]), Run(cache, start, TOKENS[start : start + count])]
+        parts.append(reference.forward(runs)[1:])
+        start += count
+    np.testing.assert_allclose(np.concatenate(parts), reference.logits(TOKENS), atol=2e-5)
+
+
+@every_model
+def test_a_long_text_is_computed_in_chunks(file: GGUFFile) -> None:
+    reference = ReferenceModel(file)
+    tokens = [i * i % reference.vocabulary for i in range(600)]
+    whole = reference.forward([Run(SequenceCache(), 0, tokens)])
+    np.testing.assert_allclose(reference.logits(tokens), whole, atol=1e-4)
+
+
+@every_model
+def test_the_executor_is_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
+    """The weights are floats; with f16 keys and values in both, what is left are a few of those
+    that round the other way."""
+    tokens = TOKENS * 4
+    executor = load(file, EngineConfig(slots=1, threads=2, context=len(tokens)))
+    one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
+    expected = ReferenceModel(file).forward([Run(HalfCache(), 0, tokens)])
+    np.testing.assert_allclose(one_by_one, expected, atol=3e-3)
+    ends = [5, 6, 35, 36, len(tokens)]
+    in_chunks = last_logits(executor, tokens, ends)
+    assert np.array_equal(in_chunks, one_by_one[[end - 1 for end in ends]])
+    executor.close()
+
+
+class HalfCache(SequenceCache):
+    """Keys and values as the executor keeps them."""
+
+    def store(
+        self, layer: int, start: int, k: np.ndarray, v: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        k, v = (x.astype(np.float16).astype(np.float32) for x in (k, v))
+        return super().store(layer, start, k, v)
+
+
+def last_logits(executor: CpuExecutor, tokens: list[int], ends: Iterable[int]) -> np.ndarray:
+    """Logits of the last token of each chunk, which end before the positions `ends`."""
+    rows, start = [], 0
+    for end in ends:
+        pages = range(-(-end // PAGE_TOKENS))
+        chunk = Chunk(slot=0, start=start, tokens=tokens[start:end], pages=pages, sample=True)
+        rows.append(executor.logits(StepPlan(bindings=(), chunks=(chunk,))))
+        start = end
+    return np.concatenate(rows)
