@@ -160,6 +160,15 @@ def test_logprobs_of_a_stream_are_all_there_and_in_order(shared: Running) -> Non
     assert all(item.top_logprobs == [] for item in items)
 
 
+def test_the_end_token_has_its_logprob_in_the_last_chunk(shared: Running) -> None:
+    stream = shared.openai.chat.completions.create(
+        model="fake", messages=MESSAGES, seed=5, logprobs=True, stream=True
+    )
+    last = list(stream)[-1].choices[0]
+    assert last.finish_reason == "stop"
+    assert [item.token for item in last.logprobs.content] == ["<end>"]
+
+
 def test_text_parts_are_joined(shared: Running) -> None:
     parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
     answer = shared.openai.chat.completions.create(

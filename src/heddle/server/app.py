@@ -25,7 +25,7 @@ _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     """An application that serves `engine`. The caller closes the engine."""
     service = Service(engine, config or ServerConfig(), Metrics(engine))
-    app = FastAPI(title="Heddle", openapi_url="/openapi.json")
+    app = FastAPI(title="Heddle")
     app.add_middleware(RequestId)
     errors.install(app)
     app.include_router(generation.routes(service))

@@ -19,6 +19,8 @@ from heddle.types import Output, SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from starlette.types import Receive
+
     from heddle.engine.streams import AsyncStream
     from heddle.server.service import Service
 
@@ -80,16 +82,25 @@ async def _answer(
     streams = service.engine.astream_many(intake.choices(prompts, params, n))
     if asked.stream:
         return EventStream(answer, streams, n, usage=wants_usage)
-    outputs = await unless_gone(request.receive, _collect(streams))
+    outputs = await collect(request.receive, streams)
     usage = total_usage([output.usage for output in outputs], n)
     answer.log_end(usage)
     return json_response(answer.whole(outputs, usage))
 
 
-async def _collect(streams: Sequence[AsyncStream]) -> list[Output]:
-    """All outputs, in order; deltas of later ones wait where they are."""
-    try:
+async def collect(receive: Receive, streams: Sequence[AsyncStream]) -> list[Output]:
+    """All outputs, in order; deltas of later ones wait where they are.
+
+    Raises:
+        HeddleError: what one of the requests ended with; the others are cancelled.
+        ClientGoneError: the client went away; all are cancelled.
+    """
+
+    async def outputs() -> list[Output]:
         return [await _whole(stream) for stream in streams]
+
+    try:
+        return await unless_gone(receive, outputs())
     finally:
         for stream in streams:
             stream.close()

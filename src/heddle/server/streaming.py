@@ -37,8 +37,6 @@ def event(data: Json) -> bytes:
 async def merge(streams: Sequence[AsyncStream]) -> AsyncGenerator[tuple[int, Delta], None]:
     """Deltas of all streams, each with its stream's index, in the order of their arrival.
 
-    Ending early cancels what still runs.
-
     Raises:
         HeddleError: what the first stream to fail ended with.
     """
@@ -61,9 +59,8 @@ async def merge(streams: Sequence[AsyncStream]) -> AsyncGenerator[tuple[int, Del
             running -= arrival[1].finish is not None
             yield arrival
     finally:
-        for task, stream in zip(pumps, streams, strict=True):
+        for task in pumps:
             task.cancel()
-            stream.close()
 
 
 class ChoiceWriter:
@@ -115,6 +112,9 @@ class EventStream(Response):
             await unless_gone(receive, self._send_all(send))
         except ClientGoneError:
             log.info("%s: the client went away", self._answer.id)
+        finally:
+            for stream in self._streams:
+                stream.close()
 
     async def _send_all(self, send: Send) -> None:
         await send(
