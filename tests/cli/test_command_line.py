@@ -150,6 +150,19 @@ def test_interrupting_is_no_error(
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    command = [sys.executable, "-m", "heddle", "--help"]
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            command, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_settings_reach_the_engine(
     loaded: list[tuple[str, EngineConfig]],
     monkeypatch: pytest.MonkeyPatch,

@@ -5,6 +5,7 @@ Commands import the engine inside their functions, so that `heddle --help` does 
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from typing import TYPE_CHECKING, Annotated
@@ -72,7 +73,9 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Errors become one line on stderr."""
     debug = debug_wanted() or "--debug" in arguments
     try:
-        return app(list(arguments), standalone_mode=False) or 0
+        code: int | None = app(list(arguments), standalone_mode=False)
+        sys.stdout.flush()
+        return code or 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except HeddleError as error:
@@ -80,8 +83,9 @@ def run(arguments: Sequence[str]) -> int:
     except USAGE_ERROR as error:
         return _fail(error.format_message(), 2, debug)  # type: ignore[attr-defined]
     except BrokenPipeError:
-        # The reader of our output left, as in `heddle bench | head`; there is no one to tell.
-        sys.stderr.close()
+        # The reader of our output left, as in `heddle inspect | head`. Python would complain once
+        # more when it flushes standard output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         hint = "" if debug else " (set HEDDLE_DEBUG=1 for the traceback)"
