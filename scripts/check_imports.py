@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "runner": {"cache", "models", "kernels", "weights", "_native"},
     "cache": set(),
     "models": {"kernels"},
-    "kernels": {"weights", "models"},
+    "kernels": {"weights"},
     "sampling": set(),
     "text": set(),
     "weights": set(),

@@ -131,11 +131,14 @@ class TinyModel:
 
     def write(self, path: Path, extra: Iterable[Tensor] = ()) -> Path:
         """Write the model as GGUF, with `extra` tensors."""
-        tensors = [
+        return write_gguf(path, self.metadata(), [*self.tensors(), *extra])
+
+    def tensors(self) -> list[Tensor]:
+        """The model's tensors as GGUF names and orders them."""
+        return [
             Tensor.of(self._gguf_name(name), self.gguf_values(name, values))
             for name, values in self.state().items()
         ]
-        return write_gguf(path, self.metadata(), [*tensors, *extra])
 
     def _gguf_name(self, name: str) -> str:
         part, _, kind = name.rpartition(".")

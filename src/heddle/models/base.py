@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -64,13 +65,13 @@ class Model(Protocol):
 def metadata_number(
     metadata: Mapping[str, object], key: str, kind: type[T], default: T | None = None
 ) -> T:
-    """A positive number from model metadata.
+    """A positive, finite number from model metadata.
 
     Raises:
-        ModelFileError: the key is missing without a default, or is no positive number.
+        ModelFileError: the key is missing without a default, or is no such number.
     """
     value = metadata.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ModelFileError(f"{key} must be a positive number, got {value!r}", field=key)
     return kind(value)
 
@@ -100,6 +101,12 @@ def read_dimensions(metadata: Mapping[str, object], architecture: str) -> Dimens
             f"heads with keys of {head_dim} and values of {value_dim} elements are not supported",
             param=f"{architecture}.attention.value_length",
         )
+    rope_dim = integer("rope.dimension_count", head_dim)
+    if rope_dim > head_dim or rope_dim % 2:
+        raise ModelFileError(
+            f"cannot rotate {rope_dim} elements of a head of {head_dim}",
+            field=f"{architecture}.rope.dimension_count",
+        )
     tokens = metadata.get("tokenizer.ggml.tokens", ())
     shape = ModelShape(
         layers=integer("block_count"),
@@ -114,7 +121,7 @@ def read_dimensions(metadata: Mapping[str, object], architecture: str) -> Dimens
         ffn_width=integer("feed_forward_length"),
         heads=heads,
         eps=metadata_number(metadata, f"{architecture}.attention.layer_norm_rms_epsilon", float),
-        rope_dim=integer("rope.dimension_count", head_dim),
+        rope_dim=rope_dim,
     )
 
 

@@ -168,11 +168,13 @@ class CpuExecutor:
         self._cache = _kv_cache(config, self.shape)
         max_rows = min(config.slots, config.batch_tokens)
         self._program = _native.Program(runtime, self._cache, config.batch_tokens, max_rows)
-        self._logits = self._record(model, weights, context)
+        # No sequence is longer than the cache, whatever context a file claims.
+        positions = min(context, self._cache.pages * PAGE_TOKENS)
+        self._logits = self._record(model, weights, positions)
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
 
-    def _record(self, model: Model, weights: Any, context: int) -> int:
+    def _record(self, model: Model, weights: Any, positions: int) -> int:
         ops = RecordingOps()
         batch = Batch(
             tokens=Input((), 1, False, "tokens"),
@@ -181,7 +183,7 @@ class CpuExecutor:
         )
         logits = model.forward(ops, weights, batch)
         try:
-            return lower(ops.nodes, logits, self._program, context)
+            return lower(ops.nodes, logits, self._program, positions)
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
 

@@ -29,24 +29,26 @@ if TYPE_CHECKING:
 
 
 def rope_tables(
-    spec: RopeSpec, context: int
+    spec: RopeSpec, positions: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Cosines and sines (context, dim / 2), computed in float64 and rounded once."""
+    """Cosines and sines (positions, dim / 2), computed in float64 and rounded once."""
     pairs = np.arange(spec.dim // 2, dtype=np.float64)
     frequency = spec.base ** (-2.0 * pairs / spec.dim)
     if spec.factors:
         frequency /= np.asarray(spec.factors, dtype=np.float64)
-    angle = np.arange(context, dtype=np.float64)[:, None] * frequency
+    angle = np.arange(positions, dtype=np.float64)[:, None] * frequency
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
-def lower(nodes: list[Node], logits: Node, program: Program, context: int) -> int:
+def lower(nodes: list[Node], logits: Node, program: Program, positions: int) -> int:
     """Append the graph's instructions to `program`; returns the logits' buffer.
+
+    Positions of tokens will be in [0, positions).
 
     Raises:
         ValueError: the graph asks for something the instructions cannot do.
     """
-    lowering = _Lowering(nodes, logits, program, context)
+    lowering = _Lowering(nodes, logits, program, positions)
     for index, node in enumerate(nodes):
         lowering.emit(node)
         lowering.release(index)
@@ -54,9 +56,9 @@ def lower(nodes: list[Node], logits: Node, program: Program, context: int) -> in
 
 
 class _Lowering:
-    def __init__(self, nodes: list[Node], logits: Node, program: Program, context: int) -> None:
+    def __init__(self, nodes: list[Node], logits: Node, program: Program, positions: int) -> None:
         self.program = program
-        self.context = context
+        self.positions = positions
         self.buffer_of: dict[Node, int] = {}
         self._order = {node: index for index, node in enumerate(nodes)}
         self._readers: defaultdict[Node, list[Node]] = defaultdict(list)
@@ -154,7 +156,7 @@ class _Lowering:
 
     def _rope_table(self, spec: RopeSpec) -> int:
         if spec not in self._ropes:
-            cosine, sine = rope_tables(spec, self.context)
+            cosine, sine = rope_tables(spec, self.positions)
             self._ropes[spec] = self.program.rope_table(
                 spec.dim, spec.interleaved, cosine.ravel(), sine.ravel()
             )

@@ -1,0 +1,107 @@
+"""What the CPU executor refuses, and what it makes of odd files; its results are tested elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gguf_writer import write_gguf
+from heddle.config import EngineConfig
+from heddle.errors import (
+    ConfigError,
+    EngineFailedError,
+    HeddleError,
+    ModelFileError,
+    UnsupportedModelError,
+)
+from heddle.runner.cpu import load
+from heddle.step import PAGE_TOKENS, Binding, Chunk, StepPlan
+from heddle.types import SamplingParams
+from heddle.weights.gguf import GGUFFile
+from models.tiny_models import PLAIN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GREEDY = SamplingParams(temperature=0, seed=0)
+SMALL = EngineConfig(slots=2, threads=1, kv_cache=1 << 20)
+
+
+def tiny_file(path: Path, metadata=None, tensors=None) -> GGUFFile:
+    changed = PLAIN.metadata() | (metadata or {})
+    kept = [tensors.get(t.name, t) if tensors else t for t in PLAIN.tensors()]
+    return GGUFFile.open(write_gguf(path / "tiny.gguf", changed, [t for t in kept if t]))
+
+
+def one_token_plan(token: int = 1, page: int = 0) -> StepPlan:
+    return StepPlan((Binding(0, GREEDY, [token], []),), (Chunk(0, 0, [token], [page], True),))
+
+
+def test_a_claimed_context_costs_no_memory(tmp_path):
+    executor = load(tiny_file(tmp_path, {"llama.context_length": 2**50}), SMALL)
+    assert executor.shape.context == 2**50
+    assert executor.pages == SMALL.kv_cache // executor.page_bytes
+    assert executor.execute(one_token_plan()).sampled[0].token >= 0
+
+
+def test_settings_that_do_not_fit_are_named(tmp_path):
+    file = tiny_file(tmp_path)
+    with pytest.raises(ConfigError, match="kv_cache of 100 bytes does not hold one page"):
+        load(file, replace(SMALL, kv_cache=100))
+    too_long = PLAIN.metadata()["llama.context_length"] + 1
+    with pytest.raises(ConfigError, match="more than the model's"):
+        load(file, replace(SMALL, context=too_long))
+
+
+def test_missing_and_misshapen_tensors_are_named(tmp_path):
+    with pytest.raises(ModelFileError, match=r"blk\.0\.attn_q\.weight is missing"):
+        load(tiny_file(tmp_path, tensors={"blk.0.attn_q.weight": None}), SMALL)
+    with pytest.raises(ModelFileError, match=r"token_embd\.weight has shape"):
+        load(tiny_file(tmp_path, {"llama.vocab_size": PLAIN.vocabulary + 1}), SMALL)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.block_count", 2**62),
+        ("llama.block_count", float("inf")),
+        ("llama.embedding_length", 2**40),
+        ("llama.attention.head_count", 2**40),
+        ("llama.attention.key_length", 2**31),
+        ("llama.attention.key_length", 7),
+        ("llama.rope.dimension_count", 2**40),
+        ("llama.rope.dimension_count", 7),
+        ("llama.rope.freq_base", float("nan")),
+        ("llama.vocab_size", 2**62),
+        ("llama.feed_forward_length", 2**62),
+    ],
+)
+def test_hostile_hyperparameters_are_typed_errors(tmp_path, key, value):
+    with pytest.raises((ModelFileError, UnsupportedModelError, ConfigError)):
+        load(tiny_file(tmp_path, {key: value}), SMALL)
+
+
+def test_a_poisoned_model_fails_the_step_and_not_the_executor(tmp_path):
+    poison = next(t for t in PLAIN.tensors() if t.name == "output_norm.weight")
+    values = np.full(PLAIN.width, np.nan, np.float32)
+    file = tiny_file(tmp_path, tensors={poison.name: replace(poison, data=values.tobytes())})
+    executor = load(file, SMALL)
+    for _ in range(2):
+        with pytest.raises(EngineFailedError, match="slot 0 hold no finite maximum"):
+            executor.execute(one_token_plan())
+
+
+def test_a_plan_out_of_range_is_refused_before_anything_runs(tmp_path):
+    executor = load(tiny_file(tmp_path), SMALL)
+    for plan in (
+        one_token_plan(token=PLAIN.vocabulary),
+        one_token_plan(token=-1),
+        one_token_plan(page=executor.pages),
+        StepPlan((), (Chunk(0, PAGE_TOKENS, [1], [0], False),)),
+    ):
+        with pytest.raises(HeddleError, match="refused"):
+            executor.execute(plan)
+    assert executor.execute(one_token_plan()).sampled[0].token >= 0
