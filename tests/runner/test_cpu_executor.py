@@ -1,4 +1,4 @@
-"""What the CPU executor refuses, and what it makes of odd files; its results are tested elsewhere."""
+"""What the CPU executor refuses, and what it makes of odd files; results are tested elsewhere."""
 
 from __future__ import annotations
 
