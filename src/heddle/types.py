@@ -49,8 +49,8 @@ class SamplingParams:
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of most likely tokens whose mass reaches it; in (0, 1].
         min_p: drop tokens less likely than `min_p` times the likeliest; in [0, 1].
-        repetition_penalty: > 0; divides positive and multiplies negative logits of tokens seen in
-            the prompt or the output (Keskar et al. 2019, arXiv:1909.05858).
+        repetition_penalty: in [0.01, 100]; divides positive and multiplies negative logits of
+            tokens seen in the prompt or the output (Keskar et al. 2019, arXiv:1909.05858).
         presence_penalty: in [-2, 2]; subtracted once from tokens seen in the output.
         frequency_penalty: in [-2, 2]; subtracted per occurrence in the output.
         seed: seeds the request's own counter-based generator; None draws one.
@@ -98,11 +98,12 @@ class SamplingParams:
         _check(0 <= self.top_k < 2**31, "top_k", self.top_k, "at least 0 (0 keeps all)")
         _check(0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]")
         _check(0 <= self.min_p <= 1, "min_p", self.min_p, "in [0, 1]")
+        # Far from 1 it would take logits out of float32's range.
         _check(
-            self.repetition_penalty > 0,
+            0.01 <= self.repetition_penalty <= 100,
             "repetition_penalty",
             self.repetition_penalty,
-            "greater than 0",
+            "in [0.01, 100]",
         )
         for name in ("presence_penalty", "frequency_penalty"):
             _check(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "in [-2, 2]")

@@ -43,6 +43,11 @@ def test_another_model_is_not_found(shared: Running) -> None:
         assert response.json()["error"]["code"] == "model_not_found"
 
 
+def test_health_without_a_body(shared: Running) -> None:
+    response = httpx.head(shared.url + "/health")
+    assert (response.status_code, response.content) == (200, b"")
+
+
 def test_health(shared: Running) -> None:
     response = shared.get("/health")
     assert (response.status_code, response.json()) == (200, {"status": "ok"})

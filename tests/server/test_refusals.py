@@ -70,6 +70,8 @@ def test_unknown_and_unsupported_fields_of_a_completion(
         ({"temperature": -1}, "temperature", "-1"),
         ({"temperature": True}, "temperature", "True"),
         ({"top_p": 0}, "top_p", "(0, 1]"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty", "[0.01, 100]"),
+        ({"repetition_penalty": 1e39}, "repetition_penalty", "[0.01, 100]"),
         ({"max_tokens": 0}, "max_tokens", "at least 1"),
         ({"max_tokens": 1.5}, "max_tokens", "1.5"),
         ({"max_completion_tokens": 0}, "max_completion_tokens", "0"),
@@ -132,6 +134,30 @@ def test_wrong_values_of_a_completion(shared: Running, fields: dict[str, Any], p
     response = shared.post("/v1/completions", COMPLETION | fields)
     assert response.status_code == 400
     assert error_of(response)["param"] == param
+
+
+def test_choices_by_the_million_are_refused_before_any_is_made(
+    shared: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choices(*_: object) -> None:
+        raise AssertionError("choices were made")
+
+    monkeypatch.setattr("heddle.server.intake.choices", choices)
+    response = shared.post("/v1/completions", {"prompt": ["a"] * 10_000, "n": 128})
+    assert response.status_code == 400
+    error = error_of(response)
+    assert error["param"] == "n"
+    assert "1280000" in error["message"]
+
+
+def test_what_a_client_sends_stays_one_short_line_of_the_log(
+    shared: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "heddle"):
+        shared.post("/v1/chat/completions", CHAT | {"a\nforged\x1b[2J" + "x" * 5000: 1})
+    [line] = [record.getMessage() for record in caplog.records]
+    assert r"a\nforged\x1b[2J" in line
+    assert len(line) < 1000
 
 
 def test_a_missing_field(shared: Running) -> None:

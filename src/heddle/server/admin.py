@@ -32,6 +32,7 @@ def routes(service: Service) -> APIRouter:
         return json_response(_model(service))
 
     @router.get("/health")
+    @router.head("/health", include_in_schema=False)  # what some health checkers send
     async def health() -> Response:
         """200 while requests are served, 503 once the engine has stopped."""
         if engine.closed:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_LOG_CHARACTERS = 500
+
 
 def error_body(error: HeddleError) -> dict[str, Any]:
     """The error in OpenAI's shape; the same in a response and in a stream."""
@@ -94,7 +96,7 @@ def install(app: FastAPI) -> None:
 
 async def _on_heddle_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeddleError)
-    log.info("%s %s: %d %s", request.method, request.url.path, error.status, error.message)
+    _log(request, f"{error.status} {error.message}")
     return error_response(error)
 
 
@@ -111,8 +113,14 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_client_gone(request: Request, _error: Exception) -> Response:
     """No one reads this; the status is nginx's for the case."""
-    log.info("%s %s: the client went away", request.method, request.url.path)
+    _log(request, "the client went away")
     return Response(status_code=499)
+
+
+def _log(request: Request, what: str) -> None:
+    """One line, of bounded length: paths and messages hold what clients chose to send."""
+    line = f"{request.method} {request.url.path}: {what}"[:_LOG_CHARACTERS]
+    log.info("%s", line.encode("unicode_escape").decode())
 
 
 async def _on_bug(_request: Request, error: Exception) -> Response:

@@ -46,7 +46,9 @@ def routes(service: Service) -> APIRouter:
         asked = await body.read(request, CompletionRequest, limit=limit)
         service.check_model(asked.model)
         params = intake.completion_params(asked)
-        prompts = await intake.completion_prompts(asked, model.tokenizer)
+        texts = intake.prompts_of(asked)
+        service.check_choices(len(texts) * (asked.n or 1))
+        prompts = await intake.tokenized(texts, model.tokenizer)
         return await _answer(service, request, asked, CompletionAnswer, prompts, params)
 
     return router

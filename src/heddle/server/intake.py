@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.server.body import LARGE
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, Message
     from heddle.text.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions when it is left out, as in OpenAI's API. A chat ends by itself;
@@ -57,20 +59,23 @@ async def chat_prompt(messages: Sequence[Message], model: LoadedModel) -> list[i
     return await _sized(size, partial(model.chat_prompt, spoken))
 
 
-async def completion_prompts(body: CompletionRequest, tokenizer: Tokenizer) -> list[list[int]]:
-    """Token ids of each prompt of a completion request."""
+def prompts_of(body: CompletionRequest) -> list[str] | list[list[int]]:
+    """The prompts of a completion request, which may be one or several."""
     prompt = body.prompt
-    several = cast(
-        "list[str] | list[list[int]]",
-        [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt,
-    )
-    return [
-        await _sized(len(one), partial(tokenizer.encode, one)) if isinstance(one, str) else one
-        for one in several
-    ]
+    one = isinstance(prompt, str) or isinstance(prompt[0], int)
+    return cast("list[str] | list[list[int]]", [prompt] if one else prompt)
 
 
-async def _sized(size: int, work: Callable[[], list[int]]) -> list[int]:
+async def tokenized(prompts: list[str] | list[list[int]], tokenizer: Tokenizer) -> list[list[int]]:
+    """Token ids of each prompt."""
+
+    def encode() -> list[list[int]]:
+        return [tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
+
+    return await _sized(sum(map(len, prompts)), encode)
+
+
+async def _sized(size: int, work: Callable[[], T]) -> T:
     return work() if size < LARGE else await asyncio.to_thread(work)
 
 

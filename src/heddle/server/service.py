@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from heddle.errors import ModelNotFoundError
+from heddle.errors import InvalidRequestError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from heddle.config import ServerConfig
@@ -36,5 +37,23 @@ class Service:
         loaded = self.engine.model.info.id
         if name not in (None, loaded):
             raise ModelNotFoundError(
-                f"model {name!r} is not loaded; this server has {loaded!r}", param="model"
+                f"model {reprlib.repr(name)} is not loaded; this server has {loaded!r}",
+                param="model",
+            )
+
+    def check_choices(self, count: int) -> None:
+        """Accept as many choices as slots and queue hold when nothing else runs.
+
+        The engine would refuse more as well, but only once each is prepared: a small body can ask
+        for millions.
+
+        Raises:
+            InvalidRequestError: they are more.
+        """
+        room = self.engine.config.slots + self.engine.config.queue
+        if count > room:
+            raise InvalidRequestError(
+                f"{count} choices (prompts times n) are asked for, but slots and queue hold"
+                f" {room}; send fewer at a time or raise the setting `queue`",
+                param="n",
             )
