@@ -1,6 +1,9 @@
 // Causal attention of one key/value head over a sequence's pages, online softmax in page order,
 // over all positions before a query or a window of them.
 //
+// Positions are taken in splits of fixed size, each from nothing, and merged in order, so that the
+// splits of a long context may be computed by several threads.
+//
 // A query's arithmetic is fixed by its own position alone: pages ascending, within a page all 32
 // scores in the order of head elements, one maximum, one sum, values added by ascending position.
 // Queries are handled together only to read each key and value once (Milakov & Gimelshein 2018,
@@ -29,8 +32,8 @@ struct QueryTile {
     float* out[kAttendQueries];
     int position[kAttendQueries];
     int first_seen[kAttendQueries];  // the first position in its window
-    float peak[kAttendQueries];      // running maximum
-    float mass[kAttendQueries];      // running sum of exponentials
+    float* peak;                     // (count,) running maximum
+    float* mass;                     // (count,) running sum of exponentials
     float* values;                   // (count, head_dim), unnormalised output
     float* weights;                  // (count, 32), this page's scores, then exponentials
 };
@@ -219,11 +222,10 @@ inline void attend_page(QueryTile& tile, int page, const uint16_t* kv, int head_
     }
 }
 
-inline void attend_tile(const AttendArgs& a, int first_query, int count) {
+inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
     QueryTile tile;
     tile.count = count;
-    tile.values = a.scratch;
-    tile.weights = a.scratch + static_cast<int64_t>(kAttendQueries) * a.head_dim;
+    tile.weights = a.scratch;
     for (int i = 0; i < count; ++i) {
         const int token = (first_query + i) / a.group, head = (first_query + i) % a.group;
         const int64_t at = token * a.q_stride + static_cast<int64_t>(head) * a.head_dim;
@@ -232,31 +234,107 @@ inline void attend_tile(const AttendArgs& a, int first_query, int count) {
         tile.position[i] = a.first_position + token;
         const int before_window = a.window > 0 ? tile.position[i] + 1 - a.window : 0;
         tile.first_seen[i] = before_window > 0 ? before_window : 0;
+    }
+    return tile;
+}
+
+// Where a tile keeps its running sums: an AttendPart's worth of floats.
+inline void keep_in(QueryTile& tile, float* part, int head_dim) {
+    tile.values = part;
+    tile.peak = part + static_cast<int64_t>(kAttendQueries) * head_dim;
+    tile.mass = tile.peak + kAttendQueries;
+}
+
+// One split from nothing.
+inline void run_split(QueryTile& tile, const AttendArgs& a, int split) {
+    constexpr int kSplitPages = kSplitTokens / kPageTokens;
+    for (int i = 0; i < tile.count; ++i) {
         tile.peak[i] = -__builtin_inff();
         tile.mass[i] = 0.0f;
     }
-    for (int i = 0; i < count * a.head_dim; ++i) tile.values[i] = 0.0f;
-    const int pages = tile.position[count - 1] / kPageTokens + 1;
-    for (int page = tile.first_seen[0] / kPageTokens; page < pages; ++page) {
-        if (page + 1 < pages) {
-            prefetch_part(a.kv + a.pages[page + 1] * a.page_stride, a.head_dim);
-        }
+    for (int i = 0; i < tile.count * a.head_dim; ++i) tile.values[i] = 0.0f;
+    const int begin = tile.first_seen[0] / kPageTokens;
+    const int end = tile.position[tile.count - 1] / kPageTokens + 1;
+    const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
+    const int to = (split + 1) * kSplitPages < end ? (split + 1) * kSplitPages : end;
+    for (int page = from; page < to; ++page) {
+        if (page + 1 < to) prefetch_part(a.kv + a.pages[page + 1] * a.page_stride, a.head_dim);
         attend_page(tile, page, a.kv + a.pages[page] * a.page_stride, a.head_dim, a.scale);
     }
-    for (int i = 0; i < count; ++i) {
-        const V16 mass = splat(tile.mass[i]);
-        for (int d = 0; d < a.head_dim; d += 16) {
-            store(tile.out[i] + d, load(tile.values + i * a.head_dim + d) / mass);
+}
+
+// Takes the sums of one more split into `total`. What a query did not see changes nothing, so that
+// its arithmetic does not depend on the splits its neighbours see.
+inline void merge_split(const QueryTile& total, const QueryTile& part, int head_dim) {
+    for (int i = 0; i < total.count; ++i) {
+        if (part.mass[i] == 0.0f) continue;
+        float* sum = total.values + i * head_dim;
+        const float* more = part.values + i * head_dim;
+        if (total.mass[i] == 0.0f) {
+            std::memcpy(sum, more, static_cast<size_t>(head_dim) * sizeof(float));
+            total.mass[i] = part.mass[i];
+            total.peak[i] = part.peak[i];
+            continue;
+        }
+        const float peak = total.peak[i] > part.peak[i] ? total.peak[i] : part.peak[i];
+        const V16 keep = exp(splat(total.peak[i] - peak)), take = exp(splat(part.peak[i] - peak));
+        total.mass[i] = total.mass[i] * first_lane(keep) + part.mass[i] * first_lane(take);
+        total.peak[i] = peak;
+        for (int d = 0; d < head_dim; d += 16) {
+            store(sum + d, fma(load(more + d), take, load(sum + d) * keep));
         }
     }
 }
 
+inline void write_output(const QueryTile& tile, int head_dim) {
+    for (int i = 0; i < tile.count; ++i) {
+        const V16 mass = splat(tile.mass[i]);
+        for (int d = 0; d < head_dim; d += 16) {
+            store(tile.out[i] + d, load(tile.values + i * head_dim + d) / mass);
+        }
+    }
+}
+
+inline int first_split(const QueryTile& tile) { return tile.first_seen[0] / kSplitTokens; }
+inline int last_split(const QueryTile& tile) {
+    return tile.position[tile.count - 1] / kSplitTokens;
+}
+
 void attend(const AttendArgs& a) {
+    float* total_part = a.scratch + static_cast<int64_t>(kAttendQueries) * kPageTokens;
+    float* split_part = total_part + attend_part(a.head_dim);
     const int queries = a.tokens * a.group;
     for (int first = 0; first < queries; first += kAttendQueries) {
         const int left = queries - first;
-        attend_tile(a, first, left < kAttendQueries ? left : kAttendQueries);
+        QueryTile total = make_tile(a, first, left < kAttendQueries ? left : kAttendQueries);
+        QueryTile part = total;
+        keep_in(total, total_part, a.head_dim);
+        keep_in(part, split_part, a.head_dim);
+        run_split(total, a, first_split(total));
+        for (int split = first_split(total) + 1; split <= last_split(total); ++split) {
+            run_split(part, a, split);
+            merge_split(total, part, a.head_dim);
+        }
+        write_output(total, a.head_dim);
     }
+}
+
+void attend_split(const AttendArgs& a, int split, float* part) {
+    QueryTile tile = make_tile(a, 0, a.tokens * a.group);
+    keep_in(tile, part, a.head_dim);
+    run_split(tile, a, split);
+}
+
+void attend_merge(const AttendArgs& a, float* parts) {
+    QueryTile total = make_tile(a, 0, a.tokens * a.group);
+    QueryTile part = total;
+    const int first = first_split(total);
+    keep_in(total, parts + first * attend_part(a.head_dim), a.head_dim);
+    for (int split = first + 1; split <= last_split(total); ++split) {
+        keep_in(part, parts + split * attend_part(a.head_dim), a.head_dim);
+        merge_split(total, part, a.head_dim);
+    }
+    write_output(total, a.head_dim);
 }
 
 }  // namespace

@@ -200,8 +200,9 @@ constexpr const char* kName =
     "portable";
 #endif
 
-const Kernels kTable = {kName, kPanelRows, matmul, quantise, norm,   gated_silu, gated_gelu,
-                        add,   scale,      to_f16, attend,   max_of, sum_exp,    exp_all};
+const Kernels kTable = {kName,        kPanelRows, matmul,  quantise, norm,   gated_silu,
+                        gated_gelu,   add,        scale,   to_f16,   attend, attend_split,
+                        attend_merge, max_of,     sum_exp, exp_all};
 
 }  // namespace
 

@@ -73,8 +73,13 @@ struct AttendArgs {
 };
 
 constexpr int kAttendQueries = 8;  // queries handled together
+constexpr int kSplitTokens = 256;  // positions of a split, a multiple of the page
+// Floats of the running sums of kAttendQueries queries: values, maxima, sums of exponentials.
+constexpr int64_t attend_part(int head_dim) {
+    return static_cast<int64_t>(kAttendQueries) * (head_dim + 2);
+}
 constexpr int64_t attend_scratch(int head_dim) {
-    return static_cast<int64_t>(kAttendQueries) * (head_dim + kPageTokens + 2);
+    return static_cast<int64_t>(kAttendQueries) * kPageTokens + 2 * attend_part(head_dim);
 }
 
 struct Kernels {
@@ -92,6 +97,11 @@ struct Kernels {
     void (*scale)(const float* x, float factor, int n, float* out);
     void (*to_f16)(const float* x, int n, uint16_t* out);
     void (*attend)(const AttendArgs&);
+    // The same in two steps, for at most kAttendQueries queries (tokens * group): each split of
+    // positions by itself, then all of them merged. `part` is attend_part(head_dim) floats, `parts`
+    // one such after the other, by number of split; those the window leaves out are not read.
+    void (*attend_split)(const AttendArgs&, int split, float* part);
+    void (*attend_merge)(const AttendArgs&, float* parts);
     float (*max)(const float* x, int n);
     // Sum of exp((x - shift) * factor), n any; 16 lane sums folded at the end.
     float (*sum_exp)(const float* x, int n, float shift, float factor);

@@ -14,6 +14,8 @@ namespace {
 constexpr int kRowsPerItem = 16;
 // Query tokens per attention item; bounds the imbalance between threads on long prompts.
 constexpr int kAttendTokens = 16;
+// Below this many attention items per thread, long contexts are split.
+constexpr int kFewItems = 4;
 // Items per thread that a matmul is cut into.
 constexpr int kMatmulItems = 6;
 // Elements of the widest attention head served.
@@ -50,6 +52,8 @@ class Instruction {
         return p.buffers_[index].per_row ? static_cast<int>(p.step_->rows.size()) : p.step_->tokens;
     }
     static const std::vector<AttendItem>& attend_items(const Program& p) { return p.attend_items_; }
+    static const std::vector<AttendItem>& merge_items(const Program& p) { return p.merge_items_; }
+    static float* parts(Program& p) { return p.parts_.data(); }
     // Quantises columns [column, column + count) of a row, whole blocks.
     static void quantise_columns(Program& p, int index, int64_t i, int column, int count) {
         Program::Buffer& b = p.buffers_[index];
@@ -315,51 +319,80 @@ class Matmul final : public Instruction {
     int panels_ = 0;
 };
 
-class Attend final : public Instruction {
+// What Attend and AttendMerge share: one layer's attention.
+class Attention : public Instruction {
   public:
-    Attend(int q, int layer, int heads, float scale, int window, int out, bool quantise)
-        : Instruction("attend"),
-          q_(q),
-          layer_(layer),
-          heads_(heads),
-          scale_(scale),
-          window_(window),
-          out_(out),
-          quantise_(quantise) {}
-    int items(const Program& p) const override { return static_cast<int>(attend_items(p).size()); }
-    void run(Program& p, int index, int thread) override {
-        const AttendItem& item = attend_items(p)[index];
+    struct Shape {
+        int q, layer, heads;
+        float scale;
+        int window, out;
+        bool quantise;
+    };
+    Attention(const char* kind, Shape shape) : Instruction(kind), shape_(shape) {}
+
+  protected:
+    AttendArgs arguments(Program& p, const AttendItem& item, int thread) const {
         const Span& span = step(p).spans[item.span];
         KvCache& kv = cache(p);
         AttendArgs args;
-        args.group = heads_ / kv.kv_heads();
+        args.group = shape_.heads / kv.kv_heads();
         args.head_dim = kv.head_dim();
-        const int first_row = span.row + item.first_token;
+        const int row_index = span.row + item.first_token;
         const int column = item.head * args.group * args.head_dim;
-        args.q = row(p, q_, first_row) + column;
-        args.out = row(p, out_, first_row) + column;
-        args.q_stride = width(p, q_);
-        args.kv = kv.at(0, layer_, item.head);
+        args.q = row(p, shape_.q, row_index) + column;
+        args.out = row(p, shape_.out, row_index) + column;
+        args.q_stride = width(p, shape_.q);
+        args.kv = kv.at(0, shape_.layer, item.head);
         args.page_stride = kv.page_stride();
         args.pages = span.pages;
         args.tokens = item.tokens;
         args.first_position = span.first_position + item.first_token;
-        args.scale = scale_;
-        args.window = window_;
+        args.scale = shape_.scale;
+        args.window = shape_.window;
         args.scratch = scratch(p, thread);
-        kernels(p).attend(args);
-        if (!quantise_) return;
+        return args;
+    }
+    float* part(Program& p, const AttendItem& item, int split) const {
+        return parts(p) + (item.parts + split) * attend_part(cache(p).head_dim());
+    }
+    void quantise(Program& p, const AttendItem& item) const {
+        if (!shape_.quantise) return;
+        const int first = step(p).spans[item.span].row + item.first_token;
+        const int columns = shape_.heads / cache(p).kv_heads() * cache(p).head_dim();
         for (int i = 0; i < item.tokens; ++i) {
-            quantise_columns(p, out_, first_row + i, column, args.group * args.head_dim);
+            quantise_columns(p, shape_.out, first + i, item.head * columns, columns);
         }
     }
 
   private:
-    int q_, layer_, heads_;
-    float scale_;
-    int window_;
-    int out_;
-    bool quantise_;
+    Shape shape_;
+};
+
+class Attend final : public Attention {
+  public:
+    explicit Attend(Shape shape) : Attention("attend", shape) {}
+    int items(const Program& p) const override { return static_cast<int>(attend_items(p).size()); }
+    void run(Program& p, int index, int thread) override {
+        const AttendItem& item = attend_items(p)[index];
+        const AttendArgs args = arguments(p, item, thread);
+        if (item.split >= 0) {
+            kernels(p).attend_split(args, item.split, part(p, item, item.split));
+        } else {
+            kernels(p).attend(args);
+            quantise(p, item);
+        }
+    }
+};
+
+class AttendMerge final : public Attention {
+  public:
+    explicit AttendMerge(Shape shape) : Attention("merge", shape) {}
+    int items(const Program& p) const override { return static_cast<int>(merge_items(p).size()); }
+    void run(Program& p, int index, int thread) override {
+        const AttendItem& item = merge_items(p)[index];
+        kernels(p).attend_merge(arguments(p, item, thread), part(p, item, 0));
+        quantise(p, item);
+    }
 };
 
 class Sample final : public Instruction {
@@ -541,7 +574,10 @@ void Program::attend(int q, int layer, int heads, float scale, int window, int o
             throw std::invalid_argument("a head group is not whole quantisation blocks");
         }
     }
-    append(std::make_unique<Attend>(q, layer, heads, scale, window, out, quantise));
+    widest_group_ = std::max(widest_group_, heads / cache_.kv_heads());
+    const Attention::Shape shape{q, layer, heads, scale, window, out, quantise};
+    append(std::make_unique<Attend>(shape));
+    append(std::make_unique<AttendMerge>(shape));
 }
 
 void Program::add(int x, int y, int out) {
@@ -564,14 +600,43 @@ void Program::sample(int logits) {
 
 void Program::cut_attention(const Step& step) {
     attend_items_.clear();
+    merge_items_.clear();
+    if (worth_splitting(step)) return split_attention(step);
     for (size_t i = 0; i < step.spans.size(); ++i) {
         for (int first = 0; first < step.spans[i].tokens; first += kAttendTokens) {
             const int tokens = std::min(kAttendTokens, step.spans[i].tokens - first);
             for (int head = 0; head < cache_.kv_heads(); ++head) {
-                attend_items_.push_back({static_cast<int>(i), first, tokens, head});
+                attend_items_.push_back({static_cast<int>(i), first, tokens, head, -1, 0});
             }
         }
     }
+}
+
+// Whether a step is so few single tokens with contexts so long that threads would stand idle.
+bool Program::worth_splitting(const Step& step) const {
+    const int items = static_cast<int>(step.spans.size()) * cache_.kv_heads();
+    if (items >= pool_.threads() * kFewItems || widest_group_ > kAttendQueries) return false;
+    bool several = false;
+    for (const Span& span : step.spans) {
+        if (span.tokens != 1) return false;
+        several |= span.first_position >= kSplitTokens;
+    }
+    return several;
+}
+
+void Program::split_attention(const Step& step) {
+    int parts = 0;
+    for (size_t i = 0; i < step.spans.size(); ++i) {
+        const int splits = step.spans[i].first_position / kSplitTokens + 1;
+        for (int head = 0; head < cache_.kv_heads(); ++head, parts += splits) {
+            const int span = static_cast<int>(i);
+            for (int split = 0; split < splits; ++split) {
+                attend_items_.push_back({span, 0, 1, head, split, parts});
+            }
+            merge_items_.push_back({span, 0, 1, head, -1, parts});
+        }
+    }
+    parts_.resize(static_cast<size_t>(parts * attend_part(cache_.head_dim())));
 }
 
 // Indices come from Python as integers; one out of range would read or write foreign memory.

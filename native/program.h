@@ -43,6 +43,8 @@ struct AttendItem {
     int first_token;  // within the span
     int tokens;
     int head;
+    int split;  // the split of positions it takes; -1 for all of them
+    int parts;  // where in the program's parts the first split of its query begins
 };
 
 // Cosines and sines by (position, pair); float32, made by the caller in float64.
@@ -120,6 +122,8 @@ class Program final : private Job {
     void gated(bool gelu, int gate, int up, int out, bool quantise);
     void append(std::unique_ptr<Instruction> instruction);
     void cut_attention(const Step& step);
+    void split_attention(const Step& step);
+    bool worth_splitting(const Step& step) const;
     void check(const Step& step) const;
 
     ThreadPool& pool_;
@@ -132,8 +136,12 @@ class Program final : private Job {
     std::vector<RopeTable> ropes_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<std::vector<float>> scratch_;  // per thread, for attention
+    int widest_group_ = 1;                     // query heads per key/value head
     Step* step_ = nullptr;
-    std::vector<AttendItem> attend_items_;  // of the current step, the same for every layer
+    // Of the current step, the same for every layer.
+    std::vector<AttendItem> attend_items_;
+    std::vector<AttendItem> merge_items_;  // queries whose splits are merged afterwards
+    std::vector<float> parts_;             // running sums of splits
     bool profiling_ = false;
     std::vector<double> nanoseconds_;  // per instruction
 };

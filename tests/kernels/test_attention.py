@@ -58,6 +58,22 @@ def test_one_result_in_any_chunking(data, seed):
             np.testing.assert_array_equal(cut, whole)
 
 
+@pytest.mark.parametrize("window", [0, 1, 100, 300])
+@pytest.mark.parametrize("group", [3, 9])
+def test_splits_of_a_long_context_change_nothing(group, window):
+    """Single tokens beyond the first split go to several threads; 9 queries are too many to."""
+    tokens = 800
+    q, k, v = random_inputs(np.random.default_rng(window), tokens, 1, group, 32)
+    sizes = {"kv_heads": 1, "head_dim": 32, "scale": 0.2, "window": window}
+    whole = attention("auto", q, k, v, **sizes, chunks=[tokens])
+    expected = expected_attention(q, k, v, *sizes.values())
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    for isa, threads in [("portable", 1), ("auto", 1), ("auto", 4)]:
+        chunks = [250, *[1] * 20, 235, *[1] * 20, 255, *[1] * 20]
+        cut = attention(isa, q, k, v, **sizes, chunks=chunks, threads=threads)
+        np.testing.assert_array_equal(cut, whole)
+
+
 def test_huge_scores_stay_finite():
     """Online softmax must not overflow where scores are hundreds apart."""
     rng = np.random.default_rng(0)
