@@ -6,6 +6,9 @@ reading the class attributes; nothing else in the program knows about HTTP statu
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 
 class HeddleError(Exception):
     """Base of all errors raised on purpose.
@@ -133,6 +136,10 @@ class ModelFileError(HeddleError):
     def __init__(self, message: str, *, field: str) -> None:
         super().__init__(message, param=field)
         self.field = field
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with the field, so that the error comes back from another process."""
+        return partial(type(self), field=self.field), self.args
 
 
 class UnsupportedModelError(HeddleError):

@@ -6,8 +6,11 @@ Plain data, open to every room. The contract between scheduler and executor live
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
@@ -33,6 +36,24 @@ class FinishReason(Enum):
 def _check(condition: bool, param: str, value: object, expected: str) -> None:
     if not condition:
         raise InvalidRequestError(f"{param} must be {expected}, got {value!r}", param=param)
+
+
+def _integer(value: object, param: str) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # tells by raising
+    except TypeError:
+        raise InvalidRequestError(
+            f"{param} must be an integer, got {value!r}", param=param
+        ) from None
+
+
+def _number(value: object, param: str) -> float:
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        number = math.inf
+    _check(math.isfinite(number), param, value, "a finite number")
+    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +100,7 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        for name in (
-            "temperature",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-        ):
-            _check(math.isfinite(getattr(self, name)), name, getattr(self, name), "finite")
+        self._take_types()
         _check(
             self.max_tokens is None or self.max_tokens >= 1,
             "max_tokens",
@@ -129,6 +142,35 @@ class SamplingParams:
             self.logprobs,
             f"between 0 and {MAX_TOP_LOGPROBS}",
         )
+
+    def _take_types(self) -> None:
+        """Make numbers of other kinds, such as NumPy's, Python's own; refuse what is none.
+
+        A wrong type that came as far as the executor would end every request of a step.
+        """
+        put = partial(object.__setattr__, self)  # the class is frozen
+        for name in ("max_tokens", "top_k", "seed", "logprobs"):
+            if name == "top_k" or getattr(self, name) is not None:
+                put(name, _integer(getattr(self, name), name))
+        for name in (
+            "temperature",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "presence_penalty",
+            "frequency_penalty",
+        ):
+            put(name, _number(getattr(self, name), name))
+        strings = isinstance(self.stop, (tuple, list)) and all(
+            isinstance(string, str) for string in self.stop
+        )
+        _check(strings, "stop", self.stop, "a tuple of strings")
+        put("stop", tuple(self.stop))
+        bias = {
+            _integer(token, "logit_bias"): _number(value, "logit_bias")
+            for token, value in self.logit_bias.items()
+        }
+        put("logit_bias", bias)
 
 
 @dataclass(frozen=True, slots=True)

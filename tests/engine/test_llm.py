@@ -35,8 +35,18 @@ def test_params_for_each_prompt() -> None:
             ["ab", [3, 4]], [params(max_tokens=n, ignore_eos=True) for n in (2, 3)]
         )
         assert [output.usage.completion_tokens for output in outputs] == [2, 3]
-        with pytest.raises(ValueError, match="shorter"):
+        with pytest.raises(InvalidRequestError, match="1 entries for 2 prompts"):
             model.generate(["a", "b"], [params()])
+
+
+def test_prompts_from_a_generator() -> None:
+    with llm() as model:
+        assert model.generate(iter(["ab", "c"]), params()) == model.generate(["ab", "c"], params())
+
+
+def test_bytes_are_no_token_ids() -> None:
+    with llm() as model, pytest.raises(InvalidRequestError, match="bytes"):
+        model.generate([b"\1\2"], params())
 
 
 def test_one_text_is_a_batch_of_one() -> None:

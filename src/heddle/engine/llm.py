@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine.engine import Engine
 from heddle.engine.streams import Collector
+from heddle.errors import InvalidRequestError
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -46,7 +47,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: str | Sequence[Prompt],
+        prompts: str | Iterable[Prompt],
         params: SamplingParams | Sequence[SamplingParams] = _DEFAULTS,
     ) -> list[Output]:
         """One output per prompt, in their order; as many at once as the engine has slots.
@@ -58,10 +59,15 @@ class LLM:
         Raises:
             HeddleError: a prompt was refused or failed; the others are cancelled.
         """
-        if isinstance(prompts, str):
-            prompts = [prompts]
+        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         if isinstance(params, SamplingParams):
             params = [params] * len(prompts)
+        if len(params) != len(prompts):
+            raise InvalidRequestError(
+                f"params has {len(params)} entries for {len(prompts)} prompts; give one for all"
+                " or one for each",
+                param="params",
+            )
         tickets: list[Ticket] = []
         collectors: list[Collector] = []
         try:

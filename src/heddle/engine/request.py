@@ -106,6 +106,8 @@ def prepare(
 
 
 def _token_ids(prompt: abc.Sequence[int]) -> list[int]:
+    if isinstance(prompt, (bytes, bytearray)):  # a sequence of integers, but never meant as ids
+        raise InvalidRequestError("the prompt must be text or token ids, got bytes", param="prompt")
     try:
         return list(map(operator.index, prompt))
     except TypeError as error:

@@ -1,0 +1,73 @@
+"""Sampling parameters as a program may give them, and errors that cross processes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heddle import InvalidRequestError, SamplingParams
+from heddle.errors import HeddleError, ModelFileError, OverloadedError
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    given = SamplingParams(
+        max_tokens=np.int64(3),  # type: ignore[arg-type]
+        temperature=np.float32(0.5),  # type: ignore[arg-type]
+        top_k=np.int32(4),  # type: ignore[arg-type]
+        top_p=1,
+        seed=np.uint64(2**64 - 1),  # type: ignore[arg-type]
+        logit_bias={np.int64(7): np.float32(2)},  # type: ignore[dict-item]
+        stop=["a"],  # type: ignore[arg-type]
+    )
+    plain = SamplingParams(
+        max_tokens=3, temperature=0.5, top_k=4, seed=2**64 - 1, logit_bias={7: 2.0}, stop=("a",)
+    )
+    assert given == plain
+    for name in SamplingParams.__dataclass_fields__:
+        assert type(getattr(given, name)) is type(getattr(plain, name))
+    assert [(type(token), type(bias)) for token, bias in given.logit_bias.items()] == [(int, float)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 2.5),
+        ("max_tokens", "3"),
+        ("top_k", 1.0),
+        ("top_k", None),
+        ("seed", 1.5),
+        ("logprobs", "1"),
+        ("temperature", "1"),
+        ("temperature", None),
+        ("temperature", float("nan")),
+        ("temperature", 10**400),
+        ("min_p", 1j),
+        ("stop", "abc"),
+        ("stop", (1,)),
+        ("logit_bias", {1.5: 1}),
+        ("logit_bias", {"1": 1}),
+        ("logit_bias", {1: "x"}),
+    ],
+)
+def test_a_wrong_type_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=field) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        HeddleError("why", param="p"),
+        OverloadedError("why", retry_after=3),
+        ModelFileError("why", field="magic"),
+    ],
+)
+def test_errors_are_pickled_whole(error: HeddleError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert copy.args == error.args
+    assert vars(copy) == vars(error)
