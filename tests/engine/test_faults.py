@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from heddle.engine.streams import Collector
 from heddle.engine.thread import MAX_FAILURES
-from heddle.errors import EngineFailedError
+from heddle.errors import EngineClosedError, EngineFailedError
 from heddle.types import Delta, FinishReason, SamplingParams
 
 if TYPE_CHECKING:
@@ -27,6 +28,17 @@ def failing_on(*steps: int):
             raise RuntimeError(f"step {step} burns")
 
     return before_step
+
+
+def test_a_fork_is_told_that_it_has_no_engine(engine: Engine, monkeypatch) -> None:
+    parent = os.getpid()
+    with monkeypatch.context() as fork:
+        fork.setattr("os.getpid", lambda: parent + 1)
+        with engine._thread._lock:  # as a fork may find it, held by a thread it does not have
+            with pytest.raises(EngineClosedError, match="fork"):
+                engine.generate("hello", params(max_tokens=2))
+            engine.close()
+    assert engine.generate("hello", params(max_tokens=2)).usage.completion_tokens == 2
 
 
 def test_a_failed_step_ends_its_requests_and_no_other(start, executor: FakeExecutor) -> None:

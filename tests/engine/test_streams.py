@@ -47,6 +47,22 @@ def test_an_async_stream_gives_what_generate_gives(engine: Engine) -> None:
     assert sum((delta.tokens for delta in deltas), ()) == output.tokens
 
 
+def test_two_tasks_on_one_stream_are_told_instead_of_left_waiting(
+    engine: Engine, executor: FakeExecutor
+) -> None:
+    async def main() -> None:
+        executor.gate.clear()
+        stream = engine.astream("hello", params(max_tokens=7))
+        first = asyncio.create_task(read(stream))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="another task"):
+            await read(stream)
+        executor.gate.set()
+        assert await first == text("hello", params(max_tokens=7))
+
+    run(main())
+
+
 def test_many_streams_of_one_loop(engine: Engine) -> None:
     chosen = [params(seed=i, max_tokens=40) for i in range(20)]
 

@@ -90,11 +90,11 @@ def test_a_stream_that_takes_too_long_is_told(serve: Callable[..., Running]) -> 
 
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_waits_for_no_one(
-    serve: Callable[..., Running], second: signal.Signals
+    serve: Callable[..., Running], second: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(drain=86_400)
     server.executor.gate.clear()
-    with httpx.stream("POST", server.url + "/v1/completions", json=BODY, timeout=20):
+    with httpx.stream("POST", server.url + "/v1/completions", json=BODY, timeout=20) as response:
         server.until(server.executor.entered.is_set)
         server.server.handle_exit(signal.SIGINT, None)
         server.until(lambda: not server.server.servers[0].is_serving())
@@ -104,3 +104,5 @@ def test_a_second_signal_waits_for_no_one(
         server.executor.gate.set()
         server.thread.join(20)
         assert not server.thread.is_alive()
+        assert read(response)[-1] == "data: [DONE]"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -139,8 +139,14 @@ class Inbox:
             self._arrival.set_result(None)
 
     async def get(self) -> Delta:
-        """The next delta, once it is there. For one task at a time."""
+        """The next delta, once it is there.
+
+        Raises:
+            RuntimeError: another task waits for it already.
+        """
         while not self._deltas:
+            if self._arrival is not None and not self._arrival.done():
+                raise RuntimeError("another task is reading this stream")
             self._arrival = asyncio.get_running_loop().create_future()
             await self._arrival
         return self._deltas.popleft()

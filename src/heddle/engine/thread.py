@@ -8,6 +8,7 @@ sink may submit and cancel. Nobody polls: without work the thread sleeps on a co
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -51,6 +52,7 @@ class EngineThread:
         )
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
+        self._pid = os.getpid()
         # Guarded by the lock:
         self._requests: dict[int, Request] = {}
         self._accepted = 0  # since observers were last told
@@ -80,8 +82,13 @@ class EngineThread:
 
         Raises:
             ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
-            EngineClosedError, EngineFailedError: the thread ends or has ended.
+            EngineClosedError, EngineFailedError: the thread ends or has ended, or this process is
+                a fork of the one it runs in.
         """
+        if self._pid != os.getpid():
+            raise EngineClosedError(
+                "a fork has no thread of this engine; load one in each process, or spawn them"
+            )
         with self._lock:
             if self._refusal is not None:
                 raise type(self._refusal)(self._refusal.message)
@@ -100,6 +107,8 @@ class EngineThread:
 
         From a sink or an observer, which this thread calls, it returns at once.
         """
+        if self._pid != os.getpid():
+            return  # the thread is the parent's; the lock may have been held when we forked
         with self._lock:
             self._drain = drain and (self._refusal is None or self._drain)
             if self._refusal is None:

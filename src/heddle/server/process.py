@@ -135,6 +135,9 @@ class Server(uvicorn.Server):
         """Close the door, wait for the streams, end those that are left."""
         closing = asyncio.create_task(self._close_engine_later())
         await super().shutdown(sockets)
+        if self.force_exit:
+            # uvicorn would leave its tasks to the loop, which cancels them with a traceback each.
+            await asyncio.wait({closing, *self.server_state.tasks}, timeout=_LAST_WORDS)
         closing.cancel()
 
     async def _close_engine_later(self) -> None:
