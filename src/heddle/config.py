@@ -59,7 +59,9 @@ class EngineConfig:
     slots: int = _setting(8, "requests that run at once", low=1, high=1024)
     queue: int = _setting(64, "requests that may wait for a slot", low=0, high=100_000)
     batch_tokens: int = _setting(512, "most tokens computed in one step", low=1, high=65_536)
-    threads: int = _setting(0, "compute threads; 0 takes the cores this process may use", low=0)
+    threads: int = _setting(
+        0, "compute threads; 0 takes the cores this process may use", low=0, high=1024
+    )
     context: int = _setting(0, "most tokens per sequence; 0 takes the model's own limit", low=0)
     kv_cache: int = _setting(
         0,

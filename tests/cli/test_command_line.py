@@ -84,6 +84,8 @@ def test_version() -> None:
         (["chat", "--temperature", "-1"], "temperature must be at least 0"),
         (["chat", "/no/such.gguf"], "/no/such.gguf"),
         (["bench", "--streams", "1,x"], "--streams: '1,x'"),
+        (["bench", "--streams", "1,99999999999"], "--streams: 99999999999 is more than"),
+        (["bench", "--threads", "1000000"], "--threads: threads must be at most 1024"),
         (["bench", "--rounds", "0"], "'--rounds'"),
         (["inspect", "no-such-model"], "no-such-model"),
         (["pull", "no-such-model"], "no-such-model"),
@@ -148,6 +150,21 @@ def test_interrupting_is_no_error(
     break_loading(monkeypatch, KeyboardInterrupt())
     assert run(["bench"]) == INTERRUPTED
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_no_command_prints_the_help_and_nothing_else() -> None:
+    done = heddle()
+    assert done.returncode == 2
+    assert "Commands" in done.stdout + done.stderr
+    assert "heddle:" not in done.stderr
+
+
+def test_closed_standard_output_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # what Python makes of `>&-`
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_reader_that_leaves_is_no_traceback() -> None:

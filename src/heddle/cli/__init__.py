@@ -74,7 +74,8 @@ def run(arguments: Sequence[str]) -> int:
     debug = debug_wanted() or "--debug" in arguments
     try:
         code: int | None = app(list(arguments), standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as after `>&-`
+            sys.stdout.flush()
         return code or 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -95,7 +96,8 @@ def run(arguments: Sequence[str]) -> int:
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print("heddle:", " ".join(message.split()), file=sys.stderr)
+    if message:  # none when a missing command has brought up the help
+        print("heddle:", " ".join(message.split()), file=sys.stderr)
     return code
 
 

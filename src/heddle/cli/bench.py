@@ -34,7 +34,7 @@ def bench(
 
     Prompts are random tokens, new ones in every round, so that no prefix is found in the cache.
     """
-    counts = _counts(streams)
+    counts = _counts(streams, most=engine.slots + engine.queue)
     with load(model, engine) as loaded:
         prompts = PromptSource(loaded, prompt_tokens)
         run_round(loaded, prompts, 1, 2)  # the first pass touches every weight for the first time
@@ -49,10 +49,14 @@ def bench(
         _print_table(name, prompt_tokens, new_tokens, rounds, rows)
 
 
-def _counts(streams: str) -> list[int]:
+def _counts(streams: str, most: int) -> list[int]:
     counts = [int(text) if text.strip().isdecimal() else 0 for text in streams.split(",")]
     if not all(counts):
         raise ConfigError(f"--streams: {streams!r} is not a list of whole numbers such as 1,2,4")
+    if max(counts) > most:
+        raise ConfigError(
+            f"--streams: {max(counts)} is more than slots and queue hold, {most}; raise --queue"
+        )
     return counts
 
 
