@@ -112,7 +112,7 @@ class Gemma3:
 
     def forward(self, ops: Ops[A, W], weights: Weights[W], batch: Batch[A]) -> A:
         eps = self.dimensions.eps
-        # llama.cpp's factor; Hugging Face rounds it to the weights' type (25.25 for 25.298 in bf16).
+        # As llama.cpp; Hugging Face rounds it to the weights' type (25.298 to 25.25 in bf16).
         x = ops.scale(ops.embed(weights.embedding, batch.tokens), math.sqrt(self.dimensions.width))
         for index, layer in enumerate(weights.layers):
             h = self._attend(ops, layer, index, ops.norm(x, layer.attn_norm, eps), batch.positions)
