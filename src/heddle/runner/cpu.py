@@ -167,7 +167,10 @@ class CpuExecutor:
         self._kept = (loader, weights)  # the program holds bare pointers into both
         self._cache = _kv_cache(config, self.shape)
         max_rows = min(config.slots, config.batch_tokens)
-        self._program = _native.Program(runtime, self._cache, config.batch_tokens, max_rows)
+        try:
+            self._program = _native.Program(runtime, self._cache, config.batch_tokens, max_rows)
+        except ValueError as error:
+            raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
         # No sequence is longer than the cache, whatever context a file claims.
         positions = min(context, self._cache.pages * PAGE_TOKENS)
         self._logits = self._record(model, weights, positions)
