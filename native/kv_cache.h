@@ -12,6 +12,9 @@
 
 namespace heddle {
 
+// Elements of the widest attention head served.
+constexpr int kWidestHead = 512;
+
 class KvCache {
   public:
     // Throws std::bad_alloc.

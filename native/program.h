@@ -11,41 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "attention_plan.h"
 #include "kernels.h"
 #include "kv_cache.h"
-#include "sampler.h"
+#include "step.h"
 #include "storage.h"
 #include "thread_pool.h"
 
 namespace heddle {
-
-// Tokens of one sequence in a step.
-struct Span {
-    int row;  // of its first token in the step
-    int tokens;
-    int first_position;
-    const int32_t* pages;  // page ids from position 0 on
-};
-
-struct Step {
-    int tokens = 0;
-    const int32_t* ids = nullptr;        // (tokens,)
-    const int32_t* positions = nullptr;  // (tokens,)
-    std::vector<Span> spans;
-    std::vector<int32_t> rows;       // token rows whose logits are wanted
-    std::vector<Sampler*> samplers;  // one per row; empty leaves the logits alone
-    std::vector<Pick> picks;         // filled by the step
-};
-
-// One thread's share of attention: some query tokens of a span, one key/value head.
-struct AttendItem {
-    int span;
-    int first_token;  // within the span
-    int tokens;
-    int head;
-    int split;  // the split of positions it takes; -1 for all of them
-    int parts;  // where in the program's parts the first split of its query begins
-};
 
 // Cosines and sines by (position, pair); float32, made by the caller in float64.
 struct RopeTable {
@@ -121,9 +94,6 @@ class Program final : private Job {
     void same_shape(int a, int b);
     void gated(bool gelu, int gate, int up, int out, bool quantise);
     void append(std::unique_ptr<Instruction> instruction);
-    void cut_attention(const Step& step);
-    void split_attention(const Step& step);
-    bool worth_splitting(const Step& step) const;
     void check(const Step& step) const;
 
     ThreadPool& pool_;
@@ -138,10 +108,8 @@ class Program final : private Job {
     std::vector<std::vector<float>> scratch_;  // per thread, for attention
     int widest_group_ = 1;                     // query heads per key/value head
     Step* step_ = nullptr;
-    // Of the current step, the same for every layer.
-    std::vector<AttendItem> attend_items_;
-    std::vector<AttendItem> merge_items_;  // queries whose splits are merged afterwards
-    std::vector<float> parts_;             // running sums of splits
+    AttentionPlan attention_;   // of the current step
+    std::vector<float> parts_;  // running sums of its splits
     bool profiling_ = false;
     std::vector<double> nanoseconds_;  // per instruction
 };

@@ -1,0 +1,42 @@
+// How a step's attention is cut into items for the threads; the same for every layer.
+#pragma once
+
+#include <vector>
+
+#include "step.h"
+
+namespace heddle {
+
+// One thread's share of attention: some query tokens of a span, one key/value head.
+struct AttendItem {
+    int span;
+    int first_token;  // within the span
+    int tokens;
+    int head;
+    int split;  // the split of positions it takes; -1 for all of them
+    int parts;  // where in the plan's parts the first split of its query begins
+};
+
+class AttentionPlan {
+  public:
+    AttentionPlan(int kv_heads, int threads) : kv_heads_(kv_heads), threads_(threads) {}
+
+    // `group`: most query heads per key/value head of any layer.
+    void cut(const Step& step, int group);
+
+    const std::vector<AttendItem>& items() const { return items_; }
+    // Queries whose splits are merged afterwards.
+    const std::vector<AttendItem>& merges() const { return merges_; }
+    // Running sums that the splits of all queries need room for.
+    int parts() const { return parts_; }
+
+  private:
+    bool worth_splitting(const Step& step, int group) const;
+    void split(const Step& step);
+
+    int kv_heads_, threads_;
+    std::vector<AttendItem> items_, merges_;
+    int parts_ = 0;
+};
+
+}  // namespace heddle

@@ -1,0 +1,47 @@
+// The base of all instructions: items that threads take, and the doors to a program's state.
+#pragma once
+
+#include "program.h"
+
+namespace heddle {
+
+class Instruction {
+  public:
+    explicit Instruction(const char* kind) : kind(kind) {}
+    virtual ~Instruction() = default;
+    virtual int items(const Program& program) const = 0;
+    virtual void run(Program& program, int item, int thread) = 0;
+    const char* const kind;
+
+  protected:
+    static const Step& step(const Program& p) { return *p.step_; }
+    static Step& step(Program& p) { return *p.step_; }
+    static const Kernels& kernels(const Program& p) { return p.kernels_; }
+    static KvCache& cache(Program& p) { return p.cache_; }
+    static const KvCache& cache(const Program& p) { return p.cache_; }
+    static int threads(const Program& p) { return p.pool_.threads(); }
+    static const RopeTable& rope(const Program& p, int table) { return p.ropes_[table]; }
+    static float* scratch(Program& p, int thread) { return p.scratch_[thread].data(); }
+    static Program::Buffer& buffer(Program& p, int index) { return p.buffers_[index]; }
+    static int width(const Program& p, int index) { return p.buffers_[index].width; }
+    static float* row(Program& p, int index, int64_t i) {
+        return p.buffers_[index].values.data() + i * p.buffers_[index].width;
+    }
+    // Rows of `buffer` that this step uses.
+    static int rows(const Program& p, int index) {
+        return p.buffers_[index].per_row ? static_cast<int>(p.step_->rows.size()) : p.step_->tokens;
+    }
+    static const AttentionPlan& attention(const Program& p) { return p.attention_; }
+    static float* parts(Program& p) { return p.parts_.data(); }
+    // Quantises columns [column, column + count) of a row, whole blocks.
+    static void quantise_columns(Program& p, int index, int64_t i, int column, int count) {
+        Program::Buffer& b = p.buffers_[index];
+        const int64_t at = i * b.width + column, block = at / kBlock;
+        p.kernels_.quantise(b.values.data() + at, count, b.q.data() + at, b.scales.data() + block);
+    }
+    static void quantise_row(Program& p, int index, int64_t i) {
+        quantise_columns(p, index, i, 0, p.buffers_[index].width);
+    }
+};
+
+}  // namespace heddle

@@ -1,0 +1,43 @@
+// A maker for each kind of instruction. Program, which alone calls them, has checked the arguments;
+// buffers and rope tables go by their numbers.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "formats.h"
+
+namespace heddle {
+
+class Instruction;
+struct MatmulPart;
+using InstructionPointer = std::unique_ptr<Instruction>;
+
+// row_instructions.cpp
+InstructionPointer make_embed(Format format, const uint8_t* table, int width, int out);
+InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
+InstructionPointer make_quantise(int in);
+InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps, int heads);
+InstructionPointer make_scale(int in, float factor);
+InstructionPointer make_gated(bool gelu, int gate, int up, int out, bool quantise);
+InstructionPointer make_add(int x, int y, int out);
+InstructionPointer make_take_rows(int in, int out);
+InstructionPointer make_rope(int in, int table, int heads);
+InstructionPointer make_sample(int logits);
+
+// matmul_instruction.cpp
+InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
+
+// attention_instructions.cpp
+struct AttentionShape {
+    int q, layer, heads;
+    float scale;
+    int window, out;
+    bool quantise;
+};
+InstructionPointer make_store_kv(int k, int v, int layer);
+InstructionPointer make_attend(const AttentionShape& shape);
+// Merges what attend left in splits; does nothing where it left none.
+InstructionPointer make_attend_merge(const AttentionShape& shape);
+
+}  // namespace heddle

@@ -1,0 +1,63 @@
+#include <algorithm>
+#include <utility>
+
+#include "instruction.h"
+#include "instructions.h"
+
+namespace heddle {
+
+namespace {
+
+// Items per thread that a matmul is cut into.
+constexpr int kMatmulItems = 6;
+
+class Matmul final : public Instruction {
+  public:
+    Matmul(int in, std::vector<MatmulPart> parts, bool accumulate)
+        : Instruction("matmul"), in_(in), parts_(std::move(parts)), accumulate_(accumulate) {
+        for (const MatmulPart& part : parts_) panels_ += part.matrix->panels();
+    }
+    int items(const Program& p) const override {
+        return rows(p, in_) == 0 ? 0 : std::min(panels_, threads(p) * kMatmulItems);
+    }
+    // The panels of all parts form one line, cut into equal pieces.
+    void run(Program& p, int item, int) override {
+        const int64_t count = items(p);
+        const int first = static_cast<int>(panels_ * int64_t{item} / count);
+        const int last = static_cast<int>(panels_ * (int64_t{item} + 1) / count);
+        int base = 0;
+        for (const MatmulPart& part : parts_) {
+            const int panels = part.matrix->panels();
+            const int from = std::max(first - base, 0), to = std::min(last - base, panels);
+            if (from < to) run_part(p, part, from, to);
+            base += panels;
+        }
+    }
+
+  private:
+    void run_part(Program& p, const MatmulPart& part, int from, int to) {
+        MatmulArgs args;
+        args.w = &part.matrix->packed();
+        args.xq = buffer(p, in_).quantised();
+        args.x = row(p, in_, 0);
+        args.out = row(p, part.out, 0);
+        args.out_stride = width(p, part.out);
+        args.accumulate = accumulate_;
+        args.first_panel = from;
+        args.last_panel = to;
+        args.tokens = rows(p, in_);
+        kernels(p).matmul(args);
+    }
+    int in_;
+    std::vector<MatmulPart> parts_;
+    bool accumulate_;
+    int panels_ = 0;
+};
+
+}  // namespace
+
+InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
+    return std::make_unique<Matmul>(in, std::move(parts), accumulate);
+}
+
+}  // namespace heddle

@@ -1,0 +1,246 @@
+// Instructions that treat each row by itself.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "instruction.h"
+#include "instructions.h"
+
+namespace heddle {
+
+namespace {
+
+// Most rows of elementwise work in one item.
+constexpr int kRowsPerItem = 16;
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// Work that treats each row of `shape` by itself.
+class RowInstruction : public Instruction {
+  public:
+    RowInstruction(const char* kind, int shape) : Instruction(kind), shape_(shape) {}
+    int items(const Program& p) const override { return ceil_div(rows(p, shape_), per_item(p)); }
+    void run(Program& p, int item, int) override {
+        const int count = per_item(p), end = std::min((item + 1) * count, rows(p, shape_));
+        for (int i = item * count; i < end; ++i) run_row(p, i);
+    }
+    virtual void run_row(Program& p, int i) = 0;
+
+  private:
+    int per_item(const Program& p) const {
+        return std::min(kRowsPerItem, std::max(1, ceil_div(rows(p, shape_), threads(p))));
+    }
+    int shape_;
+};
+
+class Embed final : public RowInstruction {
+  public:
+    Embed(Format format, const uint8_t* table, int width, int out)
+        : RowInstruction("embed", out),
+          format_(format),
+          table_(table),
+          row_bytes_(heddle::row_bytes(format, width)),
+          out_(out) {}
+    void run_row(Program& p, int i) override {
+        dequantise_row(format_, table_ + step(p).ids[i] * row_bytes_, width(p, out_),
+                       row(p, out_, i));
+    }
+
+  private:
+    Format format_;
+    const uint8_t* table_;
+    int64_t row_bytes_;
+    int out_;
+};
+
+class Norm final : public RowInstruction {
+  public:
+    Norm(int in, std::vector<float> weight, float eps, int out, bool quantise)
+        : RowInstruction("norm", out),
+          in_(in),
+          weight_(std::move(weight)),
+          eps_(eps),
+          out_(out),
+          quantise_(quantise) {}
+    void run_row(Program& p, int i) override {
+        kernels(p).norm(row(p, in_, i), weight_.data(), width(p, in_), eps_, row(p, out_, i));
+        if (quantise_) quantise_row(p, out_, i);
+    }
+
+  private:
+    int in_;
+    std::vector<float> weight_;
+    float eps_;
+    int out_;
+    bool quantise_;
+};
+
+class Quantise final : public RowInstruction {
+  public:
+    explicit Quantise(int in) : RowInstruction("quantise", in), in_(in) {}
+    void run_row(Program& p, int i) override { quantise_row(p, in_, i); }
+
+  private:
+    int in_;
+};
+
+class NormHeads final : public RowInstruction {
+  public:
+    NormHeads(int in, std::vector<float> weight, float eps, int heads)
+        : RowInstruction("norm_heads", in),
+          in_(in),
+          weight_(std::move(weight)),
+          eps_(eps),
+          heads_(heads) {}
+    void run_row(Program& p, int i) override {
+        const int head_dim = width(p, in_) / heads_;
+        for (int h = 0; h < heads_; ++h) {
+            float* x = row(p, in_, i) + h * head_dim;
+            kernels(p).norm(x, weight_.data(), head_dim, eps_, x);
+        }
+    }
+
+  private:
+    int in_;
+    std::vector<float> weight_;
+    float eps_;
+    int heads_;
+};
+
+class ScaleBy final : public RowInstruction {
+  public:
+    ScaleBy(int in, float factor) : RowInstruction("scale", in), in_(in), factor_(factor) {}
+    void run_row(Program& p, int i) override {
+        kernels(p).scale(row(p, in_, i), factor_, width(p, in_), row(p, in_, i));
+    }
+
+  private:
+    int in_;
+    float factor_;
+};
+
+class Gated final : public RowInstruction {
+  public:
+    Gated(bool gelu, int gate, int up, int out, bool quantise)
+        : RowInstruction("gated", out),
+          gelu_(gelu),
+          gate_(gate),
+          up_(up),
+          out_(out),
+          quantise_(quantise) {}
+    void run_row(Program& p, int i) override {
+        const auto kernel = gelu_ ? kernels(p).gated_gelu : kernels(p).gated_silu;
+        kernel(row(p, gate_, i), row(p, up_, i), width(p, out_), row(p, out_, i));
+        if (quantise_) quantise_row(p, out_, i);
+    }
+
+  private:
+    bool gelu_;
+    int gate_, up_, out_;
+    bool quantise_;
+};
+
+class Add final : public RowInstruction {
+  public:
+    Add(int x, int y, int out) : RowInstruction("add", out), x_(x), y_(y), out_(out) {}
+    void run_row(Program& p, int i) override {
+        kernels(p).add(row(p, x_, i), row(p, y_, i), width(p, out_), row(p, out_, i));
+    }
+
+  private:
+    int x_, y_, out_;
+};
+
+class TakeRows final : public RowInstruction {
+  public:
+    TakeRows(int in, int out) : RowInstruction("take", out), in_(in), out_(out) {}
+    void run_row(Program& p, int i) override {
+        std::memcpy(row(p, out_, i), row(p, in_, step(p).rows[i]),
+                    static_cast<size_t>(width(p, out_)) * sizeof(float));
+    }
+
+  private:
+    int in_, out_;
+};
+
+class Rope final : public RowInstruction {
+  public:
+    Rope(int in, int table, int heads)
+        : RowInstruction("rope", in), in_(in), table_(table), heads_(heads) {}
+    void run_row(Program& p, int i) override {
+        const RopeTable& table = rope(p, table_);
+        const int pairs = table.dim / 2, head_dim = width(p, in_) / heads_;
+        const int64_t at = static_cast<int64_t>(step(p).positions[i]) * pairs;
+        const float* c = table.cosine.data() + at;
+        const float* s = table.sine.data() + at;
+        for (int h = 0; h < heads_; ++h) {
+            float* x = row(p, in_, i) + h * head_dim;
+            if (table.interleaved) {
+                rotate<2>(x, x + 1, c, s, pairs);
+            } else {
+                rotate<1>(x, x + pairs, c, s, pairs);
+            }
+        }
+    }
+
+  private:
+    template <int Stride>
+    static void rotate(float* x, float* y, const float* c, const float* s, int pairs) {
+        for (int i = 0; i < pairs; ++i) {
+            const float a = x[i * Stride], b = y[i * Stride];
+            x[i * Stride] = a * c[i] - b * s[i];
+            y[i * Stride] = a * s[i] + b * c[i];
+        }
+    }
+    int in_, table_, heads_;
+};
+
+class Sample final : public Instruction {
+  public:
+    explicit Sample(int logits) : Instruction("sample"), logits_(logits) {}
+    int items(const Program& p) const override { return static_cast<int>(step(p).samplers.size()); }
+    void run(Program& p, int item, int) override {
+        Step& s = step(p);
+        s.picks[item] =
+            s.samplers[item]->pick(kernels(p), row(p, logits_, item), width(p, logits_));
+    }
+
+  private:
+    int logits_;
+};
+
+}  // namespace
+
+InstructionPointer make_embed(Format format, const uint8_t* table, int width, int out) {
+    return std::make_unique<Embed>(format, table, width, out);
+}
+
+InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise) {
+    return std::make_unique<Norm>(in, std::move(weight), eps, out, quantise);
+}
+
+InstructionPointer make_quantise(int in) { return std::make_unique<Quantise>(in); }
+
+InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps, int heads) {
+    return std::make_unique<NormHeads>(in, std::move(weight), eps, heads);
+}
+
+InstructionPointer make_scale(int in, float factor) {
+    return std::make_unique<ScaleBy>(in, factor);
+}
+
+InstructionPointer make_gated(bool gelu, int gate, int up, int out, bool quantise) {
+    return std::make_unique<Gated>(gelu, gate, up, out, quantise);
+}
+
+InstructionPointer make_add(int x, int y, int out) { return std::make_unique<Add>(x, y, out); }
+
+InstructionPointer make_take_rows(int in, int out) { return std::make_unique<TakeRows>(in, out); }
+
+InstructionPointer make_rope(int in, int table, int heads) {
+    return std::make_unique<Rope>(in, table, heads);
+}
+
+InstructionPointer make_sample(int logits) { return std::make_unique<Sample>(logits); }
+
+}  // namespace heddle

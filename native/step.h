@@ -1,0 +1,29 @@
+// What one step computes: tokens, where each lies in its sequence, and whose logits are wanted.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sampler.h"
+
+namespace heddle {
+
+// Tokens of one sequence in a step.
+struct Span {
+    int row;  // of its first token in the step
+    int tokens;
+    int first_position;
+    const int32_t* pages;  // page ids from position 0 on
+};
+
+struct Step {
+    int tokens = 0;
+    const int32_t* ids = nullptr;        // (tokens,)
+    const int32_t* positions = nullptr;  // (tokens,)
+    std::vector<Span> spans;
+    std::vector<int32_t> rows;       // token rows whose logits are wanted
+    std::vector<Sampler*> samplers;  // one per row; empty leaves the logits alone
+    std::vector<Pick> picks;         // filled by the step
+};
+
+}  // namespace heddle
