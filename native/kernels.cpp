@@ -112,7 +112,9 @@ void norm(const float* x, const float* w, int n, float eps, float* out) {
         squares = fma(rest, rest, squares);
     }
     const float mean = reduce_add(squares) / static_cast<float>(n);
-    const float factor = 1.0f / __builtin_sqrtf(mean + eps);
+    // A row whose squares overflow would become zeros, which look sound; NaN reaches the sampler.
+    const float factor =
+        mean < __builtin_inff() ? 1.0f / __builtin_sqrtf(mean + eps) : __builtin_nanf("");
     for (i = 0; i < n; ++i) out[i] = x[i] * factor * w[i];
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace heddle {
 
@@ -28,6 +29,18 @@ void each_above(const Kernels& kernels, const float* logits, int vocabulary, flo
             if (logits[i] >= floor) f(i);
         }
     }
+}
+
+// By the exponent bits, all set in NaN and infinity: compilers make vectors of integer tests.
+bool all_finite(const float* logits, int vocabulary) {
+    constexpr uint32_t kExponent = 0x7F800000;
+    uint32_t found = 0;
+    for (int i = 0; i < vocabulary; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, logits + i, sizeof bits);
+        found |= static_cast<uint32_t>((bits & kExponent) == kExponent);
+    }
+    return found == 0;
 }
 
 int first_at_least(const Kernels& kernels, const float* logits, int vocabulary, float value) {
@@ -117,6 +130,7 @@ void Sampler::report(const Kernels& kernels, const float* logits, int vocabulary
 
 Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
     Pick result;
+    if (!all_finite(logits, vocabulary)) return result;
     if (params_.logprobs >= 0) report(kernels, logits, vocabulary, result);
     const float normaliser = result.logprob;
     // The raw logit of the chosen token is needed after `adjust`; few tokens are changed by it.
@@ -129,7 +143,7 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
     }
     adjust(logits, vocabulary);
     const float peak = kernels.max(logits, vocabulary);
-    if (!std::isfinite(peak)) return Pick{};
+    if (!std::isfinite(peak)) return Pick{};  // a penalty took a huge logit out of range
     if (params_.temperature == 0.0f) {
         result.token = first_at_least(kernels, logits, vocabulary, peak);
     } else if (truncated()) {

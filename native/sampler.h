@@ -32,7 +32,7 @@ struct Candidate {
 };
 
 struct Pick {
-    int token = -1;  // -1: the logits hold no finite maximum
+    int token = -1;  // -1: a logit is NaN or infinite
     float logprob = 0.0f;
     std::vector<std::pair<int, float>> top;  // (token, logprob), best first
 };

@@ -13,7 +13,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heddle.step import PAGE_TOKENS, Binding, Chunk, Sampled, StepPlan, StepResult
+from heddle.errors import NonFiniteLogitsError
+from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, Sampled, StepPlan, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,12 +56,14 @@ class FakeExecutor:
     """Implements `heddle.step.Executor`.
 
     `before_step` runs before each step with its number, from 0; a test raises there to inject a
-    fault. `gate`, while it is closed, holds every step; `entered` is set when one has arrived.
+    fault. `poisonous` tells the histories after which no token can be sampled. `gate`, while it is
+    closed, holds every step; `entered` is set when one has arrived.
     """
 
     pages: int = 64
     summary: str = "nothing real"
     before_step: Callable[[int], None] = lambda step: None
+    poisonous: Callable[[Sequence[int]], bool] = lambda history: False
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Event = field(default_factory=threading.Event)
     steps: int = 0
@@ -106,13 +109,15 @@ class FakeExecutor:
             self.memory[chunk.pages[position // PAGE_TOKENS]][position % PAGE_TOKENS] = token
         occupant.computed = end
 
-    def _read(self, chunk: Chunk) -> list[Sampled]:
+    def _read(self, chunk: Chunk) -> list[Sampled | Failed]:
         occupant = self.slots[chunk.slot]
         stored = [token for page in chunk.pages for token in self.memory[page]]
         history = stored[: occupant.computed]
         assert history == occupant.history[: occupant.computed], "pages hold another history"
         if not chunk.sample:
             return []
+        if self.poisonous(history):
+            return [Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
         token = next_token(history, occupant.params)
         occupant.history.append(token)
         return [Sampled(chunk.slot, token, math.nan)]

@@ -133,7 +133,7 @@ class Program:
         """One step, without the GIL.
 
         Spans (S, 4) are (first row, tokens, first position, index of the first page in `pages`).
-        Returns one pick per sampler; -1 as token where the logits hold no finite maximum.
+        Returns one pick per sampler; -1 as token where a logit is NaN or infinite.
         """
     def copy(self, buffer: int, rows: int) -> _Floats:
         """The first rows of a buffer as the last step left them."""

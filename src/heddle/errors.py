@@ -105,6 +105,12 @@ class EngineFailedError(HeddleError):
     code = "engine_failed"
 
 
+class NonFiniteLogitsError(EngineFailedError):
+    """The model computed NaN or infinite logits for one sequence, which ends; the others go on."""
+
+    code = "non_finite_logits"
+
+
 # --- settings, files and downloads ---------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heddle.errors import HeddleError
     from heddle.types import SamplingParams
 
 PAGE_TOKENS = 32
@@ -90,10 +91,23 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """No token could be sampled for one sequence, which has to end; the step's others are sound.
+
+    Attributes:
+        slot: the slot it belongs to.
+        error: what its caller gets; says what happened and the way out.
+    """
+
+    slot: int
+    error: HeddleError
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """One entry per chunk with `sample` set, in chunk order."""
 
-    sampled: tuple[Sampled, ...]
+    sampled: tuple[Sampled | Failed, ...]
 
 
 class Executor(Protocol):
@@ -112,8 +126,10 @@ class Executor(Protocol):
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute the chunks, write their KV, sample where asked.
 
+        What concerns one sequence alone is its :class:`Failed` entry in the result.
+
         Raises:
-            EngineFailedError: the step failed; KV written by it is undefined.
+            EngineFailedError: the step failed as a whole; KV written by it is undefined.
         """
         ...
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fake_model import FakeTokenizer
 from heddle.engine.streams import Collector
 from heddle.engine.thread import MAX_FAILURES
-from heddle.errors import EngineClosedError, EngineFailedError
+from heddle.errors import EngineClosedError, EngineFailedError, NonFiniteLogitsError
 from heddle.types import Delta, FinishReason, SamplingParams
 
 if TYPE_CHECKING:
@@ -56,6 +57,34 @@ def test_a_failed_step_ends_its_requests_and_no_other(start, executor: FakeExecu
     assert snapshot.finished[FinishReason.ERROR] == 1
     assert snapshot.pages_used == 0
     assert not engine.closed
+
+
+def test_a_request_without_a_token_fails_alone(start, executor: FakeExecutor, caplog) -> None:
+    engine = start(slots=3)
+    many = params(max_tokens=40, ignore_eos=True)
+    prompts = ["hello", "world"]
+    alone = [engine.generate(prompt, many) for prompt in prompts]
+    bad = FakeTokenizer().encode("poison")
+    executor.poisonous = lambda history: list(history[:6]) == bad and len(history) == 8
+    collectors = [Collector() for _ in range(3)]
+    sinks = zip(["hello", "poison", "world"], collectors, strict=True)
+    engine.submit_many([(prompt, many, sink) for prompt, sink in sinks])
+    with pytest.raises(NonFiniteLogitsError, match="the logits are NaN"):
+        collectors[1].wait()
+    assert [collectors[0].wait(), collectors[2].wait()] == alone
+    snapshot = engine.snapshot()
+    assert snapshot.finished[FinishReason.ERROR] == 1
+    assert (snapshot.running, snapshot.pages_used) == (0, 0)
+    assert "the logits are NaN" in caplog.text
+
+
+def test_requests_that_fail_alone_do_not_close_the_engine(engine, executor: FakeExecutor) -> None:
+    executor.poisonous = lambda history: True
+    for _ in range(MAX_FAILURES + 1):
+        with pytest.raises(NonFiniteLogitsError):
+            engine.generate("hello", params())
+    executor.poisonous = lambda history: False
+    assert engine.generate("hello", params(max_tokens=2, ignore_eos=True)).text
 
 
 def test_a_cancelled_request_does_not_also_fail(start, executor: FakeExecutor) -> None:

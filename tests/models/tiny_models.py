@@ -136,11 +136,11 @@ class TinyModel:
     def tensors(self) -> list[Tensor]:
         """The model's tensors as GGUF names and orders them."""
         return [
-            Tensor.of(self._gguf_name(name), self.gguf_values(name, values))
+            Tensor.of(self.gguf_name(name), self.gguf_values(name, values))
             for name, values in self.state().items()
         ]
 
-    def _gguf_name(self, name: str) -> str:
+    def gguf_name(self, name: str) -> str:
         part, _, kind = name.rpartition(".")
         prefix = ""
         if part.startswith("model.layers."):

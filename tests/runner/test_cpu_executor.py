@@ -12,9 +12,9 @@ from gguf_writer import write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import (
     ConfigError,
-    EngineFailedError,
     HeddleError,
     ModelFileError,
+    NonFiniteLogitsError,
     UnsupportedModelError,
 )
 from heddle.runner.cpu import load
@@ -84,14 +84,16 @@ def test_hostile_hyperparameters_are_typed_errors(tmp_path, key, value):
         load(tiny_file(tmp_path, {key: value}), SMALL)
 
 
-def test_a_poisoned_model_fails_the_step_and_not_the_executor(tmp_path):
+def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(tmp_path):
     poison = next(t for t in PLAIN.tensors() if t.name == "output_norm.weight")
     values = np.full(PLAIN.width, np.nan, np.float32)
     file = tiny_file(tmp_path, tensors={poison.name: replace(poison, data=values.tobytes())})
     executor = load(file, SMALL)
     for _ in range(2):
-        with pytest.raises(EngineFailedError, match="slot 0 hold no finite maximum"):
-            executor.execute(one_token_plan())
+        (failed,) = executor.execute(one_token_plan()).sampled
+        assert failed.slot == 0
+        assert isinstance(failed.error, NonFiniteLogitsError)
+        assert "after the first 1 tokens are NaN or infinite" in failed.error.message
 
 
 def test_a_plan_out_of_range_is_refused_before_anything_runs(tmp_path):

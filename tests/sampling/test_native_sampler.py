@@ -114,10 +114,32 @@ def test_each_pick_moves_the_counter_and_the_penalties():
     assert resumed.pick("auto", logits) == fresh.pick("auto", logits)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_logits_without_a_finite_maximum_give_no_token(value):
-    logits = np.full(100, value, np.float32)
-    assert native(SamplingParams(seed=1), [], []).pick("auto", logits)[0] == -1
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("isa", _native.isa_levels())
+def test_one_logit_that_is_not_finite_means_no_token(isa, value):
+    greedy, drawn = SamplingParams(temperature=0, seed=1), SamplingParams(seed=1, logprobs=3)
+    for place in (0, 1, 17, 1024, 2998, 2999):
+        logits = np.linspace(-5, 5, 3000, dtype=np.float32)
+        assert native(drawn, [], []).pick(isa, logits)[0] >= 0
+        logits[place] = value
+        for params in (greedy, drawn, replace(drawn, top_p=0.9), replace(drawn, top_k=5)):
+            assert native(params, [], []).pick(isa, logits) == (-1, 0.0, [])
+
+
+def test_a_penalty_that_leaves_the_range_of_floats_means_no_token():
+    logits = np.full(10, 3e38, np.float32)
+    params = SamplingParams(seed=1, repetition_penalty=0.01)
+    assert native(params, [3], []).pick("auto", logits)[0] == -1
+
+
+def test_a_failed_pick_leaves_the_sampler_as_it_was():
+    logits = np.zeros(50, np.float32)
+    params = SamplingParams(seed=9, frequency_penalty=1.0)
+    disturbed, plain = native(params, [], []), native(params, [], [])
+    disturbed.pick("auto", np.full(50, np.nan, np.float32))
+    assert [disturbed.pick("auto", logits) for _ in range(5)] == [
+        plain.pick("auto", logits) for _ in range(5)
+    ]
 
 
 @pytest.mark.parametrize("isa", _native.isa_levels())

@@ -4,10 +4,15 @@ import pytest
 
 from fake_executor import END, FakeExecutor, solo_output
 from heddle.cache.manager import CacheManager
-from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
+from heddle.errors import (
+    ContextLengthError,
+    HeddleError,
+    InvalidRequestError,
+    OverloadedError,
+)
 from heddle.scheduler.scheduler import Event, Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
-from heddle.step import PAGE_TOKENS, Sampled, StepPlan, StepResult
+from heddle.step import PAGE_TOKENS, Failed, Sampled, StepPlan, StepResult
 from heddle.types import FinishReason, SamplingParams
 
 
@@ -297,5 +302,29 @@ def test_a_result_that_does_not_answer_the_plan_is_refused() -> None:
     rig = Rig()
     rig.add(1, prompt=2)
     rig.scheduler.schedule()
-    with pytest.raises(ValueError, match="one token per sampling chunk"):
+    with pytest.raises(ValueError, match="one entry per sampling chunk"):
         rig.scheduler.update(StepResult((Sampled(3, 1, 0.0),)))
+
+
+def test_a_failed_entry_ends_its_sequence_and_no_other() -> None:
+    rig = Rig(slots=2)
+    failing, sound = rig.add(1, prompt=5), rig.add(2, prompt=5)
+    error = HeddleError("no token")
+    plan = rig.scheduler.schedule()
+    first, second = rig.executor.execute(plan).sampled
+    events = rig.scheduler.update(StepResult((Failed(first.slot, error), second)))
+    assert events[0] == Event(failing, Failed(0, error), FinishReason.ERROR)
+    assert events[1] == Event(sound, second, None)
+    assert (failing.ended, failing.total) == (True, 5)
+    assert rig.states() == [SlotState.FREE, SlotState.GENERATING]
+    rig.cache.check_integrity()
+    assert rig.cache.free == 63
+
+
+def test_a_failed_entry_of_a_cancelled_sequence_is_no_event() -> None:
+    rig = Rig(slots=1)
+    rig.add(1, prompt=5)
+    rig.scheduler.schedule()
+    rig.scheduler.cancel(1)
+    assert rig.scheduler.update(StepResult((Failed(0, HeddleError("no token")),))) == []
+    assert (rig.states(), rig.cache.free) == ([SlotState.FREE], 64)

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fake_executor import END, FakeExecutor, solo_output
 from heddle.cache.manager import CacheManager
-from heddle.errors import ContextLengthError, OverloadedError
+from heddle.errors import ContextLengthError, HeddleError, OverloadedError
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
-from heddle.step import PAGE_TOKENS, StepPlan
+from heddle.step import PAGE_TOKENS, Failed, StepPlan, StepResult
 from heddle.types import FinishReason, SamplingParams
 
 prompts = st.lists(st.integers(1, 31), min_size=1, max_size=8) | st.integers(1, 120).map(
@@ -87,8 +87,12 @@ class Machine(RuleBasedStateMachine):
         assert not self.scheduler.cancel(sequence.id)
         self.live.remove(sequence)
 
-    @rule(cancel=st.none() | st.integers(0, 7), fails=st.integers(0, 5).map(lambda n: n == 5))
-    def step(self, cancel: int | None, fails: bool) -> None:
+    @rule(
+        cancel=st.none() | st.integers(0, 7),
+        fails=st.integers(0, 5).map(lambda n: n == 5),
+        poisoned=st.none() | st.integers(0, 3),
+    )
+    def step(self, cancel: int | None, fails: bool, poisoned: int | None) -> None:
         if not self.live:
             return
         plan = self.scheduler.schedule()
@@ -98,7 +102,7 @@ class Machine(RuleBasedStateMachine):
         if fails:
             self.fail(plan)
         else:
-            self.finish(plan)
+            self.finish(plan, poisoned)
 
     @rule(count=st.integers(1, 40))
     def steps(self, count: int) -> None:
@@ -109,9 +113,18 @@ class Machine(RuleBasedStateMachine):
             self.agrees_with_the_model()
             count -= 1
 
-    def finish(self, plan: StepPlan) -> None:
-        for sequence, sampled, finish in self.scheduler.update(self.executor.execute(plan)):
+    def finish(self, plan: StepPlan, poisoned: int | None = None) -> None:
+        """Take the step in. No token can be sampled for slot `poisoned`."""
+        result = [
+            Failed(one.slot, HeddleError("poisoned")) if one.slot == poisoned else one
+            for one in self.executor.execute(plan).sampled
+        ]
+        for sequence, sampled, finish in self.scheduler.update(StepResult(tuple(result))):
             assert sequence in self.live, "an event for a sequence that ended"
+            if isinstance(sampled, Failed):
+                assert finish is FinishReason.ERROR
+                self.live.remove(sequence)
+                continue
             said, expected = self.said[sequence.id], self.expected[sequence.id]
             said.append(sampled.token)
             assert said == expected[: len(said)]

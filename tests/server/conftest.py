@@ -18,7 +18,7 @@ from heddle.config import EngineConfig, ServerConfig
 from heddle.engine import Engine
 from heddle.server.app import create_app
 from heddle.server.process import Server, bind, url
-from heddle.step import Sampled, StepResult
+from heddle.step import Failed, Sampled, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,9 +36,9 @@ class ScoringExecutor(FakeExecutor):
         sampled = super().execute(plan).sampled
         return StepResult(tuple(self._score(one) for one in sampled))
 
-    def _score(self, sampled: Sampled) -> Sampled:
+    def _score(self, sampled: Sampled | Failed) -> Sampled | Failed:
         wanted = self.slots[sampled.slot].params.logprobs
-        if wanted is None:
+        if wanted is None or isinstance(sampled, Failed):
             return sampled
         top = tuple((token, -token / 8) for token in range(min(wanted, VOCABULARY)))
         return Sampled(sampled.slot, sampled.token, -sampled.token / 8, top)

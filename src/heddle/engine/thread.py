@@ -19,6 +19,7 @@ from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
 from heddle.errors import EngineClosedError, EngineFailedError, HeddleError
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import SlotState
+from heddle.step import Failed
 from heddle.types import Delta, FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
@@ -218,9 +219,13 @@ class EngineThread:
             raise EngineFailedError(f"{MAX_FAILURES} steps in a row failed, the last with: {cause}")
 
     def _deliver(self, event: Event, now: float) -> None:
-        """Turn a token into text and hand it to the request's sink."""
+        """Turn a token into text and hand it to the request's sink; or the error it ends with."""
         sequence, sampled, finish = event
         request = self._requests[sequence.id]
+        if isinstance(sampled, Failed):
+            _log.error("request %d failed: %s", sequence.id, sampled.error.message)
+            self._end(request, FinishReason.ERROR, error=sampled.error)
+            return
         self._count_token(request, now)
         text = request.text_of(sampled.token, finish)
         if request.detokenizer.stopped:

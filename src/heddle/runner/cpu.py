@@ -7,6 +7,7 @@ laid out as arrays, after it, picks become results.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from heddle.errors import (
     ConfigError,
     EngineFailedError,
     ModelFileError,
+    NonFiniteLogitsError,
     UnsupportedModelError,
 )
 from heddle.kernels.ops import Batch
@@ -30,7 +32,7 @@ from heddle.runner.recording import (
     TableWeight,
     VectorWeight,
 )
-from heddle.step import PAGE_TOKENS, Sampled, StepResult
+from heddle.step import PAGE_TOKENS, Failed, Sampled, StepResult
 from heddle.weights.quants import dequantize
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.models.base import Model, ModelShape
-    from heddle.step import Binding, StepPlan
+    from heddle.step import Binding, Chunk, StepPlan
     from heddle.types import SamplingParams
     from heddle.weights.gguf import GGUFFile, TensorInfo
 
@@ -211,17 +213,19 @@ class CpuExecutor:
         for binding in plan.bindings:
             self._samplers[binding.slot] = _bound_sampler(binding)
         arrays = _batch_arrays(plan)
-        sampling = [chunk.slot for chunk in plan.chunks if chunk.sample]
+        sampling = [chunk for chunk in plan.chunks if chunk.sample]
+        samplers = [self._samplers[chunk.slot] for chunk in sampling]
         try:
-            picks = self._program.run(*arrays, [self._samplers[slot] for slot in sampling])
+            picks = self._program.run(*arrays, samplers)
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
-        results = []
-        for slot, (token, logprob, top) in zip(sampling, picks, strict=True):
+        results: list[Sampled | Failed] = []
+        for chunk, sampler, (token, logprob, top) in zip(sampling, samplers, picks, strict=True):
             if token < 0:
-                raise EngineFailedError(f"the logits of slot {slot} hold no finite maximum")
-            wanted = self._samplers[slot].logprobs >= 0
-            results.append(Sampled(slot, token, logprob if wanted else float("nan"), tuple(top)))
+                results.append(Failed(chunk.slot, _non_finite(chunk)))
+                continue
+            known = logprob if sampler.logprobs >= 0 else math.nan
+            results.append(Sampled(chunk.slot, token, known, tuple(top)))
         return StepResult(tuple(results))
 
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
@@ -262,6 +266,14 @@ def _kv_cache(config: EngineConfig, shape: ModelShape) -> _native.KvCache:
             f"cannot map a KV cache of {pages * page_bytes} bytes; set a smaller kv_cache",
             param="kv_cache",
         ) from error
+
+
+def _non_finite(chunk: Chunk) -> NonFiniteLogitsError:
+    return NonFiniteLogitsError(
+        f"the logits after the first {chunk.start + len(chunk.tokens)} tokens are NaN or infinite,"
+        " so no token can be sampled; the model file may be damaged where these tokens lead:"
+        " fetch it again, or send another prompt"
+    )
 
 
 def _bound_sampler(binding: Binding) -> _native.Sampler:

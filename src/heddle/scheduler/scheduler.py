@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from heddle.cache.manager import pages_for
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
-from heddle.step import PAGE_TOKENS, Binding, Chunk, StepPlan
+from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, StepPlan
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Event(NamedTuple):
-    """A sequence got a token. `finish` is set when it was its last one."""
+    """A sequence got a token, or failed. `finish` is set when that was the end of it."""
 
     sequence: Sequence
-    sampled: Sampled
+    sampled: Sampled | Failed
     finish: FinishReason | None
 
 
@@ -165,7 +165,7 @@ class Scheduler:
         return StepPlan(tuple(bindings), tuple(chunks))
 
     def update(self, result: StepResult) -> list[Event]:
-        """Take in what the planned step computed; one event per token of a living sequence.
+        """Take in what the planned step computed; one event per result of a living sequence.
 
         Raises:
             ValueError: the result does not answer the plan.
@@ -173,14 +173,13 @@ class Scheduler:
         carried, self._in_flight = self._in_flight, []
         sampling = [pair for pair in carried if pair[1].sample]
         if [chunk.slot for _, chunk in sampling] != [sample.slot for sample in result.sampled]:
-            raise ValueError("a step result must hold one token per sampling chunk, in order")
+            raise ValueError("a step result must hold one entry per sampling chunk, in order")
         for sequence, chunk in carried:
             sequence.computed += len(chunk.tokens)
         events = []
         for (sequence, _), sampled in zip(sampling, result.sampled, strict=True):
             if not sequence.ended:
-                sequence.tokens.append(sampled.token)
-                events.append(Event(sequence, sampled, self._finish(sequence)))
+                events.append(Event(sequence, sampled, self._take(sequence, sampled)))
         self._vacate_ended(carried)
         return events
 
@@ -259,9 +258,13 @@ class Scheduler:
         self._waiting.appendleft(sequence)
         self.preemptions += 1
 
-    def _finish(self, sequence: Sequence) -> FinishReason | None:
-        """End the sequence if its newest token is its last one."""
-        if sequence.tokens[-1] in sequence.stop_tokens:
+    def _take(self, sequence: Sequence, sampled: Sampled | Failed) -> FinishReason | None:
+        """Append the token; end the sequence if it failed or this is its last one."""
+        if isinstance(sampled, Failed):
+            self._end(sequence)
+            return FinishReason.ERROR
+        sequence.tokens.append(sampled.token)
+        if sampled.token in sequence.stop_tokens:
             reason = FinishReason.STOP
         elif sequence.total == sequence.limit:
             reason = FinishReason.LENGTH
