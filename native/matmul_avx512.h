@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "prefetch.h"
 #include "simd.h"
 
 namespace {
@@ -139,15 +140,6 @@ inline void add_part(const uint8_t* block, const Shared& shared, const int8_t* x
             const float s = L.parts == 1 ? scale.s : scale.half_s[Part];
             acc[t] = _mm512_fmadd_ps(part.minimum, _mm512_set1_ps(s), acc[t]);
         }
-    }
-}
-
-// The streams of panels outrun the hardware prefetcher from the shared cache.
-template <int Bytes>
-inline void prefetch_ahead(const uint8_t* block) {
-#pragma GCC unroll 16
-    for (int byte = 0; byte < Bytes; byte += 64) {
-        _mm_prefetch(reinterpret_cast<const char*>(block + byte + 2048), _MM_HINT_T0);
     }
 }
 
