@@ -88,7 +88,9 @@ void quantise(const float* x, int n, int8_t* q, BlockScale* scales) {
     for (int b = 0; b < n / kBlock; ++b) {
         const V16 low = load(x + b * kBlock), high = load(x + b * kBlock + 16);
         const float peak = reduce_max(max(abs(low), abs(high)));
-        const V16 inverse = splat(peak > 0.0f ? 127.0f / peak : 0.0f);
+        // Where the quotient overflows (peaks below 3.8e-37) all codes are zero.
+        const float steps = 127.0f / peak;
+        const V16 inverse = splat(steps < __builtin_inff() ? steps : 0.0f);
         int8_t* codes = q + b * kBlock;
         store_int8(codes, low * inverse);
         store_int8(codes + 16, high * inverse);

@@ -115,6 +115,18 @@ def test_extreme_codes_do_not_overflow(type, byte, sign):
         np.testing.assert_allclose(result, x.astype(np.float64) @ weights.T, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("size", "kept"), [(1e-45, 0), (1e-41, 0), (3e-37, 0), (4e-37, 1)])
+def test_activations_too_small_to_scale(size, kept):
+    """Where 127 / peak overflows, codes are zero at every level; above, they are the usual ones."""
+    rng = np.random.default_rng(7)
+    raw = random_matrix(rng, TensorType.Q8_0, 16, 32)
+    x = np.full((1, 32), size, np.float32)
+    weights = dequantize(raw, TensorType.Q8_0, (16, 32)).astype(np.float64)
+    for isa in ISA_LEVELS:
+        result = matmul(isa, int(TensorType.Q8_0), raw, 16, x)
+        np.testing.assert_allclose(result, kept * (x.astype(np.float64) @ weights.T), rtol=1e-5)
+
+
 @pytest.mark.parametrize("type", [*QUANTISED, *FLOATS])
 def test_embedding_rows_are_the_files(type):
     rng = np.random.default_rng(5)
