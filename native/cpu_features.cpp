@@ -2,6 +2,11 @@
 
 #include "kernels.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace heddle {
 
 #if !defined(HEDDLE_BUILT_AVX2)
@@ -9,6 +14,9 @@ const Kernels* avx2_kernels() { return nullptr; }
 #endif
 #if !defined(HEDDLE_BUILT_AVX512)
 const Kernels* avx512_kernels() { return nullptr; }
+#endif
+#if !defined(HEDDLE_BUILT_NEON)
+const Kernels* neon_kernels() { return nullptr; }
 #endif
 
 bool supported(const Kernels* kernels) {
@@ -21,6 +29,15 @@ bool supported(const Kernels* kernels) {
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512vnni");
     }
+#elif defined(__aarch64__)
+#if defined(__linux__)
+    const bool dot_product = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__APPLE__)
+    const bool dot_product = true;  // every processor they run macOS on has it
+#else
+    const bool dot_product = false;
+#endif
+    if (std::strcmp(kernels->name, "neon") == 0) return dot_product;
 #endif
     return std::strcmp(kernels->name, "portable") == 0;
 }

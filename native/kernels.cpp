@@ -1,5 +1,5 @@
-// Compiled once per instruction level: HEDDLE_ISA_AVX512, HEDDLE_ISA_AVX2 or HEDDLE_ISA_PORTABLE
-// is defined by the build, with the flags that go with it.
+// Compiled once per instruction level: HEDDLE_ISA_AVX512, HEDDLE_ISA_AVX2, HEDDLE_ISA_NEON or
+// HEDDLE_ISA_PORTABLE is defined by the build, with the flags that go with it.
 #include "kernels.h"
 
 #include "attention.h"
@@ -9,6 +9,8 @@
 #include "matmul_avx512.h"
 #elif defined(HEDDLE_ISA_AVX2)
 #include "matmul_avx2.h"
+#elif defined(HEDDLE_ISA_NEON)
+#include "matmul_neon.h"
 #else
 #include "matmul_portable.h"
 #endif
@@ -200,6 +202,8 @@ constexpr const char* kName =
     "avx512";
 #elif defined(HEDDLE_ISA_AVX2)
     "avx2";
+#elif defined(HEDDLE_ISA_NEON)
+    "neon";
 #else
     "portable";
 #endif
@@ -216,6 +220,8 @@ namespace heddle {
 const Kernels* avx512_kernels() { return &kTable; }
 #elif defined(HEDDLE_ISA_AVX2)
 const Kernels* avx2_kernels() { return &kTable; }
+#elif defined(HEDDLE_ISA_NEON)
+const Kernels* neon_kernels() { return &kTable; }
 #else
 const Kernels* portable_kernels() { return &kTable; }
 #endif

@@ -113,6 +113,7 @@ struct Kernels {
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
+const Kernels* neon_kernels();
 bool supported(const Kernels* kernels);
 
 }  // namespace heddle

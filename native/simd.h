@@ -2,8 +2,8 @@
 //
 // Every float kernel outside the matmuls is written once over V16. The lane count, the order of
 // reductions and the places where a product is fused are fixed here, so that all instruction
-// levels compute the same bits: AVX-512 holds a V16 in one register, AVX2 in two, the portable
-// version in an array.
+// levels compute the same bits: AVX-512 holds a V16 in one register, AVX2 in two, NEON in four, the
+// portable version in an array.
 //
 // Included only by translation units compiled once per instruction level; everything is in an
 // anonymous namespace because the same name means different code in each of them. For the same
@@ -15,6 +15,8 @@
 
 #if defined(HEDDLE_ISA_AVX512) || defined(HEDDLE_ISA_AVX2)
 #include <immintrin.h>
+#elif defined(HEDDLE_ISA_NEON)
+#include <arm_neon.h>
 #endif
 
 namespace {
@@ -115,6 +117,68 @@ inline void store_int8(int8_t* p, V16 a) {
     _mm_storeu_si128(
         reinterpret_cast<__m128i*>(p),
         _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+}
+
+#elif defined(HEDDLE_ISA_NEON)
+
+struct V16 {
+    float32x4_t r[4];
+};
+
+template <typename F>
+inline V16 quarters(F f) {
+    return {{f(0), f(1), f(2), f(3)}};
+}
+#define HEDDLE_QUARTERS(expression) return quarters([&](int i) { return expression; })
+
+// Not the instruction, which prefers NaN where the other levels take the second operand.
+inline float32x4_t greater(float32x4_t a, float32x4_t b) {
+    return vbslq_f32(vcgtq_f32(a, b), a, b);
+}
+
+inline V16 splat(float x) {
+    const float32x4_t four = vdupq_n_f32(x);
+    return {{four, four, four, four}};
+}
+inline V16 load(const float* p) { HEDDLE_QUARTERS(vld1q_f32(p + i * 4)); }
+inline void store(float* p, V16 a) {
+    for (int i = 0; i < 4; ++i) vst1q_f32(p + i * 4, a.r[i]);
+}
+inline V16 load_f16(const uint16_t* p) {
+    const float16x8_t low = vreinterpretq_f16_u16(vld1q_u16(p));
+    const float16x8_t high = vreinterpretq_f16_u16(vld1q_u16(p + 8));
+    return {{vcvt_f32_f16(vget_low_f16(low)), vcvt_high_f32_f16(low),
+             vcvt_f32_f16(vget_low_f16(high)), vcvt_high_f32_f16(high)}};
+}
+inline void store_f16(uint16_t* p, V16 a) {
+    const float16x8_t low = vcvt_high_f16_f32(vcvt_f16_f32(a.r[0]), a.r[1]);
+    const float16x8_t high = vcvt_high_f16_f32(vcvt_f16_f32(a.r[2]), a.r[3]);
+    vst1q_u16(p, vreinterpretq_u16_f16(low));
+    vst1q_u16(p + 8, vreinterpretq_u16_f16(high));
+}
+inline V16 operator+(V16 a, V16 b) { HEDDLE_QUARTERS(vaddq_f32(a.r[i], b.r[i])); }
+inline V16 operator-(V16 a, V16 b) { HEDDLE_QUARTERS(vsubq_f32(a.r[i], b.r[i])); }
+inline V16 operator*(V16 a, V16 b) { HEDDLE_QUARTERS(vmulq_f32(a.r[i], b.r[i])); }
+inline V16 operator/(V16 a, V16 b) { HEDDLE_QUARTERS(vdivq_f32(a.r[i], b.r[i])); }
+inline V16 fma(V16 a, V16 b, V16 c) { HEDDLE_QUARTERS(vfmaq_f32(c.r[i], a.r[i], b.r[i])); }
+inline V16 max(V16 a, V16 b) { HEDDLE_QUARTERS(greater(a.r[i], b.r[i])); }
+inline V16 min(V16 a, V16 b) {
+    HEDDLE_QUARTERS(vbslq_f32(vcltq_f32(a.r[i], b.r[i]), a.r[i], b.r[i]));
+}
+inline V16 abs(V16 a) { HEDDLE_QUARTERS(vabsq_f32(a.r[i])); }
+inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
+    HEDDLE_QUARTERS(vbslq_f32(vcltq_f32(x.r[i], y.r[i]), a.r[i], b.r[i]));
+}
+inline V16 power_of_two(V16 n) {
+    const int32x4_t bias = vdupq_n_s32(127);
+    HEDDLE_QUARTERS(vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.r[i]), bias), 23)));
+}
+inline void store_int8(int8_t* p, V16 a) {
+    const auto words = [&](int i) {
+        const int16x4_t first = vmovn_s32(vcvtnq_s32_f32(a.r[i]));
+        return vmovn_high_s32(first, vcvtnq_s32_f32(a.r[i + 1]));
+    };
+    vst1q_s8(p, vmovn_high_s16(vmovn_s16(words(0)), words(2)));
 }
 
 #else  // portable
@@ -220,6 +284,17 @@ inline int32_t sum_of_16(const int8_t* p) {
     const __m128i sums = _mm_sad_epu8(shifted, _mm_setzero_si128());
     return static_cast<int32_t>(_mm_cvtsi128_si64(sums) + _mm_extract_epi64(sums, 1)) - 16 * 128;
 }
+#elif defined(HEDDLE_ISA_NEON)
+inline float reduce_add(V16 a) {
+    const float32x4_t four = vaddq_f32(vaddq_f32(a.r[0], a.r[2]), vaddq_f32(a.r[1], a.r[3]));
+    return vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)));
+}
+inline float reduce_max(V16 a) {
+    const float32x4_t four = greater(greater(a.r[0], a.r[2]), greater(a.r[1], a.r[3]));
+    const float32x4_t two = greater(four, vextq_f32(four, four, 2));
+    return vgetq_lane_f32(greater(two, vextq_f32(two, two, 1)), 0);
+}
+inline int32_t sum_of_16(const int8_t* p) { return vaddlvq_s8(vld1q_s8(p)); }
 #else
 inline float reduce_add(V16 a) {
     for (int width = 8; width > 0; width /= 2) {

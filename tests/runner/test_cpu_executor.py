@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gguf_writer import write_gguf
+from heddle import _native
 from heddle.config import EngineConfig
 from heddle.errors import (
     ConfigError,
@@ -54,6 +55,10 @@ def test_settings_that_do_not_fit_are_named(tmp_path):
     too_long = PLAIN.metadata()["llama.context_length"] + 1
     with pytest.raises(ConfigError, match="more than the model's"):
         load(file, replace(SMALL, context=too_long))
+    levels = _native.isa_levels()
+    foreign = "avx512" if "neon" in levels else "neon"
+    with pytest.raises(ConfigError, match=f"isa '{foreign}' does not run .* has {levels[0]}"):
+        load(file, replace(SMALL, isa=foreign))
 
 
 def test_missing_and_misshapen_tensors_are_named(tmp_path):

@@ -1,0 +1,273 @@
+// Matmul tiles for NEON with the dot-product extension: 8 rows per panel, one row per 32-bit lane
+// of a pair of vectors.
+//
+// sdot multiplies signed bytes, four columns of four rows at once, exactly. Codes of up to seven
+// bits are signed bytes as they are; in eight-bit codes the top bit is flipped, which takes 128
+// away from them and from their offset. Activations are the operand that is one lane of a vector,
+// so that nothing is broadcast. Floor of a 4-bit block and token: 16 products, and 8 or 10
+// operations of the epilogue.
+#pragma once
+
+#include "kernels.h"
+#include "simd.h"
+
+namespace {
+
+using namespace heddle;
+
+constexpr int kPanelRows = 8;
+constexpr int kMaxTile = 6;
+
+// Eight rows: 0 to 3, and 4 to 7.
+struct Rows {
+    float32x4_t r[2];
+};
+
+inline Rows halves_to_float(const uint8_t* p) {
+    const float16x8_t halves = vreinterpretq_f16_u8(vld1q_u8(p));
+    return {{vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)}};
+}
+
+inline Rows to_float(uint8x8_t bytes) {
+    const uint16x8_t wide = vmovl_u8(bytes);
+    return {{vcvtq_f32_u32(vmovl_u16(vget_low_u16(wide))), vcvtq_f32_u32(vmovl_high_u16(wide))}};
+}
+
+inline Rows to_float(int8x8_t bytes) {
+    const int16x8_t wide = vmovl_s8(bytes);
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))}};
+}
+
+inline Rows times(const Rows& a, const Rows& b) {
+    return {{vmulq_f32(a.r[0], b.r[0]), vmulq_f32(a.r[1], b.r[1])}};
+}
+
+// What a super-block shares, per row; of a part of a block, the scale and the negated minimum.
+struct Scales {
+    Rows scale, minimum;
+};
+
+template <Format F>
+inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) {
+    constexpr Layout L = layout_of(F);
+    Scales of_part = {};
+    if constexpr (L.scale == Scale::kHalf) {
+        of_part.scale = halves_to_float(scales);
+        if constexpr (L.minimum) of_part.minimum = halves_to_float(scales + 2 * kPanelRows);
+        return of_part;
+    }
+    const uint8x8_t bytes = vld1_u8(scales + part * kPanelRows);
+    if constexpr (L.scale == Scale::kNibbles) {
+        of_part.scale = times(shared.scale, to_float(vand_u8(bytes, vdup_n_u8(15))));
+        of_part.minimum = times(shared.minimum, to_float(vshr_n_u8(bytes, 4)));
+    } else {
+        of_part.scale = times(
+            shared.scale, L.signed_scale ? to_float(vreinterpret_s8_u8(bytes)) : to_float(bytes));
+        if constexpr (L.minimum) {
+            const uint8_t* minima = scales + (L.parts + part) * kPanelRows;
+            of_part.minimum = times(shared.minimum, to_float(vld1_u8(minima)));
+        }
+    }
+    return of_part;
+}
+
+// Moves bit `From` of every byte to `To`; bits that leave the byte are lost.
+template <int From, int To>
+inline uint8x16_t move_bits(uint8x16_t v) {
+    if constexpr (From > To) return vshrq_n_u8(v, From - To);
+    if constexpr (From < To) return vshlq_n_u8(v, To - From);
+    return v;
+}
+
+// The codes of group G, as signed bytes: four columns of the four rows of Half.
+template <Format F, int G, int Half>
+inline int8x16_t group_codes(const uint8_t* codes) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kLow = 8 / L.low_bits;  // groups in a byte of the low plane
+    constexpr int kLowAt = G % kLow * L.low_bits;
+    const uint8x16_t low = vld1q_u8(codes + G / kLow * 32 + Half * 16);
+    const uint8x16_t mask = vdupq_n_u8((1 << L.bits()) - 1);
+    uint8x16_t code;
+    if constexpr (L.low_bits == 8) {
+        code = veorq_u8(low, vdupq_n_u8(0x80));
+    } else if constexpr (L.high_bits > 0) {
+        constexpr int kHigh = 8 / L.high_bits;
+        const uint8x16_t high = vld1q_u8(codes + L.low() * kPanelRows + G / kHigh * 32 + Half * 16);
+        // The low bits go to the top of the byte and come down below the high ones.
+        const uint8x16_t top = move_bits<kLowAt, 8 - L.low_bits>(low);
+        code = move_bits<G % kHigh * L.high_bits, L.low_bits>(high);
+        code = vandq_u8(vsriq_n_u8(code, top, 8 - L.low_bits), mask);
+    } else {
+        code = move_bits<kLowAt, 0>(low);
+        if constexpr (kLowAt + L.low_bits < 8) code = vandq_u8(code, mask);
+    }
+    if constexpr (L.table) {
+        code = vqtbl1q_u8(veorq_u8(vld1q_u8(kIq4Table), vdupq_n_u8(0x80)), code);
+    }
+    return vreinterpretq_s8_u8(code);
+}
+
+// What is left of the offset when codes are signed.
+constexpr int signed_offset(const Layout& layout) {
+    return layout.bits() == 8 || layout.table ? layout.offset - 128 : layout.offset;
+}
+
+// Groups [G, End), in pairs: four vectors of codes are all that the registers hold beside the sums.
+template <Format F, int T, int G, int End>
+inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t columns,
+                            int32x4_t (&dot)[T][2]) {
+    if constexpr (G < End) {
+        const int8x16_t first[2] = {group_codes<F, G, 0>(codes), group_codes<F, G, 1>(codes)};
+        const int8x16_t second[2] = {group_codes<F, G + 1, 0>(codes),
+                                     group_codes<F, G + 1, 1>(codes)};
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            const int8x8_t eight = vld1_s8(x + t * columns + G * 4);
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half) {
+                dot[t][half] = vdotq_lane_s32(dot[t][half], first[half], eight, 0);
+                dot[t][half] = vdotq_lane_s32(dot[t][half], second[half], eight, 1);
+            }
+        }
+        multiply_groups<F, T, G + 2, End>(codes, x, columns, dot);
+    }
+}
+
+// One part of a block: exact dot products, then one fused multiply-add per row and token, and one
+// for the minimum.
+template <Format F, int T, int Part>
+inline void add_part(const uint8_t* block, const Scales& shared, const int8_t* x,
+                     const BlockScale* scales, int64_t columns, Rows (&acc)[T]) {
+    constexpr Layout L = layout_of(F);
+    constexpr int kFirst = Part * kGroups / L.parts, kLast = (Part + 1) * kGroups / L.parts;
+    constexpr int kSum = L.parts == 1 ? 0 : 1 + Part;  // sum, half_sum[0], half_sum[1]
+    const int64_t blocks = columns / kBlock;
+    int32x4_t dot[T][2];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+        dot[t][0] = vdupq_n_s32(0);
+        if constexpr (signed_offset(L) != 0) {
+            const int32x4_t sums = vld1q_s32(&scales[t * blocks].sum);
+            dot[t][0] = vmulq_laneq_s32(vdupq_n_s32(-signed_offset(L)), sums, kSum);
+        }
+        dot[t][1] = dot[t][0];
+    }
+    multiply_groups<F, T, kFirst, kLast>(block + L.scales() * kPanelRows, x, columns, dot);
+    const Scales part = part_scale<F>(block, shared, Part);
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+        const float32x4_t scale = vld1q_f32(&scales[t * blocks].d);  // d, s, half_s
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+            float32x4_t& sum = acc[t].r[half];
+            const float32x4_t scaled = vmulq_f32(vcvtq_f32_s32(dot[t][half]), part.scale.r[half]);
+            sum = vfmaq_laneq_f32(sum, scaled, scale, 0);
+            if constexpr (L.minimum) {
+                sum = vfmaq_laneq_f32(sum, part.minimum.r[half], scale, 1 + kSum);
+            }
+        }
+    }
+}
+
+template <Format F, int T>
+inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token,
+                           Rows (&acc)[T]) {
+    constexpr Layout L = layout_of(F);
+    const int64_t columns = a.xq.columns;
+    const int8_t* x = a.xq.q + token * columns;
+    const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
+    for (int64_t at = 0; at < columns; at += L.blocks * kBlock) {
+        Scales shared = {};
+        if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
+        if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 2 * kPanelRows);
+        panel += L.header() * kPanelRows;
+        for (int b = 0; b < L.blocks; ++b) {
+            add_part<F, T, 0>(panel, shared, x, scales, columns, acc);
+            if constexpr (L.parts == 2) {
+                add_part<F, T, 1>(panel, shared, x, scales, columns, acc);
+            }
+            panel += L.block() * kPanelRows;
+            x += kBlock;
+            ++scales;
+        }
+    }
+}
+
+template <Format F>
+inline Rows float_column(const uint8_t* panel) {
+    if constexpr (F == Format::kF32) {
+        return {
+            {vreinterpretq_f32_u8(vld1q_u8(panel)), vreinterpretq_f32_u8(vld1q_u8(panel + 16))}};
+    } else if constexpr (F == Format::kF16) {
+        return halves_to_float(panel);
+    } else {
+        const uint16x8_t halves = vreinterpretq_u16_u8(vld1q_u8(panel));
+        return {{vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(halves), 16)),
+                 vreinterpretq_f32_u32(vshll_high_n_u16(halves, 16))}};
+    }
+}
+
+// Columns [K, End) of four whose activations are in x.
+template <Format F, int T, int K = 0>
+inline void add_four_columns(const uint8_t* panel, const float32x4_t (&x)[T], Rows (&acc)[T]) {
+    if constexpr (K < 4) {
+        const Rows w = float_column<F>(panel);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            acc[t].r[0] = vfmaq_laneq_f32(acc[t].r[0], w.r[0], x[t], K);
+            acc[t].r[1] = vfmaq_laneq_f32(acc[t].r[1], w.r[1], x[t], K);
+        }
+        constexpr int kWidth = F == Format::kF32 ? 4 : 2;
+        add_four_columns<F, T, K + 1>(panel + kWidth * kPanelRows, x, acc);
+    }
+}
+
+template <Format F, int T>
+inline void float_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token, Rows (&acc)[T]) {
+    constexpr int kColumn = (F == Format::kF32 ? 4 : 2) * kPanelRows;
+    const int64_t columns = a.w->columns;
+    const float* x = a.x + token * columns;
+    int64_t k = 0;
+    for (; k + 4 <= columns; k += 4) {
+        float32x4_t four[T];
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) four[t] = vld1q_f32(x + t * columns + k);
+        add_four_columns<F, T>(panel + k * kColumn, four, acc);
+    }
+    for (; k < columns; ++k) {
+        const Rows w = float_column<F>(panel + k * kColumn);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            acc[t].r[0] = vfmaq_n_f32(acc[t].r[0], w.r[0], x[t * columns + k]);
+            acc[t].r[1] = vfmaq_n_f32(acc[t].r[1], w.r[1], x[t * columns + k]);
+        }
+    }
+}
+
+template <Format F, int T>
+void tile(const MatmulArgs& a, int panel_index, int64_t token) {
+    Rows acc[T];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) acc[t] = {{vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)}};
+    const uint8_t* panel = a.w->panels + panel_index * a.w->panel_bytes;
+    if constexpr (is_quantised(F)) {
+        quantised_tile<F, T>(a, panel, token, acc);
+    } else {
+        float_tile<F, T>(a, panel, token, acc);
+    }
+    const int row = panel_index * kPanelRows;
+    const int rows = a.w->rows - row < kPanelRows ? a.w->rows - row : kPanelRows;
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) {
+        float* out = a.out + (token + t) * a.out_stride + row;
+        float lanes[kPanelRows];
+        vst1q_f32(lanes, acc[t].r[0]);
+        vst1q_f32(lanes + 4, acc[t].r[1]);
+        for (int r = 0; r < rows; ++r) {
+            const float value = a.w->bias ? lanes[r] + a.w->bias[row + r] : lanes[r];
+            out[r] = a.accumulate ? out[r] + value : value;
+        }
+    }
+}
+
+}  // namespace

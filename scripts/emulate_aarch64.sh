@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Proves the aarch64 kernels on a machine that is none: builds tests/native for both, runs the
+# aarch64 program under emulation and compares the hashes the two print.
+#
+#   scripts/emulate_aarch64.sh
+#
+# Each program holds every kernel of its fast levels to the portable one, bit for bit; equal hashes
+# say that the portable level, and so every level, is the same on both machines. Exits with 77 where
+# a tool is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+missing=()
+need() { command -v "$1" >/dev/null || missing+=("$2"); }
+need cmake cmake
+need aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
+need qemu-aarch64 qemu-user
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "The aarch64 kernels were not tested: on Debian, apt-get install ${missing[*]}"
+    exit 77
+fi
+
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+compile() { # NAME CMAKE_OPTION...
+    cmake -S tests/native -B "$build/$1" "${@:2}" >/dev/null
+    cmake --build "$build/$1" --parallel 2 >/dev/null
+}
+compile here
+compile aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_EXE_LINKER_FLAGS=-static
+
+echo "this machine:"
+"$build/here/levels" >"$build/here.txt"
+echo "aarch64, Neoverse N1:"
+qemu-aarch64 -cpu neoverse-n1 "$build/aarch64/levels" neon >"$build/aarch64.txt"
+if ! diff "$build/here.txt" "$build/aarch64.txt"; then
+    echo "The two machines compute different results." >&2
+    exit 1
+fi
+# A processor without the dot product must not be given kernels that use it.
+if qemu-aarch64 -cpu cortex-a72 "$build/aarch64/levels" neon 2>/dev/null >/dev/null; then
+    echo "The neon level runs on a processor that lacks its instructions." >&2
+    exit 1
+fi
+echo "$(wc -l <"$build/here.txt") results are the same on both machines and at every level."

@@ -1,0 +1,427 @@
+// Compares every kernel of every instruction level that this machine runs with the portable one,
+// bit for bit, on random data from fixed seeds.
+//
+//   levels [LEVEL...]    fails too where a LEVEL that is named does not run here
+//
+// Prints, by kernel, a hash of what the portable level computed: it must be the same on every
+// machine. Nothing here calls the C library's mathematics, which differs between machines.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "comparison.h"
+#include "file_blocks.h"
+#include "kernels.h"
+#include "simd.h"
+#include "storage.h"
+
+using namespace heddle;
+
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int kMostTokens = 70;
+
+// Formats, and where in a block of the file their f16 scales are.
+struct FileFormat {
+    const char* name;
+    Format format;
+    int scale, minimum;  // -1 where there is none
+};
+constexpr FileFormat kFormats[] = {
+    {"Q4_0", Format::kQ4_0, 0, -1},   {"Q4_1", Format::kQ4_1, 0, 2},
+    {"Q5_0", Format::kQ5_0, 0, -1},   {"Q5_1", Format::kQ5_1, 0, 2},
+    {"Q8_0", Format::kQ8_0, 0, -1},   {"IQ4_NL", Format::kIQ4_NL, 0, -1},
+    {"Q2_K", Format::kQ2_K, 80, 82},  {"Q3_K", Format::kQ3_K, 108, -1},
+    {"Q4_K", Format::kQ4_K, 0, 2},    {"Q5_K", Format::kQ5_K, 0, 2},
+    {"Q6_K", Format::kQ6_K, 208, -1}, {"IQ4_XS", Format::kIQ4_XS, 0, -1},
+    {"F16", Format::kF16, -1, -1},    {"BF16", Format::kBF16, -1, -1},
+    {"F32", Format::kF32, -1, -1},
+};
+
+void put_half(uint8_t* p, float x) {
+    const uint16_t half = float_to_half(x);
+    std::memcpy(p, &half, 2);
+}
+
+// A matrix as a file holds it, weights of a trained model's size.
+std::vector<uint8_t> random_matrix(Random& random, const FileFormat& file, int rows, int columns) {
+    std::vector<uint8_t> raw(static_cast<size_t>(rows * row_bytes(file.format, columns)));
+    const auto width = static_cast<size_t>(file_block_bytes(file.format));
+    for (size_t at = 0; at < raw.size(); at += width) {
+        if (is_quantised(file.format)) {
+            for (size_t i = 0; i < width; ++i) raw[at + i] = static_cast<uint8_t>(random.bits());
+            put_half(&raw[at + file.scale], random.normal(0.02f));
+            if (file.minimum >= 0) put_half(&raw[at + file.minimum], random.normal(0.02f));
+        } else {
+            const float x = random.normal(0.05f);
+            const uint32_t bits = float_bits(x);
+            if (file.format == Format::kF16) put_half(&raw[at], x);
+            if (file.format == Format::kF32) std::memcpy(&raw[at], &bits, 4);
+            if (file.format == Format::kBF16) {
+                std::memcpy(&raw[at], reinterpret_cast<const uint8_t*>(&bits) + 2, 2);
+            }
+        }
+    }
+    return raw;
+}
+
+struct Quantised {
+    std::vector<int8_t> q;
+    std::vector<BlockScale> scales;
+};
+
+Quantised quantise(const Kernels& kernels, const Floats& x) {
+    Quantised quantised{std::vector<int8_t>(x.size()),
+                        std::vector<BlockScale>(x.size() / kBlock, BlockScale{})};
+    kernels.quantise(x.data(), static_cast<int>(x.size()), quantised.q.data(),
+                     quantised.scales.data());
+    return quantised;
+}
+
+// One matrix, one set of activations.
+struct MatmulCase {
+    Format format;
+    std::vector<uint8_t> raw;
+    int rows, columns;
+    Floats x, bias, onto;  // bias and onto may be empty
+    Quantised xq;
+    int stride() const { return rows + 3; }
+
+    // The output of the first `tokens` tokens, gaps between rows included. The panels are taken in
+    // two calls, as two threads would.
+    Floats run(const Kernels& kernels, const Matrix& matrix, int tokens) {
+        Floats out(static_cast<size_t>(tokens * stride()), -1.0f);
+        if (!onto.empty()) std::copy_n(onto.begin(), out.size(), out.begin());
+        MatmulArgs args = {};
+        args.w = &matrix.packed();
+        args.xq = {xq.q.data(), xq.scales.data(), columns};
+        args.x = x.data();
+        args.out = out.data();
+        args.out_stride = stride();
+        args.accumulate = !onto.empty();
+        args.tokens = tokens;
+        args.last_panel = matrix.panels() / 2;
+        kernels.matmul(args);
+        args.first_panel = args.last_panel;
+        args.last_panel = matrix.panels();
+        kernels.matmul(args);
+        return out;
+    }
+};
+
+void compare_matmul(Check& check, MatmulCase& c) {
+    ThreadPool pool(1);
+    Arena arena;
+    const Matrix reference(arena, pool, *portable_kernels(), c.format, c.raw.data(), c.rows,
+                           c.columns, c.bias);
+    const Floats expected = c.run(*portable_kernels(), reference, kMostTokens);
+    check.take(expected);
+    for (const Kernels* level : fast_levels()) {
+        const Matrix matrix(arena, pool, *level, c.format, c.raw.data(), c.rows, c.columns, c.bias);
+        for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
+            const Floats found = c.run(*level, matrix, tokens);
+            check.same(*level,
+                       text("rows", c.rows) + text("columns", c.columns) + text("tokens", tokens),
+                       expected.data(), found.data(), found.size());
+        }
+    }
+}
+
+MatmulCase matmul_case(Random& random, const FileFormat& file, int rows, int columns, bool bias,
+                       bool accumulate) {
+    MatmulCase c;
+    c.format = file.format;
+    c.rows = rows;
+    c.columns = columns;
+    c.raw = random_matrix(random, file, rows, columns);
+    c.x = random.activations(int64_t{kMostTokens} * columns);
+    if (is_quantised(file.format)) c.xq = quantise(*portable_kernels(), c.x);
+    if (bias) c.bias = random.normals(rows, 1.0f);
+    if (accumulate) c.onto = random.normals(int64_t{kMostTokens} * c.stride(), 1.0f);
+    return c;
+}
+
+void check_matmul(const FileFormat& file) {
+    Check check(std::string("matmul ") + file.name);
+    Random random(static_cast<uint64_t>(file.format) + 1);
+    const bool floats = !is_quantised(file.format);
+    const int unit = floats ? 1 : layout_of(file.format).blocks * kBlock;
+    int number = 0;
+    for (int rows : {1, 8, 19, 36}) {
+        for (int units : {1, 2, 3}) {
+            const int columns = floats ? 33 * units - 32 : unit * units;
+            MatmulCase c = matmul_case(random, file, rows, columns, number & 1, number & 2);
+            compare_matmul(check, c);
+            ++number;
+        }
+    }
+}
+
+// All codes and all activations at their largest: sums of products must hold them.
+void check_extreme_codes(const FileFormat& file) {
+    if (!is_quantised(file.format)) return;
+    Check check(std::string("extreme ") + file.name);
+    Random random(2);
+    const int columns = 2 * layout_of(file.format).blocks * kBlock;
+    for (int byte : {0x00, 0x7F, 0x80, 0xFF}) {
+        for (float activation : {127.0f, -127.0f}) {
+            MatmulCase c = matmul_case(random, file, 16, columns, false, false);
+            const auto width = static_cast<size_t>(file_block_bytes(file.format));
+            std::fill(c.raw.begin(), c.raw.end(), static_cast<uint8_t>(byte));
+            for (size_t at = 0; at < c.raw.size(); at += width) {
+                put_half(&c.raw[at + file.scale], 1.0f);
+                if (file.minimum >= 0) put_half(&c.raw[at + file.minimum], 1.0f);
+            }
+            std::fill(c.x.begin(), c.x.end(), activation);
+            c.xq = quantise(*portable_kernels(), c.x);
+            compare_matmul(check, c);
+        }
+    }
+}
+
+// Every f16 as a weight that is multiplied by one.
+void check_halves() {
+    Check check("f16 to float");
+    MatmulCase c;
+    c.format = Format::kF16;
+    c.rows = 0x7C01;  // zero to infinity
+    c.columns = 1;
+    c.x.assign(kMostTokens, 1.0f);
+    for (int half = 0; half < c.rows; ++half) {
+        c.raw.push_back(static_cast<uint8_t>(half));
+        c.raw.push_back(static_cast<uint8_t>(half >> 8));
+    }
+    ThreadPool pool(1);
+    check.all_levels("every value", [&](const Kernels& k) {
+        Arena arena;
+        const Matrix matrix(arena, pool, k, c.format, c.raw.data(), c.rows, c.columns, {});
+        return c.run(k, matrix, 1);
+    });
+}
+
+// Every upper half of a float's bits, with lower halves next to where rounding turns.
+void check_to_f16() {
+    Check check("to_f16");
+    Floats x;
+    for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+        for (uint32_t lower : {0x0000, 0x0001, 0x0FFF, 0x1000, 0x1001, 0x3000, 0x8000, 0xFFFF}) {
+            x.push_back(bits_float(upper << 16 | lower));
+        }
+    }
+    x.insert(x.end(), {1.0f, 2.0f, 3.0f});  // not whole vectors
+    check.all_levels("every exponent", [&](const Kernels& k) {
+        std::vector<uint16_t> out(x.size());
+        k.to_f16(x.data(), static_cast<int>(x.size()), out.data());
+        return out;
+    });
+}
+
+void check_quantise() {
+    Check check("quantise");
+    Random random(3);
+    Floats x = random.activations(64 * kBlock);
+    const auto block = [&](int index) { return x.begin() + index * kBlock; };
+    std::fill(block(1), block(2), 0.0f);
+    std::fill(block(2), block(3), -0.0f);
+    std::fill(block(3), block(4), 1e-41f);  // 127 / peak is infinite
+    std::fill(block(4), block(5), 3e38f);
+    for (int i = 0; i < kBlock; ++i) block(5)[i] = 127.0f - 0.5f * static_cast<float>(i);  // ties
+    for (int i = 0; i < kBlock; ++i) block(6)[i] = 1e-37f * static_cast<float>(i);
+    for (int blocks : {1, 2, 7, 64}) {
+        const Floats part(x.begin(), block(blocks));
+        check.all_levels(text("blocks", blocks) + "codes",
+                         [&](const Kernels& k) { return quantise(k, part).q; });
+        check.all_levels(text("blocks", blocks) + "scales",
+                         [&](const Kernels& k) { return quantise(k, part).scales; });
+    }
+}
+
+// x and y to an equally long output.
+void check_elementwise(const char* name,
+                       void (*run)(const Kernels&, const Floats& x, const Floats& y, float* out)) {
+    Check check(name);
+    Random random(4);
+    for (int n = 1; n <= 1100; n += n < 70 ? 1 : 97) {
+        const Floats x = random.normals(n, 4.0f), y = random.activations(n);
+        check.all_levels(text("n", n), [&](const Kernels& k) {
+            Floats out(x.size());
+            run(k, x, y, out.data());
+            return out;
+        });
+    }
+}
+
+int size(const Floats& x) { return static_cast<int>(x.size()); }
+
+void check_rows() {
+    check_elementwise("norm", [](const Kernels& k, const Floats& x, const Floats& w, float* out) {
+        k.norm(x.data(), w.data(), size(x), 1e-6f, out);
+    });
+    check_elementwise("gated_silu",
+                      [](const Kernels& k, const Floats& gate, const Floats& up, float* out) {
+                          k.gated_silu(gate.data(), up.data(), size(gate), out);
+                      });
+    check_elementwise("gated_gelu",
+                      [](const Kernels& k, const Floats& gate, const Floats& up, float* out) {
+                          k.gated_gelu(gate.data(), up.data(), size(gate), out);
+                      });
+    check_elementwise("add", [](const Kernels& k, const Floats& x, const Floats& y, float* out) {
+        k.add(x.data(), y.data(), size(x), out);
+    });
+    check_elementwise("scale", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
+        k.scale(x.data(), 0.7f, size(x), out);
+    });
+    check_elementwise("max", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
+        *out = k.max(x.data(), size(x));
+    });
+    check_elementwise("sum_exp", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
+        *out = k.sum_exp(x.data(), size(x), 5.0f, 1.3f);
+    });
+    check_elementwise("exp_all", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
+        k.exp_all(x.data(), size(x), 5.0f, 1.3f, out);
+    });
+}
+
+// The whole range of exp and of what is built on it, the ends included.
+void check_exp() {
+    Check check("exp");
+    Floats x = {0.0f,  -0.0f, 1e-45f,      -1e-45f,     kInfinity,   -kInfinity,
+                88.4f, 89.0f, -87.336544f, -87.336537f, -87.336552f, -3e38f};
+    for (int i = -120 * 64; i <= 100 * 64; ++i) x.push_back(static_cast<float>(i) / 64.0f);
+    const Floats ones(x.size(), 1.0f);
+    check.all_levels("exp_all", [&](const Kernels& k) {
+        Floats out(x.size());
+        k.exp_all(x.data(), size(x), 0.0f, 1.0f, out.data());
+        return out;
+    });
+    x.resize(4);  // silu and gelu of infinities are not numbers
+    for (int i = -120 * 64; i <= 100 * 64; ++i) x.push_back(static_cast<float>(i) / 64.0f);
+    for (const auto gated : {&Kernels::gated_silu, &Kernels::gated_gelu}) {
+        check.all_levels("gated", [&](const Kernels& k) {
+            Floats out(x.size());
+            (k.*gated)(x.data(), ones.data(), size(x), out.data());
+            return out;
+        });
+    }
+}
+
+struct AttendCase {
+    int tokens, first_position, group, head_dim, window;
+};
+constexpr AttendCase kAttendCases[] = {
+    {1, 0, 1, 16, 0},    {70, 0, 3, 64, 0},     {5, 250, 2, 80, 0},    {1, 600, 3, 64, 0},
+    {2, 511, 4, 128, 0}, {33, 300, 1, 48, 100}, {1, 1000, 8, 64, 257}, {9, 40, 2, 256, 17},
+    {7, 255, 7, 32, 0},  {1, 777, 6, 16, 1},    {4, 530, 1, 512, 300}, {1, 90, 5, 64, 33},
+    {40, 230, 9, 96, 0}, {3, 1023, 2, 64, 512},
+};
+
+// A sequence's pages of one key/value head, out of order and with foreign ones between.
+struct Pages {
+    std::vector<uint16_t> kv;
+    std::vector<int32_t> table;
+    int64_t stride;
+};
+
+Pages random_pages(Random& random, int positions, int head_dim) {
+    Pages pages;
+    const int count = (positions + kPageTokens - 1) / kPageTokens;
+    pages.stride = int64_t{2} * head_dim * kPageTokens + 32;
+    pages.kv.resize(static_cast<size_t>(pages.stride * count * 2));
+    for (uint16_t& half : pages.kv) half = float_to_half(random.normal(1.0f));
+    for (int i = 0; i < count; ++i) pages.table.push_back(2 * (count - 1 - i) + 1);
+    return pages;
+}
+
+// The whole call, or the splits one by one and their merge.
+Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, const Floats& q,
+              bool in_splits) {
+    const int stride = c.group * c.head_dim + 16;
+    Floats out(q.size(), -1.0f);
+    Floats scratch(static_cast<size_t>(attend_scratch(c.head_dim)), -1.0f);
+    AttendArgs args = {};
+    args.q = q.data();
+    args.out = out.data();
+    args.q_stride = stride;
+    args.kv = pages.kv.data();
+    args.page_stride = pages.stride;
+    args.pages = pages.table.data();
+    args.tokens = c.tokens;
+    args.first_position = c.first_position;
+    args.group = c.group;
+    args.head_dim = c.head_dim;
+    args.window = c.window;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    args.scratch = scratch.data();
+    if (!in_splits) {
+        kernels.attend(args);
+        return out;
+    }
+    const int seen = c.window > 0 ? std::max(c.first_position + 1 - c.window, 0) : 0;
+    const int splits = (c.first_position + c.tokens - 1) / kSplitTokens + 1;
+    Floats parts(static_cast<size_t>(splits * attend_part(c.head_dim)), -1.0f);
+    for (int split = seen / kSplitTokens; split < splits; ++split) {
+        kernels.attend_split(args, split, parts.data() + split * attend_part(c.head_dim));
+    }
+    kernels.attend_merge(args, parts.data());
+    return out;
+}
+
+void check_attend() {
+    Check check("attend");
+    Random random(5);
+    for (const AttendCase& c : kAttendCases) {
+        const Pages pages = random_pages(random, c.first_position + c.tokens, c.head_dim);
+        const Floats q = random.normals(int64_t{c.tokens} * (c.group * c.head_dim + 16), 2.0f);
+        const std::string what = text("tokens", c.tokens) + text("from", c.first_position) +
+                                 text("group", c.group) + text("head_dim", c.head_dim) +
+                                 text("window", c.window);
+        check.all_levels(what, [&](const Kernels& k) { return attend(k, c, pages, q, false); });
+        if (c.tokens * c.group > kAttendQueries) continue;
+        const Floats whole = attend(*portable_kernels(), c, pages, q, false);
+        check.all_levels(what + "in splits", [&](const Kernels& k) {
+            const Floats merged = attend(k, c, pages, q, true);
+            check.same(k, what + "merged", whole.data(), merged.data(), whole.size());
+            return merged;
+        });
+    }
+}
+
+// Embedding rows are read by one function for all levels; it belongs to the hash between machines.
+void check_dequantise(const FileFormat& file) {
+    Check check(std::string("rows of ") + file.name);
+    Random random(6);
+    Floats row(768);
+    const std::vector<uint8_t> raw = random_matrix(random, file, 1, size(row));
+    dequantise_row(file.format, raw.data(), size(row), row.data());
+    check.take(row);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::vector<std::string> names = {"portable"};
+    for (const Kernels* level : fast_levels()) names.emplace_back(level->name);
+    for (const std::string& name : names) std::fprintf(stderr, "level %s\n", name.c_str());
+    for (int i = 1; i < argc; ++i) {
+        if (std::find(names.begin(), names.end(), argv[i]) != names.end()) continue;
+        std::fprintf(stderr, "level %s does not run here\n", argv[i]);
+        return 1;
+    }
+    for (const FileFormat& file : kFormats) {
+        check_matmul(file);
+        check_extreme_codes(file);
+        check_dequantise(file);
+    }
+    check_halves();
+    check_to_f16();
+    check_quantise();
+    check_rows();
+    check_exp();
+    check_attend();
+    return Check::failed ? 1 : 0;
+}
