@@ -23,8 +23,8 @@ using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 
 std::vector<const Kernels*> levels() {
     std::vector<const Kernels*> found;
-    for (const Kernels* k :
-         {avx512_kernels(), avx2_kernels(), neon_kernels(), portable_kernels()}) {
+    for (const Kernels* k : {avx512_kernels(), avxvnni_kernels(), avx2_kernels(), neon_kernels(),
+                             portable_kernels()}) {
         if (k && supported(k)) found.push_back(k);
     }
     return found;

@@ -5,12 +5,17 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
 namespace heddle {
 
 #if !defined(HEDDLE_BUILT_AVX2)
 const Kernels* avx2_kernels() { return nullptr; }
+#endif
+#if !defined(HEDDLE_BUILT_AVXVNNI)
+const Kernels* avxvnni_kernels() { return nullptr; }
 #endif
 #if !defined(HEDDLE_BUILT_AVX512)
 const Kernels* avx512_kernels() { return nullptr; }
@@ -19,11 +24,25 @@ const Kernels* avx512_kernels() { return nullptr; }
 const Kernels* neon_kernels() { return nullptr; }
 #endif
 
+#if defined(__x86_64__)
+namespace {
+
+// CPUID leaf 7, subleaf 1, EAX bit 4; compilers name it to __builtin_cpu_supports only lately. The
+// operating system keeps AVX registers if it says that AVX2 is there.
+bool has_avxvnni() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+
+}  // namespace
+#endif
+
 bool supported(const Kernels* kernels) {
 #if defined(__x86_64__)
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                       __builtin_cpu_supports("f16c");
     if (std::strcmp(kernels->name, "avx2") == 0) return avx2;
+    if (std::strcmp(kernels->name, "avxvnni") == 0) return avx2 && has_avxvnni();
     if (std::strcmp(kernels->name, "avx512") == 0) {
         return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&

@@ -1,5 +1,9 @@
-// Compiled once per instruction level: HEDDLE_ISA_AVX512, HEDDLE_ISA_AVX2, HEDDLE_ISA_NEON or
-// HEDDLE_ISA_PORTABLE is defined by the build, with the flags that go with it.
+// Compiled once per instruction level: HEDDLE_ISA_AVX512, HEDDLE_ISA_AVXVNNI, HEDDLE_ISA_AVX2,
+// HEDDLE_ISA_NEON or HEDDLE_ISA_PORTABLE is defined by the build, with the flags that go with it.
+#if defined(HEDDLE_ISA_AVXVNNI)
+#define HEDDLE_ISA_AVX2  // all but the multiplication of codes
+#endif
+
 #include "kernels.h"
 
 #include "attention.h"
@@ -200,6 +204,8 @@ void exp_all(const float* x, int n, float shift, float factor, float* out) {
 constexpr const char* kName =
 #if defined(HEDDLE_ISA_AVX512)
     "avx512";
+#elif defined(HEDDLE_ISA_AVXVNNI)
+    "avxvnni";
 #elif defined(HEDDLE_ISA_AVX2)
     "avx2";
 #elif defined(HEDDLE_ISA_NEON)
@@ -218,6 +224,8 @@ namespace heddle {
 
 #if defined(HEDDLE_ISA_AVX512)
 const Kernels* avx512_kernels() { return &kTable; }
+#elif defined(HEDDLE_ISA_AVXVNNI)
+const Kernels* avxvnni_kernels() { return &kTable; }
 #elif defined(HEDDLE_ISA_AVX2)
 const Kernels* avx2_kernels() { return &kTable; }
 #elif defined(HEDDLE_ISA_NEON)

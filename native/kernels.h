@@ -112,6 +112,7 @@ struct Kernels {
 // Null where the compiler could not build that level. `supported` asks the running CPU.
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avxvnni_kernels();
 const Kernels* avx512_kernels();
 const Kernels* neon_kernels();
 bool supported(const Kernels* kernels);

@@ -1,4 +1,5 @@
-// Matmul tiles for AVX2 with FMA and F16C: 8 rows per panel, one row per 32-bit lane.
+// Matmul tiles for AVX2 with FMA and F16C: 8 rows per panel, one row per 32-bit lane. With AVX-VNNI
+// one instruction, vpdpbusd, takes the place of all that the rest of this paragraph is about.
 //
 // vpmaddubsw multiplies unsigned codes with signed activations and adds pairs in int16. Products
 // stay in int16 for as many groups as cannot overflow (all eight of a block for codes of at most
@@ -90,6 +91,46 @@ inline __m256i group_codes(const uint8_t* codes) {
     return code;
 }
 
+template <int T>
+inline void zero(__m256i (&v)[T]) {
+#pragma GCC unroll 8
+    for (int t = 0; t < T; ++t) v[t] = _mm256_setzero_si256();
+}
+
+#if defined(__AVXVNNI__)
+
+// The codes as the format means them: from its table, if it has one.
+template <Format F, int G>
+inline __m256i whole_codes(const uint8_t* codes) {
+    const __m256i code = group_codes<F, G>(codes);
+    if constexpr (!layout_of(F).table) return code;
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table)));
+    return _mm256_shuffle_epi8(table, code);
+}
+
+template <Format F, int T, int G, int End>
+inline void add_groups(const uint8_t* codes, const int8_t* x, int64_t columns, __m256i (&dot)[T]) {
+    if constexpr (G < End) {
+        const __m256i code = whole_codes<F, G>(codes);
+#pragma GCC unroll 8
+        for (int t = 0; t < T; ++t) {
+            dot[t] = _mm256_dpbusd_avx_epi32(dot[t], code, four_columns(x + t * columns + G * 4));
+        }
+        add_groups<F, T, G + 1, End>(codes, x, columns, dot);
+    }
+}
+
+// Exact dot products of groups [G, End).
+template <Format F, int T, int G, int End>
+inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t columns,
+                            __m256i (&dot)[T]) {
+    zero(dot);
+    add_groups<F, T, G, End>(codes, x, columns, dot);
+}
+
+#else
+
 inline __m256i look_up(__m256i code, int shift) {
     const __m256i table =
         _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table)));
@@ -142,12 +183,6 @@ inline void multiply_planes(const uint8_t* codes, const int8_t* x, int64_t colum
     }
 }
 
-template <int T>
-inline void zero(__m256i (&v)[T]) {
-#pragma GCC unroll 8
-    for (int t = 0; t < T; ++t) v[t] = _mm256_setzero_si256();
-}
-
 // Exact dot products of groups [G, End).
 template <Format F, int T, int G, int End>
 inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t columns,
@@ -176,6 +211,8 @@ inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t colum
         }
     }
 }
+
+#endif
 
 // One part of a block: exact dot products, then one fused multiply-add per row and token, and one
 // for the minimum.

@@ -72,7 +72,7 @@ class EngineConfig:
     isa: str = _setting(
         "auto",
         "instruction level of the kernels: auto, or one that this machine has",
-        choices=("auto", "portable", "avx2", "avx512", "neon"),
+        choices=("auto", "portable", "avx2", "avxvnni", "avx512", "neon"),
     )
 
     def __post_init__(self) -> None:

@@ -51,7 +51,7 @@ class Random {
 // Every level that runs here but the portable one.
 inline std::vector<const Kernels*> fast_levels() {
     std::vector<const Kernels*> found;
-    for (const Kernels* k : {avx512_kernels(), avx2_kernels(), neon_kernels()}) {
+    for (const Kernels* k : {avx512_kernels(), avxvnni_kernels(), avx2_kernels(), neon_kernels()}) {
         if (k && supported(k)) found.push_back(k);
     }
     return found;
