@@ -59,10 +59,10 @@ struct Runtime {
 };
 
 struct Packed {
-    Packed(Arena& arena, Runtime& runtime, int type, Bytes raw, int rows, int columns,
+    Packed(Arena& arena, Runtime& runtime, int type, Bytes raw, bool mapped, int rows, int columns,
            std::vector<float> bias)
         : matrix(arena, runtime.pool, runtime.kernels, checked(type, raw, rows, columns),
-                 raw.data(), rows, columns, std::move(bias)) {}
+                 raw.data(), mapped, rows, columns, std::move(bias)) {}
     static Format checked(int type, const Bytes& raw, int rows, int columns) {
         const Format format = format_of(type);
         check_size(raw, format, rows, columns);
@@ -132,13 +132,15 @@ void bind_storage(nb::module_& m) {
         .def(
             "__init__",
             [](Packed* self, Arena& arena, Runtime& runtime, int type, Bytes raw, int rows,
-               int columns, Floats bias) {
+               int columns, Floats bias, bool mapped) {
                 std::vector<float> values = vector_of(bias);
                 nb::gil_scoped_release release;
-                new (self) Packed(arena, runtime, type, raw, rows, columns, std::move(values));
+                new (self)
+                    Packed(arena, runtime, type, raw, mapped, rows, columns, std::move(values));
             },
             nb::arg("arena"), nb::arg("runtime"), nb::arg("type"), nb::arg("raw"), nb::arg("rows"),
-            nb::arg("columns"), nb::arg("bias"), nb::keep_alive<1, 2>())
+            nb::arg("columns"), nb::arg("bias"), nb::arg("mapped") = false, nb::keep_alive<1, 2>(),
+            "With `mapped`, raw is part of a file's map, whose pages are given back once packed.")
         .def_prop_ro("bytes", [](const Packed& p) { return p.matrix.bytes(); })
         .def_prop_ro("quantised",
                      [](const Packed& p) { return is_quantised(p.matrix.packed().format); });

@@ -1,6 +1,7 @@
 #include "storage.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -15,6 +16,9 @@ namespace heddle {
 namespace {
 
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
+// File bytes packed before their pages are given back: some milliseconds of work, small beside any
+// model worth the trouble.
+constexpr int64_t kPackBytes = int64_t{8} << 20;
 
 // One block of every row of a panel, as `formats.h` describes it. Rows past the matrix's end stay
 // zero: their scales are, so their codes do not matter.
@@ -112,6 +116,14 @@ void pack_float_panel(int width, const uint8_t* raw, int64_t raw_row, int rows, 
                         static_cast<size_t>(width));
         }
     }
+}
+
+// Takes the whole pages of [from, to), which lie in a file's map, out of this process's memory.
+void give_back(const uint8_t* from, const uint8_t* to) {
+    const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(from) + page - 1) / page * page;
+    const uintptr_t end = reinterpret_cast<uintptr_t>(to) / page * page;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 uint16_t half_bits(const uint8_t* p) {
@@ -220,7 +232,7 @@ uint8_t* Arena::allocate(int64_t bytes) {
 }
 
 Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
-               const uint8_t* raw, int rows, int columns, std::vector<float> bias)
+               const uint8_t* raw, bool mapped, int rows, int columns, std::vector<float> bias)
     : bias_(std::move(bias)), panel_rows_(kernels.panel_rows) {
     const int64_t raw_row = row_bytes(format, columns);
     if (!bias_.empty() && static_cast<int>(bias_.size()) != rows) {
@@ -234,16 +246,29 @@ Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format fo
                nullptr, bias_.empty() ? nullptr : bias_.data()};
     uint8_t* out = arena.allocate(bytes());
     packed_.panels = out;
-    pool.parallel_for(panels(), [&](int panel) {
-        const int first = panel * panel_rows_;
-        const int count = std::min(panel_rows_, rows - first);
-        const uint8_t* from = raw + first * raw_row;
-        uint8_t* to = out + panel * packed_.panel_bytes;
-        if (is_quantised(format)) {
-            pack_quantised_panel(format, from, raw_row, count, columns, panel_rows_, to);
+    const int64_t raw_panel = raw_row * panel_rows_;
+    const int batch = static_cast<int>(std::max<int64_t>(1, kPackBytes / raw_panel));
+    for (int first = 0; first < panels(); first += batch) {
+        const int last = std::min(first + batch, panels());
+        pack(pool, raw, raw_row, first, last, out);
+        const uint8_t* end = last == panels() ? raw + rows * raw_row : raw + last * raw_panel;
+        if (mapped) give_back(raw + first * raw_panel, end);
+    }
+}
+
+void Matrix::pack(ThreadPool& pool, const uint8_t* raw, int64_t raw_row, int first_panel,
+                  int last_panel, uint8_t* out) const {
+    const PackedMatrix& m = packed_;
+    pool.parallel_for(last_panel - first_panel, [&](int item) {
+        const int panel = first_panel + item, row = panel * panel_rows_;
+        const int count = std::min(panel_rows_, m.rows - row);
+        const uint8_t* from = raw + row * raw_row;
+        uint8_t* to = out + panel * m.panel_bytes;
+        if (is_quantised(m.format)) {
+            pack_quantised_panel(m.format, from, raw_row, count, m.columns, panel_rows_, to);
         } else {
-            pack_float_panel(file_block_bytes(format), from, raw_row, count, columns, panel_rows_,
-                             to);
+            pack_float_panel(file_block_bytes(m.format), from, raw_row, count, m.columns,
+                             panel_rows_, to);
         }
     });
 }

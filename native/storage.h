@@ -45,14 +45,19 @@ class Arena {
 // A packed matrix together with the bias it owns.
 class Matrix {
   public:
-    // `raw` holds rows * row_bytes bytes in file order and is not needed afterwards.
+    // `raw` holds rows * row_bytes bytes in file order and is not needed afterwards. If it is
+    // `mapped` from a file, its pages are given back as they are packed, so that a model is never
+    // in memory twice; they come back if they are read again.
     Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
-           const uint8_t* raw, int rows, int columns, std::vector<float> bias);
+           const uint8_t* raw, bool mapped, int rows, int columns, std::vector<float> bias);
     const PackedMatrix& packed() const { return packed_; }
     int panels() const;
     int64_t bytes() const { return packed_.panel_bytes * panels(); }
 
   private:
+    void pack(ThreadPool& pool, const uint8_t* raw, int64_t raw_row, int first_panel,
+              int last_panel, uint8_t* out) const;
+
     std::vector<float> bias_;
     int panel_rows_;
     PackedMatrix packed_;

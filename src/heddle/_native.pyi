@@ -37,7 +37,10 @@ class Arena:
         """Bytes handed out."""
 
 class Matrix:
-    """A matrix (rows, columns) packed from its file bytes."""
+    """A matrix (rows, columns) packed from its file bytes.
+
+    `mapped` says that these lie in a file's map; its pages are given back once they are packed.
+    """
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Matrix:
         rows: int,
         columns: int,
         bias: _Floats,
+        mapped: bool = False,
     ) -> None: ...
     @property
     def bytes(self) -> int: ...

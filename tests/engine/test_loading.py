@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gguf_writer import write_gguf
 from heddle import LLM, ConfigError, Engine, EngineConfig, FinishReason, SamplingParams
 from heddle.config import DEFAULT_MODEL
 from heddle.errors import ModelFileError, ModelSourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+MEMORY_OF_A_LOAD = """
+import sys
+from pathlib import Path
+from heddle import Engine
+with Engine.load(sys.argv[1]) as engine:
+    print(Path("/proc/self/status").read_text(), Path("/proc/self/smaps").read_text())
+"""
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
@@ -61,3 +74,60 @@ def test_no_model_file(tmp_path: Path) -> None:
     path.write_text("a text")
     with pytest.raises(ModelFileError):
         Engine.load(path)
+
+
+# --- progress and memory -------------------------------------------------------------------------
+
+
+class Told:
+    """A `Progress` that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, int | None, bool]] = []
+        self.updates: list[int] = []
+        self.finished = 0
+
+    def note(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
+        self.started.append((label, total, quick))
+
+    def update(self, done: int) -> None:
+        self.updates.append(done)
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+@pytest.mark.model
+def test_progress_goes_from_tensor_to_tensor_to_the_end(model_path: Path) -> None:
+    told = Told()
+    Engine.load(model_path, EngineConfig(slots=1, context=64), progress=told).close()
+    [(label, total, quick)] = told.started
+    assert (label, quick, told.finished) == (f"loading {model_path.stem}", True, 1)
+    assert total is not None
+    assert 0.95 < total / model_path.stat().st_size < 1
+    assert len(told.updates) > 200
+    assert all(before <= after for before, after in pairwise(told.updates))
+    assert told.updates[-1] == total
+    assert told.updates[-2] > 0.99 * total
+
+
+def test_progress_ends_when_loading_fails(tmp_path: Path) -> None:
+    told = Told()
+    path = write_gguf(tmp_path / "empty.gguf", {"general.architecture": "llama"})
+    with pytest.raises(ModelFileError):
+        Engine.load(path, progress=told)
+    assert (len(told.started), told.finished) == (1, 1)
+
+
+@pytest.mark.model
+def test_a_model_is_not_in_memory_twice_while_it_loads(model_path: Path) -> None:
+    command = [sys.executable, "-c", MEMORY_OF_A_LOAD, str(model_path)]
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    peak, final = (int(re.search(rf"{field}:\s+(\d+)", report)[1]) for field in ("VmHWM", "VmRSS"))
+    mapped = re.findall(rf" {re.escape(str(model_path))}\n.*?\nRss:\s+(\d+)", report, re.DOTALL)
+    assert mapped
+    assert sum(map(int, mapped)) * 1024 < model_path.stat().st_size / 5
+    assert peak < 1.15 * final

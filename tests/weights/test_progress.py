@@ -1,4 +1,4 @@
-"""What a download shows on a terminal and in a log."""
+"""What downloading and loading show on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_log_gets_one_plain_line_per_download() -> None:
     progress = on_console(Console(file=output, width=20))
     assert type(progress) is Lines
     for total in (98_362_432, None):
-        progress.start("a-model-with-[long]-name", total)
+        progress.start("downloading a-model-with-[long]-name", total)
         for done in range(0, 90_000_000, 1_000_000):
             progress.update(done)
         progress.finish()
@@ -38,3 +38,26 @@ def test_a_terminal_gets_a_bar_that_ends_where_the_download_does() -> None:
     assert "[first]" in text
     assert "150.0/200.0 MB" in text
     assert "second" in text
+
+
+def test_quick_work_is_no_line_in_a_log() -> None:
+    output = io.StringIO()
+    progress = on_console(Console(file=output))
+    progress.start("loading", 100, quick=True)
+    progress.update(50)
+    progress.finish()
+    assert output.getvalue() == ""
+
+
+def test_quick_work_is_a_bar_that_goes_away() -> None:
+    shown = {}
+    for quick in (False, True):
+        output = io.StringIO()
+        progress = on_console(Console(file=output, width=100, force_terminal=True))
+        progress.start("loading", 2_000_000, quick=quick)
+        progress.update(2_000_000)
+        progress.finish()
+        shown[quick] = output.getvalue()
+        assert "2.0/2.0 MB" in shown[quick]
+    erase_line = "\x1b[2K"
+    assert shown[True].count(erase_line) > shown[False].count(erase_line)

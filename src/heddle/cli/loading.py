@@ -1,4 +1,4 @@
-"""Loading a model for a command, with its download shown."""
+"""Loading a model for a command, with its progress shown."""
 
 from typing import TYPE_CHECKING
 

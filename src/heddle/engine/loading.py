@@ -100,16 +100,25 @@ def load_model(
     from heddle.text.tokenizer import Tokenizer
     from heddle.weights.catalog import ALIASES
     from heddle.weights.gguf import GGUFFile
+    from heddle.weights.progress import Silent
     from heddle.weights.sources import resolve
 
     name = str(model)
     path = resolve(name, cache_home(), progress)
     file = GGUFFile.open(path)  # its map goes with the last view of it, which the executor holds
-    # What is small and may be refused comes before the weights.
-    tokenizer = Tokenizer.from_metadata(file.metadata)
-    template = _template(file.metadata, tokenizer)
-    executor = cpu.load(file, config)
-    info = _info(name if name in ALIASES else path.stem, file, executor.shape)
+    name = name if name in ALIASES else path.stem
+    progress = progress or Silent()
+    weights = sum(tensor.nbytes for tensor in file.tensors.values())
+    progress.start(f"loading {name}", weights, quick=True)
+    try:
+        # What is small and may be refused comes before the weights.
+        tokenizer = Tokenizer.from_metadata(file.metadata)
+        template = _template(file.metadata, tokenizer)
+        executor = cpu.load(file, config, progress.update)
+        progress.update(weights)
+    finally:
+        progress.finish()
+    info = _info(name, file, executor.shape)
     return LoadedModel(info, executor.shape, tokenizer, template, executor)
 
 

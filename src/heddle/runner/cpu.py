@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 
 
 def load(
-    file: GGUFFile, config: EngineConfig, progress: Callable[[int, int], None] | None = None
+    file: GGUFFile, config: EngineConfig, progress: Callable[[int], None] = lambda packed: None
 ) -> CpuExecutor:
     """Pack the weights of `file` and make it ready to run.
 
-    `progress` is called with (bytes packed, bytes in all). The file must stay open as long as the
-    executor lives: embedding rows are read from its map.
+    `progress` is called with the bytes of the file packed so far. The file must stay open as long
+    as the executor lives: embedding rows are read from its map.
 
     Raises:
         ModelFileError, UnsupportedModelError: the file cannot be served.
@@ -81,15 +81,14 @@ class CpuLoader:
         self,
         file: GGUFFile,
         runtime: _native.Runtime,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int], None],
     ) -> None:
         self.file = file
         self.metadata: Mapping[str, object] = file.metadata
         self.arena = _native.Arena()
         self._runtime = runtime
         self._progress = progress
-        self._total = sum(tensor.nbytes for tensor in file.tensors.values())
-        self._done = 0
+        self._packed = 0  # bytes of the file
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
@@ -108,12 +107,12 @@ class CpuLoader:
                 out_features,
                 in_features,
                 values,
+                mapped=True,
             )
         except ValueError as error:
             raise UnsupportedModelError(f"tensor {name}: {error}", param=name) from error
-        self._done += tensor.nbytes
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
+        self._packed += tensor.nbytes
+        self._progress(self._packed)
         return LinearWeight(matrix, out_features, in_features)
 
     def embedding(self, name: str, rows: int, width: int) -> TableWeight:

@@ -36,8 +36,13 @@ def rope_tables(
     frequency = spec.base ** (-2.0 * pairs / spec.dim)
     if spec.factors:
         frequency /= np.asarray(spec.factors, dtype=np.float64)
-    angle = np.arange(positions, dtype=np.float64)[:, None] * frequency
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    cosine = np.empty((positions, spec.dim // 2), np.float32)
+    sine = np.empty_like(cosine)
+    for start in range(0, positions, 1024):  # a long context in float64 would be the peak of a load
+        part = slice(start, min(start + 1024, positions))
+        angle = np.arange(part.start, part.stop, dtype=np.float64)[:, None] * frequency
+        cosine[part], sine[part] = np.cos(angle), np.sin(angle)
+    return cosine, sine
 
 
 def lower(nodes: list[Node], logits: Node, program: Program, positions: int) -> int:

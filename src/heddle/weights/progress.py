@@ -1,4 +1,7 @@
-"""Showing a download: a bar on a terminal, one plain line anywhere else, on standard error."""
+"""Showing what takes its time, downloads above all: a bar on a terminal, lines anywhere else.
+
+All of it goes to standard error.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,26 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
 
 class Progress(Protocol):
-    """What a download reports. `start` and `finish` come in pairs, one pair at a time."""
+    """What work on many bytes reports. `start` and `finish` come in pairs, one pair at a time."""
 
     def note(self, text: str) -> None:
         """Say one line."""
         ...
 
-    def start(self, label: str, total: int | None) -> None:
-        """A download of `total` bytes begins; None if the size is not known."""
+    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
+        """Work on `total` bytes begins; None if the size is not known.
+
+        `label` says what is done to what. `quick` work takes seconds: it leaves no trace.
+        """
         ...
 
     def update(self, done: int) -> None:
-        """`done` bytes of it are here."""
+        """`done` bytes of it are done."""
         ...
 
     def finish(self) -> None:
@@ -35,7 +42,7 @@ class Silent:
     def note(self, text: str) -> None:
         pass
 
-    def start(self, label: str, total: int | None) -> None:
+    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
         pass
 
     def update(self, done: int) -> None:
@@ -46,7 +53,7 @@ class Silent:
 
 
 class Lines:
-    """One plain line per download, for logs."""
+    """One plain line per download, for logs. Nothing of quick work."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -54,9 +61,10 @@ class Lines:
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def start(self, label: str, total: int | None) -> None:
+    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
         size = "" if total is None else f" ({total / 1e6:.0f} MB)"
-        self.note(f"downloading {label}{size}")
+        if not quick:
+            self.note(f"{label}{size}")
 
     def update(self, done: int) -> None:
         pass
@@ -66,32 +74,35 @@ class Lines:
 
 
 class Bar(Lines):
-    """A bar with speed and remaining time."""
+    """A bar with speed and remaining time. That of quick work is gone at the end."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+
+    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
         from rich import progress
 
-        super().__init__(console)
         self._bar = progress.Progress(
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(),
             progress.DownloadColumn(),
             progress.TransferSpeedColumn(),
             progress.TimeRemainingColumn(),
-            console=console,
+            console=self._console,
+            transient=quick,
         )
-        self._task: TaskID | None = None
-
-    def start(self, label: str, total: int | None) -> None:
         self._bar.start()
         self._task = self._bar.add_task(label, total=total)
 
     def update(self, done: int) -> None:
-        if self._task is not None:
+        if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done)
 
     def finish(self) -> None:
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
 
 def on_console(console: Console | None = None) -> Progress:

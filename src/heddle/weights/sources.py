@@ -163,7 +163,7 @@ def _fetch(recipe: Recipe, models: Path, progress: Progress, fetcher: Fetcher) -
         prefix=f"{recipe.name}.", suffix=".partial", dir=models, ignore_cleanup_errors=True
     ) as work:
         whole = Path(work) / "whole"
-        progress.start(recipe.name, recipe.size)
+        progress.start(f"downloading {recipe.name}", recipe.size)
         try:
             name = _join(recipe, whole, progress, fetcher)
         finally:

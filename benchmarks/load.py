@@ -1,0 +1,78 @@
+"""How long models take to load, by phase, and how much memory that takes at its peak.
+
+    python benchmarks/load.py [MODEL ...] [--rounds N] [--threads N] [--isa LEVEL]
+
+Every load happens in a fresh process, the first one untimed, so that the file is in the disk cache.
+Times are medians over rounds, in seconds; memory is resident memory of the whole process in MB, the
+interpreter and its libraries included: `peak` is VmHWM, `final` VmRSS once the model is ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import re
+import statistics
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from machine import describe
+
+PHASES = ("import", "open", "tokenizer", "pack", "program")
+
+
+def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
+    """Seconds per phase and memory in bytes. In a process of its own."""
+    clock = [time.perf_counter()]
+
+    from heddle.config import EngineConfig, cache_home
+    from heddle.runner import cpu
+    from heddle.text.tokenizer import Tokenizer
+    from heddle.weights.gguf import GGUFFile
+    from heddle.weights.sources import resolve
+
+    clock.append(time.perf_counter())
+    file = GGUFFile.open(resolve(model, cache_home()))
+    clock.append(time.perf_counter())
+    tokenizer = Tokenizer.from_metadata(file.metadata)
+    clock.append(time.perf_counter())
+    packed_at: list[float] = []  # the last entry is when all was packed
+    config = EngineConfig(threads=threads, isa=isa)
+    executor = cpu.load(file, config, lambda _: packed_at.append(time.perf_counter()))
+    clock += [packed_at[-1], time.perf_counter()]
+    status = Path("/proc/self/status").read_text()
+    memory = {
+        name: int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) * 1024
+        for name, field in (("peak", "VmHWM"), ("final", "VmRSS"))
+    }
+    del tokenizer, executor  # held until here, as an engine holds them
+    seconds = [after - before for before, after in pairwise(clock)]
+    return dict(zip(PHASES, seconds, strict=True)) | {"ready": clock[-1] - clock[0]} | memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    default = ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b"]
+    parser.add_argument("models", nargs="*", default=default, metavar="MODEL")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--isa", default="auto")
+    arguments = parser.parse_args()
+    machine = describe(("heddle", "numpy", "tokenizers"))
+    print(f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}")
+    names = (*PHASES, "ready", "peak", "final")
+    print(f"{'model':20}" + "".join(f"{name:>10}" for name in names) + "      ratio")
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1, maxtasksperchild=1) as pool:
+        for model in arguments.models:
+            task = (model, arguments.threads, arguments.isa)
+            _, *rounds = (pool.apply(load_once, task) for _ in range(arguments.rounds + 1))
+            row = {name: statistics.median(one[name] for one in rounds) for name in names}
+            cells = [f"{row[name]:10.2f}" for name in (*PHASES, "ready")]
+            cells += [f"{row[name] / 1e6:10.0f}" for name in ("peak", "final")]
+            print(f"{model:20}{''.join(cells)}{row['peak'] / row['final']:11.2f}")
+
+
+if __name__ == "__main__":
+    main()
