@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -90,7 +91,7 @@ void add_spans(Step& step, const IntRows& spans, const Ints& pages) {
 }
 
 nb::list run_program(Program& program, Ints ids, Ints positions, IntRows spans, Ints pages,
-                     Ints rows, std::vector<Sampler*> samplers) {
+                     Ints rows, std::vector<Sampler*> samplers, nb::object meanwhile) {
     Step step;
     if (ids.size() != positions.size()) throw std::invalid_argument("as many positions as ids");
     step.tokens = static_cast<int>(ids.size());
@@ -99,10 +100,21 @@ nb::list run_program(Program& program, Ints ids, Ints positions, IntRows spans, 
     step.rows.assign(rows.data(), rows.data() + rows.size());
     step.samplers = std::move(samplers);
     add_spans(step, spans, pages);
+    std::optional<nb::python_error> failure;
+    const auto call_meanwhile = [&] {
+        if (meanwhile.is_none()) return;
+        nb::gil_scoped_acquire acquire;
+        try {
+            meanwhile();
+        } catch (nb::python_error& error) {
+            failure.emplace(std::move(error));
+        }
+    };
     {
         nb::gil_scoped_release release;
-        program.run(step);
+        program.run(step, call_meanwhile);
     }
+    if (failure) throw nb::python_error(std::move(*failure));
     nb::list picks;
     for (const Pick& pick : step.picks) picks.append(pick_tuple(pick));
     return picks;
@@ -251,8 +263,11 @@ void bind_program(nb::module_& m) {
         .def("sample", &Program::sample, nb::arg("logits"))
         .def("run", &run_program, nb::arg("ids"), nb::arg("positions"), nb::arg("spans"),
              nb::arg("pages"), nb::arg("rows"), nb::arg("samplers"),
+             nb::arg("meanwhile") = nb::none(),
              "One step, without the GIL. Spans are (first row, tokens, first position, index of "
              "the first page in pages); returns (token, logprob, top) per sampler.")
+        .def_prop_ro("seconds", &Program::seconds,
+                     "Wall time of all calls of run, as if nothing had been done meanwhile.")
         .def("copy", &copy_rows, nb::arg("buffer"), nb::arg("rows"))
         .def("take_profile",
              [](Program& p) {

@@ -221,14 +221,23 @@ void Program::check(const Step& step) const {
     }
 }
 
-void Program::run(Step& step) {
+void Program::run(Step& step, const std::function<void()>& meanwhile) {
+    using Clock = std::chrono::steady_clock;
+    const auto begin = Clock::now();
     check(step);
     step_ = &step;
     step.picks.assign(step.samplers.size(), Pick{});
     attention_.cut(step, widest_group_);
     parts_.resize(static_cast<size_t>(attention_.parts() * attend_part(cache_.head_dim())));
-    pool_.run(*this);
+    Clock::duration elsewhere{0};
+    pool_.run(*this, [&] {
+        const auto left = Clock::now();
+        meanwhile();
+        elsewhere = Clock::now() - left;
+    });
     step_ = nullptr;
+    const std::chrono::duration<double> taken = Clock::now() - begin - elsewhere / pool_.threads();
+    seconds_.store(seconds() + taken.count(), std::memory_order_relaxed);
 }
 
 int Program::instructions() const { return static_cast<int>(instructions_.size()); }

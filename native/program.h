@@ -6,7 +6,9 @@
 // take; results do not depend on who takes what.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -62,7 +64,11 @@ class Program final : private Job {
     void take_rows(int in, int out);
     void sample(int logits);
 
-    void run(Step& step);
+    // The caller does `meanwhile` while its workers begin; it must not throw.
+    void run(Step& step, const std::function<void()>& meanwhile = [] {});
+    // Wall time of all calls of run, in seconds, as if nothing had been done meanwhile: what the
+    // caller spent there was missing as its share of the threads. From any thread.
+    double seconds() const { return seconds_.load(std::memory_order_relaxed); }
     // The float buffer's memory, (rows, width), as the last step left it.
     const float* data(int buffer) const;
     int width(int buffer) const;
@@ -110,6 +116,7 @@ class Program final : private Job {
     Step* step_ = nullptr;
     AttentionPlan attention_;   // of the current step
     std::vector<float> parts_;  // running sums of its splits
+    std::atomic<double> seconds_{0.0};
     bool profiling_ = false;
     std::vector<double> nanoseconds_;  // per instruction
 };

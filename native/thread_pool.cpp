@@ -51,7 +51,7 @@ ThreadPool::~ThreadPool() {
     for (std::thread& thread : workers_) thread.join();
 }
 
-void ThreadPool::run(Job& job) {
+void ThreadPool::run(Job& job, const std::function<void()>& meanwhile) {
     const int count = job.instructions();
     if (count > capacity_) {
         progress_ = std::make_unique<Progress[]>(static_cast<size_t>(count));
@@ -68,6 +68,7 @@ void ThreadPool::run(Job& job) {
         epoch_.fetch_add(1);
         if (sleeping_ > 0) wake_.notify_all();
     }
+    meanwhile();
     work(job, 0);
     epoch_.fetch_add(1);
     // Sequentially consistent with the worker's entry: it either sees the closed epoch and leaves,

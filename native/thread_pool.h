@@ -35,8 +35,9 @@ class ThreadPool {
 
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-    // Runs the job to its end. One caller at a time.
-    void run(Job& job);
+    // Runs the job to its end. One caller at a time, who first does `meanwhile` while the workers
+    // begin; it must not throw.
+    void run(Job& job, const std::function<void()>& meanwhile = [] {});
 
     // Runs f(item) for item in [0, items) over the threads.
     void parallel_for(int items, const std::function<void(int)>& f);

@@ -62,6 +62,7 @@ class FakeExecutor:
 
     pages: int = 64
     summary: str = "nothing real"
+    compute_seconds: float = 0.0
     before_step: Callable[[int], None] = lambda step: None
     poisonous: Callable[[Sequence[int]], bool] = lambda history: False
     gate: threading.Event = field(default_factory=threading.Event)
@@ -75,7 +76,9 @@ class FakeExecutor:
         self.gate.set()
         self.memory = [[-1] * PAGE_TOKENS for _ in range(self.pages)]
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
+        if meanwhile is not None:
+            meanwhile()
         self.entered.set()
         assert self.gate.wait(60), "the test never opened the gate"
         self.steps += 1

@@ -1,6 +1,6 @@
 """Heddle's native core. Arrays must be C-contiguous; bad shapes and indices are ValueError."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,11 +133,21 @@ class Program:
         pages: _Ints,
         rows: _Ints,
         samplers: Sequence[Sampler],
+        meanwhile: Callable[[], object] | None = None,
     ) -> list[_Pick]:
         """One step, without the GIL.
 
+        `meanwhile`, if given, is called by this thread, once, while the others begin; what it
+        raises is raised at the end. A step that is refused does not call it.
+
         Spans (S, 4) are (first row, tokens, first position, index of the first page in `pages`).
         Returns one pick per sampler; -1 as token where a logit is NaN or infinite.
+        """
+    @property
+    def seconds(self) -> float:
+        """Wall time of all calls of run, as if nothing had been done meanwhile.
+
+        Conversion of arguments and results is not part of it, nor are refused steps.
         """
     def copy(self, buffer: int, rows: int) -> _Floats:
         """The first rows of a buffer as the last step left them."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from heddle.errors import HeddleError
     from heddle.types import SamplingParams
@@ -123,8 +123,19 @@ class Executor(Protocol):
         """What it runs on and the memory it holds, in a few words for people."""
         ...
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    @property
+    def compute_seconds(self) -> float:
+        """Wall time that steps took so far, without what Python does before, after and meanwhile.
+
+        From any thread.
+        """
+        ...
+
+    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
         """Compute the chunks, write their KV, sample where asked.
+
+        `meanwhile` is work of the caller's that may be done while the step computes: it is called
+        in the caller's thread, once, or not at all when the step fails.
 
         What concerns one sequence alone is its :class:`Failed` entry in the result.
 

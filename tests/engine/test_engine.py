@@ -75,6 +75,28 @@ def test_a_stop_string_completed_by_the_last_token_is_a_stop(engine: Engine) -> 
     assert (output.finish, output.text) == (FinishReason.STOP, whole[: most - 1])
 
 
+def test_a_stop_string_is_found_while_the_next_step_computes(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1, queue=0)
+    text = engine.generate("hello", params(max_tokens=6, ignore_eos=True)).text
+    deltas: SimpleQueue[Delta] = SimpleQueue()
+
+    def sink(delta: Delta) -> None:
+        if delta.finish is not None:
+            executor.gate.clear()  # hold the step that still carries the request
+        deltas.put(delta)
+
+    engine.submit("hello", params(stop=(text[2],), ignore_eos=True), sink)
+    while (last := deltas.get(timeout=60)).finish is None:
+        pass
+    assert last.finish is FinishReason.STOP
+    collector = Collector()
+    engine.submit("world", params(max_tokens=2, ignore_eos=True), collector)  # not refused
+    executor.gate.set()
+    assert collector.wait().usage.completion_tokens == 2
+    assert deltas.empty()
+    assert engine.snapshot().pages_used == 0
+
+
 def test_a_seed_is_drawn_where_none_is_given(engine: Engine) -> None:
     free = SamplingParams(max_tokens=30, ignore_eos=True)
     assert len({engine.generate("hello", free).text for _ in range(4)}) > 1
@@ -187,6 +209,27 @@ def test_cancel_during_a_step_drains_the_slot_and_says_so_once(
     engine.generate("hello", params(max_tokens=1))
     assert deltas.empty()
     assert executor.steps == 2  # the slot was free in the very next step
+
+
+def test_a_cancel_between_computing_and_delivering_the_last_token_comes_too_late(
+    engine: Engine, executor: FakeExecutor
+) -> None:
+    text = engine.generate("hello", params(max_tokens=6, ignore_eos=True)).text
+    scheduler = engine._thread._scheduler
+    update, collector = scheduler.update, Collector()
+
+    def cancel_after(result: Any) -> Any:
+        events = update(result)
+        ticket.cancel()  # before the token is delivered, and with it the stop string found
+        return events
+
+    scheduler.update = cancel_after
+    executor.gate.clear()
+    ticket = engine.submit("hello", params(stop=(text[0],), ignore_eos=True), collector)
+    executor.gate.set()
+    assert collector.wait().finish is FinishReason.STOP
+    assert engine.generate("world", params(max_tokens=2)).usage
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
 def test_cancel_of_a_waiting_request(start, executor: FakeExecutor) -> None:
@@ -315,7 +358,7 @@ def test_a_close_with_drain_does_not_prolong_one_without(start, executor: FakeEx
     executor.gate.set()
     with pytest.raises(EngineClosedError):
         collector.wait()
-    assert executor.steps == 1
+    assert executor.steps == 2  # the second had begun when the first token was delivered
 
 
 def test_an_idle_engine_closes(executor: FakeExecutor) -> None:
@@ -387,6 +430,19 @@ class Recorder:
 
     def on_finish(self, reason: FinishReason, usage: Usage) -> None:
         self.calls.append(("finish", reason, usage))
+
+
+def test_a_snapshot_counts_steps_and_their_time(start, executor: FakeExecutor) -> None:
+    engine = start()
+    before = engine.snapshot()
+    assert (before.steps, before.step_seconds, before.compute_seconds) == (0, 0.0, 0.0)
+    executor.compute_seconds = 1.5
+    engine.generate("hello", params(max_tokens=5, ignore_eos=True))
+    engine.close()
+    after = engine.snapshot()
+    assert after.steps == executor.steps == 5
+    assert after.step_seconds > 0
+    assert after.compute_seconds == 1.5
 
 
 def test_observers_hear_everything_in_order(engine: Engine) -> None:

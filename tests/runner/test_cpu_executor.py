@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,38 @@ def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(tmp_path):
         assert failed.slot == 0
         assert isinstance(failed.error, NonFiniteLogitsError)
         assert "after the first 1 tokens are NaN or infinite" in failed.error.message
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_caller_may_work_while_the_step_computes(tmp_path, threads):
+    executor = load(tiny_file(tmp_path), replace(SMALL, threads=threads))
+    alone = executor.execute(one_token_plan())
+    begun, calls = time.perf_counter(), []
+    computed = executor.compute_seconds
+
+    def meanwhile():
+        start = time.perf_counter()
+        time.sleep(0.005)  # work of a known length
+        calls.append(time.perf_counter() - start)
+
+    assert executor.execute(one_token_plan(), meanwhile) == alone
+    taken = time.perf_counter() - begun
+    assert len(calls) == 1
+    assert executor.compute_seconds - computed <= taken - calls[0] / threads
+
+
+def test_what_the_caller_raises_meanwhile_comes_after_the_step(tmp_path):
+    executor = load(tiny_file(tmp_path), SMALL)
+    with pytest.raises(ZeroDivisionError):
+        executor.execute(one_token_plan(), lambda: 1 // 0)
+    assert executor.execute(one_token_plan()).sampled
+
+
+def test_a_refused_plan_leaves_the_callers_work_undone(tmp_path):
+    executor, calls = load(tiny_file(tmp_path), SMALL), []
+    with pytest.raises(HeddleError, match="refused"):
+        executor.execute(one_token_plan(token=-1), lambda: calls.append(1))
+    assert not calls
 
 
 def test_a_plan_out_of_range_is_refused_before_anything_runs(tmp_path):

@@ -32,8 +32,8 @@ PATIENCE = 20
 class ScoringExecutor(FakeExecutor):
     """Gives token t the log probability -t / 8, whatever came before."""
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        sampled = super().execute(plan).sampled
+    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
+        sampled = super().execute(plan, meanwhile).sampled
         return StepResult(tuple(self._score(one) for one in sampled))
 
     def _score(self, sampled: Sampled | Failed) -> Sampled | Failed:

@@ -93,6 +93,8 @@ def test_metrics_count_what_was_served(serve: Callable[..., Running]) -> None:
     assert now["heddle_inter_token_seconds_count"] == 12
     assert now["heddle_preemptions_total"] == 0
     assert now["heddle_slots_busy"] == 0
+    assert now["heddle_steps_total"] == 8
+    assert now["heddle_step_seconds_total"] > now["heddle_compute_seconds_total"] == 0
 
 
 def test_two_servers_do_not_share_metrics(serve: Callable[..., Running]) -> None:

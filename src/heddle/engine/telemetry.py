@@ -40,6 +40,8 @@ class Counters:
         finished: requests that ended, by reason.
         prompt_tokens: prompt tokens of requests that got a first token.
         generated_tokens: tokens sampled for requests.
+        steps: steps that carried something.
+        step_seconds: wall time from having work to having delivered what came of it, of all steps.
     """
 
     finished: dict[FinishReason, int] = field(
@@ -47,6 +49,8 @@ class Counters:
     )
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    steps: int = 0
+    step_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,9 @@ class EngineSnapshot:
         generated_tokens: tokens sampled for requests, since the start.
         preemptions: how often a request gave its slot and pages back, since the start.
         pages_used, pages_total: KV pages with an owner, and all.
+        steps: steps computed since the start.
+        step_seconds: wall time of all steps, planning and delivery included.
+        compute_seconds: the part of it that the executor computed. The rest is overhead.
     """
 
     slots: tuple[SlotSnapshot, ...]
@@ -94,3 +101,6 @@ class EngineSnapshot:
     preemptions: int
     pages_used: int
     pages_total: int
+    steps: int
+    step_seconds: float
+    compute_seconds: float

@@ -60,7 +60,9 @@ class EngineThread:
         self._refusal: HeddleError | None = None  # why nothing is accepted any more
         self._drain = False
         # Of this thread alone:
-        self._cancelled: list[Request] = []
+        self._events: list[Event] = []  # to be delivered
+        self._computed_at = 0.0  # when they were
+        self._cancelled: list[Request] = []  # to be told so
         self._failures = 0
         self._counters = Counters()
         self.to_ring: list[Mailbox] = []
@@ -147,6 +149,9 @@ class EngineThread:
             preemptions=self._scheduler.preemptions,
             pages_used=self._cache.pages - self._cache.free,
             pages_total=self._cache.pages,
+            steps=self._counters.steps,
+            step_seconds=self._counters.step_seconds,
+            compute_seconds=self._model.executor.compute_seconds,
         )
 
     # --- in the thread ---------------------------------------------------------------------------
@@ -164,23 +169,24 @@ class EngineThread:
             self._model.close()
 
     def _step(self) -> bool:
-        """Wait for work, run one step, deliver it. False when the engine is to end."""
+        """Wait for work, run a step, deliver the one before. False when the engine is to end."""
         with self._lock:
             self._take_cancels()
-            while not (self._scheduler.busy or self._cancelled or self._refusal):
+            while not (self._scheduler.busy or self._events or self._cancelled or self._refusal):
                 self._wake.wait()
             if self._refusal is not None and not (self._drain and self._scheduler.busy):
                 return False
+            began = time.perf_counter()
             plan = self._scheduler.schedule()
             accepted, self._accepted = self._accepted, 0
         for _ in range(accepted):
             self._tell("on_submit")
-        self._end_cancelled()
         if plan.chunks:
             self._execute(plan)
-        for mailbox in self.to_ring:
-            mailbox.ring()
-        self.to_ring.clear()
+            self._counters.steps += 1
+        else:
+            self._deliver()
+        self._counters.step_seconds += time.perf_counter() - began
         return True
 
     def _take_cancels(self) -> None:
@@ -191,20 +197,32 @@ class EngineThread:
 
     def _execute(self, plan: StepPlan) -> None:
         try:
-            result = self._model.executor.execute(plan)
+            result = self._model.executor.execute(plan, self._deliver)
         except Exception as cause:
+            self._deliver()  # unless that is done
             self._give_up_step(cause)
             return
         self._failures = 0
-        now = time.perf_counter()
+        self._computed_at = time.perf_counter()
         with self._lock:
             self._take_cancels()
-            events = self._scheduler.update(result)
+            self._events = self._scheduler.update(result)
+
+    def _deliver(self) -> None:
+        """Hand out what the last step made and who was cancelled; nothing is left to deliver.
+
+        Done while the next step computes, if there is one. An event loop that is woken takes the
+        core it is woken on: between two steps that cost 0.3 ms of each 6.5 ms with two cores and
+        eight streams over HTTP, while all compute threads stood idle.
+        """
+        events, self._events = self._events, []
         for event in events:
             try:
-                self._deliver(event, now)
+                self._deliver_token(event)
             except Exception as cause:
                 self._give_up(event.sequence.id, cause)
+        self._end_cancelled()
+        self._ring()
 
     def _give_up_step(self, cause: Exception) -> None:
         """The requests of the failed step end; the others go on, unless this keeps happening."""
@@ -214,11 +232,12 @@ class EngineThread:
         for sequence in failed:
             error = EngineFailedError(f"the step that carried this request failed: {cause}")
             self._end(self._requests[sequence.id], FinishReason.ERROR, error=error)
+        self._ring()
         self._failures += 1
         if self._failures == MAX_FAILURES:
             raise EngineFailedError(f"{MAX_FAILURES} steps in a row failed, the last with: {cause}")
 
-    def _deliver(self, event: Event, now: float) -> None:
+    def _deliver_token(self, event: Event) -> None:
         """Turn a token into text and hand it to the request's sink; or the error it ends with."""
         sequence, sampled, finish = event
         request = self._requests[sequence.id]
@@ -226,7 +245,7 @@ class EngineThread:
             _log.error("request %d failed: %s", sequence.id, sampled.error.message)
             self._end(request, FinishReason.ERROR, error=sampled.error)
             return
-        self._count_token(request, now)
+        self._count_token(request)
         text = request.text_of(sampled.token, finish)
         if request.detokenizer.stopped:
             self._leave_scheduler(sequence.id)
@@ -237,8 +256,9 @@ class EngineThread:
         else:
             self._end(request, finish, text, tokens)
 
-    def _count_token(self, request: Request, now: float) -> None:
-        seconds, request.last_token_at = now - request.last_token_at, now
+    def _count_token(self, request: Request) -> None:
+        seconds = self._computed_at - request.last_token_at
+        request.last_token_at = self._computed_at
         self._counters.generated_tokens += 1
         if request.sequence.output_tokens == 1:
             self._counters.prompt_tokens += request.sequence.prompt_tokens
@@ -260,18 +280,18 @@ class EngineThread:
     def _end_cancelled(self) -> None:
         cancelled, self._cancelled = self._cancelled, []
         for request in cancelled:
-            self._end(request, FinishReason.CANCELLED, request.detokenizer.finish())
+            if request.sequence.id in self._requests:  # its last token may have ended it
+                self._end(request, FinishReason.CANCELLED, request.detokenizer.finish())
 
     def _end_all(self, error: HeddleError) -> None:
         """Accept nothing more and end everything that has been."""
         with self._lock:
             if self._refusal is None:
                 self._refusal = error
-        self._end_cancelled()
+        self._deliver()
         for request in list(self._requests.values()):
             self._end(request, FinishReason.ERROR, error=error)
-        for mailbox in self.to_ring:
-            mailbox.ring()
+        self._ring()
 
     def _end(
         self,
@@ -295,6 +315,11 @@ class EngineThread:
             _log.exception("the sink of request %d failed; it is cancelled", request.sequence.id)
             request.sink = _ignore
             self.cancels.append(request.sequence.id)
+
+    def _ring(self) -> None:
+        for mailbox in self.to_ring:
+            mailbox.ring()
+        self.to_ring.clear()
 
     def _tell(self, what: str, *arguments: object) -> None:
         for observer in self._observers:

@@ -208,14 +208,18 @@ class CpuExecutor:
             f" KV cache {kv_cache / 1e6:,.0f} MB ({self.pages * PAGE_TOKENS:,} tokens)"
         )
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    @property
+    def compute_seconds(self) -> float:
+        return self._program.seconds
+
+    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
         for binding in plan.bindings:
             self._samplers[binding.slot] = _bound_sampler(binding)
         arrays = _batch_arrays(plan)
         sampling = [chunk for chunk in plan.chunks if chunk.sample]
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
         try:
-            picks = self._program.run(*arrays, samplers)
+            picks = self._program.run(*arrays, samplers, meanwhile)
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
         results: list[Sampled | Failed] = []

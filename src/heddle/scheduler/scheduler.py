@@ -100,7 +100,7 @@ class Scheduler:
                 "send fewer at a time or raise the setting `queue`",
                 param="n",
             )
-        held = len(self._running) + len(self._waiting)
+        held = len(self._live)
         if held + len(sequences) > self._room:
             raise OverloadedError(
                 f"{held} requests are running or waiting and slots and queue hold {self._room}; "

@@ -75,6 +75,9 @@ class SnapshotCollector(Collector):
             ("heddle_prompt_tokens", "Prompt tokens computed.", now.prompt_tokens),
             ("heddle_generated_tokens", "Tokens generated.", now.generated_tokens),
             ("heddle_preemptions", "Times a request gave its slot back.", now.preemptions),
+            ("heddle_steps", "Steps computed.", now.steps),
+            ("heddle_step_seconds", "Wall time of steps, overhead included.", now.step_seconds),
+            ("heddle_compute_seconds", "Wall time of their computation.", now.compute_seconds),
         ):
             yield CounterMetricFamily(name, text, value=total)
         for name, text, level in (

@@ -40,6 +40,10 @@ async def merge(streams: Sequence[AsyncStream]) -> AsyncGenerator[tuple[int, Del
     Raises:
         HeddleError: what the first stream to fail ended with.
     """
+    if len(streams) == 1:  # nearly always; a task and a queue would double each token's wake-ups
+        async for delta in streams[0]:
+            yield 0, delta
+        return
     arrivals: asyncio.Queue[tuple[int, Delta] | HeddleError] = asyncio.Queue()
 
     async def pump(index: int, stream: AsyncStream) -> None:
