@@ -1,0 +1,59 @@
+"""How many prompt tokens a step may carry while streams run: what bounds their gaps.
+
+A running stream waits one step for its next token, and a prompt in the step makes it longer. Steps
+are timed by the engine; from their times come the cost of decoding n streams and of one more prompt
+token, and the prompt tokens that fit what is left of the gap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+GAP = 2.5
+"""Decode steps that a step with prompts may last, unless the user says otherwise.
+
+At 2.5 prompts have 60% of the time: a first token comes within twice the time of an idle engine.
+"""
+
+_RECENT = 15  # times that a cost is the median of: an interrupted step changes nothing
+_LEAST = 8  # prompt tokens: fewer cost nearly as much, and prompts must go on whatever the gap is
+_FIRST = 32  # prompt tokens as long as nothing has been measured
+
+
+class Pace:
+    """Costs of steps so far, and what they allow. Not thread-safe.
+
+    Args:
+        max_gap: seconds that a step with running streams may last; None for GAP decode steps.
+    """
+
+    def __init__(self, max_gap: float | None = None) -> None:
+        self._max_gap = max_gap
+        self._decode: dict[int, deque[float]] = {}  # seconds of steps of n decodes alone
+        self._token: deque[float] = deque(maxlen=_RECENT)  # seconds of one more prompt token
+
+    def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
+        """Take in the time of a step that carried so many of each."""
+        if prompt_tokens == 0:
+            self._decode.setdefault(decodes, deque(maxlen=_RECENT)).append(seconds)
+        elif decodes == 0:
+            self._token.append(seconds / prompt_tokens)
+        elif (alone := self._decode_seconds(decodes)) is not None:
+            self._token.append(max(seconds - alone, 0.0) / prompt_tokens)
+
+    def allowance(self, decodes: int) -> int:
+        """Prompt tokens that a step may carry beside so many decodes, at least _LEAST."""
+        alone = self._decode_seconds(decodes)
+        if alone is None or not self._token:
+            return _FIRST
+        gap = GAP * alone if self._max_gap is None else self._max_gap
+        token = median(self._token)
+        return max(_LEAST, int((gap - alone) / token)) if token > 0.0 else _FIRST
+
+    def _decode_seconds(self, decodes: int) -> float | None:
+        """Of a step with so many decodes, or the nearest number of them that was seen."""
+        if not self._decode:
+            return None
+        nearest = min(self._decode, key=lambda seen: abs(seen - decodes))
+        return median(self._decode[nearest])

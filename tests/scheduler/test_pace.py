@@ -1,0 +1,101 @@
+"""Prompt tokens beside running streams, from simulated step times."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.scheduler.pace import GAP, Pace
+
+DECODE, TOKEN = 4e-3, 4e-4  # seconds
+
+
+def seconds(decodes: int, prompt_tokens: int) -> float:
+    """A machine whose steps cost exactly this."""
+    return (DECODE if decodes else 0.0) + TOKEN * prompt_tokens
+
+
+def run(pace: Pace, decodes: int, steps: int) -> list[float]:
+    """Step times of a long prompt beside so many streams."""
+    times = []
+    for _ in range(steps):
+        tokens = pace.allowance(decodes)
+        times.append(seconds(decodes, tokens))
+        pace.observe(decodes, tokens, times[-1])
+    return times
+
+
+def warm(max_gap: float | None = None) -> Pace:
+    pace = Pace(max_gap)
+    for _ in range(20):
+        pace.observe(4, 0, DECODE)
+    return pace
+
+
+def test_steps_with_a_prompt_last_the_derived_gap() -> None:
+    times = run(warm(), 4, 50)
+    assert max(times[1:]) <= GAP * DECODE
+    assert min(times[1:]) > GAP * DECODE - TOKEN - 1e-9
+
+
+def test_steps_with_a_prompt_last_the_gap_asked_for() -> None:
+    times = run(warm(0.02), 4, 50)
+    assert 0.02 - TOKEN - 1e-9 < min(times[1:]) <= max(times[1:]) <= 0.02
+
+
+def test_the_first_chunk_is_small_when_nothing_is_known() -> None:
+    assert 1 <= Pace().allowance(4) <= 32
+
+
+def test_a_prompt_goes_on_under_a_gap_that_cannot_be_met() -> None:
+    assert run(warm(1e-6), 4, 3)[-1] > DECODE
+
+
+def test_an_interrupted_step_changes_nothing() -> None:
+    pace = warm()
+    run(pace, 4, 20)
+    before = pace.allowance(4)
+    pace.observe(4, before, 1.0)
+    pace.observe(4, 0, 1.0)
+    assert pace.allowance(4) == before
+
+
+def test_costs_follow_the_machine() -> None:
+    pace = warm(0.02)
+    run(pace, 4, 20)
+    before = pace.allowance(4)
+    for _ in range(20):
+        pace.observe(4, 10, DECODE + 10 * 2 * TOKEN)
+    assert pace.allowance(4) == before // 2
+
+
+def test_unseen_numbers_of_streams_are_judged_by_the_nearest() -> None:
+    pace = warm()
+    run(pace, 4, 20)
+    assert pace.allowance(5) == pace.allowance(4)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 8), st.integers(0, 512), st.floats(0.0, 10.0, allow_subnormal=False)
+        ).filter(lambda step: step[0] + step[1] > 0),
+        max_size=60,
+    ),
+    st.one_of(st.none(), st.floats(1e-6, 10.0)),
+    st.integers(1, 8),
+)
+def test_something_is_always_allowed(
+    steps: list[tuple[int, int, float]], max_gap: float | None, decodes: int
+) -> None:
+    pace = Pace(max_gap)
+    for step in steps:
+        pace.observe(*step)
+    assert pace.allowance(decodes) >= 1
+
+
+@pytest.mark.parametrize("decodes", [1, 8])
+def test_idle_prompts_teach_the_cost_of_a_token(decodes: int) -> None:
+    pace = Pace()
+    pace.observe(0, 500, 500 * TOKEN)
+    pace.observe(decodes, 0, DECODE)
+    assert pace.allowance(decodes) == pytest.approx((GAP - 1) * DECODE / TOKEN, abs=1)
