@@ -54,13 +54,12 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::run(Job& job, const std::function<void()>& meanwhile) {
     const int count = job.instructions();
     if (count > capacity_) {
-        progress_ = std::make_unique<Progress[]>(static_cast<size_t>(count));
+        claimed_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count * threads()));
+        completed_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count));
         capacity_ = count;
     }
-    for (int i = 0; i < count; ++i) {
-        progress_[i].claimed.store(0, std::memory_order_relaxed);
-        progress_[i].completed.store(0, std::memory_order_relaxed);
-    }
+    for (int i = 0; i < count; ++i) completed_[i].store(0, std::memory_order_relaxed);
+    for (int i = 0; i < count * threads(); ++i) claimed_[i].store(0, std::memory_order_relaxed);
     job_ = &job;
     {
         // The lock orders the epoch with a worker's decision to sleep.
@@ -86,21 +85,30 @@ void ThreadPool::work(Job& job, int thread) {
     const int count = job.instructions();
     for (int i = 0; i < count; ++i) {
         const int items = job.items(i);
-        Progress& progress = progress_[i];
-        if (progress.completed.load(std::memory_order_acquire) == items) continue;
-        for (;;) {
-            const int item = progress.claimed.fetch_add(1, std::memory_order_relaxed);
-            if (item >= items) break;
-            job.run(i, item, thread);
-            progress.completed.fetch_add(1, std::memory_order_release);
+        const std::atomic<int>& completed = completed_[i];
+        if (completed.load(std::memory_order_acquire) == items) continue;
+        for (int k = 0; k < threads(); ++k) {
+            work_lane(job, i, items, (thread + k) % threads(), thread);
         }
-        for (int spins = 0; progress.completed.load(std::memory_order_acquire) != items; ++spins) {
+        for (int spins = 0; completed.load(std::memory_order_acquire) != items; ++spins) {
             if (spins < kSpins) {
                 pause_briefly();
             } else {
                 sched_yield();
             }
         }
+    }
+}
+
+void ThreadPool::work_lane(Job& job, int instruction, int items, int lane, int thread) {
+    const int first = static_cast<int>(int64_t{items} * lane / threads());
+    const int last = static_cast<int>(int64_t{items} * (lane + 1) / threads());
+    std::atomic<int>& claimed = claimed_[instruction * threads() + lane];
+    while (claimed.load(std::memory_order_relaxed) < last - first) {
+        const int item = first + claimed.fetch_add(1, std::memory_order_relaxed);
+        if (item >= last) return;
+        job.run(instruction, item, thread);
+        completed_[instruction].fetch_add(1, std::memory_order_release);
     }
 }
 

@@ -1,9 +1,11 @@
 // Threads that carry one step together, instruction by instruction, without barriers.
 //
-// An instruction is split into items. Threads claim items from a counter and may go on to the next
-// instruction once all items of this one are completed; a thread that was not scheduled holds
-// nobody up unless it owns an item. The caller of `run` works too, and does everything alone if
-// no worker wakes in time.
+// An instruction is split into items, and these into a lane per thread. A thread claims the items
+// of its own lane, then those that other lanes have left, and may go on to the next instruction
+// once all items of this one are completed; a thread that was not scheduled holds nobody up unless
+// it owns an item. The caller of `run` works too, and does everything alone if no worker wakes in
+// time. Items of a lane lie side by side in memory, so a thread reads weights in long runs: with
+// one counter for all, a token of a 1 GB model took 8% longer.
 #pragma once
 
 #include <atomic>
@@ -43,18 +45,15 @@ class ThreadPool {
     void parallel_for(int items, const std::function<void(int)>& f);
 
   private:
-    struct alignas(64) Progress {
-        std::atomic<int> claimed{0};
-        std::atomic<int> completed{0};
-    };
-
     void worker(int thread);
     void work(Job& job, int thread);
+    void work_lane(Job& job, int instruction, int items, int lane, int thread);
     bool wait_for_job(uint64_t& seen);
 
     std::vector<std::thread> workers_;
-    std::unique_ptr<Progress[]> progress_;
-    int capacity_ = 0;
+    std::unique_ptr<std::atomic<int>[]> claimed_;    // per instruction and lane
+    std::unique_ptr<std::atomic<int>[]> completed_;  // per instruction
+    int capacity_ = 0;                               // instructions they hold
 
     Job* job_ = nullptr;              // guarded by epoch_ and inside_
     std::atomic<uint64_t> epoch_{0};  // odd while a job is open
