@@ -86,6 +86,9 @@ class ServerConfig:
     host: str = _setting("127.0.0.1", "address to listen on")
     port: int = _setting(8080, "port to listen on; 0 takes a free one", low=0, high=65_535)
     max_body: int = _setting(8 * 1024**2, "bytes of the largest request body", low=1024, size=True)
+    body_timeout: int = _setting(
+        30, "seconds that a request body may take to arrive", low=1, high=86_400
+    )
     drain: int = _setting(
         5, "seconds that running requests get to finish when the server stops", low=0, high=86_400
     )

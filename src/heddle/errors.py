@@ -69,6 +69,13 @@ class BodyTooLargeError(InvalidRequestError):
     code = "body_too_large"
 
 
+class BodyTimeoutError(InvalidRequestError):
+    """The request body did not arrive in time."""
+
+    status = 408
+    code = "body_timeout"
+
+
 class MediaTypeError(InvalidRequestError):
     """The request body is declared as something other than JSON."""
 

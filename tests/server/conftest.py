@@ -117,8 +117,10 @@ def serve() -> Iterator[Callable[..., Running]]:
     """Starts servers of a test's own."""
     with ExitStack() as stack:
 
-        def start(*, drain: int = 5, max_body: int = 1 << 20, **settings: Any) -> Running:
-            config = ServerConfig(port=0, drain=drain, max_body=max_body)
+        def start(
+            *, drain: int = 5, max_body: int = 1 << 20, body_timeout: int = 30, **settings: Any
+        ) -> Running:
+            config = ServerConfig(port=0, drain=drain, max_body=max_body, body_timeout=body_timeout)
             return stack.enter_context(run_server(config, **settings))
 
         yield start

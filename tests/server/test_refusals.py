@@ -143,11 +143,16 @@ def test_choices_by_the_million_are_refused_before_any_is_made(
         raise AssertionError("choices were made")
 
     monkeypatch.setattr("heddle.server.intake.choices", choices)
-    response = shared.post("/v1/completions", {"prompt": ["a"] * 10_000, "n": 128})
-    assert response.status_code == 400
-    error = error_of(response)
-    assert error["param"] == "n"
-    assert "1280000" in error["message"]
+    for prompts, n, param, said in (
+        (10_000, 128, "prompt", "1280000 choices (10000 prompts times 128)"),
+        (21, 1, "prompt", "21 prompts are asked for, but slots and queue hold 20"),
+        (20, 2, "n", "40 choices (20 prompts times 2)"),
+    ):
+        response = shared.post("/v1/completions", {"prompt": ["a"] * prompts, "n": n})
+        assert response.status_code == 400
+        error = error_of(response)
+        assert error["param"] == param
+        assert said in error["message"]
 
 
 def test_what_a_client_sends_stays_one_short_line_of_the_log(
@@ -200,6 +205,23 @@ def test_a_body_that_is_not_declared_as_json(shared: Running) -> None:
     assert "application/json" in error_of(response)["message"]
 
 
+def head_of_body(length: int) -> bytes:
+    """What goes before a body of so many bytes on a raw connection."""
+    return (
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {length}\r\n\r\n"
+    ).encode()
+
+
+def until_closed(client: socket.socket) -> bytes:
+    """All that the server sends before it closes the connection."""
+    client.settimeout(20)
+    answer = b""
+    while part := client.recv(4096):
+        answer += part
+    return answer
+
+
 def test_a_body_that_is_too_large_is_refused_in_words(serve: Callable[..., Running]) -> None:
     server = serve(max_body=2000)
     response = server.post("/v1/completions", {"prompt": "a" * 3000})
@@ -211,14 +233,23 @@ def test_a_body_that_is_too_large_is_refused_in_words(serve: Callable[..., Runni
 def test_a_body_without_end_is_cut_off(serve: Callable[..., Running]) -> None:
     server = serve(max_body=2000)
     with socket.create_connection(server.address) as client:
-        client.settimeout(20)
-        head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        client.sendall(f"{head}content-length: {10**12}\r\n\r\n".encode() + b" " * 10_000)
-        answer = b""
-        while part := client.recv(4096):
-            answer += part
+        client.sendall(head_of_body(10**12) + b" " * 10_000)
+        answer = until_closed(client)
     assert answer.startswith(b"HTTP/1.1 413")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "body_too_large"
+
+
+def test_a_body_that_comes_too_slowly_is_refused_in_words(serve: Callable[..., Running]) -> None:
+    server = serve(body_timeout=1)
+    with socket.create_connection(server.address) as client:
+        client.sendall(head_of_body(100) + b'{"prompt"')
+        answer = until_closed(client)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408")
+    error = json.loads(body)["error"]
+    assert (error["code"], error["type"]) == ("body_timeout", "invalid_request_error")
+    assert "within 1 seconds" in error["message"]
+    assert server.post("/v1/completions", COMPLETION).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +25,6 @@ from wheels import wheel_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 CONTENT = bytes(range(256)) * 12_000  # more than one chunk of a megabyte
 HALF = len(CONTENT) // 2
@@ -125,10 +126,21 @@ def test_a_path_is_itself_made_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_wrong_path_is_named_with_what_would_do(tmp_path: Path) -> None:
-    for model, what in ((tmp_path / "no.gguf", "does not exist"), (tmp_path, "is a folder")):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "text").touch()
+    for model, what in (
+        (tmp_path / "no.gguf", "does not exist"),
+        (tmp_path / "text" / "no.gguf", "does not exist"),
+        (tmp_path / "a\0b", "does not exist"),
+        (tmp_path, "is a folder, not a file"),
+        (tmp_path / "pipe", "is a pipe, not a file"),
+        (Path("/dev/null"), "is a device, not a file"),
+        (tmp_path / "loop", "cannot be read: Too many levels"),
+    ):
         with pytest.raises(ModelSourceError, match=what) as caught:
             resolve(str(model), tmp_path / "home")
-        assert str(model) in str(caught.value)
+        assert repr(str(model)) in str(caught.value)
         assert DEFAULT_MODEL in str(caught.value)
         assert "pypi:PACKAGE" in str(caught.value)
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from heddle.errors import BodyTooLargeError, MediaTypeError
+from heddle.errors import BodyTimeoutError, BodyTooLargeError, MediaTypeError
 from heddle.server.errors import from_validation
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+    from heddle.config import ServerConfig
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -24,19 +26,27 @@ _DISCARD = 4
 there to read the refusal; beyond, the connection closes under it."""
 
 
-async def read(request: Request, schema: type[T], *, limit: int) -> T:
-    """The body as `schema`.
+async def read(request: Request, schema: type[T], config: ServerConfig) -> T:
+    """The body as `schema`. `config` limits its length and the time it may take.
 
     Raises:
         MediaTypeError: it is not declared as JSON. A browser sends only other types to a foreign
             site without asking first, so this also keeps web pages from using a local server.
-        BodyTooLargeError: it is longer than `limit` bytes.
+        BodyTooLargeError: it is longer than `max_body` bytes.
+        BodyTimeoutError: it was not there after `body_timeout` seconds.
         InvalidRequestError: it is no JSON or breaks the schema.
     """
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared != "application/json":
         raise MediaTypeError(f"Content-Type must be application/json, got {declared!r}")
-    raw = await _bytes(request, limit)
+    try:
+        async with asyncio.timeout(config.body_timeout):
+            raw = await _bytes(request, config.max_body)
+    except TimeoutError:
+        raise BodyTimeoutError(
+            f"the body did not arrive within {config.body_timeout} seconds; send it faster, or"
+            " raise the setting `body_timeout`"
+        ) from None
     try:
         if len(raw) < LARGE:
             return schema.model_validate_json(raw)

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from heddle.errors import (
+    BodyTimeoutError,
     BodyTooLargeError,
     HeddleError,
     InvalidRequestError,
@@ -48,7 +49,7 @@ def error_response(error: HeddleError) -> Response:
     headers = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
-    if isinstance(error, BodyTooLargeError):
+    if isinstance(error, (BodyTooLargeError, BodyTimeoutError)):
         headers["connection"] = "close"  # the rest of the body may still be coming
     return json_response(error_body(error), status=error.status, headers=headers)
 

@@ -29,12 +29,11 @@ def routes(service: Service) -> APIRouter:
     """Routes of one service."""
     router = APIRouter()
     model = service.engine.model
-    limit = service.config.max_body
 
     @router.post("/v1/chat/completions", openapi_extra=_takes(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """The next message of a conversation."""
-        asked = await body.read(request, ChatRequest, limit=limit)
+        asked = await body.read(request, ChatRequest, service.config)
         service.check_model(asked.model)
         params = intake.chat_params(asked)
         prompt = await intake.chat_prompt(asked.messages, model)
@@ -43,11 +42,11 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/completions", openapi_extra=_takes(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Text that goes on after a prompt, or after each of several."""
-        asked = await body.read(request, CompletionRequest, limit=limit)
+        asked = await body.read(request, CompletionRequest, service.config)
         service.check_model(asked.model)
         params = intake.completion_params(asked)
         texts = intake.prompts_of(asked)
-        service.check_choices(len(texts) * (asked.n or 1))
+        service.check_choices(len(texts), asked.n or 1)
         prompts = await intake.tokenized(texts, model.tokenizer)
         return await _answer(service, request, asked, CompletionAnswer, prompts, params)
 

@@ -41,19 +41,23 @@ class Service:
                 param="model",
             )
 
-    def check_choices(self, count: int) -> None:
+    def check_choices(self, prompts: int, n: int) -> None:
         """Accept as many choices as slots and queue hold when nothing else runs.
 
         The engine would refuse more as well, but only once each is prepared: a small body can ask
         for millions.
 
         Raises:
-            InvalidRequestError: they are more.
+            InvalidRequestError: they are more; names `prompt` if even one choice for each is.
         """
         room = self.engine.config.slots + self.engine.config.queue
-        if count > room:
-            raise InvalidRequestError(
-                f"{count} choices (prompts times n) are asked for, but slots and queue hold"
-                f" {room}; send fewer at a time or raise the setting `queue`",
-                param="n",
-            )
+        if prompts * n <= room:
+            return
+        asked = f"{prompts} prompts"
+        if n > 1:
+            asked = f"{prompts * n} choices ({asked} times {n})"
+        raise InvalidRequestError(
+            f"{asked} are asked for, but slots and queue hold {room}; send fewer at a time or raise"
+            " the setting `queue`",
+            param="prompt" if prompts > room else "n",
+        )

