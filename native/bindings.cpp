@@ -166,6 +166,8 @@ void bind_storage(nb::module_& m) {
                 new (self) KvCache(layers, kv_heads, head_dim, pages);
             },
             nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"))
+        .def("copy", &KvCache::copy, nb::arg("source"), nb::arg("target"),
+             nb::call_guard<nb::gil_scoped_release>(), "Makes a page hold what another one holds.")
         .def_prop_ro("pages", &KvCache::pages)
         .def_prop_ro("page_bytes", &KvCache::page_bytes);
 }

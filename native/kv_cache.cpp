@@ -2,7 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <cstring>
 #include <new>
+#include <stdexcept>
 
 namespace heddle {
 
@@ -22,5 +24,12 @@ KvCache::KvCache(int layers, int kv_heads, int head_dim, int64_t pages)
 }
 
 KvCache::~KvCache() { munmap(base_, static_cast<size_t>(pages_ * page_bytes())); }
+
+void KvCache::copy(int64_t source, int64_t target) {
+    if (source < 0 || source >= pages_ || target < 0 || target >= pages_ || source == target) {
+        throw std::invalid_argument("a page is copied to another page of the cache");
+    }
+    std::memcpy(at(target, 0, 0), at(source, 0, 0), static_cast<size_t>(page_bytes()));
+}
 
 }  // namespace heddle

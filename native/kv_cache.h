@@ -26,6 +26,8 @@ class KvCache {
     int64_t pages() const { return pages_; }
     int64_t page_bytes() const { return page_halves_ * 2; }
     int64_t page_stride() const { return page_halves_; }  // in f16 values
+    // Makes `target` hold what `source` holds. Throws std::invalid_argument: no such pages.
+    void copy(int64_t source, int64_t target);
     int kv_heads() const { return kv_heads_; }
     int head_dim() const { return head_dim_; }
     uint16_t* at(int64_t page, int layer, int head) {

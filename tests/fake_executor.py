@@ -44,11 +44,11 @@ def solo_output(prompt: Sequence[int], params: SamplingParams, capacity: int) ->
 
 @dataclass
 class Occupant:
-    """What the executor knows of a slot."""
+    """What the executor knows of a slot. `computed` is None until its first chunk says it."""
 
     params: SamplingParams
     history: list[int]
-    computed: int = 0
+    computed: int | None = None
 
 
 @dataclass
@@ -61,6 +61,7 @@ class FakeExecutor:
     """
 
     pages: int = 64
+    page_bytes: int = 1000
     summary: str = "nothing real"
     compute_seconds: float = 0.0
     before_step: Callable[[int], None] = lambda step: None
@@ -87,9 +88,12 @@ class FakeExecutor:
         for binding in plan.bindings:
             self._bind(binding)
         assert len({chunk.slot for chunk in plan.chunks}) == len(plan.chunks)
+        for copy in plan.copies:
+            self.memory[copy.target] = list(self.memory[copy.source])
         for chunk in plan.chunks:
             self._write(chunk)
-        # Reading after all writing: a page written by two sequences shows.
+        # Reading after all writing: a page written by two sequences shows. Where a first chunk does
+        # not begin at 0, the pages must hold what came before, as a prefix cache promised.
         return StepResult(tuple(s for chunk in plan.chunks for s in self._read(chunk)))
 
     def close(self) -> None:
@@ -104,7 +108,7 @@ class FakeExecutor:
         occupant = self.slots[chunk.slot]
         end = chunk.start + len(chunk.tokens)
         assert chunk.tokens, "a chunk without tokens"
-        assert chunk.start == occupant.computed, "a gap, or tokens computed twice"
+        assert occupant.computed in (None, chunk.start), "a gap, or tokens computed twice"
         assert list(chunk.tokens) == occupant.history[chunk.start : end]
         assert len(chunk.pages) == -(-end // PAGE_TOKENS), "more or fewer pages than tokens need"
         assert chunk.sample == (end == len(occupant.history))

@@ -63,6 +63,8 @@ class KvCache:
     """Pages of f16 keys and values."""
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int) -> None: ...
+    def copy(self, source: int, target: int) -> None:
+        """Makes page `target` hold what page `source` holds."""
     @property
     def pages(self) -> int: ...
     @property

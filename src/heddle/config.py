@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2-135m"
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
+_SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
+    ("off", "false", "no", "0"), False
+)
 _SIZE_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -68,6 +71,10 @@ class EngineConfig:
         "bytes of KV cache; 0 takes what the slots can fill, at most half the free memory",
         low=0,
         size=True,
+    )
+    prefix_cache: bool = _setting(True, "keep computed prefixes and find them again")
+    prefix_cache_nodes: int = _setting(
+        0, "most nodes of the prefix cache; 0 for as many as the pages hold", low=0
     )
     isa: str = _setting(
         "auto",
@@ -122,9 +129,9 @@ class Setting:
 
     Attributes:
         name: the field's name.
-        option: command line option, such as `--kv-cache`.
+        option: command line option, such as `--kv-cache`; a SWITCH has a `--no-` form as well.
         variable: environment variable, such as `HEDDLE_KV_CACHE`.
-        kind: what its text must look like: NUMBER, SIZE or TEXT.
+        kind: what its text must look like: NUMBER, SIZE, SWITCH or TEXT.
         default: the field's default.
         doc: one line of help.
     """
@@ -144,6 +151,8 @@ class Setting:
         """
         if self.kind == "TEXT":
             return text
+        if self.kind == "SWITCH":
+            return self._parse_switch(text, source)
         try:
             return parse_size(text) if self.kind == "SIZE" else int(text)
         except ConfigError as error:
@@ -152,6 +161,12 @@ class Setting:
             raise ConfigError(
                 f"{source}: {text!r} is not a whole number", param=self.name
             ) from None
+
+    def _parse_switch(self, text: str, source: str) -> bool:
+        position = _SWITCH_POSITIONS.get(text.strip().lower())
+        if position is None:
+            raise ConfigError(f"{source}: {text!r} is neither on nor off", param=self.name)
+        return position
 
 
 def settings(config: type[Config]) -> tuple[Setting, ...]:
@@ -162,6 +177,8 @@ def settings(config: type[Config]) -> tuple[Setting, ...]:
 def _describe(item: dataclasses.Field[Any]) -> Setting:
     default: int | str = item.default  # type: ignore[assignment]  # _setting always gives one
     kind = "NUMBER" if isinstance(default, int) else "TEXT"
+    if isinstance(default, bool):
+        kind = "SWITCH"
     return Setting(
         name=item.name,
         option="--" + item.name.replace("_", "-"),

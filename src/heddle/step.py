@@ -64,11 +64,20 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Make page `target` hold what page `source` holds: a sequence goes on from there."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step's work. Bindings take effect before chunks run."""
+    """One step's work. Bindings take effect and pages are copied before chunks run."""
 
     bindings: tuple[Binding, ...]
     chunks: tuple[Chunk, ...]
+    copies: tuple[PageCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,11 @@ class Executor(Protocol):
         ...
 
     @property
+    def page_bytes(self) -> int:
+        """Bytes of one KV page, all layers."""
+        ...
+
+    @property
     def summary(self) -> str:
         """What it runs on and the memory it holds, in a few words for people."""
         ...
@@ -132,7 +146,7 @@ class Executor(Protocol):
         ...
 
     def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
-        """Compute the chunks, write their KV, sample where asked.
+        """Copy pages, compute the chunks, write their KV, sample where asked.
 
         `meanwhile` is work of the caller's that may be done while the step computes: it is called
         in the caller's thread, once, or not at all when the step fails.
@@ -140,7 +154,8 @@ class Executor(Protocol):
         What concerns one sequence alone is its :class:`Failed` entry in the result.
 
         Raises:
-            EngineFailedError: the step failed as a whole; KV written by it is undefined.
+            EngineFailedError: the step failed as a whole; what it copied and the KV it wrote are
+                undefined.
         """
         ...
 

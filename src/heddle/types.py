@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_SALT_LENGTH = 256
 
 
 class FinishReason(Enum):
@@ -80,6 +81,8 @@ class SamplingParams:
         logprobs: None for none, else how many alternatives to report beside the chosen token
             (0 to 20), as natural logarithms under the model's raw distribution.
         ignore_eos: go on past end-of-sequence tokens.
+        cache_salt: prefixes are shared among requests of one salt only, so that no one can learn
+            from the time an answer takes what others have sent; None is a salt of its own.
 
     Raises:
         InvalidRequestError: naming the field and its value.
@@ -98,6 +101,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
     ignore_eos: bool = False
+    cache_salt: str | None = None
 
     def __post_init__(self) -> None:
         self._take_types()
@@ -142,6 +146,13 @@ class SamplingParams:
             self.logprobs,
             f"between 0 and {MAX_TOP_LOGPROBS}",
         )
+        _check(
+            self.cache_salt is None
+            or (isinstance(self.cache_salt, str) and 0 < len(self.cache_salt) <= MAX_SALT_LENGTH),
+            "cache_salt",
+            self.cache_salt,
+            f"a string of 1 to {MAX_SALT_LENGTH} characters",
+        )
 
     def _take_types(self) -> None:
         """Make numbers of other kinds, such as NumPy's, Python's own; refuse what is none.
@@ -184,11 +195,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request. `cached_tokens` of the prompt were not computed again."""
+    """Token counts of one request.
+
+    `cached_tokens` of the prompt were not computed again. That is how an answer came about and no
+    part of it: it does not count when outputs are compared.
+    """
 
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int = 0
+    cached_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

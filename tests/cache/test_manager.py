@@ -24,7 +24,7 @@ def test_a_page_table_without_room_is_left_as_it_was() -> None:
     assert manager.grow(first, 4 * PAGE_TOKENS)
     assert manager.grow(second, PAGE_TOKENS)
     assert not manager.grow(second, 3 * PAGE_TOKENS)
-    assert (second.pages, manager.free) == ([4], 1)
+    assert (second.pages, manager.available) == ([4], 1)
 
 
 def test_integrity_finds_a_page_with_two_tables() -> None:
@@ -33,7 +33,7 @@ def test_integrity_finds_a_page_with_two_tables() -> None:
     manager.grow(first, PAGE_TOKENS)
     manager.grow(second, PAGE_TOKENS)
     second.pages[0] = first.pages[0]
-    with pytest.raises(AssertionError, match="page 0 counts 1 owners, 2 tables name it"):
+    with pytest.raises(AssertionError, match="page 0 counts 1 holders, there are 2"):
         manager.check_integrity()
 
 
@@ -42,8 +42,166 @@ def test_integrity_finds_a_page_that_lost_its_table() -> None:
     table = PageTable()
     manager.grow(table, PAGE_TOKENS)
     table.pages.clear()
-    with pytest.raises(AssertionError, match="page 0 counts 1 owners, 0 tables name it"):
+    with pytest.raises(AssertionError, match="page 0 counts 1 holders, there are 0"):
         manager.check_integrity()
+
+
+class Sequence:
+    """A table and the tokens it stands for."""
+
+    def __init__(self, manager: CacheManager, tokens: list[int], salt: str | None = None) -> None:
+        self.manager, self.tokens, self.salt = manager, tokens, salt
+        self.table = PageTable()
+        manager.tick()
+        match = manager.match(salt, [*tokens, 0])
+        self.before = manager.available
+        self.cost = manager.cost(match, len(tokens))
+        manager.attach(self.table, match)
+        self.found = match.length
+
+    def compute(self, tokens: int | None = None) -> None:
+        assert self.manager.grow(self.table, len(self.tokens) if tokens is None else tokens)
+        self.manager.copied(self.table)
+        self.manager.publish(
+            self.table, self.tokens, len(self.tokens) if tokens is None else tokens
+        )
+        self.manager.check_integrity()
+
+    def end(self) -> None:
+        self.manager.release(self.table)
+        self.manager.check_integrity()
+
+
+def words(*numbers: int) -> list[int]:
+    """Forty different tokens for each number."""
+    return [number * 100 + i for number in numbers for i in range(40)]
+
+
+def test_whole_pages_are_shared_and_the_last_one_is_copied() -> None:
+    manager = CacheManager(PAGES)
+    first = Sequence(manager, words(1, 2))
+    first.compute()
+    second = Sequence(manager, words(1, 3))
+    assert (second.found, second.table.pages, second.table.source) == (40, [0], 1)
+    second.compute()
+    assert (second.table.pages, second.table.source) == ([0, 3, 4], None)
+    assert manager.available == 1
+
+
+def test_what_an_attached_sequence_takes_was_foretold() -> None:
+    manager = CacheManager(20)
+    first = Sequence(manager, words(1, 2))
+    first.compute()
+    first.end()
+    second = Sequence(manager, words(1, 3, 4))
+    second.compute()
+    assert second.before - manager.available == second.cost - 1  # the source was let go
+    third = Sequence(manager, words(1, 2, 5))
+    third.compute()
+    assert third.before - manager.available == third.cost - 1
+
+
+def test_a_sequence_that_computes_what_is_there_takes_the_pages_of_the_tree() -> None:
+    manager = CacheManager(20)
+    first, second = (Sequence(manager, words(1, 2)) for _ in range(2))
+    first.compute()
+    second.compute()
+    assert second.table.pages[:2] == first.table.pages[:2]
+    assert second.table.pages[2] != first.table.pages[2], "both go on writing there"
+    assert (manager.stats().nodes, manager.stats().cached_tokens) == (1, 80)
+
+
+def test_growing_evicts_what_no_table_holds_and_not_more_than_needed() -> None:
+    manager = CacheManager(PAGES)
+    for number in (1, 2):
+        sequence = Sequence(manager, words(number))
+        sequence.compute()
+        sequence.end()
+    assert (manager.available, manager._pool.free) == (6, 2)
+    table = PageTable()
+    assert manager.grow(table, 4 * PAGE_TOKENS)
+    assert len(manager.match(None, words(1)).path) == 1
+    assert manager.match(None, words(2)).length == 39
+    assert manager.stats().evictions == 1
+    assert manager.grow(table, 6 * PAGE_TOKENS)
+    assert not manager.grow(table, 7 * PAGE_TOKENS)
+    manager.check_integrity()
+
+
+def test_a_boundary_page_that_only_a_lock_keeps_can_be_had() -> None:
+    """Two go on from the middle of a page; the one whose copy was lent ends."""
+    manager = CacheManager(PAGES)
+    first, second = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
+    first.compute()  # 3 pages
+    second.compute()  # 3 pages, shares none
+    shared = second.table.pages[0]
+    assert shared == first.table.pages[0]
+    second.end()
+    assert manager.available == 3
+    table = PageTable()
+    assert manager.grow(table, 3 * PAGE_TOKENS)
+    manager.check_integrity()
+    assert manager.match(None, words(1, 2)).length == 79
+
+
+def test_a_node_limit_evicts_leaves() -> None:
+    manager = CacheManager(50, most_nodes=3)
+    for number in range(2, 8):
+        sequence = Sequence(manager, words(1, number))
+        sequence.compute()
+        sequence.end()
+        assert manager.stats().nodes <= 3
+    assert [manager.match(None, words(1, n)).length for n in (5, 6, 7)] == [40, 79, 79]
+
+
+def test_a_flush_leaves_tables_alone_and_they_publish_no_more() -> None:
+    manager = CacheManager(PAGES)
+    running = Sequence(manager, words(1, 2))
+    running.compute(50)
+    manager.flush()
+    running.compute()
+    assert (manager.stats().nodes, manager.available) == (0, 3)
+    later = Sequence(manager, words(1))
+    assert later.found == 0
+    later.compute()
+    assert manager.stats().nodes == 1
+
+
+def test_switched_off_nothing_is_found_or_kept() -> None:
+    manager = CacheManager(PAGES)
+    Sequence(manager, words(1)).compute()
+    manager.set_enabled(False)
+    off = Sequence(manager, words(1))
+    off.compute()
+    assert (off.found, manager.stats().nodes, manager.stats().enabled) == (0, 0, False)
+    manager.set_enabled(True)
+    off.compute()
+    assert manager.stats().nodes == 0
+    Sequence(manager, words(2)).compute()
+    assert Sequence(manager, words(2)).found == 40
+
+
+def test_what_a_disowned_sequence_published_is_gone_but_for_what_others_use() -> None:
+    manager = CacheManager(20)
+    first, bad = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
+    first.compute()
+    bad.compute()
+    manager.disown(bad.table)
+    bad.compute()
+    assert [manager.match(None, words(1, n)).length for n in (2, 3)] == [79, 40]
+    bad.end()
+
+
+def test_statistics() -> None:
+    manager = CacheManager(PAGES, page_bytes=1000)
+    manager.count_query(50, 0)
+    manager.count_query(70, 40)
+    Sequence(manager, words(1)).compute()
+    stats = manager.stats()
+    assert (stats.hits, stats.misses) == (1, 1)
+    assert (stats.query_tokens, stats.hit_tokens) == (120, 40)
+    assert (stats.nodes, stats.cached_tokens) == (1, 40)
+    assert (stats.cached_bytes, stats.capacity_bytes) == (2000, 6000)
 
 
 class Tables(RuleBasedStateMachine):
@@ -76,7 +234,7 @@ class Tables(RuleBasedStateMachine):
     def agrees_with_the_model(self) -> None:
         self.manager.check_integrity()
         assert [table.pages for table in self.tables] == self.expected
-        assert self.manager.free == len(self.free)
+        assert self.manager.available == len(self.free)
 
 
 TestTables = Tables.TestCase

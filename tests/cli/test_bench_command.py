@@ -63,8 +63,10 @@ def test_the_command_in_json(
         for name in ("ttft_seconds", "tpot_seconds", "itl_seconds"):
             assert 0 < row[name]["p50"] <= row[name]["p99"] <= row[name]["max"]
     assert loaded[0][0] == "some.gguf"
-    prompts = [tokens for step in executor.plans for _, start, tokens in step if start == 0]
-    assert prompts == [40] * (1 + 2 * 1 + 2 * 3)
+    computed = [tokens for step in executor.plans for _, start, tokens in step if start < 40]
+    rounds = 1 + 2 * 1 + 2 * 3
+    # With 32 letters, prompts begin alike now and then.
+    assert 38 * rounds < sum(computed) <= 40 * rounds
 
 
 def test_the_command_as_a_table(

@@ -387,7 +387,8 @@ def test_a_snapshot_shows_slots_queue_and_pages(start, executor: FakeExecutor) -
     steps = SimpleQueue()
     executor.before_step = lambda step: steps.put(engine.snapshot())
     collectors = [Collector() for _ in range(3)]
-    requests = [("a" * length, params(max_tokens=2, ignore_eos=True)) for length in (30, 50, 3)]
+    prompts = ("a" * 30, "b" * 50, "c" * 3)
+    requests = [(prompt, params(max_tokens=2, ignore_eos=True)) for prompt in prompts]
     engine.submit_many(
         (prompt, chosen, collector)
         for (prompt, chosen), collector in zip(requests, collectors, strict=True)

@@ -61,7 +61,7 @@ def test_a_sequence_from_prompt_to_limit() -> None:
     assert [event.sampled.token for event in events] == sequence.tokens[5:]
     assert [event.finish for event in events] == [None, None, FinishReason.LENGTH]
     assert rig.executor.plans == [[(0, 0, 5)], [(0, 5, 1)], [(0, 6, 1)]]
-    assert (rig.states(), rig.cache.free) == ([SlotState.FREE] * 2, 64)
+    assert (rig.states(), rig.cache.available) == ([SlotState.FREE] * 2, 64)
     assert not rig.scheduler.busy
 
 
@@ -189,7 +189,7 @@ def test_pages_are_taken_only_as_they_are_needed() -> None:
     rig.add(1, prompt=4 * PAGE_TOKENS)
     for used in (1, 2, 3, 4, 5):
         rig.step()
-        assert rig.cache.pages - rig.cache.free == used
+        assert rig.cache.pages - rig.cache.available == used
 
 
 def test_the_youngest_gives_its_pages_back_and_resumes() -> None:
@@ -261,7 +261,7 @@ def test_cancel_between_steps_frees_the_slot_at_once() -> None:
     sequence = rig.add(1, prompt=2)
     rig.step()
     assert rig.scheduler.cancel(sequence.id)
-    assert (rig.states(), rig.cache.free) == ([SlotState.FREE], 64)
+    assert (rig.states(), rig.cache.available) == ([SlotState.FREE], 64)
 
 
 def test_cancel_during_a_step_drains_the_slot() -> None:
@@ -269,9 +269,9 @@ def test_cancel_during_a_step_drains_the_slot() -> None:
     sequence = rig.add(1, prompt=2)
     plan = rig.scheduler.schedule()
     assert rig.scheduler.cancel(sequence.id)
-    assert (rig.states(), rig.cache.free) == ([SlotState.DRAINING], 63)
+    assert (rig.states(), rig.cache.available) == ([SlotState.DRAINING], 63)
     assert rig.scheduler.update(rig.executor.execute(plan)) == []
-    assert (rig.states(), rig.cache.free) == ([SlotState.FREE], 64)
+    assert (rig.states(), rig.cache.available) == ([SlotState.FREE], 64)
     assert sequence.output_tokens == 0
 
 
@@ -286,7 +286,7 @@ def test_a_failed_step_ends_what_it_carried_and_nothing_else() -> None:
     while rig.scheduler.busy:
         rig.step()
     assert (spared.output_tokens, queued.output_tokens) == (2, 2)
-    assert rig.cache.free == 64
+    assert rig.cache.available == 64
 
 
 def test_a_failed_step_does_not_end_a_cancelled_sequence_twice() -> None:
@@ -318,7 +318,7 @@ def test_a_failed_entry_ends_its_sequence_and_no_other() -> None:
     assert (failing.ended, failing.total) == (True, 5)
     assert rig.states() == [SlotState.FREE, SlotState.GENERATING]
     rig.cache.check_integrity()
-    assert rig.cache.free == 63
+    assert rig.cache.available == 63
 
 
 def test_a_failed_entry_of_a_cancelled_sequence_is_no_event() -> None:
@@ -327,4 +327,4 @@ def test_a_failed_entry_of_a_cancelled_sequence_is_no_event() -> None:
     rig.scheduler.schedule()
     rig.scheduler.cancel(1)
     assert rig.scheduler.update(StepResult((Failed(0, HeddleError("no token")),))) == []
-    assert (rig.states(), rig.cache.free) == ([SlotState.FREE], 64)
+    assert (rig.states(), rig.cache.available) == ([SlotState.FREE], 64)

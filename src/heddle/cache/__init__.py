@@ -1,1 +1,4 @@
-"""KV pages and who owns them. Integers only: the memory itself belongs to the executor."""
+"""KV pages, who owns them, and which prefixes they hold. Integers only: no arrays, no text.
+
+The memory itself belongs to the executor.
+"""

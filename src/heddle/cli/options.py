@@ -37,7 +37,7 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     def run(**given: Any) -> R:
         resolved = {}
         for name, config in configs.items():
-            texts = {setting.name: given.pop(setting.name) for setting in settings(config)}
+            texts = {setting.name: _text(given.pop(setting.name)) for setting in settings(config)}
             resolved[name] = resolve(config, texts)
         return command(**given, **resolved)
 
@@ -45,13 +45,19 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     return run
 
 
+def _text(given: str | bool | None) -> str | None:
+    return None if given is None else str(given)
+
+
 def _option(setting: Setting, panel: str) -> inspect.Parameter:
-    default = setting.default
-    if setting.kind == "SIZE" and isinstance(default, int):
-        default = format_size(default)
+    default, switch = setting.default, setting.kind == "SWITCH"
+    if setting.kind == "SIZE":
+        default = format_size(int(default))
+    elif switch:
+        default = "on" if default else "off"
     option = typer.Option(
-        setting.option,
-        metavar=setting.kind,
+        f"{setting.option}/--no{setting.option[1:]}" if switch else setting.option,
+        metavar=None if switch else setting.kind,
         help=f"{setting.doc} ({setting.variable}; default {default})",
         rich_help_panel=panel,
         show_default=False,
@@ -60,5 +66,5 @@ def _option(setting: Setting, panel: str) -> inspect.Parameter:
         setting.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[str | None, option],
+        annotation=Annotated[bool | None if switch else str | None, option],
     )

@@ -146,6 +146,20 @@ class Engine:
         """Slots, queue, pages and totals. From any thread; never waits."""
         return self._thread.snapshot()
 
+    def set_prefix_cache(self, enabled: bool) -> None:
+        """Switch the prefix cache on or off; off drops what it has. From any thread.
+
+        Requests that run at that moment go on as they are, and leave nothing behind.
+        """
+        self._thread.set_prefix_cache(enabled)
+
+    def flush_prefix_cache(self) -> None:
+        """Drop what the prefix cache has. From any thread.
+
+        Requests that run at that moment go on as they are, and leave nothing behind.
+        """
+        self._thread.flush_prefix_cache()
+
     def close(self, *, drain: bool = False) -> None:
         """Accept nothing more, end what runs, free the model. Idempotent, from any thread.
 

@@ -66,7 +66,8 @@ class Request:
     @property
     def usage(self) -> Usage:
         """Token counts so far."""
-        return Usage(self.sequence.prompt_tokens, self.sequence.output_tokens)
+        prompt, cached = self.sequence.prompt_tokens, self.sequence.cached_tokens
+        return Usage(prompt, self.sequence.output_tokens, cached or 0)
 
     def text_of(self, token: int, finish: FinishReason | None) -> str:
         """Text that `token` makes safe to send. A token that ends the sequence is no text."""

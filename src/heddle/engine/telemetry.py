@@ -9,6 +9,7 @@ from heddle.scheduler.sequence import SlotState
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
+    from heddle.cache.manager import PrefixCacheStats
     from heddle.types import Usage
 
 
@@ -64,6 +65,7 @@ class SlotSnapshot:
         prompt_tokens: length of the prompt.
         computed: tokens in the KV cache, prompt and output.
         generated_tokens: length of the output.
+        cached_tokens: tokens that the prefix cache had when the request began.
     """
 
     index: int
@@ -72,6 +74,7 @@ class SlotSnapshot:
     prompt_tokens: int = 0
     computed: int = 0
     generated_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +87,15 @@ class EngineSnapshot:
         queue_depth: requests without a slot.
         finished: requests that ended since the start, by reason.
         prompt_tokens: prompt tokens of requests that got a first token, since the start.
+        computed_prompt_tokens: prompt tokens that were computed and not found in the prefix cache,
+            since the start; those that preemption threw away included.
         generated_tokens: tokens sampled for requests, since the start.
         preemptions: how often a request gave its slot and pages back, since the start.
-        pages_used, pages_total: KV pages with an owner, and all.
+        pages_used, pages_total: KV pages that running requests hold, and all.
         steps: steps computed since the start.
         step_seconds: wall time of all steps, planning and delivery included.
         compute_seconds: the part of it that the executor computed. The rest is overhead.
+        prefix_cache: what the prefix cache has and did.
     """
 
     slots: tuple[SlotSnapshot, ...]
@@ -97,6 +103,7 @@ class EngineSnapshot:
     queue_depth: int
     finished: dict[FinishReason, int]
     prompt_tokens: int
+    computed_prompt_tokens: int
     generated_tokens: int
     preemptions: int
     pages_used: int
@@ -104,3 +111,4 @@ class EngineSnapshot:
     steps: int
     step_seconds: float
     compute_seconds: float
+    prefix_cache: PrefixCacheStats

@@ -47,7 +47,12 @@ class EngineThread:
 
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
         self._model = model
-        self._cache = CacheManager(model.executor.pages)
+        self._cache = CacheManager(
+            model.executor.pages,
+            model.executor.page_bytes,
+            enabled=config.prefix_cache,
+            most_nodes=config.prefix_cache_nodes,
+        )
         self._scheduler = Scheduler(
             config.slots, config.batch_tokens, config.queue, self._cache, model.shape.context
         )
@@ -137,6 +142,7 @@ class EngineThread:
                     prompt_tokens=sequence.prompt_tokens,
                     computed=sequence.computed,
                     generated_tokens=sequence.output_tokens,
+                    cached_tokens=sequence.cached_tokens or 0,
                 )
             )
         return EngineSnapshot(
@@ -145,14 +151,26 @@ class EngineThread:
             queue_depth=self._scheduler.waiting,
             finished=dict(self._counters.finished),
             prompt_tokens=self._counters.prompt_tokens,
+            computed_prompt_tokens=self._scheduler.computed_prompt_tokens,
             generated_tokens=self._counters.generated_tokens,
             preemptions=self._scheduler.preemptions,
-            pages_used=self._cache.pages - self._cache.free,
+            pages_used=self._cache.pages - self._cache.available,
             pages_total=self._cache.pages,
             steps=self._counters.steps,
             step_seconds=self._counters.step_seconds,
             compute_seconds=self._model.executor.compute_seconds,
+            prefix_cache=self._cache.stats(),
         )
+
+    def set_prefix_cache(self, enabled: bool) -> None:
+        """Find and keep prefixes from now on; or drop all, and keep none."""
+        with self._lock:
+            self._cache.set_enabled(enabled)
+
+    def flush_prefix_cache(self) -> None:
+        """Drop all prefixes."""
+        with self._lock:
+            self._cache.flush()
 
     # --- in the thread ---------------------------------------------------------------------------
 

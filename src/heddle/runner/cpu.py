@@ -219,6 +219,8 @@ class CpuExecutor:
         sampling = [chunk for chunk in plan.chunks if chunk.sample]
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
         try:
+            for copy in plan.copies:
+                self._cache.copy(copy.source, copy.target)
             picks = self._program.run(*arrays, samplers, meanwhile)
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error

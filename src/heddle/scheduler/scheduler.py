@@ -1,4 +1,4 @@
-"""Hands out each step's tokens: admission, budget, preemption, finish.
+"""Hands out each step's tokens: admission, prefixes, budget, preemption, finish.
 
 The life of a sequence::
 
@@ -11,7 +11,11 @@ youngest that runs. So every running sequence is older than every waiting one: t
 moves on, and no one is passed over for good.
 
 There is no prefill phase and no decode phase: a sequence needs the tokens from `computed` to
-`total`, and whoever reaches `total` has its next token sampled.
+`total`, and whoever reaches `total` has its next token sampled. It begins where the prefix cache
+ends: at `computed` tokens, or, while an older sequence computes more of its tokens, not yet.
+
+What has been computed is published when someone may look: before a prefix is looked up, and when a
+sequence gives its slot back. A step that only decodes pays nothing for the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from heddle.cache.manager import pages_for
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
-from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, StepPlan
+from heddle.scheduler.following import find_leader, leads_no_more
+from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, PageCopy, StepPlan
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -45,8 +50,13 @@ class Scheduler:
         slots: sequences that run at once.
         batch_tokens: most tokens in one step.
         queue: sequences that may wait when all slots are taken.
-        cache: where pages come from.
+        cache: where pages and prefixes come from.
         context: most tokens of one sequence.
+
+    Attributes:
+        preemptions: how often a sequence gave its slot and pages back.
+        computed_prompt_tokens: prompt tokens that steps have computed, those that preemption threw
+            away included.
     """
 
     def __init__(
@@ -64,6 +74,7 @@ class Scheduler:
         self._in_flight: list[tuple[Sequence, Chunk]] = []
         self._turn = 0
         self.preemptions = 0
+        self.computed_prompt_tokens = 0
 
     @property
     def busy(self) -> bool:
@@ -143,6 +154,8 @@ class Scheduler:
 
     def schedule(self) -> StepPlan:
         """The next step. Has at least one chunk when `busy`."""
+        self._cache.tick()
+        self._resume_followers()
         self._admit()
         shares = self._share_out()
         while not self._grow_tables(shares):
@@ -150,19 +163,19 @@ class Scheduler:
             shares = self._share_out()
         bindings: list[Binding] = []
         chunks: list[Chunk] = []
+        copies: list[PageCopy] = []
         for sequence, count in shares:
             tokens, start, end = sequence.tokens, sequence.computed, sequence.computed + count
+            table = sequence.table
             if not sequence.bound:
-                prompt = sequence.prompt_tokens
-                bindings.append(
-                    Binding(sequence.slot, sequence.params, tokens[:prompt], tokens[prompt:])
-                )
-                sequence.bound = True
-            pages, sample = sequence.table.pages, end == len(tokens)
-            chunks.append(Chunk(sequence.slot, start, tokens[start:end], pages, sample))
+                bindings.append(self._bind(sequence))
+            if table.source is not None:
+                copies.append(PageCopy(table.source, table.pages[start // PAGE_TOKENS]))
+            sample = end == len(tokens)
+            chunks.append(Chunk(sequence.slot, start, tokens[start:end], table.pages, sample))
             self._in_flight.append((sequence, chunks[-1]))
             self._to_the_back(sequence)
-        return StepPlan(tuple(bindings), tuple(chunks))
+        return StepPlan(tuple(bindings), tuple(chunks), tuple(copies))
 
     def update(self, result: StepResult) -> list[Event]:
         """Take in what the planned step computed; one event per result of a living sequence.
@@ -175,9 +188,11 @@ class Scheduler:
         if [chunk.slot for _, chunk in sampling] != [sample.slot for sample in result.sampled]:
             raise ValueError("a step result must hold one entry per sampling chunk, in order")
         for sequence, chunk in carried:
-            sequence.computed += len(chunk.tokens)
+            self._count_computed(sequence, len(chunk.tokens))
         events = []
         for (sequence, _), sampled in zip(sampling, result.sampled, strict=True):
+            if isinstance(sampled, Failed):
+                self._cache.disown(sequence.table)
             if not sequence.ended:
                 events.append(Event(sequence, sampled, self._take(sequence, sampled)))
         self._vacate_ended(carried)
@@ -192,35 +207,92 @@ class Scheduler:
         self._vacate_ended(carried)
         return failed
 
-    # --- how a step is put together --------------------------------------------------------------
+    # --- who may begin ---------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Give free slots to those who waited longest, while the tokens they have fit the cache.
-
-        The pages that running sequences still need for tokens they have are spoken for. Hence
-        only output, which no one can foresee, ever causes a preemption.
-        """
+        """Give free slots to those who waited longest, while the tokens they have fit the cache."""
         if not self._waiting or len(self._running) == len(self._slots):
             return
-        unclaimed = self._cache.free
-        for sequence in self._running:
-            unclaimed -= pages_for(sequence.total) - len(sequence.table.pages)
+        self._publish()
+        unclaimed = self._unclaimed()
         while self._waiting and len(self._running) < len(self._slots):
             sequence = self._waiting[0]
-            unclaimed -= pages_for(sequence.total)
-            if unclaimed < 0:
+            cost = self._take_prefix(sequence, unclaimed)
+            if cost is None:
                 return
+            unclaimed -= cost
             sequence.slot = self._slots.index(None)
             self._slots[sequence.slot] = sequence
             self._to_the_back(sequence)
             self._running.append(self._waiting.popleft())
 
+    def _resume_followers(self) -> None:
+        """Let go on who waited for tokens that are there by now, or will not come."""
+        for sequence in self._running:
+            leader = sequence.leader
+            if leader is not None and leads_no_more(leader, sequence.shared_tokens):
+                self._publish()
+                self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
+
+    def _take_prefix(self, sequence: Sequence, pages: int) -> int | None:
+        """Attach what the cache has of the sequence, and follow who is computing more of it.
+
+        Returns how many of these pages the sequence needs for the tokens it has; None if there are
+        too few. Then, and if it has computed more by itself, it is left as it is.
+        """
+        sequence.leader = None
+        match = self._cache.match(sequence.params.cache_salt, sequence.tokens)
+        if match.length < sequence.computed:  # the cache was flushed
+            return None
+        leader, shared = find_leader(sequence, self._running, match.length)
+        cost = self._cache.cost(match, sequence.total)
+        if leader is not None or cost > pages:
+            # The rest of a page comes with what the leader adds; or, in a cache that this sequence
+            # fills to the last page, there is none to copy from while it is copied.
+            match = match.whole_pages()
+            cost = self._cache.cost(match, sequence.total)
+        if cost > pages:
+            return None
+        self._cache.attach(sequence.table, match)
+        sequence.computed = match.length
+        sequence.leader, sequence.shared_tokens = leader, shared
+        return cost
+
+    def _unclaimed(self) -> int:
+        """Pages that no running sequence needs for tokens it has.
+
+        Admission hands out no others. Hence only output, which no one can foresee, ever causes a
+        preemption.
+        """
+        return self._cache.available - sum(map(self._claim, self._running))
+
+    @staticmethod
+    def _claim(sequence: Sequence) -> int:
+        """Pages that the sequence still needs for tokens it has."""
+        return pages_for(sequence.total) - len(sequence.table.pages)
+
+    def _publish(self) -> None:
+        """Let what has been computed be found."""
+        for sequence in self._running:
+            self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
+
+    def _bind(self, sequence: Sequence) -> Binding:
+        """Tell the executor who holds the slot from now on."""
+        sequence.bound = True
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed
+            self._cache.count_query(sequence.total, sequence.computed)
+        tokens, prompt = sequence.tokens, sequence.prompt_tokens
+        return Binding(sequence.slot, sequence.params, tokens[:prompt], tokens[prompt:])
+
+    # --- how a step is put together --------------------------------------------------------------
+
     def _share_out(self) -> list[tuple[Sequence, int]]:
         """Who gets how many tokens: decodes one each, then prompts in arrival order."""
-        running = self._running
+        running = [sequence for sequence in self._running if sequence.leader is None]
         budget = self._batch_tokens - sum(sequence.generating for sequence in running)
         if budget <= 0 and len(running) > self._batch_tokens:
-            return self._take_turns()
+            return self._take_turns(running)
         shares = []
         for sequence in running:
             if sequence.generating:
@@ -231,12 +303,12 @@ class Scheduler:
                 shares.append((sequence, count))
         return shares
 
-    def _take_turns(self) -> list[tuple[Sequence, int]]:
+    def _take_turns(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """One token each for those whose turn it is.
 
         When decodes alone use up the budget, prompts take turns with them, or they would starve.
         """
-        line = sorted(self._running, key=lambda sequence: sequence.turn)
+        line = sorted(running, key=lambda sequence: sequence.turn)
         return [(sequence, 1) for sequence in line[: self._batch_tokens]]
 
     def _to_the_back(self, sequence: Sequence) -> None:
@@ -257,6 +329,14 @@ class Scheduler:
         sequence.bound = False
         self._waiting.appendleft(sequence)
         self.preemptions += 1
+
+    def _count_computed(self, sequence: Sequence, count: int) -> None:
+        """A step has computed so many tokens of the sequence more."""
+        prompt = sequence.prompt_tokens - sequence.computed
+        if prompt > 0:
+            self.computed_prompt_tokens += min(prompt, count)
+        sequence.computed += count
+        self._cache.copied(sequence.table)
 
     def _take(self, sequence: Sequence, sampled: Sampled | Failed) -> FinishReason | None:
         """Append the token; end the sequence if it failed or this is its last one."""
@@ -284,7 +364,9 @@ class Scheduler:
 
     def _vacate(self, sequence: Sequence) -> None:
         """Give back slot and pages. No step in flight may carry the sequence."""
+        self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
         self._cache.release(sequence.table)
+        sequence.leader = None
         self._running.remove(sequence)
         self._slots[sequence.slot] = None
         sequence.slot = -1

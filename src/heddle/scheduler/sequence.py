@@ -16,6 +16,7 @@ class SlotState(Enum):
     """What a slot is doing."""
 
     FREE = "free"
+    WAITING_FOR_PREFIX = "waiting_for_prefix"
     PREFILLING = "prefilling"
     GENERATING = "generating"
     DRAINING = "draining"
@@ -38,6 +39,10 @@ class Sequence:
         bound: the executor knows that `slot` holds it.
         ended: finished or cancelled; a slot held nevertheless is draining.
         turn: who has the lowest is next when decodes must take turns.
+        leader: an older sequence that computes more of this one's tokens than are cached. While
+            there is one, this sequence waits for it.
+        shared_tokens: leading tokens that it has in common with its leader.
+        cached_tokens: tokens that were found in the prefix cache when it first began; None before.
     """
 
     id: int
@@ -52,6 +57,9 @@ class Sequence:
     bound: bool = False
     ended: bool = False
     turn: int = 0
+    leader: Sequence | None = field(default=None, repr=False)
+    shared_tokens: int = 0
+    cached_tokens: int | None = None
 
     @property
     def total(self) -> int:
@@ -79,4 +87,6 @@ class Sequence:
         """State of its slot."""
         if self.ended:
             return SlotState.DRAINING
+        if self.leader is not None:
+            return SlotState.WAITING_FOR_PREFIX
         return SlotState.GENERATING if self.generating else SlotState.PREFILLING

@@ -44,6 +44,7 @@ _SAMPLING_FIELDS = (
     "frequency_penalty",
     "seed",
     "ignore_eos",
+    "cache_salt",
 )
 """Fields that go to `SamplingParams` under their own names."""
 

@@ -72,7 +72,12 @@ class SnapshotCollector(Collector):
             requests.add_metric([reason.value], count)
         yield requests
         for name, text, total in (
-            ("heddle_prompt_tokens", "Prompt tokens computed.", now.prompt_tokens),
+            ("heddle_prompt_tokens", "Prompt tokens of requests that began.", now.prompt_tokens),
+            (
+                "heddle_prompt_tokens_computed",
+                "Prompt tokens computed, not found in the prefix cache.",
+                now.computed_prompt_tokens,
+            ),
             ("heddle_generated_tokens", "Tokens generated.", now.generated_tokens),
             ("heddle_preemptions", "Times a request gave its slot back.", now.preemptions),
             ("heddle_steps", "Steps computed.", now.steps),
@@ -85,6 +90,6 @@ class SnapshotCollector(Collector):
             ("heddle_slots_busy", "Slots that hold a request.", now.running),
             ("heddle_queue_depth", "Requests waiting for a slot.", now.queue_depth),
             ("heddle_kv_pages", "KV cache pages.", now.pages_total),
-            ("heddle_kv_pages_used", "KV cache pages with an owner.", now.pages_used),
+            ("heddle_kv_pages_used", "KV cache pages that requests hold.", now.pages_used),
         ):
             yield GaugeMetricFamily(name, text, value=level)

@@ -41,6 +41,7 @@ class GenerationRequest(Schema):
     stop: Stop | None = None
     logit_bias: dict[str, float] | None = None
     ignore_eos: bool | None = None
+    cache_salt: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -1,0 +1,422 @@
+"""The prefix tree: runs of token ids and the pages that hold their keys and values.
+
+One tree of nodes per salt. A node covers tokens [start, end) of the path that leads to it, and
+names the pages with indices [start // 32, ceil(end / 32)). Where a boundary between nodes lies
+inside a page, both name a page for that index, the deeper one's counts: it holds the tokens of
+both. Tokens are compared, never hashes.
+
+::
+
+    root -- "You are a helpful" -+- " assistant. What is" -- " a loom?"      <- a sequence's cursor
+                                 +- " poet."                                    locks its path
+
+Who may go: a node that is a leaf and not locked. Sequences lock the node where what they have
+published ends; a node's `locks` are those and the children that have some themselves, so that a
+lock reaches the root in one step for every node that had none.
+
+Nodes do not cross multiples of RUN_TOKENS. So eviction takes a long document from its end, a piece
+at a time, splits and merges cost no more than one run, and a run is a handy unit to store.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from heddle.cache.leaves import LeafQueue
+from heddle.step import PAGE_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from heddle.cache.pages import PagePool
+
+RUN_TOKENS = 4 * PAGE_TOKENS
+"""Most tokens of a node: runs end at the multiples of this, if not before."""
+
+Salt = str | None
+Run = array  # of C ints: 4 bytes a token, compared at memory speed, nothing for the collector
+
+
+def pages_for(tokens: int) -> int:
+    """Pages that hold this many tokens."""
+    return -(-tokens // PAGE_TOKENS)
+
+
+class Node:
+    """A run of tokens. Written by its tree alone, but for `state`.
+
+    Attributes:
+        parent: None for a root, and once the node is gone.
+        start: position of its first token.
+        tokens: the run; empty for a root alone.
+        pages: see the module.
+        children: by their first token.
+        locks: sequences whose cursor it is, and children with locks.
+        last_used: when, on the tree's clock; a parent's is never below its children's.
+        state: id of a recurrent model's snapshot taken at `end`, None without. It stays with the
+            end of the run and goes with it.
+    """
+
+    __slots__ = ("children", "last_used", "locks", "pages", "parent", "start", "state", "tokens")
+
+    def __init__(
+        self, parent: Node | None, start: int, tokens: Run[int], pages: list[int], last_used: int
+    ) -> None:
+        self.parent = parent
+        self.start = start
+        self.tokens = tokens
+        self.pages = pages
+        self.children: dict[int, Node] = {}
+        self.locks = 0
+        self.last_used = last_used
+        self.state: int | None = None
+
+    @property
+    def end(self) -> int:
+        """Position after its last token."""
+        return self.start + len(self.tokens)
+
+
+class Root(Node):
+    """Where the prefixes of one salt begin."""
+
+    __slots__ = ("salt",)
+
+    def __init__(self, salt: Salt) -> None:
+        super().__init__(None, 0, Run("i"), [], 0)
+        self.salt = salt
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What the tree has of some tokens. Good until the tree changes.
+
+    Attributes:
+        salt: where it was looked up.
+        length: leading tokens that are there.
+        path: the nodes that hold them, the root first; the last may reach further.
+    """
+
+    salt: Salt
+    length: int
+    path: tuple[Node, ...]
+
+    @property
+    def pages(self) -> list[int]:
+        """The pages that hold the tokens; what else the last one holds is not theirs."""
+        pages: list[int] = []
+        for node in self.path:
+            del pages[node.start // PAGE_TOKENS :]
+            pages += node.pages
+        del pages[pages_for(self.length) :]
+        return pages
+
+    def whole_pages(self) -> Match:
+        """As much of it as fills whole pages."""
+        length = self.length - self.length % PAGE_TOKENS
+        path = tuple(node for node in self.path if node.start < length or node.parent is None)
+        return Match(self.salt, length, path)
+
+
+class RadixTree:
+    """All prefixes of all salts. Keeps pages in `pool` as its nodes name them.
+
+    Attributes:
+        nodes: how many there are, roots not counted.
+        tokens: how many they hold.
+        clock: the time of `last_used`; the owner moves it on.
+        dropped_states: ids of snapshots whose node is gone, for whoever made them to free.
+    """
+
+    def __init__(self, pool: PagePool) -> None:
+        self._pool = pool
+        self._roots: dict[Salt, Root] = {}
+        self._leaves = LeafQueue()
+        self.nodes = 0
+        self.tokens = 0
+        self.clock = 0
+        self.dropped_states: list[int] = []
+
+    # --- finding ---------------------------------------------------------------------------------
+
+    def match(self, salt: Salt, tokens: Run[int]) -> Match:
+        """The longest prefix of `tokens` that is there. Changes nothing."""
+        node: Node | None = self._roots.get(salt)
+        if node is None:
+            return Match(salt, 0, ())
+        path, length = [node], 0
+        while length < len(tokens):
+            child = node.children.get(tokens[length])
+            if child is None:
+                break
+            shared = _shared(child.tokens, tokens, length)
+            path.append(child)
+            length += shared
+            if shared < len(child.tokens):
+                break
+            node = child
+        return Match(salt, length, tuple(path))
+
+    def enter(self, match: Match) -> Node:
+        """Lock what was matched, and mark it as used: the node that ends where the match does.
+
+        The node that the match ends in is split there, so that the rest of it may still go.
+        """
+        node: Node
+        if not match.path:
+            node = self._roots[match.salt] = Root(match.salt)
+        elif match.length < match.path[-1].end:
+            node = self._split(match.path[-1], match.length)
+        else:
+            node = match.path[-1]
+        self.touch(node)
+        self._lock(node)
+        return node
+
+    # --- growing ---------------------------------------------------------------------------------
+
+    def follow(self, node: Node, tokens: Run[int]) -> Node | None:
+        """Move a cursor from `node` to the child that begins as `tokens` do; None without one.
+
+        The child is split where the tokens part from it: all of the result is theirs.
+        """
+        child = node.children.get(tokens[0])
+        if child is None:
+            return None
+        shared = _shared(child.tokens, tokens, 0)
+        if shared < len(child.tokens):
+            child = self._split(child, child.start + shared)
+        self._move(node, child)
+        return child
+
+    def append(self, node: Node, tokens: Run[int], pages: Sequence[int]) -> Node:
+        """Put tokens after the cursor `node`, whose children begin otherwise, and move it there.
+
+        `pages` are those of the sequence from its first token on; it keeps writing to the last.
+        """
+        done = 0
+        while done < len(tokens):
+            room = RUN_TOKENS - node.end % RUN_TOKENS
+            piece = tokens[done : done + room]
+            done += len(piece)
+            self.lend(node, pages)
+            if room < RUN_TOKENS and self._may_grow(node):
+                self._grow(node, piece, pages)
+            else:
+                child = self._add_child(node, piece, pages)
+                self._move(node, child)
+                node = child
+        return node
+
+    def lend(self, node: Node, pages: Sequence[int]) -> None:
+        """Where `node` ends inside a page, have it name the page of a sequence that went on.
+
+        Both hold the tokens of the node, bit for bit. So what locked nodes name, their sequences
+        hold anyway, and a conversation that goes on in a copy of its last page frees the original.
+        """
+        if node.end % PAGE_TOKENS:
+            page, old = pages[node.end // PAGE_TOKENS], node.pages[-1]
+            if page != old:
+                self._pool.keep(page)
+                self._pool.forget(old)
+                node.pages[-1] = page
+
+    @staticmethod
+    def _may_grow(node: Node) -> bool:
+        """Whether the one cursor that locks it is all there is at its end."""
+        return node.locks == 1 and not node.children and node.state is None
+
+    def _grow(self, node: Node, tokens: Run[int], pages: Sequence[int]) -> None:
+        first = pages_for(node.end)
+        node.tokens.extend(tokens)
+        new = list(pages[first : pages_for(node.end)])
+        self._keep(new)
+        node.pages += new
+        self.tokens += len(tokens)
+
+    def _add_child(self, node: Node, tokens: Run[int], pages: Sequence[int]) -> Node:
+        start = node.end
+        own = list(pages[start // PAGE_TOKENS : pages_for(start + len(tokens))])
+        self._keep(own)
+        child = node.children[tokens[0]] = Node(node, start, tokens, own, node.last_used)
+        self.nodes += 1
+        self.tokens += len(tokens)
+        return child
+
+    def _keep(self, pages: list[int]) -> None:
+        for page in pages:
+            self._pool.keep(page)
+
+    def _split(self, node: Node, position: int) -> Node:
+        """Cut a node in two and return the upper one.
+
+        The object stays the lower half: cursors stand at ends, so all of them stay right.
+        """
+        parent, cut = node.parent, position - node.start
+        assert parent is not None and 0 < cut < len(node.tokens)
+        first = node.start // PAGE_TOKENS
+        upper_pages = node.pages[: pages_for(position) - first]
+        if position % PAGE_TOKENS:
+            self._pool.keep(upper_pages[-1])
+        upper = Node(parent, node.start, node.tokens[:cut], upper_pages, node.last_used)
+        upper.locks = int(node.locks > 0)
+        parent.children[upper.tokens[0]] = upper
+        upper.children[node.tokens[cut]] = node
+        node.parent, node.start = upper, position
+        node.tokens = node.tokens[cut:]
+        node.pages = node.pages[position // PAGE_TOKENS - first :]
+        self.nodes += 1
+        self._offer(node)
+        return upper
+
+    def _merge(self, upper: Node, lower: Node) -> None:
+        """Undo a split."""
+        if upper.end % PAGE_TOKENS:
+            self._pool.forget(upper.pages.pop())
+        assert upper.parent is not None
+        upper.parent.children[upper.tokens[0]] = lower
+        lower.parent, lower.start = upper.parent, upper.start
+        lower.tokens = upper.tokens + lower.tokens
+        lower.pages = upper.pages + lower.pages
+        lower.last_used = upper.last_used
+        upper.parent = None
+        self.nodes -= 1
+
+    # --- locks and age ---------------------------------------------------------------------------
+
+    def touch(self, node: Node) -> None:
+        """The path to `node` is used now."""
+        above: Node | None = node
+        while above is not None:
+            above.last_used = self.clock
+            above = above.parent
+
+    def leave(self, node: Node) -> None:
+        """A cursor goes away from `node`, which was used until now."""
+        self.touch(node)
+        below: Node | None = node
+        while below is not None:
+            below.locks -= 1
+            if below.locks:
+                return
+            self._offer(below)
+            below = below.parent
+
+    def _lock(self, node: Node) -> None:
+        below: Node | None = node
+        while below is not None:
+            below.locks += 1
+            if below.locks > 1:
+                return
+            below = below.parent
+
+    def _move(self, node: Node, child: Node) -> None:
+        """A cursor moves down. A boundary that it alone stood for goes away."""
+        self._lock(child)
+        node.locks -= 1
+        if (
+            len(node.children) == 1
+            and node.locks == 1
+            and node.state is None
+            and node.end % RUN_TOKENS
+        ):
+            self._merge(node, child)
+
+    # --- going -----------------------------------------------------------------------------------
+
+    def evict(self) -> Node | None:
+        """Remove the leaf that goes first and return it; None if every one is locked."""
+        node = self._leaves.pop()
+        if node is not None:
+            self._remove(node)
+        return node
+
+    def prune(self, node: Node) -> None:
+        """Remove `node` and what leads to it alone, as far as nothing else needs it."""
+        while not (node.locks or node.children or node.parent is None):
+            parent = node.parent
+            self._remove(node)
+            node = parent
+
+    def clear(self) -> None:
+        """Remove everything. Cursors are void."""
+        for node in list(self.walk()):
+            self._drop(node)
+        self._roots.clear()
+        self._leaves.clear()
+
+    def walk(self) -> Iterator[Node]:
+        """All nodes but the roots, parents first."""
+        pending: list[Node] = list(self._roots.values())
+        while pending:
+            for child in pending.pop().children.values():
+                yield child
+                pending.append(child)
+
+    def _remove(self, leaf: Node) -> None:
+        parent = leaf.parent
+        assert parent is not None
+        del parent.children[leaf.tokens[0]]
+        self._drop(leaf)
+        self._offer(parent)
+
+    def _offer(self, node: Node) -> None:
+        """If no one needs the node, it may go; a root goes at once."""
+        if node.locks or node.children:
+            return
+        if isinstance(node, Root):
+            del self._roots[node.salt]
+        else:
+            self._leaves.push(node)
+
+    def _drop(self, node: Node) -> None:
+        for page in node.pages:
+            self._pool.forget(page)
+        if node.state is not None:
+            self.dropped_states.append(node.state)
+        node.parent = None
+        self.nodes -= 1
+        self.tokens -= len(node.tokens)
+
+    # --- proof -----------------------------------------------------------------------------------
+
+    def check_integrity(self, cursors: Sequence[Node]) -> None:
+        """Prove structure, locks, ages, totals and queue, given where the cursors are. For tests.
+
+        Raises:
+            AssertionError: saying what is wrong.
+        """
+        nodes = list(self.walk())
+        for node in nodes:
+            parent = node.parent
+            assert parent is not None and parent.end == node.start, "a node begins elsewhere"
+            assert node.tokens and parent.children[node.tokens[0]] is node, "filed wrongly"
+            assert node.start // RUN_TOKENS == (node.end - 1) // RUN_TOKENS, "a run is too long"
+            named = pages_for(node.end) - node.start // PAGE_TOKENS
+            assert len(node.pages) == named, f"{len(node.pages)} pages for {named}"
+            assert parent.last_used >= node.last_used, "a parent is older than its child"
+        for salt, root in self._roots.items():
+            assert root.salt == salt and (root.children or root.locks), "an empty root stayed"
+        for node in (*nodes, *self._roots.values()):
+            locked = sum(child.locks > 0 for child in node.children.values())
+            standing = sum(cursor is node for cursor in cursors)
+            assert node.locks == locked + standing, f"{node.locks} locks, {locked} + {standing}"
+        assert self.nodes == len(nodes), f"{self.nodes} nodes counted, {len(nodes)} there"
+        assert self.tokens == sum(len(node.tokens) for node in nodes), "tokens are miscounted"
+        self._leaves.check_integrity({n for n in nodes if not (n.locks or n.children)})
+
+
+def _shared(run: Run[int], tokens: Run[int], start: int) -> int:
+    """How many tokens of `run` stand in `tokens` from `start` on; the first one does."""
+    low, high = 1, min(len(run), len(tokens) - start)
+    if run[:high] == tokens[start : start + high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if run[low:middle] == tokens[start + low : start + middle]:
+            low = middle
+        else:
+            high = middle
+    return low

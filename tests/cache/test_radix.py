@@ -1,0 +1,289 @@
+"""The prefix tree: what is found, how nodes are cut and joined, who goes first."""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from heddle.cache.pages import PagePool
+from heddle.cache.radix import RUN_TOKENS, Node, RadixTree, _shared
+from heddle.step import PAGE_TOKENS
+
+
+def run(tokens: Iterable[int]) -> "array[int]":
+    return array("i", tokens)
+
+
+class Writer:
+    """Publishes strings in pages of its own, as a sequence does."""
+
+    def __init__(self, pages: int = 200) -> None:
+        self.pool = PagePool(pages)
+        self.tree = RadixTree(self.pool)
+        self.cursors: list[Node] = []
+
+    def write(self, tokens: list[int], salt: str | None = None, *, stay: bool = False) -> Node:
+        """Put a string into the tree; the cursor leaves at once, or stays."""
+        self.tree.clock += 1
+        node = self.tree.enter(self.tree.match(salt, run(tokens)))
+        pages = [self.pool.take() for _ in range(-(-len(tokens) // PAGE_TOKENS))]
+        node = self.tree.append(node, run(tokens[node.end :]), pages)
+        for page in pages:
+            self.pool.let_go(page)
+        self.cursors.append(node)
+        if not stay:
+            self.leave(node)
+        self.check()
+        return node
+
+    def enter(self, tokens: Iterable[int], salt: str | None = None) -> Node:
+        self.cursors.append(self.tree.enter(self.tree.match(salt, run(tokens))))
+        return self.cursors[-1]
+
+    def follow(self, node: Node, tokens: Iterable[int]) -> Node | None:
+        child = self.tree.follow(node, run(tokens))
+        if child is not None:
+            self.cursors[self.cursors.index(node)] = child
+        return child
+
+    def leave(self, node: Node) -> None:
+        self.cursors.remove(node)
+        self.tree.leave(node)
+
+    def check(self) -> None:
+        self.tree.check_integrity(self.cursors)
+        named = Counter(page for node in self.tree.walk() for page in node.pages)
+        self.pool.check_integrity({}, named)
+
+    def found(self, tokens: list[int], salt: str | None = None) -> int:
+        return self.tree.match(salt, run(tokens)).length
+
+    def runs(self) -> list[list[int]]:
+        return sorted(node.tokens.tolist() for node in self.tree.walk())
+
+
+def test_a_match_ends_where_tokens_part() -> None:
+    writer = Writer()
+    writer.write([1, 2, 3, 4, 5])
+    writer.write([1, 2, 3, 7, 8])
+    assert [writer.found(t) for t in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 7], [1, 2, 9], [9])] == [
+        5,
+        4,
+        2,
+        0,
+    ]
+    assert writer.runs() == [[1, 2, 3], [4, 5], [7, 8]]
+
+
+def test_salts_share_nothing() -> None:
+    writer = Writer()
+    writer.write([1, 2, 3], "one")
+    assert [writer.found([1, 2, 3], salt) for salt in ("one", "other", None)] == [3, 0, 0]
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(0, 40), st.data())
+def test_shared_counts_equal_tokens(tokens: list[int], cut: int, data: st.DataObject) -> None:
+    other = [5, *tokens[: min(cut, len(tokens))], *data.draw(st.lists(st.integers(0, 2)))]
+    pairs = enumerate(zip(tokens, other[1:], strict=False))
+    parts = (i for i, (one, another) in pairs if one != another)
+    expected = next(parts, min(len(tokens), len(other) - 1))
+    if expected:  # the first token is known to be the same
+        assert _shared(run(tokens), run(other), 1) == expected
+
+
+def test_a_root_goes_with_the_last_of_its_nodes() -> None:
+    writer = Writer()
+    for salt in ("a", "b"):
+        writer.write([1, 2], salt)
+    assert len(writer.tree._roots) == 2
+    assert writer.tree.evict() is not None
+    assert list(writer.tree._roots) == ["b"]
+    node = writer.enter([1], "c")
+    assert list(writer.tree._roots) == ["b", "c"]
+    writer.leave(node)
+    assert list(writer.tree._roots) == ["b"]
+
+
+def test_a_cut_inside_a_page_keeps_the_page_twice() -> None:
+    writer = Writer()
+    writer.write([*range(80)])
+    node = writer.enter([*range(40), 99])
+    [lower] = node.children.values()
+    assert (node.start, node.end, node.pages) == (0, 40, [0, 1])
+    assert (lower.start, lower.end, lower.pages) == (40, 80, [1, 2])
+    writer.check()
+
+
+def test_a_cut_between_pages_does_not() -> None:
+    writer = Writer()
+    writer.write([*range(80)])
+    node = writer.enter(range(64))
+    [lower] = node.children.values()
+    assert (node.pages, lower.pages) == ([0, 1], [2])
+    writer.check()
+
+
+def test_a_deeper_node_tells_the_page_of_a_boundary() -> None:
+    writer = Writer()
+    writer.write([*range(80)])  # pages 0, 1, 2
+    writer.write([*range(40), *range(100, 140)])  # pages 0, 1 and 2 again would be 3, 4, 5
+    first = writer.tree.match(None, run(range(80)))
+    second = writer.tree.match(None, run([*range(40), *range(100, 140)]))
+    assert first.pages == [0, 1, 2]
+    assert second.pages == [0, 4, 5]
+    assert writer.tree.match(None, run(range(33))).pages == [0, 4]  # the newest copy was lent
+    assert second.whole_pages().pages == [0, 4]
+
+
+def test_whole_pages_of_a_match() -> None:
+    writer = Writer()
+    writer.write([*range(40)])
+    writer.write([*range(40), *range(100, 110)])
+    match = writer.tree.match(None, run([*range(40), *range(100, 110)])).whole_pages()
+    assert (match.length, match.pages, len(match.path)) == (32, [0], 2)
+    nothing = writer.tree.match(None, run(range(20))).whole_pages()
+    assert (nothing.length, nothing.pages, len(nothing.path)) == (0, [], 1)
+
+
+def test_a_leaf_grows_under_its_one_cursor_and_no_other() -> None:
+    writer = Writer()
+    pages = [writer.pool.take() for _ in range(3)]
+    cursor = writer.enter([])
+    cursor = writer.cursors[0] = writer.tree.append(cursor, run(range(20)), pages)
+    assert writer.tree.append(cursor, run(range(20, 50)), pages) is cursor
+    assert (cursor.end, cursor.pages) == (50, pages[:2])
+    other = writer.enter(range(50))
+    assert other is cursor
+    below = writer.cursors[0] = writer.tree.append(cursor, run(range(50, 60)), pages)
+    for page in pages:
+        writer.pool.let_go(page)
+    assert below is not cursor
+    assert (other.end, below.start, below.end) == (50, 50, 60)
+    writer.check()
+
+
+def test_a_boundary_that_no_one_needs_goes_away() -> None:
+    writer = Writer()
+    writer.write([*range(70)])
+    first = writer.enter(range(40))
+    second = writer.enter(range(40))
+    below = writer.follow(first, range(40, 70))
+    assert below is not None
+    writer.check()
+    assert writer.tree.nodes == 2
+    assert writer.follow(second, range(40, 70)) is below
+    assert (writer.runs(), below.pages) == ([[*range(70)]], [0, 1, 2])
+    writer.check()
+
+
+def test_nodes_end_at_multiples_of_the_longest_run() -> None:
+    writer = Writer()
+    tokens = [i % 1000 for i in range(2 * RUN_TOKENS + 100)]
+    writer.write(tokens[: RUN_TOKENS - 5], stay=True)
+    writer.write(tokens)
+    ends = sorted(node.end for node in writer.tree.walk())
+    assert ends == [RUN_TOKENS - 5, RUN_TOKENS, 2 * RUN_TOKENS, len(tokens)]
+    assert writer.found(tokens) == len(tokens)
+    gone = writer.tree.evict()
+    assert gone is not None
+    assert writer.found(tokens) == 2 * RUN_TOKENS
+    writer.write(tokens)
+    assert sorted(node.end for node in writer.tree.walk()) == ends
+
+
+def test_the_least_recently_used_leaf_goes_first_and_never_a_locked_one() -> None:
+    writer = Writer()
+    writer.write([1, 2, 3])
+    writer.write([1, 2, 4])
+    locked = writer.write([5], stay=True)
+    writer.write([1, 2, 3])  # used again
+    gone = [node.tokens.tolist() for node in iter(writer.tree.evict, None)]
+    assert gone == [[4], [3], [1, 2]]
+    writer.check()
+    writer.leave(locked)
+    assert writer.tree.evict() is locked
+    assert (writer.pool.kept, writer.pool.free) == (0, 200)
+
+
+def test_of_leaves_used_at_one_time_the_shorter_goes_first() -> None:
+    writer = Writer()
+    nodes = [writer.write(tokens, stay=True) for tokens in ([1] * 9, [2] * 3, [3] * 5)]
+    for node in nodes:
+        writer.leave(node)
+    assert [len(node.tokens) for node in iter(writer.tree.evict, None)] == [3, 5, 9]
+
+
+def test_a_cut_leaf_goes_by_its_new_length() -> None:
+    writer = Writer()
+    nodes = [writer.write(tokens, stay=True) for tokens in ([1] * 9, [2] * 5)]
+    for node in nodes:
+        writer.leave(node)
+    writer.enter([1] * 7)
+    assert len(nodes[0].tokens) == 2
+    assert [len(node.tokens) for node in iter(writer.tree.evict, None)] == [2, 5]
+    writer.check()
+
+
+def test_pruning_takes_what_leads_to_one_node_alone() -> None:
+    writer = Writer()
+    writer.write([1, 2, 3])
+    writer.write([1, 2, 4])
+    match = writer.tree.match(None, run([1, 2, 3]))
+    writer.tree.prune(match.path[-1])
+    assert writer.runs() == [[1, 2], [4]]
+    writer.tree.prune(writer.tree.match(None, run([1, 2, 4])).path[-1])
+    assert (writer.runs(), writer.tree._roots) == ([], {})
+    writer.check()
+
+
+def test_a_snapshot_stays_at_its_token_and_is_handed_back_with_its_node() -> None:
+    writer = Writer()
+    node = writer.write([*range(10)], stay=True)
+    node.state = 7
+    below = writer.write([*range(15)], stay=True)
+    assert below is not node, "the end with the snapshot is passed"
+    writer.leave(below)
+    upper = writer.enter(range(5))
+    assert (upper.state, node.start, node.end, node.state) == (None, 5, 10, 7)
+    writer.leave(upper)
+    walked = writer.follow(node, range(10, 15))
+    assert walked is below
+    assert writer.tree.nodes == 3, "a node with a snapshot is not joined to the next"
+    writer.leave(walked)
+    assert writer.tree.dropped_states == []
+    while writer.tree.evict() is not None:
+        pass
+    assert writer.tree.dropped_states == [7]
+
+
+def test_clear_drops_everything() -> None:
+    writer = Writer()
+    writer.write([1, 2, 3], "a")
+    node = writer.write([1, 2, 4], stay=True)
+    node.state = 3
+    writer.tree.clear()
+    writer.cursors.clear()
+    assert (writer.tree.nodes, writer.tree.tokens, writer.pool.kept) == (0, 0, 0)
+    assert (writer.tree.evict(), writer.tree.dropped_states) == (None, [3])
+    writer.check()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda node: setattr(node, "locks", 1), "1 locks"),
+        (lambda node: node.pages.append(0), "pages for"),
+        (lambda node: setattr(node, "last_used", 99), "older than its child"),
+        (lambda node: node.tokens.append(1), "miscounted"),
+        (lambda node: setattr(node, "start", 1), "begins elsewhere"),
+    ],
+)
+def test_integrity_finds(damage, said: str) -> None:
+    writer = Writer()
+    node = writer.write([1, 2, 3])
+    damage(node)
+    with pytest.raises(AssertionError, match=said):
+        writer.check()

@@ -1,0 +1,303 @@
+"""Shared prefixes, one rule at a time: who finds what, who waits for whom, what is computed."""
+
+from __future__ import annotations
+
+import pytest
+
+from fake_executor import FakeExecutor, solo_output
+from heddle.cache.manager import CacheManager
+from heddle.cache.radix import RUN_TOKENS
+from heddle.scheduler.following import common_prefix
+from heddle.scheduler.scheduler import Scheduler
+from heddle.scheduler.sequence import Sequence, SlotState
+from heddle.step import PAGE_TOKENS, StepPlan
+from heddle.types import SamplingParams
+
+
+def words(number: int, length: int) -> list[int]:
+    """Tokens that no other number's begin with."""
+    return [number, *((number * i) % 31 + 1 for i in range(1, length))]
+
+
+class Rig:
+    """A scheduler with a prefix cache and a fake executor, stepped by hand."""
+
+    def __init__(
+        self, slots: int = 8, batch_tokens: int = 64, pages: int = 200, *, enabled: bool = True
+    ) -> None:
+        self.cache = CacheManager(pages, enabled=enabled)
+        self.scheduler = Scheduler(slots, batch_tokens, 64, self.cache, context=2048)
+        self.executor = FakeExecutor(pages)
+        self.plan = StepPlan((), ())
+        self.sequences: list[Sequence] = []
+
+    def add(self, prompt: list[int], most: int = 4, salt: str | None = None) -> Sequence:
+        params = SamplingParams(seed=1, max_tokens=most, ignore_eos=True, cache_salt=salt)
+        identity = len(self.sequences)
+        sequence = Sequence(identity, params, list(prompt), len(prompt), frozenset())
+        self.sequences.append(sequence)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self) -> None:
+        assert self.executor.steps < 1000, "no end in sight"
+        self.plan = self.scheduler.schedule()
+        self.scheduler.update(self.executor.execute(self.plan))
+        self.cache.check_integrity()
+
+    def finish(self) -> None:
+        while self.scheduler.busy:
+            self.step()
+        for sequence in self.sequences:
+            prompt = sequence.tokens[: sequence.prompt_tokens]
+            said = sequence.tokens[sequence.prompt_tokens :]
+            assert said == solo_output(prompt, sequence.params, 2048)[: len(said)]
+
+    @property
+    def computed(self) -> int:
+        return self.scheduler.computed_prompt_tokens
+
+
+def test_a_prompt_that_was_computed_is_found() -> None:
+    rig = Rig()
+    rig.add(words(1, 100))
+    rig.finish()
+    again = rig.add(words(1, 100))
+    rig.finish()
+    assert (again.cached_tokens, rig.computed) == (99, 101)
+
+
+def test_the_page_a_match_ends_in_is_copied_and_the_others_are_shared() -> None:
+    rig = Rig()
+    first = rig.add(words(1, 100) + words(2, 30), most=50)
+    for _ in range(3):
+        rig.step()
+    second = rig.add(words(1, 100) + words(3, 30))
+    rig.step()
+    [copy] = rig.plan.copies
+    assert (copy.source, copy.target) == (first.table.pages[3], second.table.pages[3])
+    assert copy.source != copy.target
+    assert first.table.pages[:3] == second.table.pages[:3]
+    assert second.cached_tokens == 100
+    rig.step()
+    assert rig.plan.copies == ()
+    rig.finish()
+
+
+def test_a_match_of_whole_pages_needs_no_copy() -> None:
+    rig = Rig()
+    rig.add(words(1, 2 * PAGE_TOKENS))
+    rig.finish()
+    second = rig.add(words(1, 2 * PAGE_TOKENS) + words(2, 10))
+    rig.step()
+    assert (rig.plan.copies, second.cached_tokens) == ((), 2 * PAGE_TOKENS)
+    rig.finish()
+
+
+def test_the_next_turn_finds_the_whole_conversation_but_its_last_token() -> None:
+    rig = Rig()
+    turn = rig.add(words(1, 50), most=25)
+    rig.finish()
+    following = rig.add(turn.tokens + words(2, 9))
+    rig.finish()
+    assert following.cached_tokens == 50 + 25 - 1
+
+
+def test_what_runs_is_found_as_far_as_it_has_come() -> None:
+    rig = Rig(batch_tokens=40)
+    rig.add(words(1, 400))
+    for _ in range(3):
+        rig.step()
+    second = rig.add(words(1, 110) + words(2, 5))
+    rig.step()
+    assert (second.leader, second.computed) == (None, 110)
+    rig.finish()
+
+
+@pytest.mark.parametrize("prefix", [64, 100, 1, 33])
+@pytest.mark.parametrize("batch_tokens", [16, 512])
+@pytest.mark.parametrize("tail", [1, 7, 40])
+def test_simultaneous_requests_compute_their_prefix_once(
+    prefix: int, batch_tokens: int, tail: int
+) -> None:
+    rig = Rig(batch_tokens=batch_tokens)
+    for number in range(8):
+        rig.add(words(1, prefix) + words(number + 2, tail))
+    rig.finish()
+    assert rig.computed == prefix + 8 * tail
+
+
+def test_identical_prompts_compute_all_but_their_last_token_once() -> None:
+    rig = Rig(batch_tokens=16)
+    for _ in range(8):
+        rig.add(words(1, 100))
+    rig.finish()
+    assert rig.computed == 100 + 7
+
+
+def test_prompts_that_begin_with_one_another() -> None:
+    rig = Rig(batch_tokens=16)
+    for length in (50, 150, 100, 20, 200):
+        rig.add(words(1, length))
+    rig.finish()
+    assert rig.computed == 50 + 100 + 1 + 1 + 50
+
+
+def test_who_waits_holds_a_slot_and_takes_no_tokens() -> None:
+    rig = Rig(slots=2, batch_tokens=32)
+    rig.add(words(1, 70))
+    second = rig.add(words(1, 64) + words(2, 40))
+    for _ in range(2):
+        rig.step()
+        assert (second.slot, second.state) == (1, SlotState.WAITING_FOR_PREFIX)
+        assert [chunk.slot for chunk in rig.plan.chunks] == [0]
+    rig.step()
+    assert second.state is SlotState.PREFILLING
+    assert [(chunk.slot, chunk.start) for chunk in rig.plan.chunks] == [(0, 64), (1, 64)]
+    rig.finish()
+
+
+def test_the_others_go_on_from_what_a_cancelled_one_published() -> None:
+    rig = Rig(batch_tokens=32)
+    for number in range(4):
+        rig.add(words(1, 200) + words(number + 2, 10))
+    for _ in range(3):
+        rig.step()
+    rig.scheduler.cancel(0)
+    rig.step()
+    second, third, fourth = rig.sequences[1:]
+    assert second.cached_tokens == 96
+    assert (third.leader, fourth.leader) == (second, second)
+    rig.finish()
+    assert rig.computed == 200 + 3 * 10
+
+
+def test_the_others_go_on_after_a_failed_step() -> None:
+    rig = Rig(batch_tokens=32)
+    for number in range(3):
+        rig.add(words(1, 200) + words(number + 2, 10))
+    rig.step()
+    rig.scheduler.schedule()
+    assert rig.scheduler.abandon() == rig.sequences[:1]
+    rig.finish()
+    assert rig.sequences[1].cached_tokens == 32
+    assert rig.computed == 200 + 2 * 10
+
+
+def test_who_shares_most_is_followed() -> None:
+    rig = Rig(batch_tokens=16)
+    rig.add(words(1, 100))
+    second = rig.add(words(1, 60) + words(2, 60))
+    third = rig.add(words(1, 60) + words(2, 50) + words(3, 8))
+    rig.step()
+    assert (third.leader, third.shared_tokens) == (second, 110)
+    rig.finish()
+    assert rig.computed == 100 + 60 + 8
+
+
+def test_a_sequence_that_generates_is_not_followed() -> None:
+    rig = Rig()
+    first = rig.add(words(1, 40), most=20)
+    rig.step()
+    ahead = solo_output(first.tokens[:40], first.params, 2048)
+    second = rig.add(first.tokens[:40] + ahead[:10])
+    rig.step()
+    assert (second.leader, second.cached_tokens) == (None, 40)
+
+
+def test_salts_neither_find_nor_follow_one_another() -> None:
+    rig = Rig(batch_tokens=16)
+    for salt in ("one", "other", None):
+        rig.add(words(1, 100), salt=salt)
+    rig.finish()
+    assert rig.computed == 300
+    again = rig.add(words(1, 100), salt="other")
+    rig.finish()
+    assert (again.cached_tokens, rig.computed) == (99, 301)
+
+
+def test_without_the_cache_everyone_computes_everything() -> None:
+    rig = Rig(batch_tokens=16, enabled=False)
+    for _ in range(3):
+        rig.add(words(1, 100))
+    rig.finish()
+    rig.add(words(1, 100))
+    rig.finish()
+    assert rig.computed == 400
+
+
+def test_who_waits_goes_on_alone_when_the_cache_is_switched_off() -> None:
+    rig = Rig(batch_tokens=32)
+    for number in range(3):
+        rig.add(words(1, 200) + words(number + 2, 10))
+    rig.step()
+    rig.cache.set_enabled(False)
+    rig.step()
+    assert all(s.leader is None for s in rig.sequences)
+    rig.finish()
+    assert (rig.computed, rig.cache.stats().nodes) == (3 * 210, 0)
+
+
+def test_after_a_flush_who_has_computed_nothing_begins_anew() -> None:
+    rig = Rig(batch_tokens=32)
+    for number in range(3):
+        rig.add(words(1, 200) + words(number + 2, 10))
+    rig.step()
+    rig.cache.flush()
+    rig.step()
+    first, second, third = rig.sequences
+    assert (first.table.cursor, second.leader, third.leader) == (None, None, second)
+    rig.finish()
+    assert rig.computed == 2 * 210 + 10
+
+
+def test_a_preempted_sequence_comes_back_through_what_it_left() -> None:
+    rig = Rig(slots=2, pages=12)
+    rig.add(words(1, 150), most=60)
+    younger = rig.add(words(2, 150), most=60)
+    while not rig.scheduler.preemptions:
+        rig.step()
+    computed, total = rig.computed, younger.total
+    assert younger.slot < 0
+    rig.finish()
+    assert rig.computed - computed == 150 - RUN_TOKENS, "the end of it made room for the older"
+    assert younger.cached_tokens == 0, "of the prompt, when it first began"
+    assert total < younger.total
+
+
+def test_a_prompt_that_fills_the_cache_is_found_by_whole_pages() -> None:
+    """There is no page to copy from while it is copied."""
+    rig = Rig(pages=2)
+    rig.add(words(1, 63))
+    rig.finish()
+    again = rig.add(words(1, 63))
+    rig.finish()
+    assert again.cached_tokens == PAGE_TOKENS
+
+
+def test_what_a_failed_sequence_computed_is_not_found() -> None:
+    rig = Rig()
+    prompt = words(1, 50)
+    rig.executor.poisonous = lambda history: len(history) == 53
+    rig.add(prompt, most=9)
+    rig.finish()
+    assert rig.cache.match(None, prompt).length == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "beyond", "length"),
+    [
+        ([1, 2, 3], [1, 2, 3], 0, 3),
+        ([1, 2, 3], [1, 2, 4], 0, 2),
+        ([1, 2, 3], [1, 2, 4], 1, 2),
+        ([1, 2, 3], [1, 2, 4], 2, 0),
+        ([1, 2], [1, 2, 4], 1, 2),
+        ([1, 2], [1, 2, 4], 2, 0),
+        ([1, 2], [1, 2], 2, 0),
+        ([3, 2, 5], [1, 2, 5], 1, 0),
+        ([], [1], 0, 0),
+    ],
+)
+def test_common_prefix(one: list[int], other: list[int], beyond: int, length: int) -> None:
+    assert common_prefix(one, other, beyond=beyond) == length
+    assert common_prefix(other, one, beyond=beyond) == length
