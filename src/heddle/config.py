@@ -62,6 +62,12 @@ class EngineConfig:
     slots: int = _setting(8, "requests that run at once", low=1, high=1024)
     queue: int = _setting(64, "requests that may wait for a slot", low=0, high=100_000)
     batch_tokens: int = _setting(512, "most tokens computed in one step", low=1, high=65_536)
+    max_gap_ms: int = _setting(
+        0,
+        "milliseconds that steps with prompts may last while streams run; 0 takes 2.5 decode steps",
+        low=0,
+        high=3_600_000,
+    )
     threads: int = _setting(
         0, "compute threads; 0 takes the cores this process may use", low=0, high=1024
     )

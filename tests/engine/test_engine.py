@@ -218,8 +218,8 @@ def test_a_cancel_between_computing_and_delivering_the_last_token_comes_too_late
     scheduler = engine._thread._scheduler
     update, collector = scheduler.update, Collector()
 
-    def cancel_after(result: Any) -> Any:
-        events = update(result)
+    def cancel_after(result: Any, seconds: float) -> Any:
+        events = update(result, seconds)
         ticket.cancel()  # before the token is delivered, and with it the stop string found
         return events
 

@@ -179,7 +179,7 @@ def test_a_bug_in_the_engine_thread_leaves_nobody_waiting(
     for collector in collectors:
         engine.submit("hello", params(), collector)
 
-    def update(result: object) -> None:
+    def update(result: object, seconds: float) -> None:
         raise AssertionError("a bug")
 
     monkeypatch.setattr(engine._thread._scheduler, "update", update)

@@ -10,6 +10,7 @@ from heddle.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Event, Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
 from heddle.step import PAGE_TOKENS, Failed, Sampled, StepPlan, StepResult
@@ -51,6 +52,39 @@ class Rig:
 
     def states(self) -> list[SlotState]:
         return [s.state if s else SlotState.FREE for s in self.scheduler.slots]
+
+
+class TenAtMost(Pace):
+    """Allows ten prompt tokens beside any streams, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.observed: list[tuple[int, int, float]] = []
+
+    def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
+        self.observed.append((decodes, prompt_tokens, seconds))
+
+    def allowance(self, decodes: int) -> int:
+        assert decodes > 0
+        return 10
+
+
+def test_a_prompt_gets_what_the_pace_allows_beside_running_streams() -> None:
+    rig, pace = Rig(), TenAtMost()
+    rig.scheduler = Scheduler(4, 64, 4, rig.cache, 1024, pace)
+    stream = rig.add(1, prompt=40)
+    rig.step()
+    assert rig.shares() == [(0, 40)]  # nobody waits for a token yet
+    rig.add(2, prompt=25)
+    for second, share in enumerate((10, 10, 5)):
+        plan = rig.scheduler.schedule()
+        assert [len(chunk.tokens) for chunk in plan.chunks] == [1, share]
+        rig.scheduler.update(rig.executor.execute(plan), float(second))
+    assert pace.observed == [(1, 10, 0.0), (1, 10, 1.0), (1, 5, 2.0)]
+    rig.scheduler.cancel(stream.id)
+    rig.add(3, prompt=30)
+    rig.add(4, prompt=30)
+    plan = rig.scheduler.schedule()  # the second one generates now
+    assert [len(chunk.tokens) for chunk in plan.chunks] == [1, 10]
 
 
 def test_a_sequence_from_prompt_to_limit() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from heddle.cache.manager import CacheManager
 from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
 from heddle.errors import EngineClosedError, EngineFailedError, HeddleError
+from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import SlotState
 from heddle.step import Failed
@@ -54,7 +55,12 @@ class EngineThread:
             most_nodes=config.prefix_cache_nodes,
         )
         self._scheduler = Scheduler(
-            config.slots, config.batch_tokens, config.queue, self._cache, model.shape.context
+            config.slots,
+            config.batch_tokens,
+            config.queue,
+            self._cache,
+            model.shape.context,
+            Pace(config.max_gap_ms / 1e3 or None),
         )
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -214,6 +220,7 @@ class EngineThread:
                 self._cancelled.append(self._requests[request_id])
 
     def _execute(self, plan: StepPlan) -> None:
+        began = time.perf_counter()
         try:
             result = self._model.executor.execute(plan, self._deliver)
         except Exception as cause:
@@ -224,7 +231,7 @@ class EngineThread:
         self._computed_at = time.perf_counter()
         with self._lock:
             self._take_cancels()
-            self._events = self._scheduler.update(result)
+            self._events = self._scheduler.update(result, self._computed_at - began)
 
     def _deliver(self) -> None:
         """Hand out what the last step made and who was cancelled; nothing is left to deliver.

@@ -31,6 +31,7 @@ from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from heddle.cache.manager import CacheManager
+    from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Sampled, StepResult
 
@@ -52,6 +53,7 @@ class Scheduler:
         queue: sequences that may wait when all slots are taken.
         cache: where pages and prefixes come from.
         context: most tokens of one sequence.
+        pace: bounds the prompt tokens of steps in which streams wait for a token; None does not.
 
     Attributes:
         preemptions: how often a sequence gave its slot and pages back.
@@ -60,9 +62,16 @@ class Scheduler:
     """
 
     def __init__(
-        self, slots: int, batch_tokens: int, queue: int, cache: CacheManager, context: int
+        self,
+        slots: int,
+        batch_tokens: int,
+        queue: int,
+        cache: CacheManager,
+        context: int,
+        pace: Pace | None = None,
     ) -> None:
         self._batch_tokens = batch_tokens
+        self._pace = pace
         self._room = slots + queue
         self._cache = cache
         self._context = context
@@ -177,13 +186,21 @@ class Scheduler:
             self._to_the_back(sequence)
         return StepPlan(tuple(bindings), tuple(chunks), tuple(copies))
 
-    def update(self, result: StepResult) -> list[Event]:
+    def update(self, result: StepResult, seconds: float | None = None) -> list[Event]:
         """Take in what the planned step computed; one event per result of a living sequence.
+
+        Args:
+            result: of the step that `schedule` planned.
+            seconds: how long it took, for the pace.
 
         Raises:
             ValueError: the result does not answer the plan.
         """
         carried, self._in_flight = self._in_flight, []
+        if self._pace is not None and seconds is not None:
+            decodes = sum(sequence.generating for sequence, _ in carried)
+            tokens = sum(len(chunk.tokens) for _, chunk in carried)
+            self._pace.observe(decodes, tokens - decodes, seconds)
         sampling = [pair for pair in carried if pair[1].sample]
         if [chunk.slot for _, chunk in sampling] != [sample.slot for sample in result.sampled]:
             raise ValueError("a step result must hold one entry per sampling chunk, in order")
@@ -290,7 +307,10 @@ class Scheduler:
     def _share_out(self) -> list[tuple[Sequence, int]]:
         """Who gets how many tokens: decodes one each, then prompts in arrival order."""
         running = [sequence for sequence in self._running if sequence.leader is None]
-        budget = self._batch_tokens - sum(sequence.generating for sequence in running)
+        decodes = sum(sequence.generating for sequence in running)
+        budget = self._batch_tokens - decodes
+        if self._pace is not None and decodes:
+            budget = min(budget, self._pace.allowance(decodes))
         if budget <= 0 and len(running) > self._batch_tokens:
             return self._take_turns(running)
         shares = []
