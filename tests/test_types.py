@@ -50,6 +50,9 @@ def test_numbers_of_numpy_become_pythons() -> None:
         ("logit_bias", {1.5: 1}),
         ("logit_bias", {"1": 1}),
         ("logit_bias", {1: "x"}),
+        ("cache_salt", 3),
+        ("cache_salt", ""),
+        ("cache_salt", "x" * 257),
     ],
 )
 def test_a_wrong_type_is_refused_by_name(field: str, value: Any) -> None:

@@ -32,6 +32,15 @@ def test_an_option_goes_before_a_variable() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "on"),
+    [("on", True), ("1", True), ("Yes", True), ("off", False), ("0", False), ("false", False)],
+)
+def test_a_switch_is_on_or_off(text: str, on: bool) -> None:
+    assert resolve(EngineConfig, {}, {"HEDDLE_PREFIX_CACHE": text}).prefix_cache is on
+    assert resolve(EngineConfig, {"prefix_cache": text}, {}).prefix_cache is on
+
+
+@pytest.mark.parametrize(
     ("options", "environ", "said"),
     [
         ({"slots": "many"}, {}, "--slots: 'many' is not a whole number"),
@@ -40,6 +49,7 @@ def test_an_option_goes_before_a_variable() -> None:
         ({}, {"HEDDLE_SLOTS": "1025"}, "HEDDLE_SLOTS: slots must be at most 1024, got 1025"),
         ({}, {"HEDDLE_KV_CACHE": "much"}, "HEDDLE_KV_CACHE: 'much' is not a size"),
         ({"isa": "mmx"}, {}, "--isa: isa must be one of auto"),
+        ({}, {"HEDDLE_PREFIX_CACHE": "maybe"}, "HEDDLE_PREFIX_CACHE: 'maybe' is neither on nor"),
     ],
 )
 def test_an_error_names_where_the_value_came_from(

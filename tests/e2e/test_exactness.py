@@ -62,7 +62,8 @@ def run_together(engine: Engine, requests: Sequence[tuple[str, SamplingParams]] 
 
 @pytest.fixture(scope="module")
 def expected(model_path):
-    with Engine.load(model_path, EngineConfig(slots=1, threads=1)) as engine:
+    config = EngineConfig(slots=1, threads=1, prefix_cache=False)
+    with Engine.load(model_path, config) as engine:
         return run_alone(engine)
 
 

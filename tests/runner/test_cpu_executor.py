@@ -20,7 +20,7 @@ from heddle.errors import (
     UnsupportedModelError,
 )
 from heddle.runner.cpu import load
-from heddle.step import PAGE_TOKENS, Binding, Chunk, StepPlan
+from heddle.step import PAGE_TOKENS, Binding, Chunk, PageCopy, StepPlan, StepResult
 from heddle.types import SamplingParams
 from heddle.weights.gguf import GGUFFile
 from models.tiny_models import PLAIN
@@ -100,6 +100,28 @@ def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(tmp_path):
         assert failed.slot == 0
         assert isinstance(failed.error, NonFiniteLogitsError)
         assert "after the first 1 tokens are NaN or infinite" in failed.error.message
+
+
+def test_a_copied_page_is_gone_on_from_as_the_original(tmp_path):
+    """Eight tokens in page 1; the ninth computed after them, after nothing, and after a copy."""
+    executor = load(tiny_file(tmp_path), SMALL)
+    binding = Binding(0, replace(GREEDY, logprobs=5), [3], [])
+    eight = Chunk(0, 0, [3, 1, 4, 1, 5, 9, 2, 6], [1], True)
+    executor.execute(StepPlan((binding,), (eight,)))
+
+    def ninth(page: int, *copies: PageCopy) -> StepResult:
+        return executor.execute(StepPlan((), (Chunk(0, 8, [7], [page], True),), copies))
+
+    expected = ninth(1)
+    assert ninth(2) != expected, "or the page's content would not matter"
+    assert ninth(2, PageCopy(1, 2)) == expected
+
+
+@pytest.mark.parametrize("copy", [PageCopy(0, 10**6), PageCopy(-1, 0), PageCopy(0, 0)])
+def test_a_page_is_copied_to_another_page_only(tmp_path, copy):
+    executor = load(tiny_file(tmp_path), SMALL)
+    with pytest.raises(HeddleError, match="refused"):
+        executor.execute(replace(one_token_plan(), copies=(copy,)))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

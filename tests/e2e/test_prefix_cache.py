@@ -1,0 +1,148 @@
+"""Tokens and logprobs have the same bits whatever the prefix cache does, on real models.
+
+One engine without a cache, with one slot and one thread, says what each request must give. Engines
+with a cache must give the same: cold, warm, from the middle of a page, after eviction, in the next
+turn, and while a prefix is being computed for several at once.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.engine.engine import Engine
+from heddle.step import PAGE_TOKENS
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from heddle.types import Output
+
+STORY = (
+    "The loom stood in the corner of the long room, and every morning before the light came she "
+    "sat down at it and listened. A loom that is well set has a voice of its own: the treadles "
+    "knock, the shuttle runs, the reed beats the weft home. She knew each of its sounds as others "
+    "know the steps of those they live with, and when one of them was late she stopped at once. "
+)
+TAILS = (" One day", " Her daughter asked:", "\n\nQuestion: what is a reed?\n", " 1 2 3", " And")
+GREEDY = SamplingParams(temperature=0, max_tokens=12, logprobs=5, ignore_eos=True)
+DRAWN = replace(GREEDY, temperature=0.9, top_p=0.95, seed=7)
+
+Request = tuple["Sequence[int]", SamplingParams]
+Bits = tuple[object, ...]
+
+
+def bits(output: Output) -> Bits:
+    return output.text, output.tokens, output.finish
+
+
+def cached(outputs: Sequence[Output]) -> list[int]:
+    return [output.usage.cached_tokens for output in outputs]
+
+
+def one_by_one(engine: Engine, requests: Sequence[Request]) -> list[Output]:
+    return [engine.generate(*request) for request in requests]
+
+
+def at_once(engine: Engine, requests: Sequence[Request]) -> list[Output]:
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(lambda request: engine.generate(*request), requests))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, prompts that begin alike in the middle of a page, and what they must give."""
+
+    model: str
+    prefix: int
+    requests: tuple[Request, ...]
+    expected: tuple[Bits, ...]
+    page_bytes: int
+
+    def engine(self, **settings: int) -> Engine:
+        return Engine.load(self.model, EngineConfig(**settings))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(DEFAULT_MODEL, marks=pytest.mark.model),
+        pytest.param("gemma3-270m", marks=pytest.mark.large),
+        pytest.param("qwen2.5-coder-1.5b", marks=pytest.mark.large),
+    ],
+)
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    config = EngineConfig(slots=1, threads=1, prefix_cache=False)
+    with Engine.load(request.param, config) as engine:
+        encode = engine.model.tokenizer.encode
+        prefix = encode(STORY * 2)[: 4 * PAGE_TOKENS + 5]
+        prompts = [[*prefix, *encode(tail, add_special=False)] for tail in TAILS]
+        params = [GREEDY, DRAWN] * 3
+        requests = tuple(zip(prompts, params, strict=False))
+        expected = tuple(map(bits, one_by_one(engine, requests)))
+        assert len({text for text, *_ in expected}) == len(TAILS), "or they would prove little"
+        page_bytes = engine.model.executor.page_bytes
+        yield Case(request.param, len(prefix), requests, expected, page_bytes)
+
+
+def same(outputs: Sequence[Output], case: Case) -> bool:
+    return tuple(map(bits, outputs)) == case.expected
+
+
+def test_cold_then_from_the_middle_of_a_page_then_warm(case: Case) -> None:
+    with case.engine() as engine:
+        first, again = (one_by_one(engine, case.requests) for _ in range(2))
+    assert same(first, case)
+    assert same(again, case)
+    assert cached(first) == [0, *[case.prefix] * (len(first) - 1)]
+    assert cached(again) == [len(prompt) - 1 for prompt, _ in case.requests]
+
+
+@pytest.mark.parametrize("batch_tokens", [24, 512])
+def test_all_at_once_from_cold(case: Case, batch_tokens: int) -> None:
+    """In small steps most of them wait for a while, and attach while others run."""
+    with case.engine(batch_tokens=batch_tokens) as engine:
+        outputs = at_once(engine, case.requests)
+        computed = engine.snapshot().computed_prompt_tokens
+    assert same(outputs, case)
+    tails = [len(prompt) - case.prefix for prompt, _ in case.requests]
+    assert computed == case.prefix + sum(tails)
+
+
+def test_after_eviction_and_in_little_room(case: Case) -> None:
+    """Ten pages: one request and half the cache of another."""
+    with case.engine(kv_cache=10 * case.page_bytes) as engine:
+        first = one_by_one(engine, case.requests)
+        other = [token for token in reversed(case.requests[0][0]) for _ in range(2)]
+        engine.generate(other, replace(GREEDY, max_tokens=1))
+        assert engine.snapshot().prefix_cache.evictions > 0
+        again = one_by_one(engine, case.requests)
+        assert same(first, case)
+        assert same(again, case)
+        assert cached(again)[0] < cached(first)[-1]
+        assert same(at_once(engine, case.requests), case)
+
+
+def test_next_turns_find_what_was_generated(case: Case) -> None:
+    turns = [
+        [*prompt, *(token.token for token in tokens), *case.requests[0][0][:9]]
+        for (prompt, _), (_, tokens, _) in zip(case.requests, case.expected, strict=True)
+    ]
+    with case.engine(prefix_cache=False, slots=1, threads=1) as engine:
+        expected = list(map(bits, one_by_one(engine, [(turn, GREEDY) for turn in turns])))
+    with case.engine() as engine:
+        at_once(engine, case.requests)
+        outputs = at_once(engine, [(turn, GREEDY) for turn in turns])
+    assert list(map(bits, outputs)) == expected
+    assert cached(outputs) == [len(turn) - 10 for turn in turns]
+
+
+def test_the_same_request_many_times_at_once(case: Case) -> None:
+    with case.engine(batch_tokens=40) as engine:
+        for request, expected in zip(case.requests[:2], case.expected, strict=False):
+            assert {bits(output) for output in at_once(engine, [request] * 8)} == {expected}
