@@ -1,0 +1,97 @@
+"""What the prefix tree costs: one thread, no model, no executor.
+
+    python benchmarks/prefix_tree.py
+
+A tree is filled with prompts of which a part is shared, in pages that nobody computes. Then each
+operation is timed over many requests; figures are microseconds, median and 99th percentile:
+
+- match: look up a prompt that is there, but for its last 40 tokens.
+- request: look up, attach, grow, publish the rest, and leave: all that the cache does for one.
+- decode: publish one more token of a running sequence.
+- evict: remove one leaf.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from heddle.cache.manager import CacheManager, PageTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VOCABULARY = 50_000
+SIZES = ((10_000, 4096, 2048), (25_000, 512, 256), (1_000, 512, 256))
+"""Prompts in the tree, tokens of each, and how many of them it shares with 99 others."""
+
+
+class Prompts:
+    """Random prompts; a hundred at a time begin alike."""
+
+    def __init__(self, tokens: int, shared: int) -> None:
+        self._random = random.Random(0)
+        self._tokens, self._shared = tokens, shared
+        self._count = 0
+        self._prefix: list[int] = []
+
+    def next(self) -> list[int]:
+        if self._count % 100 == 0:
+            self._prefix = self.draw(self._shared)
+        self._count += 1
+        return [*self._prefix, *self.draw(self._tokens - self._shared)]
+
+    def draw(self, count: int) -> list[int]:
+        return self._random.choices(range(VOCABULARY), k=count)
+
+
+def serve(cache: CacheManager, prompt: list[int]) -> None:
+    """Everything the cache does for a request that generates nothing."""
+    table = PageTable()
+    cache.tick()
+    cache.attach(table, cache.match(None, prompt))
+    assert cache.grow(table, len(prompt))
+    cache.copied(table)
+    cache.publish(table, prompt, len(prompt))
+    cache.release(table)
+
+
+def timed(what: str, count: int, operation: Callable[[int], object]) -> None:
+    durations = []
+    for index in range(count):
+        began = time.perf_counter()
+        operation(index)
+        durations.append((time.perf_counter() - began) * 1e6)
+    durations.sort()
+    median, late = statistics.median(durations), durations[int(len(durations) * 0.99)]
+    print(f"  {what:8} {median:8.1f} {late:8.1f}")
+
+
+def measure(prompts: int, tokens: int, shared: int) -> None:
+    cache = CacheManager(pages=prompts * (tokens // 32 + 2))
+    source = Prompts(tokens, shared)
+    kept = []
+    for index in range(prompts):
+        prompt = source.next()
+        if index % (prompts // 1000) == 0:
+            kept.append(prompt)
+        serve(cache, prompt)
+    stats = cache.stats()
+    print(f"{prompts:,} prompts of {tokens:,} tokens: {stats.nodes:,} nodes, us: median, p99")
+
+    there = [[*prompt[:-40], *source.draw(40)] for prompt in kept]
+    timed("match", 1000, lambda index: cache.match(None, there[index]))
+    timed("request", 1000, lambda index: serve(cache, there[index]))
+
+    running, text = PageTable(), source.draw(2000)
+    cache.attach(running, cache.match(None, text))
+    cache.grow(running, len(text))
+    timed("decode", 2000, lambda index: cache.publish(running, text, index + 1))
+    timed("evict", min(10_000, stats.nodes // 2), lambda _: cache._evict())
+
+
+if __name__ == "__main__":
+    for size in SIZES:
+        measure(*size)
