@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VOCABULARY = 50_000
-SIZES = ((10_000, 4096, 2048), (25_000, 512, 256), (1_000, 512, 256))
+SIZES = ((1_000, 512, 256), (25_000, 512, 256), (10_000, 4096, 2048))
 """Prompts in the tree, tokens of each, and how many of them it shares with 99 others."""
 
 

@@ -69,12 +69,8 @@ def test_a_match_ends_where_tokens_part() -> None:
     writer = Writer()
     writer.write([1, 2, 3, 4, 5])
     writer.write([1, 2, 3, 7, 8])
-    assert [writer.found(t) for t in ([1, 2, 3, 4, 5, 6], [1, 2, 3, 7], [1, 2, 9], [9])] == [
-        5,
-        4,
-        2,
-        0,
-    ]
+    lengths = {(1, 2, 3, 4, 5, 6): 5, (1, 2, 3, 7): 4, (1, 2, 9): 2, (1, 2, 4): 2, (9,): 0}
+    assert {tokens: writer.found([*tokens]) for tokens in lengths} == lengths
     assert writer.runs() == [[1, 2, 3], [4, 5], [7, 8]]
 
 
@@ -179,6 +175,20 @@ def test_a_boundary_that_no_one_needs_goes_away() -> None:
     writer.check()
 
 
+def test_a_joined_node_names_the_page_that_holds_the_tokens_of_both() -> None:
+    writer = Writer()
+    upper = writer.write([*range(80)], stay=True)  # pages 0, 1, 2
+    writer.write([*range(40), *range(100, 140)])  # lends page 4 to what is above both
+    writer.leave(upper)
+    writer.tree.evict()
+    upper = writer.enter(range(40))
+    assert upper.pages == [0, 4]
+    below = writer.follow(upper, range(40, 80))
+    assert below is not None
+    assert (below.end, below.pages) == (80, [0, 1, 2])
+    writer.check()
+
+
 def test_nodes_end_at_multiples_of_the_longest_run() -> None:
     writer = Writer()
     tokens = [i % 1000 for i in range(2 * RUN_TOKENS + 100)]
@@ -241,11 +251,12 @@ def test_pruning_takes_what_leads_to_one_node_alone() -> None:
 
 def test_a_snapshot_stays_at_its_token_and_is_handed_back_with_its_node() -> None:
     writer = Writer()
-    node = writer.write([*range(10)], stay=True)
+    node = writer.write([*range(10)])
     node.state = 7
     below = writer.write([*range(15)], stay=True)
     assert below is not node, "the end with the snapshot is passed"
     writer.leave(below)
+    writer.enter(range(10))
     upper = writer.enter(range(5))
     assert (upper.state, node.start, node.end, node.state) == (None, 5, 10, 7)
     writer.leave(upper)

@@ -100,6 +100,8 @@ def test_commands_from_many_threads_while_requests_run(start, executor: FakeExec
             engine.submit_many(requests)
             for prompt, collector in zip(prompts, collectors, strict=True):
                 assert right(collector.wait(), prompt)
+            with engine._thread._lock:
+                engine._thread._cache.check_integrity()
     finally:
         stop.set()
         disturber.join()

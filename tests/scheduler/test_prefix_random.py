@@ -159,6 +159,7 @@ class PrefixMachine(Machine):
 
     def check_following(self) -> None:
         running = [s for s in self.live if s.slot >= 0]
+        assert all(s.leader is None for s in self.live if s.slot < 0)
         for s in running:
             leader = s.leader
             if leader is not None:

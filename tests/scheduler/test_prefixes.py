@@ -251,6 +251,21 @@ def test_after_a_flush_who_has_computed_nothing_begins_anew() -> None:
     assert rig.computed == 2 * 210 + 10
 
 
+def test_after_a_flush_who_has_pages_keeps_them() -> None:
+    rig = Rig(batch_tokens=32)
+    rig.add(words(1, 64))
+    rig.finish()
+    rig.add(words(1, 64) + words(2, 200))
+    second = rig.add(words(1, 64) + words(2, 150) + words(3, 5))
+    rig.step()
+    assert second.leader is not None
+    rig.cache.flush()
+    rig.step()
+    assert (second.leader, second.computed) == (None, 64)
+    rig.finish()
+    assert rig.computed == 64 + 200 + 155
+
+
 def test_a_preempted_sequence_comes_back_through_what_it_left() -> None:
     rig = Rig(slots=2, pages=12)
     rig.add(words(1, 150), most=60)
@@ -263,6 +278,20 @@ def test_a_preempted_sequence_comes_back_through_what_it_left() -> None:
     assert rig.computed - computed == 150 - RUN_TOKENS, "the end of it made room for the older"
     assert younger.cached_tokens == 0, "of the prompt, when it first began"
     assert total < younger.total
+
+
+def test_who_is_preempted_while_it_waits_begins_anew() -> None:
+    """The output of three others takes the pages that it had claimed."""
+    rig = Rig(batch_tokens=4, pages=13)
+    for number in (2, 3, 4):
+        rig.add(words(number, 1), most=200)
+    rig.add(words(1, 160))
+    waits = rig.add(words(1, 150) + words(5, 5))
+    while not rig.scheduler.preemptions:
+        rig.step()
+        assert waits.slot < 0 or waits.leader is not None
+    assert (waits.slot, waits.leader) == (-1, None)
+    rig.finish()
 
 
 def test_a_prompt_that_fills_the_cache_is_found_by_whole_pages() -> None:

@@ -54,7 +54,8 @@ class Node:
         pages: see the module.
         children: by their first token.
         locks: sequences whose cursor it is, and children with locks.
-        last_used: when, on the tree's clock; a parent's is never below its children's.
+        last_used: when a cursor last left it or one below it, on the tree's clock; what is above
+            was used at the same time or later.
         state: id of a recurrent model's snapshot taken at `end`, None without. It stays with the
             end of the run and goes with it.
     """
@@ -160,9 +161,9 @@ class RadixTree:
         return Match(salt, length, tuple(path))
 
     def enter(self, match: Match) -> Node:
-        """Lock what was matched, and mark it as used: the node that ends where the match does.
+        """Put a cursor where the match ends, and so lock what was matched.
 
-        The node that the match ends in is split there, so that the rest of it may still go.
+        The node that it ends in is split there, so that the rest of it may still go.
         """
         node: Node
         if not match.path:
@@ -171,7 +172,6 @@ class RadixTree:
             node = self._split(match.path[-1], match.length)
         else:
             node = match.path[-1]
-        self.touch(node)
         self._lock(node)
         return node
 
@@ -280,37 +280,32 @@ class RadixTree:
         lower.parent, lower.start = upper.parent, upper.start
         lower.tokens = upper.tokens + lower.tokens
         lower.pages = upper.pages + lower.pages
-        lower.last_used = upper.last_used
         upper.parent = None
         self.nodes -= 1
 
     # --- locks and age ---------------------------------------------------------------------------
 
-    def touch(self, node: Node) -> None:
-        """The path to `node` is used now."""
+    def leave(self, node: Node) -> None:
+        """A cursor goes away from `node`. The path to it was used until now."""
         above: Node | None = node
         while above is not None:
             above.last_used = self.clock
             above = above.parent
-
-    def leave(self, node: Node) -> None:
-        """A cursor goes away from `node`, which was used until now."""
-        self.touch(node)
-        below: Node | None = node
-        while below is not None:
-            below.locks -= 1
-            if below.locks:
+        above = node
+        while above is not None:
+            above.locks -= 1
+            if above.locks:
                 return
-            self._offer(below)
-            below = below.parent
+            self._offer(above)
+            above = above.parent
 
     def _lock(self, node: Node) -> None:
-        below: Node | None = node
-        while below is not None:
-            below.locks += 1
-            if below.locks > 1:
+        above: Node | None = node
+        while above is not None:
+            above.locks += 1
+            if above.locks > 1:
                 return
-            below = below.parent
+            above = above.parent
 
     def _move(self, node: Node, child: Node) -> None:
         """A cursor moves down. A boundary that it alone stood for goes away."""

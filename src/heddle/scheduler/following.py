@@ -38,8 +38,8 @@ def find_leader(
 
 
 def leads_no_more(leader: Sequence, shared: int) -> bool:
-    """Whether there is nothing to wait for: it is all computed, or the leader stopped."""
-    return leader.computed >= shared or leader.slot < 0 or leader.table.cursor is None
+    """Whether there is nothing to wait for: all is computed, or the leader publishes no more."""
+    return leader.computed >= shared or leader.table.cursor is None
 
 
 def common_prefix(one: Tokens[int], other: Tokens[int], *, beyond: int) -> int:
