@@ -93,9 +93,14 @@ def test_something_is_always_allowed(
     assert pace.allowance(decodes) >= 1
 
 
-@pytest.mark.parametrize("decodes", [1, 8])
-def test_idle_prompts_teach_the_cost_of_a_token(decodes: int) -> None:
+def test_what_idle_prompts_teach_is_taken_with_care_until_a_mixed_step_was_timed() -> None:
     pace = Pace()
     pace.observe(0, 500, 500 * TOKEN)
-    pace.observe(decodes, 0, DECODE)
-    assert pace.allowance(decodes) == pytest.approx((GAP - 1) * DECODE / TOKEN, abs=1)
+    pace.observe(4, 0, DECODE)
+    assert pace.allowance(4) == pytest.approx((GAP - 1) * DECODE / (2 * TOKEN), abs=1)
+    run(pace, 4, 3)
+    known = pace.allowance(4)
+    assert known == pytest.approx((GAP - 1) * DECODE / TOKEN, abs=1)
+    for _ in range(20):
+        pace.observe(0, 500, 500 * TOKEN / 3)  # an idle engine is quicker
+    assert pace.allowance(4) == known

@@ -18,7 +18,9 @@ At 2.5 prompts have 60% of the time: a first token comes within twice the time o
 
 _RECENT = 15  # times that a cost is the median of: an interrupted step changes nothing
 _LEAST = 8  # prompt tokens: fewer cost nearly as much, and prompts must go on whatever the gap is
-_FIRST = 32  # prompt tokens as long as nothing has been measured
+_FIRST = 16  # prompt tokens as long as nothing has been measured
+# Tiles of few tokens are slower than those of prompts alone; counts until a mixed step was timed.
+_MIXED = 2.0
 
 
 class Pace:
@@ -31,25 +33,32 @@ class Pace:
     def __init__(self, max_gap: float | None = None) -> None:
         self._max_gap = max_gap
         self._decode: dict[int, deque[float]] = {}  # seconds of steps of n decodes alone
-        self._token: deque[float] = deque(maxlen=_RECENT)  # seconds of one more prompt token
+        # Seconds of one more prompt token: beside decodes, and in steps of prompts alone.
+        self._mixed: deque[float] = deque(maxlen=_RECENT)
+        self._idle: deque[float] = deque(maxlen=_RECENT)
 
     def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
         """Take in the time of a step that carried so many of each."""
         if prompt_tokens == 0:
             self._decode.setdefault(decodes, deque(maxlen=_RECENT)).append(seconds)
         elif decodes == 0:
-            self._token.append(seconds / prompt_tokens)
+            self._idle.append(seconds / prompt_tokens)
         elif (alone := self._decode_seconds(decodes)) is not None:
-            self._token.append(max(seconds - alone, 0.0) / prompt_tokens)
+            self._mixed.append(max(seconds - alone, 0.0) / prompt_tokens)
 
     def allowance(self, decodes: int) -> int:
         """Prompt tokens that a step may carry beside so many decodes, at least _LEAST."""
         alone = self._decode_seconds(decodes)
-        if alone is None or not self._token:
+        token = self._token_seconds()
+        if alone is None or token is None:
             return _FIRST
         gap = GAP * alone if self._max_gap is None else self._max_gap
-        token = median(self._token)
         return max(_LEAST, int((gap - alone) / token)) if token > 0.0 else _FIRST
+
+    def _token_seconds(self) -> float | None:
+        if self._mixed:
+            return median(self._mixed)
+        return _MIXED * median(self._idle) if self._idle else None
 
     def _decode_seconds(self, decodes: int) -> float | None:
         """Of a step with so many decodes, or the nearest number of them that was seen."""
