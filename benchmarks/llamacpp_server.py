@@ -1,20 +1,51 @@
-"""llama.cpp's own HTTP server in this process, through the xllamacpp wheel, until stdin closes."""
+"""llama.cpp's own HTTP server in a process of its own, through the xllamacpp wheel.
+
+    python benchmarks/llamacpp_server.py MODEL.gguf --threads 2 --slots 8
+
+It prints `ready URL` when it serves and ends when its standard input does.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import xllamacpp
 
+from heddle.bench.remote import connect
+from heddle.bench.servers import running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from heddle.bench.remote import Server
+
+CONTEXT = 1024
+
+
+@contextmanager
+def llamacpp(
+    model: Path, threads: int, slots: int, context: int = CONTEXT, options: Sequence[str] = ()
+) -> Iterator[Server]:
+    """It as a child, with `context` tokens per slot and continuous batching, its default."""
+    command = [sys.executable, __file__, str(model), "--threads", str(threads)]
+    command += ["--slots", str(slots), "--context", str(context), *options]
+    with running("llama.cpp", command) as (pid, url):
+        extras = {"ignore_eos": True, "cache_prompt": False}
+        yield replace(connect("llama.cpp", url, pid=pid), extras=extras)
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
-    parser.add_argument("--context", type=int, required=True, help="tokens per slot")
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens per slot")
     parser.add_argument("--whole-context", action="store_true", help="keep what windows passed")
     arguments = parser.parse_args()
 
@@ -28,7 +59,7 @@ def main() -> None:
     params.cache_ram_mib = 0  # no copies of finished prompts
     params.verbosity = 1
     server = xllamacpp.Server(params)
-    print(server.listening_address, flush=True)
+    print("ready", server.listening_address, flush=True)
     sys.stdin.read()
 
 

@@ -17,7 +17,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from machine import describe
+from heddle.bench.machine import describe
 
 PHASES = ("import", "open", "tokenizer", "pack", "program")
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--isa", default="auto")
     arguments = parser.parse_args()
-    machine = describe(("heddle", "numpy", "tokenizers"))
+    machine = describe("heddle", "numpy", "tokenizers")
     print(f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}")
     names = (*PHASES, "ready", "peak", "final")
     print(f"{'model':20}" + "".join(f"{name:>10}" for name in names) + "      ratio")

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "machine_limits.h"
 #include "program.h"
 
 namespace nb = nanobind;
@@ -136,7 +137,19 @@ void bind_storage(nb::module_& m) {
     nb::class_<Runtime>(m, "Runtime", "Compute threads (the caller included) and their kernels.")
         .def(nb::init<int, const std::string&>(), nb::arg("threads"), nb::arg("isa"))
         .def_prop_ro("isa", [](const Runtime& r) { return r.kernels.name; })
-        .def_prop_ro("threads", [](const Runtime& r) { return r.pool.threads(); });
+        .def_prop_ro("threads", [](const Runtime& r) { return r.pool.threads(); })
+        .def_prop_ro("multiplication", [](const Runtime& r) { return r.kernels.multiplication; })
+        .def(
+            "read_rate",
+            [](Runtime& r, int64_t bytes, double seconds) {
+                if (bytes < 1) throw std::invalid_argument("a buffer has at least one byte");
+                return read_rate(r.pool, bytes, seconds);
+            },
+            nb::arg("bytes"), nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "multiply_rate",
+            [](Runtime& r, double seconds) { return multiply_rate(r.pool, r.kernels, seconds); },
+            nb::arg("seconds"), nb::call_guard<nb::gil_scoped_release>());
     nb::class_<Arena>(m, "Arena", "Memory that packed matrices live in.")
         .def(nb::init<>())
         .def_prop_ro("allocated", &Arena::allocated, "Bytes handed out.");

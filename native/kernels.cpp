@@ -7,6 +7,7 @@
 #include "kernels.h"
 
 #include "attention.h"
+#include "integer_peak.h"
 #include "simd.h"
 
 #if defined(HEDDLE_ISA_AVX512)
@@ -214,9 +215,10 @@ constexpr const char* kName =
     "portable";
 #endif
 
-const Kernels kTable = {kName,        kPanelRows, matmul,  quantise, norm,   gated_silu,
-                        gated_gelu,   add,        scale,   to_f16,   attend, attend_split,
-                        attend_merge, max_of,     sum_exp, exp_all};
+const Kernels kTable = {
+    kName,        kPanelRows, matmul,  quantise, norm,          gated_silu,
+    gated_gelu,   add,        scale,   to_f16,   attend,        attend_split,
+    attend_merge, max_of,     sum_exp, exp_all,  multiply_adds, kMultiplication};
 
 }  // namespace
 

@@ -107,6 +107,10 @@ struct Kernels {
     float (*sum_exp)(const float* x, int n, float shift, float factor);
     // out = exp((x - shift) * factor)
     void (*exp_all)(const float* x, int n, float shift, float factor, float* out);
+    // As many of the matmul's multiplications as run at once, on registers, `rounds` times; returns
+    // the multiply-adds of one code and one activation that they are.
+    int64_t (*multiply_adds)(int64_t rounds);
+    const char* multiplication;  // their instruction, for people
 };
 
 // Null where the compiler could not build that level. `supported` asks the running CPU.

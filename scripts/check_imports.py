@@ -14,11 +14,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
-OPEN = {"types", "config", "errors", "step"}
+OPEN = {"types", "config", "errors", "step", "roofline"}
 """What every room may import, beside itself."""
 
 MAY_IMPORT = {
-    "cli": {"server", "engine", "weights", "text"},
+    "cli": {"bench", "server", "engine", "weights", "text"},
+    "bench": {"engine"},
     "server": {"engine", "text"},
     "engine": {"scheduler", "runner", "cache", "text", "weights", "models"},
     "scheduler": {"cache"},
@@ -34,6 +35,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "config": {"errors"},
     "errors": set(),
+    "roofline": set(),
     "step": {"types"},
     "types": {"errors"},
     "_native": set(),

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "models")]
 from divergence import divergences  # noqa: E402
 
-from servers import HOST, llamacpp  # noqa: E402
+from llamacpp_server import llamacpp  # noqa: E402
 
 DATA = ROOT / "tests" / "models" / "data"
 SOME = slice(15, None, 16)
@@ -47,8 +47,8 @@ SOME = slice(15, None, 16)
 class Peer:
     """llama.cpp's server as a source of next-token distributions."""
 
-    def __init__(self, port: int, vocabulary: int) -> None:
-        self._client = httpx.Client(base_url=f"http://{HOST}:{port}", timeout=120)
+    def __init__(self, url: str, vocabulary: int) -> None:
+        self._client = httpx.Client(base_url=url, timeout=120)
         self._vocabulary = vocabulary
 
     def tokenize(self, text: str) -> list[int]:
@@ -99,7 +99,7 @@ def measure(path: Path, text: str, positions: int) -> tuple[list[int], np.ndarra
     with GGUFFile.open(path) as file:
         vocabulary = build(file.metadata).shape.vocabulary
     with llamacpp(path, threads=2, slots=1, options=["--whole-context"]) as server:
-        peer = Peer(server.port, vocabulary)
+        peer = Peer(server.url, vocabulary)
         tokens = peer.tokenize(text)[:positions]
         if len(tokens) < positions:
             raise SystemExit(f"the text has {len(tokens)} tokens, {positions} are needed")

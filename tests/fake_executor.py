@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from heddle.errors import NonFiniteLogitsError
+from heddle.roofline import Limits, ModelWork
 from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, Sampled, StepPlan, StepResult
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 VOCABULARY = 32
 END = 0
 """The end-of-sequence token of tests."""
+
+WORK = ModelWork(
+    weight_bytes=1000,
+    token_multiply_adds=500,
+    row_multiply_adds=50,
+    kv_layers=((0, 2.0), (64, 2.0)),
+)
+"""What a step is said to cost: two layers, one of them with a window."""
 
 
 def next_token(history: Sequence[int], params: SamplingParams) -> int:
@@ -64,6 +73,7 @@ class FakeExecutor:
     page_bytes: int = 1000
     summary: str = "nothing real"
     compute_seconds: float = 0.0
+    work: ModelWork = WORK
     before_step: Callable[[int], None] = lambda step: None
     poisonous: Callable[[Sequence[int]], bool] = lambda history: False
     gate: threading.Event = field(default_factory=threading.Event)
@@ -98,6 +108,17 @@ class FakeExecutor:
 
     def close(self) -> None:
         self.closed = True
+
+    def measure_limits(self) -> Limits:
+        return Limits(
+            threads=2,
+            isa="paper",
+            multiplication="by hand",
+            multiply_rate=1e6,
+            memory_rate=1e5,
+            memory_buffer=1 << 20,
+            weights_rate=1e5,
+        )
 
     def _bind(self, binding: Binding) -> None:
         assert binding.params.seed is not None

@@ -27,6 +27,16 @@ class Runtime:
     def isa(self) -> str: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def multiplication(self) -> str:
+        """The instruction that the level's quantised matmuls multiply with."""
+    def read_rate(self, bytes: int, seconds: float) -> float:
+        """Bytes per second at which the threads read a buffer of that size.
+
+        The best of at least five passes that take `seconds` together.
+        """
+    def multiply_rate(self, seconds: float) -> float:
+        """Integer multiply-adds per second of all threads, from registers; the best likewise."""
 
 class Arena:
     """Memory that packed matrices live in."""

@@ -155,6 +155,12 @@ class ModelFileError(HeddleError):
         return partial(type(self), field=self.field), self.args
 
 
+class PeerError(HeddleError):
+    """A server that is being measured is down, refuses, or ends a stream early. Names it."""
+
+    code = "peer_failed"
+
+
 class UnsupportedModelError(HeddleError):
     """The file is sound, but its architecture, tensor type or tokenizer is not supported."""
 

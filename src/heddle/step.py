@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.errors import HeddleError
+    from heddle.roofline import Limits, ModelWork
     from heddle.types import SamplingParams
 
 PAGE_TOKENS = 32
@@ -135,6 +136,15 @@ class Executor(Protocol):
     @property
     def summary(self) -> str:
         """What it runs on and the memory it holds, in a few words for people."""
+        ...
+
+    @property
+    def work(self) -> ModelWork:
+        """What its steps cost."""
+        ...
+
+    def measure_limits(self) -> Limits:
+        """Measure what the hardware can do at most; takes seconds. No step may run meanwhile."""
         ...
 
     @property

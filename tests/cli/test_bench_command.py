@@ -1,98 +1,121 @@
-"""`heddle bench`: its figures from known readings, and the command itself."""
+"""The command `heddle bench`: its options, its tables, its JSON."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from fake_executor import FakeExecutor
-from fake_model import fake_model
+import pytest
+
+from fake_peer import fake_peer, paced_client
+from heddle.bench.figures import FORMULAS
 from heddle.cli import run
-from heddle.cli.bench import PromptSource
-from heddle.cli.measure import FORMULAS, Spread, Timeline, figures
-from heddle.config import EngineConfig
-from heddle.engine import Engine
 
 if TYPE_CHECKING:
-    import pytest
+    from heddle.config import EngineConfig
+
+SMALL = ["--streams", "1,3", "--prompt-tokens", "40", "--new-tokens", "6", "--rounds", "2"]
 
 
-def test_figures_of_a_known_round() -> None:
-    one = Timeline(sent=10.0, tokens=[11.0, 12.0, 13.0])
-    other = Timeline(sent=10.0, tokens=[12.0, 14.0, 15.0])
-    row = figures([[one, other]], prompt_tokens=100)
-    assert row.streams == 2
-    assert row.prompt_rate == 2 * 100 / (12.0 - 10.0)
-    assert row.decode_rate == 3 / (15.0 - 12.0)  # at 13, 14 and 15
-    assert row.ttft == Spread(p50=1.0, p99=2.0, max=2.0)
-    assert row.tpot == Spread(p50=1.0, p99=1.5, max=1.5)
-    assert row.itl == Spread(p50=1.0, p99=2.0, max=2.0)
-
-
-def test_rounds_are_pooled() -> None:
-    quick = [Timeline(sent=0.0, tokens=[1.0, 2.0])]
-    slow = [Timeline(sent=0.0, tokens=[3.0, 6.0])]
-    row = figures([quick, slow], prompt_tokens=8)
-    assert row.streams == 1
-    assert row.prompt_rate == 16 / 4
-    assert row.decode_rate == 2 / 4
-    assert row.itl == Spread(p50=1.0, p99=3.0, max=3.0)
-
-
-def test_percentiles_are_durations_that_occurred() -> None:
-    spread = Spread.of([float(number) for number in range(200, 0, -1)])
-    assert spread == Spread(p50=100.0, p99=198.0, max=200.0)
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0)
-
-
-def test_the_command_in_json(
-    loaded: list[tuple[str, EngineConfig]],
-    executor: FakeExecutor,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    arguments = ["--streams", "1,3", "--prompt-tokens", "40", "--new-tokens", "6", "--rounds", "2"]
-    assert run(["bench", "some.gguf", *arguments, "--json", "--slots", "4"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["model"] == "fake"
-    assert (report["prompt_tokens"], report["new_tokens"], report["rounds"]) == (40, 6, 2)
-    assert report["formulas"] == FORMULAS
-    assert [row["streams"] for row in report["results"]] == [1, 3]
-    for row in report["results"]:
-        assert row["prompt_tokens_per_second"] > 0
-        assert row["decode_tokens_per_second"] > 0
-        for name in ("ttft_seconds", "tpot_seconds", "itl_seconds"):
-            assert 0 < row[name]["p50"] <= row[name]["p99"] <= row[name]["max"]
-    assert loaded[0][0] == "some.gguf"
-    computed = [tokens for step in executor.plans for _, start, tokens in step if start < 40]
-    rounds = 1 + 2 * 1 + 2 * 3
-    # With 32 letters, prompts begin alike now and then.
-    assert 38 * rounds < sum(computed) <= 40 * rounds
-
-
-def test_the_command_as_a_table(
+def test_the_report_in_json(
     loaded: list[tuple[str, EngineConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--streams", "2", "--new-tokens", "4", "--rounds", "1", "--prompt-tokens", "9"]
-    assert run(["bench", *arguments]) == 0
+    arguments = [*SMALL, "--depths", "0,50", "--slots", "4", "--json"]
+    assert run(["bench", "some.gguf", *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["model"] == "fake"
+    assert report["formulas"] == FORMULAS
+    assert [row["streams"] for row in report["prompt"]] == [1, 3]
+    rows = [(row["depth"], row["streams"]) for row in report["decode"]]
+    assert rows == [(0, 1), (0, 3), (50, 1), (50, 3)]
+    assert loaded[0][0] == "some.gguf"
+    assert loaded[0][1].slots == 4
+
+
+def test_the_report_as_tables(
+    loaded: list[tuple[str, EngineConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", *SMALL, "--depths", "1,100"]) == 0
     out = capsys.readouterr().out
-    assert "9 prompt tokens, 4 new tokens" in out
+    assert "limits of 2 threads, paper, measured now" in out
+    assert "compute 0 GMAC/s (by hand)" in out
+    assert "prompts of 40 tokens, medians of 2" in out
+    assert "decoding 6 tokens, medians of 2" in out
     for name, formula in FORMULAS.items():
         assert f"{name} = {formula}" in out
-    assert "…" not in out, "the table fits a terminal of 80 columns"
+    assert "…" not in out, "the tables fit a terminal of 80 columns"
     assert len(loaded) == 1
 
 
-def test_no_two_prompts_are_alike() -> None:
-    with Engine(fake_model(FakeExecutor()), EngineConfig()) as engine:
-        source = PromptSource(engine, 30)
-        prompts = [source.next() for _ in range(50)]
-    assert len({tuple(prompt) for prompt in prompts}) == 50
-    assert all(0 not in prompt for prompt in prompts), "the end token is no text"
-
-
-def test_more_streams_than_fit_is_said(
-    loaded: list[tuple[str, EngineConfig]], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--streams", "1,x"], "--streams: '1,x' is not a list of whole numbers"),
+        (["--streams", "0"], "--streams: '0' is not a list"),
+        (["--streams", "1,5", "--slots", "4"], "--streams: 5 is more than the slots, 4"),
+        (["--depths", "-1"], "--depths: '-1' is not a list"),
+        (["--peer-model", "some"], "--peer-model and --url go with --against"),
+        (["--url", "http://here"], "--peer-model and --url go with --against"),
+    ],
+)
+def test_bad_options_are_told_before_a_model_is_loaded(
+    loaded: list[tuple[str, EngineConfig]],
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    told: str,
 ) -> None:
-    assert run(["bench", "--streams", "5", "--slots", "1", "--queue", "1"]) == 2
-    assert "slots and queue hold, 2" in capsys.readouterr().err
-    assert not loaded, "that is known before a model is loaded"
+    assert run(["bench", *arguments]) == 2
+    assert told in capsys.readouterr().err
+    assert not loaded
+
+
+def test_against_a_peer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace = paced_client(monkeypatch, streams=2)
+    two = ["--streams", "2", "--prompt-tokens", "40", "--new-tokens", "6", "--rounds", "2"]
+    with fake_peer(pace=pace) as heddle, fake_peer(pace=pace) as peer:
+        places = ["--url", heddle.url, "--against", peer.url + "/v1"]
+        assert run(["bench", *places, *two, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert run(["bench", *places, *two, "--depths", "20,30"]) == 0
+        table = capsys.readouterr().out
+    assert report["peer"] == {"url": peer.url, "model": "some-model"}
+    scenarios = ["decode x2 at 128", "prompt x2 at 40"]
+    assert list(report["summary"]) == scenarios
+    for scenario in scenarios:
+        assert [len(rounds) for rounds in report["results"][scenario].values()] == [2, 2]
+        ratio = report["summary"][scenario]["ratio"]["ttft_p50_ms"]
+        assert ratio["min"] <= ratio["median"] <= ratio["max"]
+    assert "decode x2 at 20" in table
+    assert "decode x2 at 30" in table
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert [body["model"] for body in peer.bodies] == ["some-model"] * len(heddle.bodies)
+
+
+def test_a_peer_that_fails_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_peer() as heddle, fake_peer("refusing") as peer:
+        assert run(["bench", "--url", heddle.url, "--against", peer.url, *SMALL]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("heddle: peer answered 500")
+    assert err.count("\n") == 1
+
+
+def test_a_peer_without_the_model_is_told_before_a_server_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with fake_peer() as peer:
+        arguments = ["--against", peer.url, "--peer-model", "other"]
+        assert run(["bench", "no-such-model", *arguments]) == 2
+    assert "peer has no model 'other'" in capsys.readouterr().err
+
+
+def test_a_heddle_that_does_not_start_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEDDLE_HOME", str(tmp_path))
+    with fake_peer() as peer:
+        assert run(["bench", str(tmp_path / "none.gguf"), "--against", peer.url]) == 2
+    err = capsys.readouterr().err
+    assert "heddle did not start: heddle:" in err
+    assert "none.gguf" in err

@@ -188,6 +188,7 @@ def test_settings_reach_the_engine(
     monkeypatch.setenv("HEDDLE_QUEUE", "7")
     monkeypatch.setenv("HEDDLE_SLOTS", "1")
     arguments = ["--slots", "2", "--kv-cache", "1G", "--streams", "1", "--rounds", "1"]
+    arguments += ["--depths", "0", "--prompt-tokens", "16"]
     assert run(["bench", *arguments]) == 0
     expected = EngineConfig(slots=2, queue=7, kv_cache=1 << 30)
     assert loaded == [(DEFAULT_MODEL, expected)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import openai
 import pytest
+
+from heddle.cli import run
 
 pytestmark = pytest.mark.model
 
@@ -126,3 +129,15 @@ def test_what_the_server_tells_about_itself(client, address):
     assert [slot["state"] for slot in httpx.get(f"{root}/slots").json()] == ["free"] * 4
     metrics = httpx.get(f"{root}/metrics").text
     assert "heddle_generated_tokens_total" in metrics
+
+
+def test_it_is_measured_beside_another_server(address, capsys):
+    load = ["--streams", "1,3", "--depths", "20", "--prompt-tokens", "40", "--new-tokens", "12"]
+    both = ["--url", address.removesuffix("/v1"), "--against", address]
+    assert run(["bench", *both, *load, "--rounds", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["peer"]["model"] == report["model"] == "smollm2-135m"
+    for scenario in ("decode x1 at 20", "decode x3 at 20"):
+        assert report["summary"][scenario]["ratio"]["decode_tok_s"]["median"] > 0
+    for scenario in ("prompt x1 at 40", "prompt x3 at 40"):
+        assert report["summary"][scenario]["heddle"]["prompt_tok_s"] > 0

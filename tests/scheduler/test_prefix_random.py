@@ -16,11 +16,11 @@ from unittest import mock
 import hypothesis.strategies as st
 from hypothesis import event, settings
 from hypothesis.stateful import initialize, rule
+from machine import Machine
 
 from heddle.cache import radix
 from heddle.cache.manager import CacheManager
 from heddle.step import PAGE_TOKENS
-from machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Tokens

@@ -1,7 +1,6 @@
 """The scheduler does what the naive model says, whatever comes."""
 
 from hypothesis import settings
-
 from machine import Machine
 
 TestScheduler = Machine.TestCase

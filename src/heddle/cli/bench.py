@@ -1,149 +1,149 @@
-"""`heddle bench`: throughput and latency of the engine in this process, without HTTP."""
+"""`heddle bench`: the engine beside the limits of the machine, or Heddle's server beside another.
+
+Without `--against`, prompts and decoding are measured without HTTP, and every figure is shown as a
+share of what memory and arithmetic allow. With it, Heddle's server and a peer get the same load.
+"""
 
 import json
-import random
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from heddle.cli.loading import load
-from heddle.cli.measure import FORMULAS, Figures, Timeline, figures
 from heddle.cli.options import Model, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
-    from heddle.engine import Engine
+    from heddle.bench.report import Loads
 
-Count = Annotated[int, typer.Option(min=1)]
+Note = Callable[[str], None]
+
+_DEPTHS = "0,1024"
+_DEPTH_AGAINST = "128"
 
 
 @with_settings
 def bench(
     model: Model = DEFAULT_MODEL,
     *,
-    streams: Annotated[str, typer.Option(help="Requests at once, one row each.")] = "1,2,4,8",
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Length of each prompt.")] = 128,
-    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens each request makes.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds per row, pooled.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no table.")] = False,
+    streams: Annotated[str, typer.Option(help="Requests at once, as in 1,2,4,8.")] = "1,2,4,8",
+    depths: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens in the context of each stream when decoding is measured (default "
+            f"{_DEPTHS}; {_DEPTH_AGAINST} with --against).",
+            show_default=False,
+        ),
+    ] = None,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="Length of the prompts whose computing is measured.")
+    ] = 512,
+    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens per stream and round.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; figures are their medians.")] = 3,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Drive this OpenAI-compatible server with the same load."),
+    ] = None,
+    peer_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its model; the first one it has.")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --against: a running Heddle instead of a new one."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")] = False,
     engine: EngineConfig,
 ) -> None:
-    """Measure throughput and latency.
-
-    Prompts are random tokens, new ones in every round, so that no prefix is found in the cache.
-    """
-    counts = _counts(streams, most=engine.slots + engine.queue)
-    with load(model, engine) as loaded:
-        prompts = PromptSource(loaded, prompt_tokens)
-        run_round(loaded, prompts, 1, 2)  # the first pass touches every weight for the first time
-        rows = []
-        for count in counts:
-            recorded = [run_round(loaded, prompts, count, new_tokens) for _ in range(rounds)]
-            rows.append(figures(recorded, prompt_tokens))
-        name = loaded.model.info.id
-    if as_json:
-        print(json.dumps(_report(name, prompt_tokens, new_tokens, rounds, rows), indent=2))
-    else:
-        _print_table(name, prompt_tokens, new_tokens, rounds, rows)
-
-
-def _counts(streams: str, most: int) -> list[int]:
-    counts = [int(text) if text.strip().isdecimal() else 0 for text in streams.split(",")]
-    if not all(counts):
-        raise ConfigError(f"--streams: {streams!r} is not a list of whole numbers such as 1,2,4")
-    if max(counts) > most:
+    """Measure speed, as a share of what the machine allows or beside another server."""
+    counts = _numbers("--streams", streams, least=1)
+    contexts = _numbers("--depths", depths or (_DEPTH_AGAINST if against else _DEPTHS), least=0)
+    if url is None and max(counts) > engine.slots:
         raise ConfigError(
-            f"--streams: {max(counts)} is more than slots and queue hold, {most}; raise --queue"
+            f"--streams: {max(counts)} is more than the slots, {engine.slots}; raise --slots"
         )
-    return counts
+    if against is not None:
+        lengths = [max(1, context) for context in contexts]
+        scenarios = [(n, length, new_tokens) for length in lengths for n in counts]
+        scenarios += [(n, prompt_tokens, 1) for n in counts]
+        _compare(model, engine, against, peer_model, url, scenarios, rounds, as_json)
+    elif peer_model or url:
+        raise ConfigError("--peer-model and --url go with --against")
+    else:
+        from heddle.bench.report import Loads
+
+        loads = Loads(counts, contexts, prompt_tokens, new_tokens, rounds)
+        _measure(model, engine, loads, as_json)
 
 
-class PromptSource:
-    """Random prompts that never repeat, the same in every run."""
-
-    def __init__(self, engine: "Engine", length: int) -> None:
-        tokenizer = engine.model.tokenizer
-        size = tokenizer.vocabulary_size
-        self._tokens = [token for token in range(size) if not tokenizer.is_special(token)]
-        self._random = random.Random(0)
-        self._length = length
-
-    def next(self) -> list[int]:
-        return self._random.choices(self._tokens, k=self._length)
+def _numbers(option: str, text: str, least: int) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise ConfigError(f"{option}: {text!r} is not a list of whole numbers such as 1,2,4")
+    return [int(part) for part in parts]
 
 
-def run_round(
-    engine: "Engine", prompts: PromptSource, streams: int, new_tokens: int
-) -> list[Timeline]:
-    """Send `streams` requests at once and wait for all.
+def _measure(model: str, config: EngineConfig, loads: "Loads", as_json: bool) -> None:
+    from heddle.bench.report import measure
+    from heddle.cli.bench_tables import print_report
 
-    Raises:
-        HeddleError: a request was refused or failed.
-    """
-    timelines = [Timeline() for _ in range(streams)]
-    params = SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True)
-    requests = [(prompts.next(), params, timeline.record) for timeline in timelines]
-    for timeline in timelines:
-        timeline.start()
-    engine.submit_many(requests)
-    for timeline in timelines:
-        timeline.wait()
-    return timelines
+    with load(model, config) as engine, _notes() as note:
+        report = measure(engine, loads, note)
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        print_report(report)
 
 
-def _report(
-    model: str, prompt_tokens: int, new_tokens: int, rounds: int, rows: list[Figures]
-) -> dict[str, Any]:
-    return {
-        "model": model,
-        "prompt_tokens": prompt_tokens,
-        "new_tokens": new_tokens,
-        "rounds": rounds,
-        "formulas": FORMULAS,
-        "results": [row.as_dict() for row in rows],
-    }
-
-
-def _print_table(
-    model: str, prompt_tokens: int, new_tokens: int, rounds: int, rows: list[Figures]
-) -> None:
-    from rich import box
+@contextmanager
+def _notes() -> Iterator[Note]:
+    """What is being measured, on a terminal; nothing elsewhere."""
     from rich.console import Console
-    from rich.table import Table
 
-    title = f"{model}: {prompt_tokens} prompt tokens, {new_tokens} new tokens, {rounds} rounds"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1))
-    headings = (
-        "streams",
-        "prompt\ntok/s",
-        "decode\ntok/s",
-        "TTFT\np50 ms",
-        "TTFT\nmax ms",
-        "TPOT\np50 ms",
-        "ITL\np50 ms",
-        "ITL\np99 ms",
-        "ITL\nmax ms",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        latencies = (
-            row.ttft.p50,
-            row.ttft.max,
-            row.tpot.p50,
-            row.itl.p50,
-            row.itl.p99,
-            row.itl.max,
-        )
-        table.add_row(
-            str(row.streams),
-            f"{row.prompt_rate:.0f}",
-            f"{row.decode_rate:.0f}",
-            *(f"{seconds * 1000:.1f}" for seconds in latencies),
-        )
-    console = Console()
-    console.print(table)
-    for name, formula in FORMULAS.items():
-        console.print(f"[dim]{name} = {formula}[/dim]", highlight=False, soft_wrap=True)
+    with Console(stderr=True).status("") as status:
+        yield status.update
+
+
+def _compare(
+    model: str,
+    config: EngineConfig,
+    against: str,
+    peer_model: str | None,
+    url: str | None,
+    loads: list[tuple[int, int, int]],
+    rounds: int,
+    as_json: bool,
+) -> None:
+    from heddle.bench.machine import describe
+    from heddle.bench.remote import connect
+    from heddle.bench.servers import heddle_server
+    from heddle.bench.side_by_side import Scenario, alternate, most_other_work, summarise, table
+    from heddle.cli.bench_tables import other_work_line
+
+    scenarios = [Scenario(*each) for each in loads]
+    with ExitStack() as stack:
+        peer = connect("peer", against, peer_model)  # before a model is loaded for nothing
+        if url is None:
+            heddle = stack.enter_context(heddle_server(model, config))
+        else:
+            heddle = connect("heddle", url)
+        note = stack.enter_context(_notes())
+        scenarios, results = alternate([heddle, peer], scenarios, rounds, note=note)
+    summary = summarise(results)
+    report = {
+        "model": heddle.model,
+        "peer": {"url": peer.url, "model": peer.model},
+        "machine": describe("heddle"),
+        "rounds": rounds,
+        "scenarios": {scenario.name: asdict(scenario) for scenario in scenarios},
+        "summary": summary,
+        "results": results,
+    }
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        print(table(summary, scenarios))
+        print(other_work_line(most_other_work(results)))

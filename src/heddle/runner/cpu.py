@@ -23,6 +23,7 @@ from heddle.errors import (
 )
 from heddle.kernels.ops import Batch
 from heddle.models import build
+from heddle.runner.limits import measure, model_work
 from heddle.runner.lowering import lower
 from heddle.runner.memory import available_bytes
 from heddle.runner.recording import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.models.base import Model, ModelShape
+    from heddle.roofline import Limits
     from heddle.step import Binding, Chunk, StepPlan
     from heddle.types import SamplingParams
     from heddle.weights.gguf import GGUFFile, TensorInfo
@@ -150,6 +152,7 @@ class CpuExecutor:
 
     Attributes:
         shape: the model's, with `context` cut to the configured one.
+        work: what its steps cost.
     """
 
     def __init__(
@@ -186,6 +189,8 @@ class CpuExecutor:
             rows=Input((), 1, True, "rows"),
         )
         logits = model.forward(ops, weights, batch)
+        position_bytes = self.page_bytes / PAGE_TOKENS / self.shape.layers
+        self.work = model_work(ops.nodes, self.weight_bytes, position_bytes)
         try:
             return lower(ops.nodes, logits, self._program, positions)
         except ValueError as error:
@@ -207,6 +212,9 @@ class CpuExecutor:
             f"{self.threads} threads, {self.isa}, weights {self.weight_bytes / 1e6:,.0f} MB,"
             f" KV cache {kv_cache / 1e6:,.0f} MB ({self.pages * PAGE_TOKENS:,} tokens)"
         )
+
+    def measure_limits(self) -> Limits:
+        return measure(self.threads, self.isa, self.weight_bytes)
 
     @property
     def compute_seconds(self) -> float:

@@ -1,12 +1,15 @@
-"""How much memory the process may still take."""
+"""How much memory the process may still take, and how much the processor's caches hold."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from heddle.config import parse_size
+
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def available_bytes() -> int:
@@ -21,3 +24,9 @@ def available_bytes() -> int:
         if limit.isdecimal():
             amounts.append(max(0, int(limit) - int(_CGROUP_USED.read_text())))
     return min(amounts)
+
+
+def cache_bytes() -> int:
+    """Size of the largest cache that the first core can use; 0 where the kernel tells nothing."""
+    sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
+    return max((parse_size(size) for size in sizes), default=0)

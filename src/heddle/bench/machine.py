@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 _FLAGS = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "amx_int8")
 
 
-def describe(packages: tuple[str, ...]) -> dict[str, Any]:
-    """CPU model, usable cores, instruction sets that matter, and versions of `packages`."""
+def describe(*packages: str) -> dict[str, Any]:
+    """CPU model, usable cores, instruction sets that matter, memory, system, and versions.
+
+    `packages` are those whose versions matter; None stands for one that is not installed.
+    """
     fields = {}
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -29,6 +32,7 @@ def describe(packages: tuple[str, ...]) -> dict[str, Any]:
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
         "flags": [flag for flag in _FLAGS if flag in flags],
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in packages},
@@ -43,29 +47,35 @@ def _version(package: str) -> str | None:
 
 
 class OtherWork:
-    """Watches the CPU time of processes that take no part in a measurement (Linux only)."""
+    """Watches the CPU time that others take: processes without a part in it, other machines' too.
 
-    def __init__(self, taking_part: Iterable[int]) -> None:
+    Only where there is /proc.
+    """
+
+    def __init__(self, taking_part: Iterable[int] = ()) -> None:
         """`taking_part` are process ids; this process takes part as well."""
         self._processes = [Path(f"/proc/{pid}/stat") for pid in taking_part]
         self._start = time.perf_counter(), self._seconds()
 
-    def share(self) -> float:
-        """The part of the machine that others took since construction: 0 to 1; NaN if unknown."""
+    def share(self) -> float | None:
+        """The part of the machine that others took since construction: 0 to 1; None if unknown."""
+        before, now = self._start[1], self._seconds()
+        if before is None or now is None:
+            return None
         wall = time.perf_counter() - self._start[0]
-        others = self._seconds() - self._start[1]
-        return max(0.0, others / (wall * (os.cpu_count() or 1)))
+        return max(0.0, (now - before) / (wall * (os.cpu_count() or 1)))
 
-    def _seconds(self) -> float:
+    def _seconds(self) -> float | None:
         stat = Path("/proc/stat")
         if not stat.exists():
-            return float("nan")
-        user, nice, system, _idle, _iowait, irq, softirq = _ticks(stat.read_text().split()[1:8])
+            return None
+        times = _ticks(stat.read_text().split()[1:9])
+        user, nice, system, _idle, _iowait, irq, softirq, stolen = times
         ours = sum(
             sum(_ticks(path.read_text().rpartition(")")[2].split()[11:13]))  # utime and stime
             for path in self._processes
         )
-        return user + nice + system + irq + softirq - ours - time.process_time()
+        return user + nice + system + irq + softirq + stolen - ours - time.process_time()
 
 
 def _ticks(fields: list[str]) -> list[float]:

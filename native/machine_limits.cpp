@@ -1,0 +1,72 @@
+#include "machine_limits.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+
+#include "storage.h"
+
+namespace heddle {
+
+namespace {
+
+constexpr int64_t kPiece = int64_t{1} << 20;  // bytes that a thread reads at a time
+constexpr int64_t kLine = 64;
+constexpr int64_t kAhead = 4096;  // bytes, as kernels prefetch
+constexpr int kPasses = 5;
+constexpr int64_t kRounds = 20'000;  // some 50 us
+constexpr int kItems = 64;           // of kRounds, per thread
+
+// The shortest time `work` took in passes that take `seconds` together, at least kPasses.
+double best_seconds(double seconds, const std::function<void()>& work) {
+    using Clock = std::chrono::steady_clock;
+    double best = 1e9, total = 0.0;
+    for (int pass = 0; pass < kPasses || total < seconds; ++pass) {
+        const auto begin = Clock::now();
+        work();
+        const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
+        best = std::min(best, taken);
+        total += taken;
+    }
+    return best;
+}
+
+// One word of each line is enough: the whole line has to come.
+uint64_t read_lines(const uint8_t* from, int64_t bytes) {
+    uint64_t sum = 0;
+    for (int64_t at = 0; at < bytes; at += kLine) {
+        __builtin_prefetch(from + at + kAhead);
+        uint64_t word;
+        std::memcpy(&word, from + at, sizeof word);
+        sum += word;
+    }
+    return sum;
+}
+
+}  // namespace
+
+double read_rate(ThreadPool& pool, int64_t bytes, double seconds) {
+    Arena arena;
+    const int pieces = static_cast<int>(std::max<int64_t>(1, bytes / kPiece));
+    uint8_t* buffer = arena.allocate(pieces * kPiece);
+    pool.parallel_for(pieces, [&](int i) { std::memset(buffer + i * kPiece, 1, kPiece); });
+    std::atomic<uint64_t> sum{0};  // so that nothing is read in vain
+    const double best = best_seconds(seconds, [&] {
+        pool.parallel_for(pieces, [&](int i) { sum += read_lines(buffer + i * kPiece, kPiece); });
+    });
+    return static_cast<double>(pieces * kPiece) / best;
+}
+
+double multiply_rate(ThreadPool& pool, const Kernels& kernels, double seconds) {
+    const int items = pool.threads() * kItems;
+    std::atomic<int64_t> done{0};
+    const double best = best_seconds(seconds, [&] {
+        done = 0;
+        pool.parallel_for(items, [&](int) { done += kernels.multiply_adds(kRounds); });
+    });
+    return static_cast<double>(done) / best;
+}
+
+}  // namespace heddle

@@ -1,0 +1,21 @@
+// What this machine can do at most, measured with the threads and the instructions that do the
+// work: a kernel's speed says little by itself, its share of these says what is left to gain.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels.h"
+#include "thread_pool.h"
+
+namespace heddle {
+
+// Both are the best of several passes that take `seconds` together.
+
+// Bytes per second at which all threads together read a buffer of `bytes` from end to end. One far
+// larger than the caches gives the bandwidth of memory. Throws std::bad_alloc.
+double read_rate(ThreadPool& pool, int64_t bytes, double seconds);
+
+// Integer multiply-adds per second of all threads together, from registers; see integer_peak.h.
+double multiply_rate(ThreadPool& pool, const Kernels& kernels, double seconds);
+
+}  // namespace heddle

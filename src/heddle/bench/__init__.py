@@ -1,0 +1,1 @@
+"""Measuring speed: the engine in this process, or servers over HTTP, side by side."""

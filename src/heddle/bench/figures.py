@@ -1,0 +1,124 @@
+"""From the moments at which requests were sent and answered to figures.
+
+A load is some requests sent at once. Its streams are read the same way whether they came through a
+sink in this process, one arrival per token, or over HTTP, one per piece of text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FORMULAS = {
+    "TTFT": "first output - sent, per request",
+    "TPOT": "(last output - first output) / (output tokens - 1), per request",
+    "ITL": "gap between one output and the next, of all requests together",
+    "prompt tok/s": "prompt tokens / (last first output - sent)",
+    "decode tok/s": "outputs while all requests make them / that time",
+    "request tok/s": "output tokens / (last output - sent)",
+    "floor": "max(bytes to read / read rate, multiply-adds / their peak rate)",
+    "overhead": "part of the steps' time in which nothing is computed",
+}
+"""What the figures mean, in the words that are printed beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One answered request. Times are seconds on one clock.
+
+    Attributes:
+        sent: when the request was sent.
+        arrivals: when each output came; at least one.
+        prompt_tokens, tokens: length of the prompt and of the output.
+    """
+
+    sent: float
+    arrivals: tuple[float, ...]
+    prompt_tokens: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Percentiles of some durations, in seconds."""
+
+    p50: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, durations: Sequence[float]) -> Spread:
+        """Percentiles by nearest rank, so that each is a duration that occurred."""
+        ordered = sorted(durations)
+        p50, p99 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.99))
+        return cls(p50, p99, ordered[-1])
+
+
+def ttft(streams: Sequence[Stream]) -> Spread:
+    """Times to first token."""
+    return Spread.of([stream.arrivals[0] - stream.sent for stream in streams])
+
+
+def tpot(streams: Sequence[Stream]) -> Spread:
+    """Times per output token, of streams of at least two tokens."""
+    return Spread.of(
+        [(stream.arrivals[-1] - stream.arrivals[0]) / (stream.tokens - 1) for stream in streams]
+    )
+
+
+def itl(streams: Sequence[Stream]) -> Spread:
+    """Inter-token latencies, of streams of which one has at least two arrivals."""
+    return Spread.of(
+        [later - earlier for stream in streams for earlier, later in pairwise(stream.arrivals)]
+    )
+
+
+def prompt_rate(streams: Sequence[Stream]) -> float:
+    """Prompt tokens per second up to the first output of the last stream."""
+    begun = max(stream.arrivals[0] for stream in streams)
+    seconds = begun - min(stream.sent for stream in streams)
+    return sum(stream.prompt_tokens for stream in streams) / seconds
+
+
+def request_rate(streams: Sequence[Stream]) -> float:
+    """Output tokens per second from sending to the last output, prompts included."""
+    ended = max(stream.arrivals[-1] for stream in streams)
+    seconds = ended - min(stream.sent for stream in streams)
+    return sum(stream.tokens for stream in streams) / seconds
+
+
+def overlap(streams: Sequence[Stream]) -> float:
+    """Part of all outputs after the first of each that came while all streams ran: 0 to 1."""
+    outputs = sum(len(stream.arrivals) - 1 for stream in streams)
+    return len(_together(streams)) / outputs if outputs else 0.0
+
+
+def decode_rates(streams: Sequence[Stream], parts: int = 1) -> list[float]:
+    """Outputs per second while all streams run, in `parts` parts of equally many outputs.
+
+    Raises:
+        ValueError: they never ran at once for long enough.
+    """
+    together = _together(streams)
+    if len(together) < parts:
+        raise ValueError("the streams did not all run at once for long enough")
+    bounds = [len(together) * part // parts for part in range(parts + 1)]
+    begin = max(stream.arrivals[0] for stream in streams)
+    marks = [begin, *(together[bound - 1] for bound in bounds[1:])]
+    return [
+        (after - before) / (until - since)
+        for (before, after), (since, until) in zip(pairwise(bounds), pairwise(marks), strict=True)
+    ]
+
+
+def _together(streams: Sequence[Stream]) -> list[float]:
+    """Outputs, in order, from the last stream's first one on up to the first stream's last."""
+    begin = max(stream.arrivals[0] for stream in streams)
+    end = min(stream.arrivals[-1] for stream in streams)
+    arrivals = chain.from_iterable(stream.arrivals for stream in streams)
+    return sorted(moment for moment in arrivals if begin < moment <= end)

@@ -1,0 +1,248 @@
+"""What an engine in this process does under several loads, beside the floors set by the machine.
+
+Rates are medians; each is shown as a part of the floor of :mod:`heddle.roofline`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from heddle.bench.figures import FORMULAS, decode_rates, itl, prompt_rate, tpot, ttft
+from heddle.bench.local import PromptSource, check_fits, run_decode, run_prompts
+from heddle.bench.machine import OtherWork, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from heddle.bench.figures import Spread
+    from heddle.bench.local import Run
+    from heddle.engine import Engine
+    from heddle.roofline import Floor, Limits, ModelWork
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What is measured.
+
+    Attributes:
+        streams: requests at once, a row each.
+        depths: tokens in the context of each stream when decoding is measured.
+        prompt_tokens: length of the prompts whose computing is measured.
+        new_tokens: tokens per stream and round.
+        rounds: of each load; for decoding, parts of one run.
+    """
+
+    streams: Sequence[int]
+    depths: Sequence[int]
+    prompt_tokens: int
+    new_tokens: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """Prompts of `tokens` tokens, `streams` at once.
+
+    Attributes:
+        rate: prompt tokens per second, the median of rounds.
+        floor: the least time they can take.
+        reached: the floor as a part of the time they took.
+        multiply_rate: multiply-adds per second.
+        of_peak: that as a part of the peak.
+        overhead: part of the steps' time in which nothing was computed.
+    """
+
+    streams: int
+    tokens: int
+    rate: float
+    ttft: Spread
+    floor: Floor
+    reached: float
+    multiply_rate: float
+    of_peak: float
+    overhead: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, units in the names."""
+        return {
+            "streams": self.streams,
+            "prompt_tokens": self.tokens,
+            "tokens_per_second": self.rate,
+            "ttft_seconds": asdict(self.ttft),
+            "floor_seconds": self.floor.seconds,
+            "bound_by": self.floor.bound_by,
+            "share_of_floor": self.reached,
+            "multiply_adds_per_second": self.multiply_rate,
+            "share_of_multiply_peak": self.of_peak,
+            "overhead_share": self.overhead,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRow:
+    """`streams` streams that decode at once, `depth` tokens in the context of each.
+
+    Attributes:
+        rate: tokens per second, the median of parts.
+        read_rate: bytes of weights, keys and values read per second at that rate.
+        of_memory: that as a part of memory's bandwidth; more than 1 where caches hold the weights.
+        floor: the least time a step can take.
+        reached: the floor as a part of the time a step took.
+        overhead: part of the steps' time in which nothing was computed.
+    """
+
+    streams: int
+    depth: int
+    rate: float
+    tpot: Spread
+    itl: Spread
+    read_rate: float
+    of_memory: float
+    floor: Floor
+    reached: float
+    overhead: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, units in the names."""
+        return {
+            "streams": self.streams,
+            "depth": self.depth,
+            "tokens_per_second": self.rate,
+            "tpot_seconds": asdict(self.tpot),
+            "itl_seconds": asdict(self.itl),
+            "read_bytes_per_second": self.read_rate,
+            "share_of_memory_bandwidth": self.of_memory,
+            "floor_seconds": self.floor.seconds,
+            "bound_by": self.floor.bound_by,
+            "share_of_floor": self.reached,
+            "overhead_share": self.overhead,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that was measured, and on what.
+
+    Attributes:
+        model: its id.
+        quantisation: the type most of its weights are stored in.
+        machine: see `heddle.bench.machine.describe`.
+        other_work: part of the machine that others took meanwhile; None if unknown.
+    """
+
+    model: str
+    quantisation: str
+    machine: dict[str, Any]
+    limits: Limits
+    work: ModelWork
+    loads: Loads
+    prompts: tuple[PromptRow, ...]
+    decodes: tuple[DecodeRow, ...]
+    other_work: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "model": self.model,
+            "quantisation": self.quantisation,
+            "machine": self.machine,
+            "other_work": self.other_work,
+            "limits": asdict(self.limits),
+            "work": asdict(self.work),
+            "loads": asdict(self.loads),
+            "formulas": FORMULAS,
+            "prompt": [row.as_dict() for row in self.prompts],
+            "decode": [row.as_dict() for row in self.decodes],
+        }
+
+
+def measure(engine: Engine, loads: Loads, note: Callable[[str], None]) -> Report:
+    """Run all loads on an idle engine. `note` is told what happens, a line at a time.
+
+    Limits are measured before and after, and the better counts.
+
+    Raises:
+        ConfigError: a load does not fit the engine.
+        HeddleError: a request failed.
+    """
+    deepest = max(loads.depths) + loads.new_tokens * loads.rounds
+    check_fits(engine, max(loads.streams), max(loads.prompt_tokens, deepest))
+    executor, source = engine.model.executor, PromptSource(engine)
+    run_prompts(engine, source.take(1, loads.prompt_tokens))  # touches every weight once
+    others = OtherWork()
+    note("measuring memory and arithmetic")
+    limits = executor.measure_limits()
+    prompts = []
+    for count in loads.streams:
+        note(f"prompts, {count} at once")
+        lots = [source.take(count, loads.prompt_tokens) for _ in range(loads.rounds)]
+        prompts.append([run_prompts(engine, lot) for lot in lots])
+    decodes = []
+    for depth in loads.depths:
+        for count in loads.streams:
+            note(f"decoding, {count} at once at depth {depth}")
+            lot = source.take(count, max(1, depth))
+            decodes.append((depth, run_decode(engine, lot, loads.new_tokens * loads.rounds)))
+    note("measuring memory and arithmetic again")
+    limits = limits.best(executor.measure_limits())
+    return Report(
+        model=engine.model.info.id,
+        quantisation=engine.model.info.quantisation,
+        machine=describe("heddle"),
+        limits=limits,
+        work=executor.work,
+        loads=loads,
+        prompts=tuple(prompt_row(engine, limits, runs) for runs in prompts),
+        decodes=tuple(
+            decode_row(engine, limits, run, depth, loads.rounds) for depth, run in decodes
+        ),
+        other_work=others.share(),
+    )
+
+
+def prompt_row(engine: Engine, limits: Limits, runs: Sequence[Run]) -> PromptRow:
+    """The row of some rounds with equally many and equally long prompts."""
+    streams, tokens = len(runs[0].streams), runs[0].streams[0].prompt_tokens
+    rate = statistics.median(prompt_rate(run.streams) for run in runs)
+    seconds = streams * tokens / rate
+    work = engine.model.executor.work.prompts(streams, tokens, engine.config.batch_tokens)
+    floor = work.floor(limits)
+    return PromptRow(
+        streams=streams,
+        tokens=tokens,
+        rate=rate,
+        ttft=ttft([stream for run in runs for stream in run.streams]),
+        floor=floor,
+        reached=floor.seconds / seconds,
+        multiply_rate=work.multiply_adds / seconds,
+        of_peak=work.multiply_adds / seconds / limits.multiply_rate,
+        overhead=statistics.median(run.overhead for run in runs),
+    )
+
+
+def decode_row(engine: Engine, limits: Limits, run: Run, depth: int, parts: int) -> DecodeRow:
+    """The row of one run whose prompts had `depth` tokens.
+
+    Raises:
+        ValueError: it was too short for `parts` parts.
+    """
+    streams = len(run.streams)
+    rate = statistics.median(decode_rates(run.streams, parts))
+    seconds = streams / rate
+    halfway = depth + run.streams[0].tokens // 2
+    work = engine.model.executor.work.decode_step(streams, halfway)
+    floor = work.floor(limits)
+    return DecodeRow(
+        streams=streams,
+        depth=depth,
+        rate=rate,
+        tpot=tpot(run.streams),
+        itl=itl(run.streams),
+        read_rate=work.bytes / seconds,
+        of_memory=work.bytes / seconds / limits.memory_rate,
+        floor=floor,
+        reached=floor.seconds / seconds,
+        overhead=run.overhead,
+    )

@@ -1,0 +1,85 @@
+"""Servers to be measured, as child processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from heddle.bench.remote import connect
+from heddle.config import settings
+from heddle.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from heddle.bench.remote import Server
+    from heddle.config import EngineConfig
+
+START_SECONDS = 300.0
+_STOP_SECONDS = 10.0
+
+
+@contextmanager
+def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
+    """`heddle serve` of the package this interpreter imports, on a free port.
+
+    Raises:
+        PeerError: it did not start; the message ends with what it said.
+    """
+    command = [sys.executable, "-m", "heddle", "serve", model, "--port", "0"]
+    values = {each.variable: getattr(config, each.name) for each in settings(type(config))}
+    texts = {
+        variable: str(int(value) if isinstance(value, bool) else value)
+        for variable, value in values.items()
+    }
+    with running("heddle", command, texts) as (pid, url):
+        yield connect("heddle", url, pid=pid)
+
+
+@contextmanager
+def running(
+    name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
+) -> Iterator[tuple[int, str]]:
+    """A child that prints a line `ready URL` when it serves: its process id and the URL.
+
+    `variables` are added to its environment. It is told to end by a signal and by the end of its
+    standard input.
+
+    Raises:
+        PeerError: it ended or was silent for START_SECONDS before that line.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | (variables or {}),
+        )
+        assert child.stdout is not None
+        try:
+            watchdog = threading.Timer(START_SECONDS, child.kill)
+            watchdog.start()
+            ready = next((line for line in child.stdout if line.startswith("ready ")), None)
+            watchdog.cancel()
+            if ready is None:
+                log.seek(0)
+                raise PeerError(f"{name} did not start: {log.read()[-2000:].strip()}")
+            yield child.pid, ready.split()[1]
+        finally:
+            _stop(child)
+
+
+def _stop(child: subprocess.Popen[str]) -> None:
+    child.terminate()
+    try:
+        child.communicate(timeout=_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()

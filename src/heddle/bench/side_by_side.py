@@ -1,0 +1,209 @@
+"""Servers under the same loads in alternating rounds, and how the first compares with the second.
+
+All servers stay up. In every round each scenario runs on one and then on the other, the order
+swapped from round to round, so that a drifting machine treats both alike and neither ever works
+while the other is measured. Prompts are random token ids, the same for both and new for every
+request, so that nothing is answered from a prompt cache.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from heddle.bench.figures import (
+    decode_rates,
+    itl,
+    overlap,
+    prompt_rate,
+    request_rate,
+    tpot,
+    ttft,
+)
+from heddle.bench.machine import OtherWork
+from heddle.bench.remote import complete
+from heddle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from heddle.bench.figures import Stream
+    from heddle.bench.remote import Server
+
+_TOKEN_IDS = range(1_000, 20_000)  # ordinary tokens in every vocabulary served
+_SETTLE_SECONDS = 0.2  # for the threads of the server measured before to go to sleep
+_LEAST_OVERLAP = 0.5
+_MOST_DOUBLINGS = 5
+
+Metrics = dict[str, float]
+Rounds = dict[str, dict[str, list[Metrics]]]
+"""Scenario -> server -> metrics of each round, with `other_work` where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`streams` requests at once, each with `prompt` tokens of prompt and `new` tokens to make.
+
+    With a single new token it is about prompts, with more about decoding. Decoding begins when the
+    last prompt is computed, and a server may be slow to do that while other streams run: where they
+    run at once for too short, `new` is raised before the first round.
+    """
+
+    streams: int
+    prompt: int
+    new: int
+
+    @property
+    def name(self) -> str:
+        """As in `decode x4 at 128`."""
+        kind = "prompt" if self.new == 1 else "decode"
+        return f"{kind} x{self.streams} at {self.prompt}"
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics that a table shows, in tokens per second."""
+        return ("prompt_tok_s",) if self.new == 1 else ("decode_tok_s", "request_tok_s")
+
+    def metrics(self, streams: Sequence[Stream]) -> Metrics:
+        """By the formulas of `figures`, latencies in milliseconds.
+
+        Raises:
+            ValueError: the streams never ran at once for long enough.
+        """
+        first = {"ttft_p50_ms": 1e3 * ttft(streams).p50, "ttft_max_ms": 1e3 * ttft(streams).max}
+        if self.new == 1:
+            return {"prompt_tok_s": prompt_rate(streams)} | first
+        gaps = itl(streams)
+        return {
+            "decode_tok_s": decode_rates(streams)[0],
+            "request_tok_s": request_rate(streams),
+            "tpot_p50_ms": 1e3 * tpot(streams).p50,
+            "itl_p50_ms": 1e3 * gaps.p50,
+            "itl_p99_ms": 1e3 * gaps.p99,
+            "itl_max_ms": 1e3 * gaps.max,
+            **first,
+        }
+
+
+def alternate(
+    servers: Sequence[Server],
+    scenarios: Sequence[Scenario],
+    rounds: int,
+    *,
+    seconds: float = float("inf"),
+    note: Callable[[str], None] = lambda text: None,
+) -> tuple[list[Scenario], Rounds]:
+    """Run `rounds` rounds, or as many as end before `seconds` are over; at least one.
+
+    `note` is told what happens, a line at a time. Returns the scenarios as they were run as well.
+
+    Raises:
+        PeerError: a server failed.
+        ConfigError: the streams of a scenario do not run at once for long enough.
+    """
+    scenarios = [_long_enough(scenario, servers, note) for scenario in scenarios]
+    results: Rounds = {s.name: {server.name: [] for server in servers} for s in scenarios}
+    start = time.monotonic()
+    for index in range(rounds):
+        began = time.monotonic()
+        for scenario in scenarios:
+            prompts = _prompts(f"{scenario.name} {index}", scenario.streams, scenario.prompt)
+            for server in servers[:: 1 if index % 2 == 0 else -1]:
+                note(f"round {index + 1} of {rounds}: {scenario.name}, {server.name}")
+                results[scenario.name][server.name].append(_measure(server, scenario, prompts))
+        now = time.monotonic()
+        if now - start + (now - began) > seconds:
+            break
+    return scenarios, results
+
+
+def _long_enough(
+    scenario: Scenario, servers: Sequence[Server], note: Callable[[str], None]
+) -> Scenario:
+    """The scenario with so many new tokens that on each server half of them overlap."""
+    for doubling in range(_MOST_DOUBLINGS + 1):
+        note(f"trying {scenario.name} with {scenario.new} new tokens")
+        prompts = _prompts(f"{scenario.name} trial {doubling}", scenario.streams, scenario.prompt)
+        trials = [complete(server, prompts, scenario.new) for server in servers]
+        if scenario.new == 1 or min(map(overlap, trials)) >= _LEAST_OVERLAP:
+            return scenario
+        scenario = replace(scenario, new=2 * scenario.new)
+    raise ConfigError(f"{scenario.name}: the streams hardly run at once; make the prompts shorter")
+
+
+def _measure(server: Server, scenario: Scenario, prompts: Sequence[Sequence[int]]) -> Metrics:
+    time.sleep(_SETTLE_SECONDS)
+    others = None if server.pid is None else OtherWork([server.pid])
+    streams = complete(server, prompts, scenario.new)
+    share = None if others is None else others.share()
+    try:
+        metrics = scenario.metrics(streams)
+    except ValueError as error:
+        raise ConfigError(f"{scenario.name} on {server.name}: {error}") from None
+    return metrics if share is None else metrics | {"other_work": share}
+
+
+def _prompts(seed: str, count: int, length: int) -> list[list[int]]:
+    generator = random.Random(seed)
+    return [generator.choices(_TOKEN_IDS, k=length) for _ in range(count)]
+
+
+def summarise(results: Rounds) -> dict[str, Any]:
+    """Per scenario and server the medians over rounds; of the first two servers the ratios.
+
+    A ratio is of two measurements of the same round: median, least and largest over rounds.
+    """
+    summary: dict[str, Any] = {}
+    for scenario, by_server in results.items():
+        summary[scenario] = {
+            server: {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
+            for server, rounds in by_server.items()
+        }
+        if len(by_server) > 1:
+            ours, theirs = list(by_server.values())[:2]
+            summary[scenario]["ratio"] = _ratios(ours, theirs)
+    return summary
+
+
+def _ratios(ours: Sequence[Metrics], theirs: Sequence[Metrics]) -> dict[str, dict[str, float]]:
+    ratios = {}
+    for key in ours[0]:
+        if key != "other_work":
+            pairs = zip(ours, theirs, strict=True)
+            each = [our[key] / their[key] for our, their in pairs]
+            ratios[key] = {"median": statistics.median(each), "min": min(each), "max": max(each)}
+    return ratios
+
+
+def most_other_work(results: Rounds) -> float | None:
+    """The largest part of the machine that others took during a measurement; None if unknown."""
+    shares = [
+        metrics["other_work"]
+        for by_server in results.values()
+        for rounds in by_server.values()
+        for metrics in rounds
+        if "other_work" in metrics
+    ]
+    return max(shares, default=None)
+
+
+def table(summary: dict[str, Any], scenarios: Sequence[Scenario]) -> str:
+    """The headline figures, in tokens per second, as aligned text."""
+    servers = [column for column in summary[scenarios[0].name] if column != "ratio"]
+    width = max(12, *(len(server) + 2 for server in servers))
+    lines = [f"{'tokens/s':26}" + "".join(f"{server:>{width}}" for server in servers)]
+    if len(servers) > 1:
+        lines[0] += f"{'ratio':>8}  (min to max)"
+    for scenario in scenarios:
+        row = summary[scenario.name]
+        for key in scenario.headline:
+            label = scenario.name if key == scenario.headline[0] else "  prompts included"
+            line = f"{label:26}" + "".join(f"{row[name][key]:{width}.1f}" for name in servers)
+            if "ratio" in row:
+                ratio = row["ratio"][key]
+                line += f"{ratio['median']:8.2f}  ({ratio['min']:.2f} to {ratio['max']:.2f})"
+            lines.append(line)
+    return "\n".join(lines)

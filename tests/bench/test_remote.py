@@ -1,0 +1,94 @@
+"""Loads over HTTP on a fake peer: what is sent, what is read, and how each failure is told."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from fake_peer import fake_peer
+from heddle.bench.remote import Server, complete, connect
+from heddle.errors import PeerError
+
+PROMPTS = [[1000, 1001, 1002], [1003, 1004, 1005]]
+
+
+def test_streams_of_a_good_peer() -> None:
+    with fake_peer() as peer:
+        streams = complete(connect("peer", peer.url), PROMPTS, 7)
+    assert len(streams) == 2
+    for stream in streams:
+        assert (stream.prompt_tokens, stream.tokens, len(stream.arrivals)) == (3, 7, 7)
+        assert stream.sent < stream.arrivals[0]
+        assert list(stream.arrivals) == sorted(stream.arrivals)
+    assert sorted(body["prompt"] for body in peer.bodies) == PROMPTS
+    for body in peer.bodies:
+        assert body["model"] == "some-model"
+        assert (body["max_tokens"], body["temperature"], body["ignore_eos"]) == (7, 0, True)
+
+
+def test_tokens_without_text_arrive_with_the_end() -> None:
+    with fake_peer("silent") as peer:
+        [stream] = complete(connect("peer", peer.url), PROMPTS[:1], 7)
+    assert (stream.tokens, len(stream.arrivals)) == (7, 1)
+
+
+def test_an_address_may_end_in_v1_and_name_a_model() -> None:
+    with fake_peer() as peer:
+        peer.models = ["one", "two"]
+        assert connect("peer", peer.url + "/v1/").url == peer.url
+        assert connect("peer", peer.url).model == "one"
+        assert connect("peer", peer.url, "two").model == "two"
+        with pytest.raises(PeerError, match="peer has no model 'three'; it has one, two"):
+            connect("peer", peer.url, "three")
+        peer.models = []
+        with pytest.raises(PeerError, match="peer has no model at"):
+            connect("peer", peer.url)
+
+
+@pytest.mark.parametrize(
+    ("manner", "told"),
+    [
+        ("refusing", "peer answered 500: .*out of luck"),
+        ("closing", "peer closed a connection without an answer"),
+        ("ending early", "peer ended a stream early, after 4 pieces"),
+        ("failing midway", "peer failed: .*the model is on fire"),
+        ("babbling", "peer sent an event that is no JSON"),
+        ("without usage", "peer sent no usage"),
+        ("short", "peer generated 7 tokens where 8 were asked for"),
+        ("speaking in tongues", "peer does not answer in HTTP"),
+    ],
+)
+def test_a_peer_that_fails_is_named(manner: str, told: str) -> None:
+    with fake_peer(manner) as peer, pytest.raises(PeerError, match=told):
+        complete(connect("peer", peer.url), PROMPTS, 8)
+
+
+@pytest.mark.parametrize(
+    ("manner", "told"),
+    [
+        ("without models", "peer answered 404 to .*/v1/models"),
+        ("odd models", "is no list of models"),
+    ],
+)
+def test_a_peer_without_models_is_named(manner: str, told: str) -> None:
+    with fake_peer(manner) as peer, pytest.raises(PeerError, match=told):
+        connect("peer", peer.url)
+
+
+def test_a_peer_that_is_down_is_named() -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(PeerError, match=f"peer cannot be reached at {url}"):
+            connect("peer", url)
+        with pytest.raises(PeerError, match=f"peer cannot be reached at {url}"):
+            complete(Server("peer", url, "some-model"), PROMPTS, 8)
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8080", "ftp://127.0.0.1", "http://", "http://host:port"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(PeerError, match="peer"):
+        connect("peer", url)

@@ -1,0 +1,53 @@
+"""Children that serve, end too early, or never speak."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from heddle.bench import servers
+from heddle.bench.servers import running
+from heddle.errors import PeerError
+
+SERVING = "import os, sys; print('hello'); print('ready ', os.environ['PLACE'], flush=True); "
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_a_child_that_serves_is_ended_at_last() -> None:
+    wait = python(SERVING + "sys.stdin.read()")
+    with running("child", wait, {"PLACE": "http://there/v1"}) as (pid, url):
+        assert url == "http://there/v1"
+        os.kill(pid, 0)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_child_that_does_not_start_is_named_with_its_last_words() -> None:
+    dying = python("import sys; sys.exit('no such model')")
+    with (
+        pytest.raises(PeerError, match="child did not start: no such model"),
+        running("child", dying),
+    ):
+        pass
+
+
+def test_a_child_that_never_speaks_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "START_SECONDS", 0.05)
+    silent = python("import sys; sys.stdin.read()")
+    with pytest.raises(PeerError, match="child did not start"), running("child", silent):
+        pass
+
+
+def test_a_child_that_will_not_go_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_STOP_SECONDS", 0.05)
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVING
+    stubborn = python(code + "signal.pause()")
+    with running("child", stubborn, {"PLACE": "here"}) as (pid, _):
+        pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -1,0 +1,181 @@
+"""A server that answers completions over a real socket as it is told: well, badly or not at all."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from heddle.bench import side_by_side
+from heddle.bench.remote import _Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+
+PATIENCE = 20
+"""Seconds after which a test that waits for something has failed."""
+
+
+class Pace:
+    """Holds streams in step with each other and with what the client has read.
+
+    Without it a whole answer may reach the client in one piece, and there is no time between its
+    tokens.
+    """
+
+    def __init__(self, streams: int) -> None:
+        self._streams = streams
+        self._begin = threading.Barrier(streams, action=self._reset)
+        self._step = threading.Barrier(streams, action=self._advance)
+        self._progress = threading.Condition()
+        self._reset()
+
+    def begin(self) -> None:
+        """A stream is about to be sent: wait for the others."""
+        self._begin.wait(PATIENCE)
+
+    def sent(self) -> None:
+        """A token was sent: wait until each stream's was, and was read (if not with another)."""
+        self._step.wait(PATIENCE)
+        with self._progress:
+            self._progress.wait_for(lambda: self._read >= self._expected, timeout=1)
+
+    def read(self) -> None:
+        """The client has read a piece."""
+        with self._progress:
+            self._read += 1
+            self._progress.notify_all()
+
+    def _reset(self) -> None:
+        self._expected = self._read = 0
+
+    def _advance(self) -> None:
+        self._expected += self._streams
+
+
+def paced_client(monkeypatch: pytest.MonkeyPatch, streams: int) -> Pace:
+    """A pace for peers whose loads all have `streams` streams, heeding the client's reading."""
+    pace, receive = Pace(streams), _Recorder.data_received
+
+    def data_received(recorder: _Recorder, data: bytes) -> None:
+        receive(recorder, data)
+        pace.read()
+
+    monkeypatch.setattr(_Recorder, "data_received", data_received)
+    monkeypatch.setattr(side_by_side, "_SETTLE_SECONDS", 0)  # there is nothing to settle
+    return pace
+
+
+@dataclass
+class FakePeer:
+    """What it does, and what it was asked.
+
+    Attributes:
+        manner: of its answers; see `_Handler`.
+        pace: of its streams; None sends them at once.
+        models: the ids it lists.
+        bodies: of all completion requests, in the order of their arrival.
+    """
+
+    manner: str = "well"
+    pace: Pace | None = None
+    models: list[str] = field(default_factory=lambda: ["some-model"])
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    url: str = ""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    peer: FakePeer
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing on stderr."""
+
+    def do_GET(self) -> None:
+        if self.peer.manner == "without models":
+            self.send_error(404)
+            return
+        if self.peer.manner == "odd models":
+            self._send(200, b"[]")
+            return
+        self._send(200, json.dumps({"data": [{"id": name} for name in self.peer.models]}).encode())
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.peer.bodies.append(body)
+        match self.peer.manner:
+            case "refusing":
+                self._send(500, b'{"error": "out of luck"}')
+            case "closing":
+                self.close_connection = True
+            case "speaking in tongues":
+                self.wfile.write(b"220 mail.example.org ESMTP\r\n\r\n")
+                self.close_connection = True
+            case _:
+                self._stream(body["max_tokens"], len(body["prompt"]))
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self, tokens: int, prompt_tokens: int) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        manner, pace = self.peer.manner, self.peer.pace
+        if pace is not None:
+            pace.begin()
+        for index in range(tokens):
+            if manner == "ending early" and index == tokens // 2:
+                self.close_connection = True
+                return
+            if manner == "failing midway" and index == tokens // 2:
+                self._event(json.dumps({"error": {"message": "the model is on fire"}}))
+            last = index == tokens - 1
+            text = "" if manner == "silent" else "word "
+            choice = {"index": 0, "text": text, "finish_reason": "length" if last else None}
+            self._event(json.dumps({"choices": [choice]}))
+            if pace is not None:
+                pace.sent()
+        if manner == "babbling":
+            self._event("{not json")
+        made = tokens - 1 if manner == "short" else tokens
+        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": made}
+        if manner != "without usage":
+            self._event(json.dumps({"choices": [], "usage": usage}))
+        self._event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, data: str) -> None:
+        chunk = f"data: {data}\n\n".encode()
+        self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    block_on_close = True
+
+
+@contextmanager
+def fake_peer(manner: str = "well", pace: Pace | None = None) -> Iterator[FakePeer]:
+    """One that runs until the end of the block."""
+    peer = FakePeer(manner, pace)
+    handler = type("Handler", (_Handler,), {"peer": peer})
+    with _Server(("127.0.0.1", 0), handler) as server:
+        peer.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield peer
+        finally:
+            server.shutdown()
+            thread.join()
