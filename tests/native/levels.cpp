@@ -199,7 +199,7 @@ void check_halves() {
     ThreadPool pool(1);
     check.all_levels("every value", [&](const Kernels& k) {
         Arena arena;
-        const Matrix matrix(arena, pool, k, c.format, c.raw.data(), c.rows, c.columns, {});
+        const Matrix matrix(arena, pool, k, c.format, c.raw.data(), false, c.rows, c.columns, {});
         return c.run(k, matrix, 1);
     });
 }
