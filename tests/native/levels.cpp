@@ -117,12 +117,13 @@ struct MatmulCase {
 void compare_matmul(Check& check, MatmulCase& c) {
     ThreadPool pool(1);
     Arena arena;
-    const Matrix reference(arena, pool, *portable_kernels(), c.format, c.raw.data(), c.rows,
+    const Matrix reference(arena, pool, *portable_kernels(), c.format, c.raw.data(), false, c.rows,
                            c.columns, c.bias);
     const Floats expected = c.run(*portable_kernels(), reference, kMostTokens);
     check.take(expected);
     for (const Kernels* level : fast_levels()) {
-        const Matrix matrix(arena, pool, *level, c.format, c.raw.data(), c.rows, c.columns, c.bias);
+        const Matrix matrix(arena, pool, *level, c.format, c.raw.data(), false, c.rows, c.columns,
+                            c.bias);
         for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
             const Floats found = c.run(*level, matrix, tokens);
             check.same(*level,
