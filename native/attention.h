@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "kv_parts.h"
 #include "simd.h"
 
 namespace {
@@ -23,8 +24,9 @@ using namespace heddle;
 #if defined(HEDDLE_ISA_AVX512)
 constexpr int kTogether = 8, kWide = 2;
 #else
-constexpr int kTogether = 4, kWide = 1;
+constexpr int kTogether = 6, kWide = 1;
 #endif
+constexpr int kSplitPages = kSplitTokens / kPageTokens;
 
 struct QueryTile {
     int count;
@@ -38,36 +40,81 @@ struct QueryTile {
     float* weights;                  // (count, 32), this page's scores, then exponentials
 };
 
-template <int N>
-inline void page_scores(QueryTile& tile, int first, const uint16_t* keys, int head_dim) {
+// Asks for a part ahead of its use, bit by bit while another one is worked on. Parts of consecutive
+// pages lie far apart, where the hardware prefetcher cannot follow; asked for all at once they
+// would take every line fill buffer, and nothing would be computed meanwhile. The part's two halves
+// go side by side so that the second-level prefetcher has two streams to run ahead on.
+template <typename Part>
+class Ahead {
+  public:
+    Ahead(const uint8_t* part, int head_dim)
+        : low_(part),
+          high_(part ? part + kv_part_bytes(Part::kType, head_dim) / 2 : part),
+          end_(high_) {}
+    // Asks for two lines; to be called every kEvery of the 4 * head_dim / kWide steps that a query
+    // group takes over a part.
+    static constexpr int kEvery = (Part::kType == KvType::kF16 ? 4 : 8) / kWide;
+    void step() {
+        if (low_ == end_) return;
+        __builtin_prefetch(low_, 0, 2);
+        __builtin_prefetch(high_, 0, 2);
+        low_ += 64;
+        high_ += 64;
+    }
+
+  private:
+    const uint8_t *low_, *high_, *end_;
+};
+
+// Scores of N queries: one chain of products over the head, or, with scales, over each block of it.
+template <typename Part, int N>
+inline void page_scores(QueryTile& tile, int first, const Part& part, int head_dim,
+                        Ahead<Part>& ahead) {
+    constexpr bool kScaled = Part::kType != KvType::kF16;
+    const int chain = kScaled ? kBlock : head_dim;
+    const float* q[N];
+    for (int i = 0; i < N; ++i) q[i] = tile.q[first + i];
     for (int from = 0; from < kPageTokens; from += kWide * 16) {
-        V16 acc[N][kWide];
-#pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) {
-            for (int j = 0; j < kWide; ++j) acc[i][j] = splat(0.0f);
-        }
-        for (int d = 0; d < head_dim; ++d) {
-            V16 k[kWide];
-            for (int j = 0; j < kWide; ++j) k[j] = load_f16(keys + d * kPageTokens + from + j * 16);
+        for (int begin = 0; begin < head_dim; begin += chain) {
+            V16 acc[N][kWide];
 #pragma GCC unroll 8
             for (int i = 0; i < N; ++i) {
-                const V16 q = splat(tile.q[first + i][d]);
-                for (int j = 0; j < kWide; ++j) acc[i][j] = fma(q, k[j], acc[i][j]);
+                for (int j = 0; j < kWide; ++j) acc[i][j] = splat(0.0f);
             }
-        }
+            for (int d = begin; d < begin + chain;) {
+                ahead.step();
 #pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) {
+                for (int step = 0; step < Ahead<Part>::kEvery; ++step, ++d) {
+                    V16 k[kWide];
+                    for (int j = 0; j < kWide; ++j) k[j] = part.keys(d, from + j * 16);
+#pragma GCC unroll 8
+                    for (int i = 0; i < N; ++i) {
+                        const V16 one = splat(q[i][d]);
+                        for (int j = 0; j < kWide; ++j) acc[i][j] = fma(one, k[j], acc[i][j]);
+                    }
+                }
+            }
             for (int j = 0; j < kWide; ++j) {
-                store(tile.weights + (first + i) * kPageTokens + from + j * 16, acc[i][j]);
+#pragma GCC unroll 8
+                for (int i = 0; i < N; ++i) {
+                    float* score = tile.weights + (first + i) * kPageTokens + from + j * 16;
+                    if constexpr (kScaled) {
+                        const V16 scales = part.key_scales(begin / kBlock, from + j * 16);
+                        const V16 before = begin == 0 ? splat(0.0f) : load(score);
+                        acc[i][j] = fma(acc[i][j], scales, before);
+                    }
+                    store(score, acc[i][j]);
+                }
             }
         }
     }
 }
 
 // Adds weights[from..to) times the values of those positions, Wide vectors of the head from d on.
-template <int N, int Wide>
-inline void add_value_columns(QueryTile& tile, int first, const uint16_t* values, int head_dim,
-                              int d, int from, int to) {
+// `weights` is (N, 32).
+template <int N, int Wide, typename Part>
+inline void add_value_columns(QueryTile& tile, int first, const float* weights, const Part& part,
+                              int head_dim, int d, int from, int to, Ahead<Part>& ahead) {
     V16 acc[N][Wide];
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
@@ -75,15 +122,23 @@ inline void add_value_columns(QueryTile& tile, int first, const uint16_t* values
             acc[i][j] = load(tile.values + (first + i) * head_dim + d + j * 16);
         }
     }
-    for (int t = from; t < to; ++t) {
+    const auto add = [&](int t) __attribute__((always_inline)) {
         V16 v[Wide];
-        for (int j = 0; j < Wide; ++j) v[j] = load_f16(values + t * head_dim + d + j * 16);
+        for (int j = 0; j < Wide; ++j) v[j] = part.values(t, d + j * 16);
 #pragma GCC unroll 8
         for (int i = 0; i < N; ++i) {
-            const V16 w = splat(tile.weights[(first + i) * kPageTokens + t]);
+            const V16 w = splat(weights[i * kPageTokens + t]);
             for (int j = 0; j < Wide; ++j) acc[i][j] = fma(w, v[j], acc[i][j]);
         }
+    };
+    constexpr int kEvery = Ahead<Part>::kEvery;
+    int t = from;
+    for (; t + kEvery <= to; t += kEvery) {
+        ahead.step();
+#pragma GCC unroll 8
+        for (int step = 0; step < kEvery; ++step) add(t + step);
     }
+    for (; t < to; ++t) add(t);
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
         for (int j = 0; j < Wide; ++j) {
@@ -92,15 +147,30 @@ inline void add_value_columns(QueryTile& tile, int first, const uint16_t* values
     }
 }
 
-template <int N>
-inline void add_values(QueryTile& tile, int first, const uint16_t* values, int head_dim, int from,
-                       int to) {
-    int d = 0;
-    for (; d + kWide * 16 <= head_dim; d += kWide * 16) {
-        add_value_columns<N, kWide>(tile, first, values, head_dim, d, from, to);
-    }
-    for (; d < head_dim; d += 16) {
-        add_value_columns<N, 1>(tile, first, values, head_dim, d, from, to);
+// A block of the head at a time. Scales join the weights, so that codes are used as they are.
+template <int N, typename Part>
+inline void add_values(QueryTile& tile, int first, const Part& part, int head_dim, int from, int to,
+                       Ahead<Part>& ahead) {
+    const float* weights = tile.weights + first * kPageTokens;
+    alignas(64) float scaled[N * kPageTokens];
+    for (int d = 0; d < head_dim; d += kBlock) {
+        if constexpr (Part::kType != KvType::kF16) {
+            for (int j = 0; j < kPageTokens; j += 16) {
+                const V16 scales = part.value_scales(d / kBlock, j);
+                for (int i = j; i < N * kPageTokens; i += kPageTokens) {
+                    store(scaled + i, load(tile.weights + first * kPageTokens + i) * scales);
+                }
+            }
+            weights = scaled;
+        }
+        int column = d;
+        if (kWide == 2 && column + 32 <= head_dim) {
+            add_value_columns<N, 2>(tile, first, weights, part, head_dim, d, from, to, ahead);
+            continue;
+        }
+        for (; column < head_dim && column < d + kBlock; column += 16) {
+            add_value_columns<N, 1>(tile, first, weights, part, head_dim, column, from, to, ahead);
+        }
     }
 }
 
@@ -109,26 +179,19 @@ struct Count {
     static constexpr int value = N;
 };
 
-// Calls f(Count<N>, first) over the queries in groups of at most kTogether.
+template <int N, typename F>
+inline void for_exactly(int count, int first, F f) {
+    if (count == N) return f(Count<N>(), first);
+    if constexpr (N > 1) for_exactly<N - 1>(count, first, f);
+}
+
+// Calls f(Count<N>, first) over the queries in groups of nearly equal size, at most kTogether.
 template <typename F>
 inline void for_queries(int count, F f) {
-    int first = 0;
-    for (; count - first >= kTogether; first += kTogether) f(Count<kTogether>(), first);
-    switch (count - first) {
-        case 7:
-            return f(Count<7>(), first);
-        case 6:
-            return f(Count<6>(), first);
-        case 5:
-            return f(Count<5>(), first);
-        case 4:
-            return f(Count<4>(), first);
-        case 3:
-            return f(Count<3>(), first);
-        case 2:
-            return f(Count<2>(), first);
-        case 1:
-            return f(Count<1>(), first);
+    const int groups = (count + kTogether - 1) / kTogether;
+    for (int i = 0; i < groups; ++i) {
+        const int first = count * i / groups, last = count * (i + 1) / groups;
+        for_exactly<kTogether>(last - first, first, f);
     }
 }
 
@@ -142,9 +205,11 @@ inline void soften(QueryTile& tile, int i, Sight seen, float scale, int head_dim
     static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const V16 lanes = load(lane_numbers);
     const V16 hidden = splat(-__builtin_inff());
+    const bool whole = seen.from == 0 && seen.to == kPageTokens;
     float* w = tile.weights + i * kPageTokens;
     const auto masked = [&](int from) {
         const V16 scores = load(w + from) * splat(scale);
+        if (whole) return scores;
         const V16 ended =
             select_less(lanes, splat(static_cast<float>(seen.to - from)), scores, hidden);
         return select_less(lanes, splat(static_cast<float>(seen.from - from)), hidden, ended);
@@ -168,15 +233,6 @@ inline void soften(QueryTile& tile, int i, Sight seen, float scale, int head_dim
     tile.mass[i] += reduce_add(e_low + e_high);
 }
 
-// Asks for a head's part of a page ahead of its use. Parts of consecutive pages lie far apart,
-// where the hardware prefetcher cannot follow.
-inline void prefetch_part(const uint16_t* kv, int head_dim) {
-    const char* at = reinterpret_cast<const char*>(kv);
-    for (int byte = 0; byte < 4 * head_dim * kPageTokens; byte += 64) {
-        __builtin_prefetch(at + byte, 0, 2);
-    }
-}
-
 inline Sight sight(const QueryTile& tile, int i, int page) {
     const int base = page * kPageTokens;
     const int from = tile.first_seen[i] - base, to = tile.position[i] - base + 1;
@@ -191,35 +247,33 @@ inline bool sees(const QueryTile& tile, int i, int page) {
 // Queries are in position order, so those that see a page are neighbours: [begin, end). Positions
 // that all of them see are handled together, those before and after one query at a time; for each
 // query, values are added by ascending position.
-inline void attend_page(QueryTile& tile, int page, const uint16_t* kv, int head_dim, float scale) {
+template <typename Part>
+inline void attend_page(QueryTile& tile, int page, const Part& part, int head_dim, float scale,
+                        Ahead<Part> ahead) {
     int begin = 0, end = tile.count;
     while (begin < end && !sees(tile, begin, page)) ++begin;
     while (end > begin && !sees(tile, end - 1, page)) --end;
     if (begin == end) return;
-    const uint16_t* values = kv + head_dim * kPageTokens;
     for_queries(end - begin, [&](auto n, int first) {
-        page_scores<decltype(n)::value>(tile, begin + first, kv, head_dim);
+        page_scores<Part, decltype(n)::value>(tile, begin + first, part, head_dim, ahead);
     });
     for (int i = begin; i < end; ++i) soften(tile, i, sight(tile, i, page), scale, head_dim);
+    const auto add_alone = [&](int i, int from, int to) {
+        if (from < to) add_values<1>(tile, i, part, head_dim, from, to, ahead);
+    };
     const int from = sight(tile, end - 1, page).from, to = sight(tile, begin, page).to;
     if (from >= to) {
         for (int i = begin; i < end; ++i) {
             const Sight s = sight(tile, i, page);
-            add_values<1>(tile, i, values, head_dim, s.from, s.to);
+            add_alone(i, s.from, s.to);
         }
         return;
     }
-    for (int i = begin; i < end; ++i) {
-        const int first = sight(tile, i, page).from;
-        if (first < from) add_values<1>(tile, i, values, head_dim, first, from);
-    }
+    for (int i = begin; i < end; ++i) add_alone(i, sight(tile, i, page).from, from);
     for_queries(end - begin, [&](auto n, int first) {
-        add_values<decltype(n)::value>(tile, begin + first, values, head_dim, from, to);
+        add_values<decltype(n)::value>(tile, begin + first, part, head_dim, from, to, ahead);
     });
-    for (int i = begin; i < end; ++i) {
-        const int last = sight(tile, i, page).to;
-        if (last > to) add_values<1>(tile, i, values, head_dim, to, last);
-    }
+    for (int i = begin; i < end; ++i) add_alone(i, to, sight(tile, i, page).to);
 }
 
 inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
@@ -245,9 +299,14 @@ inline void keep_in(QueryTile& tile, float* part, int head_dim) {
     tile.mass = tile.peak + kAttendQueries;
 }
 
-// One split from nothing.
-inline void run_split(QueryTile& tile, const AttendArgs& a, int split) {
-    constexpr int kSplitPages = kSplitTokens / kPageTokens;
+// The layer's and head's part of the sequence's page number `page`.
+inline const uint8_t* part_of(const AttendArgs& a, int page) {
+    return a.kv + a.pages[page] * a.page_stride;
+}
+
+// One split from nothing. `next` is a part that will be wanted afterwards, or null.
+template <typename Part>
+inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uint8_t* next) {
     for (int i = 0; i < tile.count; ++i) {
         tile.peak[i] = -__builtin_inff();
         tile.mass[i] = 0.0f;
@@ -258,8 +317,8 @@ inline void run_split(QueryTile& tile, const AttendArgs& a, int split) {
     const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
     const int to = (split + 1) * kSplitPages < end ? (split + 1) * kSplitPages : end;
     for (int page = from; page < to; ++page) {
-        if (page + 1 < to) prefetch_part(a.kv + a.pages[page + 1] * a.page_stride, a.head_dim);
-        attend_page(tile, page, a.kv + a.pages[page] * a.page_stride, a.head_dim, a.scale);
+        const Ahead<Part> ahead(page + 1 < to ? part_of(a, page + 1) : next, a.head_dim);
+        attend_page(tile, page, Part(part_of(a, page), a.head_dim), a.head_dim, a.scale, ahead);
     }
 }
 
@@ -300,7 +359,8 @@ inline int last_split(const QueryTile& tile) {
     return tile.position[tile.count - 1] / kSplitTokens;
 }
 
-void attend(const AttendArgs& a) {
+template <typename Part>
+inline void attend_parts(const AttendArgs& a) {
     float* total_part = a.scratch + static_cast<int64_t>(kAttendQueries) * kPageTokens;
     float* split_part = total_part + attend_part(a.head_dim);
     const int queries = a.tokens * a.group;
@@ -310,19 +370,25 @@ void attend(const AttendArgs& a) {
         QueryTile part = total;
         keep_in(total, total_part, a.head_dim);
         keep_in(part, split_part, a.head_dim);
-        run_split(total, a, first_split(total));
-        for (int split = first_split(total) + 1; split <= last_split(total); ++split) {
-            run_split(part, a, split);
-            merge_split(total, part, a.head_dim);
+        const int begin = first_split(total), end = last_split(total) + 1;
+        for (int split = begin; split < end; ++split) {
+            const uint8_t* next = split + 1 < end ? part_of(a, (split + 1) * kSplitPages) : a.next;
+            run_split<Part>(split == begin ? total : part, a, split, next);
+            if (split > begin) merge_split(total, part, a.head_dim);
         }
         write_output(total, a.head_dim);
     }
 }
 
+void attend(const AttendArgs& a) {
+    a.kv_type == KvType::kF16 ? attend_parts<F16Part>(a) : attend_parts<Q8Part>(a);
+}
+
 void attend_split(const AttendArgs& a, int split, float* part) {
     QueryTile tile = make_tile(a, 0, a.tokens * a.group);
     keep_in(tile, part, a.head_dim);
-    run_split(tile, a, split);
+    a.kv_type == KvType::kF16 ? run_split<F16Part>(tile, a, split, a.next)
+                              : run_split<Q8Part>(tile, a, split, a.next);
 }
 
 void attend_merge(const AttendArgs& a, float* parts) {
@@ -335,6 +401,18 @@ void attend_merge(const AttendArgs& a, float* parts) {
         merge_split(total, part, a.head_dim);
     }
     write_output(total, a.head_dim);
+}
+
+template <typename Part>
+inline void store_parts(const StoreKvArgs& a) {
+    for (int i = 0; i < a.tokens; ++i) {
+        Part::store_key(a.part, a.head_dim, a.position + i, a.k + i * a.stride);
+        Part::store_value(a.part, a.head_dim, a.position + i, a.v + i * a.stride);
+    }
+}
+
+void store_kv(const StoreKvArgs& a) {
+    a.kv_type == KvType::kF16 ? store_parts<F16Part>(a) : store_parts<Q8Part>(a);
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Instructions that write to the KV cache and read it.
+#include <algorithm>
+
 #include "instruction.h"
 #include "instructions.h"
 
@@ -9,29 +11,29 @@ namespace {
 class StoreKv final : public Instruction {
   public:
     StoreKv(int k, int v, int layer) : Instruction("store_kv"), k_(k), v_(v), layer_(layer) {}
-    int items(const Program& p) const override { return static_cast<int>(step(p).spans.size()); }
-    void run(Program& p, int item, int) override {
-        const Span& span = step(p).spans[item];
-        for (int i = 0; i < span.tokens; ++i) store(p, span, i);
+    int items(const Program& p) const override {
+        return static_cast<int>(attention(p).stores().size());
+    }
+    void run(Program& p, int index, int) override {
+        const StoreItem& item = attention(p).stores()[index];
+        const Span& span = step(p).spans[item.span];
+        const int position = span.first_position + item.first_token;
+        KvCache& kv = cache(p);
+        StoreKvArgs args;
+        args.stride = width(p, k_);
+        args.kv_type = kv.type();
+        args.head_dim = kv.head_dim();
+        args.position = position % kPageTokens;
+        args.tokens = item.tokens;
+        for (int head = 0; head < kv.kv_heads(); ++head) {
+            args.k = row(p, k_, span.row + item.first_token) + head * kv.head_dim();
+            args.v = row(p, v_, span.row + item.first_token) + head * kv.head_dim();
+            args.part = kv.at(span.pages[position / kPageTokens], layer_, head);
+            kernels(p).store_kv(args);
+        }
     }
 
   private:
-    void store(Program& p, const Span& span, int i) const {
-        KvCache& kv = cache(p);
-        const int position = span.first_position + i;
-        const int page = span.pages[position / kPageTokens], slot = position % kPageTokens;
-        const int head_dim = kv.head_dim();
-        const float* k = row(p, k_, span.row + i);
-        const float* v = row(p, v_, span.row + i);
-        uint16_t halves[kWidestHead];
-        for (int h = 0; h < kv.kv_heads(); ++h) {
-            uint16_t* keys = kv.at(page, layer_, h);
-            kernels(p).to_f16(k + h * head_dim, head_dim, halves);
-            for (int d = 0; d < head_dim; ++d) keys[d * kPageTokens + slot] = halves[d];
-            uint16_t* values = keys + head_dim * kPageTokens;
-            kernels(p).to_f16(v + h * head_dim, head_dim, values + slot * head_dim);
-        }
-    }
     int k_, v_, layer_;
 };
 
@@ -52,9 +54,11 @@ class Attention : public Instruction {
         args.q = row(p, shape_.q, row_index) + column;
         args.out = row(p, shape_.out, row_index) + column;
         args.q_stride = width(p, shape_.q);
+        args.kv_type = kv.type();
         args.kv = kv.at(0, shape_.layer, item.head);
-        args.page_stride = kv.page_stride();
+        args.page_stride = kv.page_bytes();
         args.pages = span.pages;
+        args.next = nullptr;
         args.tokens = item.tokens;
         args.first_position = span.first_position + item.first_token;
         args.scale = shape_.scale;
@@ -74,6 +78,8 @@ class Attention : public Instruction {
         }
     }
 
+    const AttentionShape& shape() const { return shape_; }
+
   private:
     AttentionShape shape_;
 };
@@ -86,13 +92,26 @@ class Attend final : public Attention {
     }
     void run(Program& p, int index, int thread) override {
         const AttendItem& item = attention(p).items()[index];
-        const AttendArgs args = arguments(p, item, thread);
+        AttendArgs args = arguments(p, item, thread);
+        args.next = first_part(p, index + 1);
         if (item.split >= 0) {
             kernels(p).attend_split(args, item.split, part(p, item, item.split));
         } else {
             kernels(p).attend(args);
             quantise(p, item);
         }
+    }
+
+  private:
+    // The part that an item reads first: of the next item, most likely this thread's next as well.
+    const uint8_t* first_part(Program& p, int index) const {
+        if (index >= items(p)) return nullptr;
+        const AttendItem& item = attention(p).items()[index];
+        const Span& span = step(p).spans[item.span];
+        const int position = span.first_position + item.first_token;
+        const int seen = shape().window > 0 ? std::max(position + 1 - shape().window, 0) : 0;
+        const int begin = std::max(seen, std::max(item.split, 0) * kSplitTokens);
+        return cache(p).at(span.pages[begin / kPageTokens], shape().layer, item.head);
     }
 };
 

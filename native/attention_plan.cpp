@@ -10,48 +10,61 @@ namespace {
 
 // Query tokens per attention item; bounds the imbalance between threads on long prompts.
 constexpr int kAttendTokens = 16;
-// Below this many attention items per thread, long contexts are split.
-constexpr int kFewItems = 4;
+// A context is split where it is more than this part of a thread's share of the step.
+constexpr int kShareParts = 4;
+
+int64_t pages_of(const Span& span) {
+    return (span.first_position + span.tokens - 1) / kPageTokens + 1;
+}
 
 }  // namespace
 
 void AttentionPlan::cut(const Step& step, int group) {
+    stores_.clear();
     items_.clear();
     merges_.clear();
     parts_ = 0;
-    if (worth_splitting(step, group)) return split(step);
+    int64_t work = 0;  // pages, for each token and head that reads them
+    for (const Span& span : step.spans) work += span.tokens * pages_of(span) * kv_heads_;
     for (size_t i = 0; i < step.spans.size(); ++i) {
-        for (int first = 0; first < step.spans[i].tokens; first += kAttendTokens) {
-            const int tokens = std::min(kAttendTokens, step.spans[i].tokens - first);
-            for (int head = 0; head < kv_heads_; ++head) {
-                items_.push_back({static_cast<int>(i), first, tokens, head, -1, 0});
-            }
+        const Span& span = step.spans[i];
+        const int index = static_cast<int>(i);
+        cut_stores(span, index);
+        const bool single = span.tokens == 1 && group <= kAttendQueries;
+        const bool large = pages_of(span) * kShareParts * threads_ > work;
+        if (threads_ > 1 && single && large && span.first_position >= kSplitTokens) {
+            split(span, index);
+        } else {
+            cut_tokens(span, index);
         }
     }
 }
 
-// Whether a step is so few single tokens with contexts so long that threads would stand idle.
-bool AttentionPlan::worth_splitting(const Step& step, int group) const {
-    const int items = static_cast<int>(step.spans.size()) * kv_heads_;
-    if (items >= threads_ * kFewItems || group > kAttendQueries) return false;
-    bool several = false;
-    for (const Span& span : step.spans) {
-        if (span.tokens != 1) return false;
-        several |= span.first_position >= kSplitTokens;
+void AttentionPlan::cut_stores(const Span& span, int index) {
+    for (int first = 0; first < span.tokens;) {
+        const int room = kPageTokens - (span.first_position + first) % kPageTokens;
+        const int tokens = std::min(room, span.tokens - first);
+        stores_.push_back({index, first, tokens});
+        first += tokens;
     }
-    return several;
 }
 
-void AttentionPlan::split(const Step& step) {
-    for (size_t i = 0; i < step.spans.size(); ++i) {
-        const int splits = step.spans[i].first_position / kSplitTokens + 1;
-        for (int head = 0; head < kv_heads_; ++head, parts_ += splits) {
-            const int span = static_cast<int>(i);
-            for (int split = 0; split < splits; ++split) {
-                items_.push_back({span, 0, 1, head, split, parts_});
-            }
-            merges_.push_back({span, 0, 1, head, -1, parts_});
+void AttentionPlan::cut_tokens(const Span& span, int index) {
+    for (int first = 0; first < span.tokens; first += kAttendTokens) {
+        const int tokens = std::min(kAttendTokens, span.tokens - first);
+        for (int head = 0; head < kv_heads_; ++head) {
+            items_.push_back({index, first, tokens, head, -1, 0});
         }
+    }
+}
+
+void AttentionPlan::split(const Span& span, int index) {
+    const int splits = span.first_position / kSplitTokens + 1;
+    for (int head = 0; head < kv_heads_; ++head, parts_ += splits) {
+        for (int split = 0; split < splits; ++split) {
+            items_.push_back({index, 0, 1, head, split, parts_});
+        }
+        merges_.push_back({index, 0, 1, head, -1, parts_});
     }
 }
 

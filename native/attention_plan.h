@@ -7,6 +7,13 @@
 
 namespace heddle {
 
+// Tokens of a span that go into one page.
+struct StoreItem {
+    int span;
+    int first_token;  // within the span
+    int tokens;
+};
+
 // One thread's share of attention: some query tokens of a span, one key/value head.
 struct AttendItem {
     int span;
@@ -24,6 +31,7 @@ class AttentionPlan {
     // `group`: most query heads per key/value head of any layer.
     void cut(const Step& step, int group);
 
+    const std::vector<StoreItem>& stores() const { return stores_; }
     const std::vector<AttendItem>& items() const { return items_; }
     // Queries whose splits are merged afterwards.
     const std::vector<AttendItem>& merges() const { return merges_; }
@@ -31,10 +39,12 @@ class AttentionPlan {
     int parts() const { return parts_; }
 
   private:
-    bool worth_splitting(const Step& step, int group) const;
-    void split(const Step& step);
+    void cut_stores(const Span& span, int index);
+    void cut_tokens(const Span& span, int index);
+    void split(const Span& span, int index);
 
     int kv_heads_, threads_;
+    std::vector<StoreItem> stores_;
     std::vector<AttendItem> items_, merges_;
     int parts_ = 0;
 };

@@ -39,6 +39,12 @@ const Kernels& level(const std::string& name) {
     throw std::invalid_argument("this machine cannot run instruction level " + name);
 }
 
+KvType kv_type(const std::string& name) {
+    if (name == "f16") return KvType::kF16;
+    if (name == "q8_0") return KvType::kQ8_0;
+    throw std::invalid_argument("no KV cache is of type " + name);
+}
+
 std::vector<float> vector_of(Floats array) { return {array.data(), array.data() + array.size()}; }
 
 void check_size(const Bytes& raw, Format format, int rows, int columns) {
@@ -169,20 +175,28 @@ void bind_storage(nb::module_& m) {
         .def_prop_ro("bytes", [](const Packed& p) { return p.matrix.bytes(); })
         .def_prop_ro("quantised",
                      [](const Packed& p) { return is_quantised(p.matrix.packed().format); });
-    nb::class_<KvCache>(m, "KvCache", "Pages of f16 keys and values.")
+    nb::class_<KvCache>(m, "KvCache", "Pages of keys and values of one type, f16 or q8_0.")
         .def(
             "__init__",
-            [](KvCache* self, int layers, int kv_heads, int head_dim, int64_t pages) {
+            [](KvCache* self, const std::string& type, int layers, int kv_heads, int head_dim,
+               int64_t pages) {
                 if (layers < 1 || kv_heads < 1 || head_dim < 1 || pages < 1 || pages > INT32_MAX) {
                     throw std::invalid_argument("a KV cache needs positive sizes");
                 }
-                new (self) KvCache(layers, kv_heads, head_dim, pages);
+                new (self) KvCache(kv_type(type), layers, kv_heads, head_dim, pages);
             },
-            nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("pages"))
+            nb::arg("type"), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
+            nb::arg("pages"))
+        .def_static(
+            "bytes_of_page",
+            [](const std::string& type, int layers, int kv_heads, int head_dim) {
+                return KvCache::page_bytes(kv_type(type), layers, kv_heads, head_dim);
+            },
+            nb::arg("type"), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"))
         .def("copy", &KvCache::copy, nb::arg("source"), nb::arg("target"),
              nb::call_guard<nb::gil_scoped_release>(), "Makes a page hold what another one holds.")
         .def_prop_ro("pages", &KvCache::pages)
-        .def_prop_ro("page_bytes", &KvCache::page_bytes);
+        .def_prop_ro("page_bytes", [](const KvCache& kv) { return kv.page_bytes(); });
 }
 
 void bind_sampler(nb::module_& m) {

@@ -21,7 +21,7 @@ class Instruction {
     static const KvCache& cache(const Program& p) { return p.cache_; }
     static int threads(const Program& p) { return p.pool_.threads(); }
     static const RopeTable& rope(const Program& p, int table) { return p.ropes_[table]; }
-    static float* scratch(Program& p, int thread) { return p.scratch_[thread].data(); }
+    static float* scratch(Program& p, int thread) { return p.scratch_[thread][0].values; }
     static Program::Buffer& buffer(Program& p, int index) { return p.buffers_[index]; }
     static int width(const Program& p, int index) { return p.buffers_[index].width; }
     static float* row(Program& p, int index, int64_t i) {
@@ -32,7 +32,7 @@ class Instruction {
         return p.buffers_[index].per_row ? static_cast<int>(p.step_->rows.size()) : p.step_->tokens;
     }
     static const AttentionPlan& attention(const Program& p) { return p.attention_; }
-    static float* parts(Program& p) { return p.parts_.data(); }
+    static float* parts(Program& p) { return p.parts_[0].values; }
     // Quantises columns [column, column + count) of a row, whole blocks.
     static void quantise_columns(Program& p, int index, int64_t i, int column, int count) {
         Program::Buffer& b = p.buffers_[index];

@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "integer_peak.h"
+#include "quantise.h"
 #include "simd.h"
 
 #if defined(HEDDLE_ISA_AVX512)
@@ -93,14 +94,8 @@ void matmul(const MatmulArgs& a) {
 
 void quantise(const float* x, int n, int8_t* q, BlockScale* scales) {
     for (int b = 0; b < n / kBlock; ++b) {
-        const V16 low = load(x + b * kBlock), high = load(x + b * kBlock + 16);
-        const float peak = reduce_max(max(abs(low), abs(high)));
-        // Where the quotient overflows (peaks below 3.8e-37) all codes are zero.
-        const float steps = 127.0f / peak;
-        const V16 inverse = splat(steps < __builtin_inff() ? steps : 0.0f);
         int8_t* codes = q + b * kBlock;
-        store_int8(codes, low * inverse);
-        store_int8(codes + 16, high * inverse);
+        const float peak = quantise_block(x + b * kBlock, codes);
         BlockScale& scale = scales[b];
         scale.d = peak / 127.0f;
         for (int half = 0; half < 2; ++half) {
@@ -164,16 +159,6 @@ void add(const float* x, const float* y, int n, float* out) {
     for (int i = 0; i < n; ++i) out[i] = x[i] + y[i];
 }
 
-void to_f16(const float* x, int n, uint16_t* out) {
-    int i = 0;
-    for (; i + 16 <= n; i += 16) store_f16(out + i, load(x + i));
-    if (i < n) {
-        uint16_t lanes[16];
-        store_f16(lanes, load_partial(x + i, n - i, 0.0f));
-        std::memcpy(out + i, lanes, static_cast<size_t>(n - i) * 2);
-    }
-}
-
 float max_of(const float* x, int n) {
     V16 peak = splat(-__builtin_inff());
     int i = 0;
@@ -217,7 +202,7 @@ constexpr const char* kName =
 
 const Kernels kTable = {
     kName,        kPanelRows, matmul,  quantise, norm,          gated_silu,
-    gated_gelu,   add,        scale,   to_f16,   attend,        attend_split,
+    gated_gelu,   add,        scale,   store_kv, attend,        attend_split,
     attend_merge, max_of,     sum_exp, exp_all,  multiply_adds, kMultiplication};
 
 }  // namespace

@@ -12,6 +12,16 @@ namespace heddle {
 
 constexpr int kPageTokens = 32;  // tokens per KV page
 
+// How keys and values are stored; kv_parts.h says what lies where.
+enum class KvType { kF16, kQ8_0 };
+
+// Bytes that one layer's keys and values of one head take in a page. Q8_0 has an f16 scale for each
+// 32 elements: head_dim must be a multiple of 32.
+constexpr int64_t kv_part_bytes(KvType type, int head_dim) {
+    const int64_t elements = int64_t{2} * kPageTokens * head_dim;
+    return type == KvType::kF16 ? elements * 2 : elements + elements / kBlock * 2;
+}
+
 // A matrix (rows, columns) in panels; see formats.h. Rows past the end are packed as zeros. Float
 // formats hold columns one after the other, panel_rows values each.
 struct PackedMatrix {
@@ -54,22 +64,35 @@ struct MatmulArgs {
     int tokens;
 };
 
-// One layer's KV of one page and one key/value head: keys transposed, (head_dim, 32) f16, then
-// values (32, head_dim) f16.
+// Attention of one span's queries over one layer's keys and values of one head.
 struct AttendArgs {
     const float* q;  // (tokens, q_stride), already rotated
     float* out;      // (tokens, q_stride)
     int64_t q_stride;
-    const uint16_t* kv;    // this layer's and head's part of page 0
-    int64_t page_stride;   // from one page id to the next
+    KvType kv_type;
+    const uint8_t* kv;     // this layer's and head's part of page 0
+    int64_t page_stride;   // bytes from one page id to the next
     const int32_t* pages;  // the sequence's page ids, from position 0 on
+    const uint8_t* next;   // the part that the thread is likely to need next, or null
     int tokens;            // query tokens
     int first_position;    // of the first query token
     int group;             // query heads that share this key/value head; contiguous in q
     int head_dim;          // multiple of 16
     int window;            // positions a query sees, itself included; 0 for all
     float scale;
-    float* scratch;  // attend_scratch(head_dim) floats
+    float* scratch;  // attend_scratch(head_dim) floats; a line's alignment makes it faster
+};
+
+// Keys and values of consecutive tokens of one page, one layer and head.
+struct StoreKvArgs {
+    const float* k;  // (tokens, stride), the head's elements first
+    const float* v;
+    int64_t stride;
+    KvType kv_type;
+    uint8_t* part;
+    int head_dim;
+    int position;  // of the first token within the page
+    int tokens;
 };
 
 constexpr int kAttendQueries = 8;  // queries handled together
@@ -95,7 +118,7 @@ struct Kernels {
     void (*gated_gelu)(const float* gate, const float* up, int n, float* out);
     void (*add)(const float* x, const float* y, int n, float* out);
     void (*scale)(const float* x, float factor, int n, float* out);
-    void (*to_f16)(const float* x, int n, uint16_t* out);
+    void (*store_kv)(const StoreKvArgs&);
     void (*attend)(const AttendArgs&);
     // The same in two steps, for at most kAttendQueries queries (tokens * group): each split of
     // positions by itself, then all of them merged. `part` is attend_part(head_dim) floats, `parts`

@@ -5,22 +5,30 @@
 #include <cstring>
 #include <new>
 #include <stdexcept>
+#include <string>
 
 namespace heddle {
 
-KvCache::KvCache(int layers, int kv_heads, int head_dim, int64_t pages)
-    : kv_heads_(kv_heads),
+KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pages)
+    : type_(type),
+      kv_heads_(kv_heads),
       head_dim_(head_dim),
       pages_(pages),
-      head_halves_(int64_t{2} * head_dim * kPageTokens),
-      page_halves_(head_halves_ * layers * kv_heads) {
+      part_bytes_(kv_part_bytes(type, head_dim)),
+      page_bytes_(page_bytes(type, layers, kv_heads, head_dim)) {
+    const int unit = type == KvType::kQ8_0 ? kBlock : 16;
+    if (head_dim % unit != 0 || head_dim > kWidestHead) {
+        throw std::invalid_argument("head_dim must be a multiple of " + std::to_string(unit) +
+                                    ", at most " + std::to_string(kWidestHead) + ", not " +
+                                    std::to_string(head_dim));
+    }
     void* base = mmap(nullptr, static_cast<size_t>(pages_ * page_bytes()), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) throw std::bad_alloc();
     // A head's part of a page is a few KiB: with small pages every one of them costs TLB misses and
     // restarts the prefetcher. A hint; refusal costs speed only.
     madvise(base, static_cast<size_t>(pages_ * page_bytes()), MADV_HUGEPAGE);
-    base_ = static_cast<uint16_t*>(base);
+    base_ = static_cast<uint8_t*>(base);
 }
 
 KvCache::~KvCache() { munmap(base_, static_cast<size_t>(pages_ * page_bytes())); }

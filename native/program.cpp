@@ -23,12 +23,8 @@ Program::Program(ThreadPool& pool, const Kernels& kernels, KvCache& cache, int m
       attention_(cache.kv_heads(), pool.threads()) {
     if (max_tokens < 1 || max_rows < 1)
         throw std::invalid_argument("a step needs a token and a row");
-    if (cache.head_dim() % 16 != 0 || cache.head_dim() > kWidestHead) {
-        throw std::invalid_argument("head_dim must be a multiple of 16, at most " +
-                                    std::to_string(kWidestHead));
-    }
     for (auto& scratch : scratch_) {
-        scratch.resize(static_cast<size_t>(attend_scratch(cache.head_dim())));
+        scratch.resize(static_cast<size_t>(attend_scratch(cache.head_dim()) / kLineFloats));
     }
 }
 
@@ -228,7 +224,8 @@ void Program::run(Step& step, const std::function<void()>& meanwhile) {
     step_ = &step;
     step.picks.assign(step.samplers.size(), Pick{});
     attention_.cut(step, widest_group_);
-    parts_.resize(static_cast<size_t>(attention_.parts() * attend_part(cache_.head_dim())));
+    const int64_t part_lines = attend_part(cache_.head_dim()) / kLineFloats;
+    parts_.resize(static_cast<size_t>(attention_.parts() * part_lines));
     Clock::duration elsewhere{0};
     pool_.run(*this, [&] {
         const auto left = Clock::now();

@@ -29,6 +29,13 @@ struct RopeTable {
     std::vector<float> cosine, sine;
 };
 
+constexpr int kLineFloats = 16;
+
+// A cache line: vectors in lines are loaded and stored whole.
+struct alignas(64) FloatLine {
+    float values[kLineFloats];
+};
+
 struct MatmulPart {
     const Matrix* matrix;
     int out;
@@ -111,11 +118,11 @@ class Program final : private Job {
     std::vector<Buffer> buffers_;
     std::vector<RopeTable> ropes_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
-    std::vector<std::vector<float>> scratch_;  // per thread, for attention
-    int widest_group_ = 1;                     // query heads per key/value head
+    std::vector<std::vector<FloatLine>> scratch_;  // per thread, for attention
+    int widest_group_ = 1;                         // query heads per key/value head
     Step* step_ = nullptr;
-    AttentionPlan attention_;   // of the current step
-    std::vector<float> parts_;  // running sums of its splits
+    AttentionPlan attention_;       // of the current step
+    std::vector<FloatLine> parts_;  // running sums of its splits
     std::atomic<double> seconds_{0.0};
     bool profiling_ = false;
     std::vector<double> nanoseconds_;  // per instruction

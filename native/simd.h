@@ -58,6 +58,10 @@ inline V16 power_of_two(V16 n) {
 inline void store_int8(int8_t* p, V16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.r)));
 }
+inline V16 load_int8(const int8_t* p) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))};
+}
 
 #elif defined(HEDDLE_ISA_AVX2)
 
@@ -118,6 +122,11 @@ inline void store_int8(int8_t* p, V16 a) {
         reinterpret_cast<__m128i*>(p),
         _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
 }
+inline __m256 load_int8_half(const int8_t* p) {
+    const __m128i codes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+}
+inline V16 load_int8(const int8_t* p) { return {load_int8_half(p), load_int8_half(p + 8)}; }
 
 #elif defined(HEDDLE_ISA_NEON)
 
@@ -179,6 +188,12 @@ inline void store_int8(int8_t* p, V16 a) {
         return vmovn_high_s32(first, vcvtnq_s32_f32(a.r[i + 1]));
     };
     vst1q_s8(p, vmovn_high_s16(vmovn_s16(words(0)), words(2)));
+}
+inline V16 load_int8(const int8_t* p) {
+    const int8x16_t codes = vld1q_s8(p);
+    const int16x8_t low = vmovl_s8(vget_low_s8(codes)), high = vmovl_high_s8(codes);
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
+             vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))}};
 }
 
 #else  // portable
@@ -243,8 +258,9 @@ inline V16 abs(V16 a) { HEDDLE_LANES(__builtin_fabsf(a.v[i])); }
 inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
     HEDDLE_LANES(x.v[i] < y.v[i] ? a.v[i] : b.v[i]);
 }
+// The sum leaves n + 127 in the low bits; unlike a conversion it is defined for NaN.
 inline V16 power_of_two(V16 n) {
-    HEDDLE_LANES(bits_float(static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23));
+    HEDDLE_LANES(bits_float(float_bits(n.v[i] + (12582912.0f + 127.0f)) << 23));
 }
 // Adding and taking away 1.5 * 2**23 rounds to nearest, ties to even, for |x| < 2**22.
 inline void store_int8(int8_t* p, V16 a) {
@@ -252,6 +268,7 @@ inline void store_int8(int8_t* p, V16 a) {
         p[i] = static_cast<int8_t>((a.v[i] + 12582912.0f) - 12582912.0f);
     }
 }
+inline V16 load_int8(const int8_t* p) { HEDDLE_LANES(static_cast<float>(p[i])); }
 
 #endif
 
@@ -332,11 +349,11 @@ inline void store_partial(float* p, int n, V16 a) {
     std::memcpy(p, v, static_cast<size_t>(n) * sizeof(float));
 }
 
-// exp(x) within 2 ulp on [-87.33, 88.37]; below, 0; above, the value at the upper end.
+// exp(x) within 2 ulp on [-87.33, 88.37]; below, 0; above, the value at the upper end; NaN of NaN.
 // Cody-Waite reduction, then a degree-6 polynomial (minimax coefficients of Cephes' expf).
 inline V16 exp(V16 x) {
     const V16 lowest = splat(-87.33654f);
-    const V16 clamped = min(max(x, lowest), splat(88.37626f));
+    const V16 clamped = min(splat(88.37626f), max(lowest, x));
     const V16 magic = splat(12582912.0f);
     const V16 n = fma(clamped, splat(1.44269504f), magic) - magic;
     V16 r = fma(n, splat(-0.693359375f), clamped);

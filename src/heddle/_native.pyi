@@ -70,9 +70,13 @@ class Matrix:
         """Whether matmuls read quantised activations with it."""
 
 class KvCache:
-    """Pages of f16 keys and values."""
+    """Pages of keys and values of one type, f16 or q8_0."""
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, pages: int) -> None: ...
+    def __init__(
+        self, type: str, layers: int, kv_heads: int, head_dim: int, pages: int
+    ) -> None: ...
+    @staticmethod
+    def bytes_of_page(type: str, layers: int, kv_heads: int, head_dim: int) -> int: ...
     def copy(self, source: int, target: int) -> None:
         """Makes page `target` hold what page `source` holds."""
     @property

@@ -82,6 +82,11 @@ class EngineConfig:
     prefix_cache_nodes: int = _setting(
         0, "most nodes of the prefix cache; 0 for as many as the pages hold", low=0
     )
+    kv_type: str = _setting(
+        "f16",
+        "how keys and values are kept: f16, or q8_0, which holds nearly twice as many tokens",
+        choices=("f16", "q8_0"),
+    )
     isa: str = _setting(
         "auto",
         "instruction level of the kernels: auto, or one that this machine has",

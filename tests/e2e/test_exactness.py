@@ -112,6 +112,20 @@ def test_at_every_instruction_level(model_path, expected, isa):
         assert result[1] == whole[1][:6]
 
 
+def test_with_keys_and_values_in_q8_0(model_path, expected):
+    """Other bits than f16 gives, and as exact in chunks, in company and after preemption."""
+    requests = [(p, replace(params, max_tokens=60)) for p, params in REQUESTS if len(p) < 1000]
+    alone = EngineConfig(slots=1, threads=1, kv_type="q8_0")
+    with Engine.load(model_path, alone) as engine:
+        results = run_alone(engine, requests)
+        page_bytes = engine.model.executor.page_bytes
+    assert results[0][1] != expected[0][1]
+    crowded = replace(alone, slots=8, threads=2, batch_tokens=50, kv_cache=16 * page_bytes)
+    with Engine.load(model_path, crowded) as engine:
+        assert run_together(engine, requests) == results
+        assert engine.snapshot().preemptions > 0
+
+
 def test_identical_requests_give_one_answer(model_path, expected):
     with Engine.load(model_path, EngineConfig()) as engine:
         assert set(run_together(engine, REQUESTS[:1] * 16)) == {expected[0]}

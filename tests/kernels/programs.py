@@ -40,7 +40,7 @@ class Bench:
 
     def __init__(self, isa: str, tokens: int, threads: int = 1, cache: object = None) -> None:
         self.runtime = _native.Runtime(threads, isa)
-        self.cache = cache or _native.KvCache(1, 1, 16, 1)
+        self.cache = cache or _native.KvCache("f16", 1, 1, 16, 1)
         self.arena = _native.Arena()
         self.program = _native.Program(self.runtime, self.cache, tokens, tokens)
         self._kept: list[object] = []
@@ -93,18 +93,19 @@ def attention(
     q: Floats,
     k: Floats,
     v: Floats,
+    kv_type: str = "f16",
     *,
     kv_heads: int,
     head_dim: int,
     scale: float,
-    chunks: Sequence[int],
+    chunks: Sequence[int] | None = None,
     threads: int = 1,
     window: int = 0,
 ) -> Floats:
-    """Causal attention of one sequence computed in chunks; q (T, heads * head_dim)."""
+    """Causal attention of one sequence, whole or in chunks; q (T, heads * head_dim)."""
     tokens = len(q)
     pages = -(-tokens // PAGE_TOKENS)
-    bench = Bench(isa, tokens, threads, _native.KvCache(1, kv_heads, head_dim, pages + 1))
+    bench = Bench(isa, tokens, threads, _native.KvCache(kv_type, 1, kv_heads, head_dim, pages + 1))
     sources = [bench.table(values) for values in (q, k, v)]
     out = bench.program.buffer(q.shape[1], per_row=False)
     bench.program.store_kv(sources[1], sources[2], 0)
@@ -112,7 +113,7 @@ def attention(
     # The pages are used in falling order, with page 0 left out, to catch mix-ups of page and index.
     table = ints(range(pages, 0, -1))
     results, done = [], 0
-    for count in chunks:
+    for count in chunks or [tokens]:
         ids = ints(range(done, done + count))
         span = np.array([[0, count, done, 0]], np.int32)
         bench.program.run(ids, ids, span, table, NOTHING, [])

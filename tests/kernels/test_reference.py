@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 from gguf_writer import Tensor, write_gguf
 from heddle.errors import ModelFileError
 from heddle.kernels.ops import AttentionSpec, RopeSpec
-from heddle.kernels.reference import ReferenceLoader, ReferenceOps, Run, SequenceCache, Weight
+from heddle.kernels.reference import (
+    ReferenceLoader,
+    ReferenceOps,
+    Run,
+    SequenceCache,
+    Weight,
+    as_kept,
+)
 from heddle.weights.gguf import GGUFFile, TensorType
+from heddle.weights.quants import dequantize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,6 +171,47 @@ def test_going_back_drops_what_came_after() -> None:
     mixed = ReferenceOps([Run(cache, 3, range(2))]).attend(*again, 0, SPEC)
     whole = (np.concatenate([old[:3], new]) for old, new in zip((q, k, v), again, strict=True))
     np.testing.assert_allclose(mixed, alone(*whole)[3:], rtol=1e-5, atol=1e-6)
+
+
+def test_q8_0_keeps_whole_numbers_of_127ths() -> None:
+    x = floats(3, 4 * 32) * np.float32(1000)
+    x[0, :32], x[1, 32:64] = 0, 1e-42
+    blocks, kept = x.reshape(-1, 32), as_kept(x, "q8_0").reshape(-1, 32)
+    step = np.abs(blocks).max(axis=1, keepdims=True) / 127
+    # Half a step, and the rounding of the scale: half of 2**-10 of up to 127 steps, or, where it
+    # is subnormal, of 2**-24.
+    rounding = np.maximum(step * 2.0**-11, 2.0**-25)
+    assert (np.abs(kept - blocks) <= step * 0.5001 + 127 * rounding).all()
+    assert (kept[0] == 0).all()
+    scales = step.astype(np.float16).astype(np.float32)
+    codes = kept[scales[:, 0] > 0] / scales[scales[:, 0] > 0]
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
+    assert np.abs(codes).max() == 127
+
+
+def test_q8_0_is_what_a_file_of_that_type_means() -> None:
+    """Ties go to even; the codes and scales of a GGUF block give the same values back."""
+    x = np.zeros((1, 32), np.float32)
+    x[0, :6] = [127, 0.5, 1.5, -0.5, -2.5, 63.499]
+    codes = np.array([127, 0, 2, 0, -2, 63] + [0] * 26, np.int8)
+    raw = np.concatenate([np.array([1], np.float16).view(np.uint8), codes.view(np.uint8)])
+    assert np.array_equal(as_kept(x, "q8_0"), dequantize(raw, TensorType.Q8_0, (1, 32)))
+
+
+def test_kv_types() -> None:
+    x = floats(2, 32)
+    assert as_kept(x, "f32") is x
+    assert np.array_equal(as_kept(x, "f16"), x.astype(np.float16))
+    with pytest.raises(ValueError, match="no KV cache is of type q4_0"):
+        as_kept(x, "q4_0")
+
+
+def test_a_cache_keeps_what_its_type_can() -> None:
+    spec = replace(SPEC, head_dim=32)
+    q, k, v = floats(5, 4 * 32), floats(5, 2 * 32, seed=1), floats(5, 2 * 32, seed=2)
+    ops = ReferenceOps([Run(SequenceCache("q8_0"), 0, range(5))])
+    expected = alone(q, as_kept(k, "q8_0"), as_kept(v, "q8_0"), spec)
+    assert np.array_equal(ops.attend(q, k, v, 0, spec), expected)
 
 
 def test_layers_keep_their_own_keys_and_values() -> None:

@@ -27,7 +27,9 @@ LLAMA_CPP: dict[str, dict[str, Any]] = {
     alias: json.loads((DATA / f"kl-{alias}.json").read_text())
     for alias in ("smollm2-135m", "gemma3-270m", "qwen2.5-coder-1.5b")
 }
-ALLOWANCE = 1.1
+ALLOWANCE = {"f16": 1.1, "q8_0": 1.25}
+"""Times llama.cpp's figures, which are with keys and values in f16. Measured with q8_0: 1.14 on
+SmolLM2, 1.16 on Gemma 3."""
 
 
 @pytest.mark.parametrize("alias", LLAMA_CPP)
@@ -46,34 +48,37 @@ def test_mean_kl_is_the_formula() -> None:
 
 
 @pytest.mark.parametrize(
-    "alias",
+    ("alias", "kv_type"),
     [
-        pytest.param("smollm2-135m", marks=pytest.mark.model),
-        pytest.param("gemma3-270m", marks=pytest.mark.large),
-        pytest.param("qwen2.5-coder-1.5b", marks=pytest.mark.large),
+        pytest.param("smollm2-135m", "f16", marks=pytest.mark.model),
+        pytest.param("smollm2-135m", "q8_0", marks=pytest.mark.model),
+        pytest.param("gemma3-270m", "f16", marks=pytest.mark.large),
+        pytest.param("gemma3-270m", "q8_0", marks=pytest.mark.large),
+        pytest.param("qwen2.5-coder-1.5b", "f16", marks=pytest.mark.large),
     ],
 )
-def test_kl_is_at_most_a_tenth_above_llama_cpp(
-    alias: str, capsys: pytest.CaptureFixture[str]
+def test_kl_is_not_far_above_llama_cpp(
+    alias: str, kv_type: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The median too: nearly all of llama.cpp's mean on Qwen is 5.6 nats at the first position."""
     measured = LLAMA_CPP[alias]
     with GGUFFile.open(resolve(alias, cache_home())) as file:
-        own = executor_logits(file, measured["tokens"])
+        own = executor_logits(file, measured["tokens"], kv_type)
         kl = divergences(ReferenceModel(file).logits(measured["tokens"]), own)
     ours = {"kl_mean": kl.mean(), "kl_median": np.median(kl)}
     theirs = measured["llama_cpp"]["token_by_token"]
     with capsys.disabled():
         for name, value in ours.items():
-            print(f"\n{alias}, {len(kl)} positions, {name}: ", end="")
+            print(f"\n{alias}, {kv_type}, {len(kl)} positions, {name}: ", end="")
             print(f"Heddle {value:.6f}, llama.cpp {theirs[name]:.6f}", end="")
     for name, value in ours.items():
-        assert value <= ALLOWANCE * theirs[name], name
+        assert value <= ALLOWANCE[kv_type] * theirs[name], name
 
 
-def executor_logits(file: GGUFFile, tokens: list[int]) -> np.ndarray:
+def executor_logits(file: GGUFFile, tokens: list[int], kv_type: str) -> np.ndarray:
     """Logits (T, vocabulary) of the CPU executor, one token a step; other chunks are bit-equal."""
-    executor = load(file, EngineConfig(slots=1, context=len(tokens), threads=2))
+    config = EngineConfig(slots=1, context=len(tokens), threads=2, kv_type=kv_type)
+    executor = load(file, config)
     rows = []
     for position, token in enumerate(tokens):
         pages = range(position // PAGE_TOKENS + 1)

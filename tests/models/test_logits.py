@@ -6,6 +6,7 @@ Biases, windows and whatever else architectures differ by go through recording a
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +81,7 @@ def test_the_executor_is_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
     tokens = TOKENS * 4
     executor = load(file, EngineConfig(slots=1, threads=2, context=len(tokens)))
     one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
-    expected = ReferenceModel(file).forward([Run(HalfCache(), 0, tokens)])
+    expected = ReferenceModel(file).logits(tokens, "f16")
     np.testing.assert_allclose(one_by_one, expected, atol=3e-3)
     ends = [5, 6, 35, 36, len(tokens)]
     in_chunks = last_logits(executor, tokens, ends)
@@ -88,14 +89,24 @@ def test_the_executor_is_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
     executor.close()
 
 
-class HalfCache(SequenceCache):
-    """Keys and values as the executor keeps them."""
-
-    def store(
-        self, layer: int, start: int, k: np.ndarray, v: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        k, v = (x.astype(np.float16).astype(np.float32) for x in (k, v))
-        return super().store(layer, start, k, v)
+@pytest.mark.parametrize(
+    "model",
+    [replace(models[0], head_dim=32) for models in (LLAMA, QWEN2, GEMMA3)],
+    ids=["llama", "qwen2", "gemma3"],
+)
+def test_keys_and_values_in_q8_0_are_as_the_reference_keeps_them(file: GGUFFile) -> None:
+    """Some round to the next code: a 127th of the largest of their block."""
+    tokens = TOKENS * 4
+    config = EngineConfig(slots=1, threads=2, context=len(tokens), kv_type="q8_0")
+    executor, reference = load(file, config), ReferenceModel(file)
+    one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
+    exact, expected = (reference.logits(tokens, kv_type) for kv_type in ("f32", "q8_0"))
+    distance = np.sqrt(np.mean((one_by_one - expected) ** 2))
+    assert distance < 0.5 * np.sqrt(np.mean((exact - expected) ** 2))
+    ends = [5, 6, 35, 36, len(tokens)]
+    in_chunks = last_logits(executor, tokens, ends)
+    assert np.array_equal(in_chunks, one_by_one[[end - 1 for end in ends]])
+    executor.close()
 
 
 def last_logits(executor: CpuExecutor, tokens: list[int], ends: Iterable[int]) -> np.ndarray:

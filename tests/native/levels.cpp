@@ -205,23 +205,6 @@ void check_halves() {
     });
 }
 
-// Every upper half of a float's bits, with lower halves next to where rounding turns.
-void check_to_f16() {
-    Check check("to_f16");
-    Floats x;
-    for (uint32_t upper = 0; upper < 0x10000; ++upper) {
-        for (uint32_t lower : {0x0000, 0x0001, 0x0FFF, 0x1000, 0x1001, 0x3000, 0x8000, 0xFFFF}) {
-            x.push_back(bits_float(upper << 16 | lower));
-        }
-    }
-    x.insert(x.end(), {1.0f, 2.0f, 3.0f});  // not whole vectors
-    check.all_levels("every exponent", [&](const Kernels& k) {
-        std::vector<uint16_t> out(x.size());
-        k.to_f16(x.data(), static_cast<int>(x.size()), out.data());
-        return out;
-    });
-}
-
 void check_quantise() {
     Check check("quantise");
     Random random(3);
@@ -321,20 +304,27 @@ constexpr AttendCase kAttendCases[] = {
     {40, 230, 9, 96, 0}, {3, 1023, 2, 64, 512},
 };
 
-// A sequence's pages of one key/value head, out of order and with foreign ones between.
+// A sequence's pages of one key/value head, out of order and with foreign ones between. What no
+// token was stored in is finite, as in a cache.
 struct Pages {
-    std::vector<uint16_t> kv;
+    KvType type;
+    std::vector<uint8_t> kv;
     std::vector<int32_t> table;
     int64_t stride;
 };
 
-Pages random_pages(Random& random, int positions, int head_dim) {
-    Pages pages;
+Pages random_pages(Random& random, KvType type, int positions, int head_dim) {
+    Pages pages = {type, {}, {}, kv_part_bytes(type, head_dim) + 64};
     const int count = (positions + kPageTokens - 1) / kPageTokens;
-    pages.stride = int64_t{2} * head_dim * kPageTokens + 32;
     pages.kv.resize(static_cast<size_t>(pages.stride * count * 2));
-    for (uint16_t& half : pages.kv) half = float_to_half(random.normal(1.0f));
     for (int i = 0; i < count; ++i) pages.table.push_back(2 * (count - 1 - i) + 1);
+    for (int page = 0; page < 2 * count; ++page) {
+        const Floats k = random.normals(int64_t{kPageTokens} * head_dim, 1.0f);
+        const Floats v = random.normals(int64_t{kPageTokens} * head_dim, 1.0f);
+        uint8_t* part = pages.kv.data() + page * pages.stride;
+        portable_kernels()->store_kv(
+            {k.data(), v.data(), head_dim, type, part, head_dim, 0, kPageTokens});
+    }
     return pages;
 }
 
@@ -348,6 +338,7 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
     args.q = q.data();
     args.out = out.data();
     args.q_stride = stride;
+    args.kv_type = pages.type;
     args.kv = pages.kv.data();
     args.page_stride = pages.stride;
     args.pages = pages.table.data();
@@ -372,11 +363,12 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
     return out;
 }
 
-void check_attend() {
-    Check check("attend");
+void check_attend(KvType type) {
+    Check check(type == KvType::kF16 ? "attend f16" : "attend q8_0");
     Random random(5);
     for (const AttendCase& c : kAttendCases) {
-        const Pages pages = random_pages(random, c.first_position + c.tokens, c.head_dim);
+        if (type == KvType::kQ8_0 && c.head_dim % kBlock != 0) continue;
+        const Pages pages = random_pages(random, type, c.first_position + c.tokens, c.head_dim);
         const Floats q = random.normals(int64_t{c.tokens} * (c.group * c.head_dim + 16), 2.0f);
         const std::string what = text("tokens", c.tokens) + text("from", c.first_position) +
                                  text("group", c.group) + text("head_dim", c.head_dim) +
@@ -388,6 +380,42 @@ void check_attend() {
             const Floats merged = attend(k, c, pages, q, true);
             check.same(k, what + "merged", whole.data(), merged.data(), whole.size());
             return merged;
+        });
+    }
+}
+
+// Every upper half of a float's bits, with lower halves next to where rounding to f16 turns: NaNs,
+// infinities and subnormals too.
+Floats awkward_floats() {
+    Floats x;
+    for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+        for (uint32_t lower : {0x0000, 0x0001, 0x0FFF, 0x1000, 0x1001, 0x3000, 0x8000, 0xFFFF}) {
+            x.push_back(bits_float(upper << 16 | lower));
+        }
+    }
+    return x;
+}
+
+// Pages stored in two runs of tokens; keys are the values from the other end.
+void check_store_kv(KvType type) {
+    Check check(type == KvType::kF16 ? "store f16" : "store q8_0");
+    Random random(7);
+    constexpr int kHeadDim = 64, kFirst = 11;
+    Floats values = awkward_floats();
+    const Floats usual = random.activations(int64_t{kPageTokens} * kHeadDim * 4);
+    values.insert(values.end(), usual.begin(), usual.end());
+    const Floats keys(values.rbegin(), values.rend());
+    for (int64_t at = 0; at < size(values); at += kPageTokens * kHeadDim) {
+        check.all_levels(text("from", static_cast<int>(at)), [&](const Kernels& kernels) {
+            std::vector<uint8_t> part(static_cast<size_t>(kv_part_bytes(type, kHeadDim)));
+            const auto store = [&](int first, int tokens) {
+                const int64_t begin = at + first * kHeadDim;
+                kernels.store_kv({&keys[begin], &values[begin], kHeadDim, type, part.data(),
+                                  kHeadDim, first, tokens});
+            };
+            store(0, kFirst);
+            store(kFirst, kPageTokens - kFirst);
+            return part;
         });
     }
 }
@@ -419,10 +447,12 @@ int main(int argc, char** argv) {
         check_dequantise(file);
     }
     check_halves();
-    check_to_f16();
     check_quantise();
     check_rows();
     check_exp();
-    check_attend();
+    for (KvType type : {KvType::kF16, KvType::kQ8_0}) {
+        check_store_kv(type);
+        check_attend(type);
+    }
     return Check::failed ? 1 : 0;
 }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GREEDY = SamplingParams(temperature=0, seed=0)
+PLAIN_WIDE = replace(PLAIN, head_dim=32)
 SMALL = EngineConfig(slots=2, threads=1, kv_cache=1 << 20)
 
 
@@ -60,6 +61,24 @@ def test_settings_that_do_not_fit_are_named(tmp_path):
     foreign = "avx512" if "neon" in levels else "neon"
     with pytest.raises(ConfigError, match=f"isa '{foreign}' does not run .* has {levels[0]}"):
         load(file, replace(SMALL, isa=foreign))
+
+
+def test_q8_0_needs_whole_blocks_of_a_head(tmp_path):
+    with pytest.raises(ConfigError, match=r"kv_type q8_0 needs heads of a multiple of 32 .* 16"):
+        load(tiny_file(tmp_path), replace(SMALL, kv_type="q8_0"))
+
+
+def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
+    PLAIN_WIDE.write(tmp_path / "wide.gguf")
+    half, eighth = (
+        load(GGUFFile.open(tmp_path / "wide.gguf"), replace(SMALL, kv_type=kv_type, slots=1000))
+        for kv_type in ("f16", "q8_0")
+    )
+    assert half.page_bytes * 34 == eighth.page_bytes * 64
+    assert 1.8 * half.pages < eighth.pages <= half.pages * 64 / 34
+    assert half.pages * half.page_bytes <= SMALL.kv_cache
+    assert "MB in f16 (" in half.summary
+    assert "MB in q8_0 (" in eighth.summary
 
 
 def test_missing_and_misshapen_tensors_are_named(tmp_path):

@@ -32,6 +32,7 @@ def test_models(shared: Running) -> None:
     assert fields["root"] == "fake.gguf"
     assert fields["max_model_len"] == 512
     assert fields["quantisation"] == "F32"
+    assert fields["kv_type"] == "f16"
     assert fields["parameters"] == 0
     assert shared.openai.models.retrieve("fake").model_dump() == fields
 

@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
     return write_gguf(tmp_path / "tiny.gguf", METADATA, TENSORS)
 
 
-def kv_per_token(tmp_path: Path, **changes: object) -> int | None:
+def kv_per_token(tmp_path: Path, **changes: object) -> dict[str, int] | None:
     metadata = METADATA | {f"llama.{key.replace('__', '.')}": v for key, v in changes.items()}
     metadata = {key: value for key, value in metadata.items() if value is not None}
     return describe(write_gguf(tmp_path / "changed.gguf", metadata)).memory.kv_per_token
@@ -62,18 +62,28 @@ def test_a_file_is_described(path: Path) -> None:
         TensorGroup("F32", count=1, elements=64, bytes=256),
     )
     # 3 layers, 2 heads, 8 wide, keys and values, 2 bytes
-    assert found.memory == MemoryEstimate(48 * 40 + 256, 3 * 2 * 8 * 2 * 2, 100 * 192)
+    assert found.memory == MemoryEstimate(
+        48 * 40 + 256, {"f16": 3 * 2 * 8 * 2 * 2}, {"f16": 100 * 192}
+    )
 
 
 def test_kv_memory_follows_the_hyperparameters(tmp_path: Path) -> None:
-    assert kv_per_token(tmp_path, attention__head_count_kv=None) == 3 * 8 * 8 * 2 * 2
-    assert kv_per_token(tmp_path, attention__key_length=16) == 3 * 2 * (16 + 8) * 2
-    assert kv_per_token(tmp_path, attention__value_length=4) == 3 * 2 * (8 + 4) * 2
+    assert kv_per_token(tmp_path, attention__head_count_kv=None) == {"f16": 3 * 8 * 8 * 2 * 2}
+    assert kv_per_token(tmp_path, attention__key_length=16) == {"f16": 3 * 2 * (16 + 8) * 2}
+    assert kv_per_token(tmp_path, attention__value_length=4) == {"f16": 3 * 2 * (8 + 4) * 2}
     per_layer = np.array([1, 0, 4], np.int32)
-    assert kv_per_token(tmp_path, attention__head_count_kv=per_layer) == 5 * 8 * 2 * 2
+    assert kv_per_token(tmp_path, attention__head_count_kv=per_layer) == {"f16": 5 * 8 * 2 * 2}
     assert kv_per_token(tmp_path, block_count=None) is None
     assert kv_per_token(tmp_path, embedding_length=None) is None
     assert kv_per_token(tmp_path, block_count="three") is None
+
+
+def test_kv_memory_of_heads_that_q8_0_can_hold(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "wide.gguf", METADATA | {"llama.embedding_length": 64 * 8})
+    memory = describe(path).memory
+    assert memory.kv_per_token == {"f16": 3 * 2 * 64 * 2 * 2, "q8_0": 3 * 2 * 64 * 2 * 34 // 32}
+    assert memory.kv_context == {"f16": 100 * 1536, "q8_0": 100 * 816}
+    assert "1.5 kB in f16, 816 bytes in q8_0" in rendered(describe(path))
 
 
 def test_what_the_file_does_not_say_is_unknown(tmp_path: Path) -> None:
@@ -91,7 +101,7 @@ def test_vocabulary_size_without_a_vocabulary(tmp_path: Path) -> None:
 def test_json_holds_everything_with_long_arrays_cut(path: Path) -> None:
     found = json.loads(describe(path).to_json())
     assert found["path"] == str(path)
-    assert found["memory"]["kv_per_token"] == 192
+    assert found["memory"]["kv_per_token"] == {"f16": 192}
     assert found["tensors"][0] == {"type": "Q4_1", "count": 2, "elements": 3072, "bytes": 1920}
     metadata = found["metadata"]
     assert list(metadata) == list(METADATA)

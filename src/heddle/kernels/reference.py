@@ -37,14 +37,43 @@ class Weight:
     bias: Float32 | None = None
 
 
+def as_kept(x: Float32, kv_type: str) -> Float32:
+    """What a KV cache gives back for keys or values x (tokens, kv_heads * head_dim).
+
+    `f32` keeps them as they are, `f16` rounds each. `q8_0` is GGUF's (ggml, `quantize_row_q8_0`):
+    each 32 elements of a head share a float16 scale d = max|x| / 127; codes are whole numbers,
+    x / d for the d before rounding, to nearest, ties to even. A head has a multiple of 32 elements.
+    """
+    match kv_type:
+        case "f32":
+            return x
+        case "f16":
+            return x.astype(np.float16).astype(np.float32)
+        case "q8_0":
+            blocks = x.reshape(len(x), -1, 32)
+            peak = np.abs(blocks).max(axis=-1, keepdims=True)
+            with np.errstate(divide="ignore", over="ignore"):
+                steps = np.float32(127) / peak
+            steps = np.where(np.isfinite(steps), steps, np.float32(0))
+            scale = (peak / np.float32(127)).astype(np.float16).astype(np.float32)
+            kept: Float32 = np.rint(blocks * steps) * scale
+            return kept.reshape(x.shape)
+    raise ValueError(f"no KV cache is of type {kv_type}")
+
+
 @dataclass(slots=True)
 class SequenceCache:
-    """Keys and values of one sequence, by layer, each (positions, kv_heads * head_dim)."""
+    """Keys and values of one sequence, by layer, each (positions, kv_heads * head_dim).
 
+    They are kept as `kv_type` says, see :func:`as_kept`.
+    """
+
+    kv_type: str = "f32"
     layers: dict[int, tuple[Float32, Float32]] = field(default_factory=dict)
 
     def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
         """Put k and v at positions `start` on, dropping what lay there and after; return all."""
+        k, v = as_kept(k, self.kv_type), as_kept(v, self.kv_type)
         if layer in self.layers:
             keys, values = self.layers[layer]
             k, v = np.concatenate([keys[:start], k]), np.concatenate([values[:start], v])

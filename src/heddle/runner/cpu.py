@@ -169,6 +169,7 @@ class CpuExecutor:
         self.threads = runtime.threads
         self.weight_bytes = loader.arena.allocated
         self._kept = (loader, weights)  # the program holds bare pointers into both
+        self.kv_type = config.kv_type
         self._cache = _kv_cache(config, self.shape)
         max_rows = min(config.slots, config.batch_tokens)
         try:
@@ -210,7 +211,8 @@ class CpuExecutor:
         kv_cache = self.pages * self.page_bytes
         return (
             f"{self.threads} threads, {self.isa}, weights {self.weight_bytes / 1e6:,.0f} MB,"
-            f" KV cache {kv_cache / 1e6:,.0f} MB ({self.pages * PAGE_TOKENS:,} tokens)"
+            f" KV cache {kv_cache / 1e6:,.0f} MB in {self.kv_type}"
+            f" ({self.pages * PAGE_TOKENS:,} tokens)"
         )
 
     def measure_limits(self) -> Limits:
@@ -262,8 +264,14 @@ def _context(config: EngineConfig, shape: ModelShape) -> int:
 
 def _kv_cache(config: EngineConfig, shape: ModelShape) -> _native.KvCache:
     """As many pages as `kv_cache` bytes hold, or as the slots can fill."""
-    sizes = (shape.layers, shape.kv_heads, shape.head_dim)
-    page_bytes = 2 * 2 * PAGE_TOKENS * shape.layers * shape.kv_heads * shape.head_dim
+    if config.kv_type == "q8_0" and shape.head_dim % 32:
+        raise ConfigError(
+            f"kv_type q8_0 needs heads of a multiple of 32 elements, this model's have"
+            f" {shape.head_dim}; set kv_type to f16",
+            param="kv_type",
+        )
+    sizes = (config.kv_type, shape.layers, shape.kv_heads, shape.head_dim)
+    page_bytes = _native.KvCache.bytes_of_page(*sizes)
     fillable = config.slots * -(-shape.context // PAGE_TOKENS)
     budget = config.kv_cache or available_bytes() // 2
     pages = min(fillable, budget // page_bytes)
@@ -274,6 +282,8 @@ def _kv_cache(config: EngineConfig, shape: ModelShape) -> _native.KvCache:
         )
     try:
         return _native.KvCache(*sizes, pages)
+    except ValueError as error:
+        raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
     except MemoryError as error:
         raise ConfigError(
             f"cannot map a KV cache of {pages * page_bytes} bytes; set a smaller kv_cache",

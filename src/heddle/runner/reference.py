@@ -43,9 +43,12 @@ class ReferenceModel:
         logits: NDArray[np.float32] = self._model.forward(ops, self._weights, ops.batch())
         return logits
 
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """Logits (len(tokens), vocabulary): row i is the distribution of what follows token i."""
-        cache = SequenceCache()
+    def logits(self, tokens: Sequence[int], kv_type: str = "f32") -> NDArray[np.float32]:
+        """Logits (len(tokens), vocabulary): row i is the distribution of what follows token i.
+
+        Keys and values are kept as :func:`heddle.kernels.reference.as_kept` says for `kv_type`.
+        """
+        cache = SequenceCache(kv_type)
         starts = range(0, len(tokens), _CHUNK)
         return np.concatenate(
             [self.forward([Run(cache, at, tokens[at : at + _CHUNK])]) for at in starts]

@@ -64,5 +64,6 @@ def _model(service: Service) -> dict[str, Any]:
         "max_model_len": service.engine.context,
         "architecture": info.architecture,
         "quantisation": info.quantisation,
+        "kv_type": service.engine.config.kv_type,
         "parameters": info.parameters,
     }

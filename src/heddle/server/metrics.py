@@ -93,3 +93,12 @@ class SnapshotCollector(Collector):
             ("heddle_kv_pages_used", "KV cache pages that requests hold.", now.pages_used),
         ):
             yield GaugeMetricFamily(name, text, value=level)
+        yield self._kv_bytes()
+
+    def _kv_bytes(self) -> Metric:
+        executor = self._engine.model.executor
+        size = GaugeMetricFamily(
+            "heddle_kv_bytes", "Bytes of all KV cache pages, by their type.", labels=["type"]
+        )
+        size.add_metric([self._engine.config.kv_type], executor.pages * executor.page_bytes)
+        return size

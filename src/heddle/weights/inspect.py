@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from heddle.weights.gguf import TensorInfo
 
 _FLOAT16_BYTES = 2
+_Q8_0_ELEMENTS, _Q8_0_BYTES = 32, 34
 _SHOWN_ELEMENTS = 8
 _SHOWN_CHARACTERS = 80
 
@@ -48,13 +49,14 @@ class MemoryEstimate:
 
     Attributes:
         weights: of all tensors as they are stored.
-        kv_per_token: of one token's keys and values in float16, over all layers.
-        kv_context: of one sequence that fills the context.
+        kv_per_token: of one token's keys and values over all layers, by KV type; a type that
+            cannot hold heads of the model's size is left out.
+        kv_context: of one sequence that fills the context, by KV type.
     """
 
     weights: int
-    kv_per_token: int | None
-    kv_context: int | None
+    kv_per_token: Mapping[str, int] | None
+    kv_context: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def describe(path: Path) -> ModelDescription:
             memory=MemoryEstimate(
                 weights=sum(tensor.nbytes for tensor in tensors),
                 kv_per_token=kv_per_token,
-                kv_context=_product(context, kv_per_token),
+                kv_context=_times(kv_per_token, context),
             ),
             metadata={key: _plain(value) for key, value in metadata.items()},
         )
@@ -153,8 +155,10 @@ def _integer(metadata: Mapping[str, object], key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _product(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else a * b
+def _times(bytes: Mapping[str, int] | None, factor: int | None) -> Mapping[str, int] | None:
+    if bytes is None or factor is None:
+        return None
+    return {kv_type: each * factor for kv_type, each in bytes.items()}
 
 
 def _vocabulary(metadata: Mapping[str, object], prefix: str) -> int | None:
@@ -164,8 +168,8 @@ def _vocabulary(metadata: Mapping[str, object], prefix: str) -> int | None:
     return _integer(metadata, prefix + "vocab_size")
 
 
-def _kv_bytes_per_token(metadata: Mapping[str, object], prefix: str) -> int | None:
-    """Key/value heads of all layers, times the widths of a key and a value, in float16."""
+def _kv_bytes_per_token(metadata: Mapping[str, object], prefix: str) -> Mapping[str, int] | None:
+    """Key/value heads of all layers, times the widths of a key and a value, by KV type."""
     heads = _integer(metadata, prefix + "attention.head_count")
     width = _integer(metadata, prefix + "embedding_length")
     head_dim = width // heads if width and heads else None
@@ -174,7 +178,11 @@ def _kv_bytes_per_token(metadata: Mapping[str, object], prefix: str) -> int | No
     kv_heads = _kv_heads_of_all_layers(metadata, prefix)
     if kv_heads is None or key is None or value is None:
         return None
-    return kv_heads * (key + value) * _FLOAT16_BYTES
+    elements = kv_heads * (key + value)
+    sizes = {"f16": elements * _FLOAT16_BYTES}
+    if key % _Q8_0_ELEMENTS == value % _Q8_0_ELEMENTS == 0:
+        sizes["q8_0"] = elements // _Q8_0_ELEMENTS * _Q8_0_BYTES
+    return sizes
 
 
 def _kv_heads_of_all_layers(metadata: Mapping[str, object], prefix: str) -> int | None:
@@ -240,8 +248,8 @@ def _summary_table(description: ModelDescription) -> Table:
         "vocabulary": _number(description.vocabulary, " tokens"),
         "file": _size(description.file_bytes),
         "memory: weights": _size(memory.weights),
-        "memory: KV cache, one token": _size(memory.kv_per_token),
-        "memory: KV cache, full context": _size(memory.kv_context),
+        "memory: KV cache, one token": _sizes(memory.kv_per_token),
+        "memory: KV cache, full context": _sizes(memory.kv_context),
     }.items():
         table.add_row(label, value)
     return table
@@ -285,6 +293,12 @@ def _shown(text: str | None) -> str:
 
 def _number(value: int | None, unit: str) -> str:
     return "unknown" if value is None else f"{value:,}{unit}"
+
+
+def _sizes(bytes: Mapping[str, int] | None) -> str:
+    if bytes is None:
+        return "unknown"
+    return ", ".join(f"{_size(each)} in {kv_type}" for kv_type, each in bytes.items())
 
 
 def _size(size: int | None) -> str:

@@ -1,0 +1,20 @@
+// Int8 codes of 32 floats, the one rule by which activations and KV pages are quantised.
+#pragma once
+
+#include "simd.h"
+
+namespace {
+
+// Writes the codes round(x * 127 / max|x|), ties to even, of 32 values; returns max|x|. Where the
+// quotient overflows (maxima below 3.8e-37) all codes are zero.
+inline float quantise_block(const float* x, int8_t* codes) {
+    const V16 low = load(x), high = load(x + 16);
+    const float peak = reduce_max(max(abs(low), abs(high)));
+    const float steps = 127.0f / peak;
+    const V16 inverse = splat(steps < __builtin_inff() ? steps : 0.0f);
+    store_int8(codes, low * inverse);
+    store_int8(codes + 16, high * inverse);
+    return peak;
+}
+
+}  // namespace
