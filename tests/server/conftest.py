@@ -22,6 +22,7 @@ from heddle.step import Failed, Sampled, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from heddle.step import StepPlan
 
@@ -69,6 +70,12 @@ class Running:
 
     def get(self, path: str) -> httpx.Response:
         return httpx.get(self.url + path, timeout=PATIENCE)
+
+    def delete(self, path: str) -> httpx.Response:
+        return httpx.delete(self.url + path, timeout=PATIENCE)
+
+    def stream(self, path: str, body: Any) -> AbstractContextManager[httpx.Response]:
+        return httpx.stream("POST", self.url + path, json=body, timeout=PATIENCE)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds."""

@@ -79,6 +79,16 @@ class PrefixCacheStats:
     capacity_bytes: int
     evictions: int
 
+    @property
+    def hit_rate(self) -> float:
+        """Part of the requests that found something: 0 to 1; 0 before the first."""
+        return self.hits / max(1, self.hits + self.misses)
+
+    @property
+    def mean_hit_tokens(self) -> float:
+        """Tokens that a request found which found any."""
+        return self.hit_tokens / max(1, self.hits)
+
 
 class CacheManager:
     """Hands `pages` pages to page tables and keeps prefixes in those that no table holds.

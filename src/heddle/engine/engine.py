@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from heddle.cache.manager import PrefixCacheStats
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
@@ -146,10 +147,21 @@ class Engine:
         """Slots, queue, pages and totals. From any thread; never waits."""
         return self._thread.snapshot()
 
+    def prefix_cache_stats(self) -> PrefixCacheStats | None:
+        """Figures of the prefix cache that belong together. From any thread; never waits.
+
+        None if they cannot be read at once, because a step is just being planned or taken in.
+        `snapshot` has them always, those of the step in flight in part.
+        """
+        return self._thread.prefix_cache_stats()
+
     def set_prefix_cache(self, enabled: bool) -> None:
         """Switch the prefix cache on or off; off drops what it has. From any thread.
 
         Requests that run at that moment go on as they are, and leave nothing behind.
+
+        Raises:
+            EngineClosedError, EngineFailedError: the engine is no longer running.
         """
         self._thread.set_prefix_cache(enabled)
 
@@ -157,6 +169,9 @@ class Engine:
         """Drop what the prefix cache has. From any thread.
 
         Requests that run at that moment go on as they are, and leave nothing behind.
+
+        Raises:
+            EngineClosedError, EngineFailedError: the engine is no longer running.
         """
         self._thread.flush_prefix_cache()
 

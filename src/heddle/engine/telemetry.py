@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from heddle.cache.manager import PrefixCacheStats
 from heddle.scheduler.sequence import SlotState
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
-    from heddle.cache.manager import PrefixCacheStats
     from heddle.types import Usage
+
+__all__ = ["Counters", "EngineSnapshot", "Observer", "PrefixCacheStats", "SlotSnapshot"]
 
 
 class Observer(Protocol):

@@ -24,6 +24,7 @@ from heddle.step import Failed
 from heddle.types import Delta, FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
+    from heddle.cache.manager import PrefixCacheStats
     from heddle.config import EngineConfig
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Request
@@ -104,8 +105,7 @@ class EngineThread:
                 "a fork has no thread of this engine; load one in each process, or spawn them"
             )
         with self._lock:
-            if self._refusal is not None:
-                raise type(self._refusal)(self._refusal.message)
+            self._check_open()
             self._scheduler.add(*(request.sequence for request in requests))
             for request in requests:
                 self._requests[request.sequence.id] = request
@@ -168,15 +168,31 @@ class EngineThread:
             prefix_cache=self._cache.stats(),
         )
 
+    def prefix_cache_stats(self) -> PrefixCacheStats | None:
+        """Figures of one moment between two changes; None if something is just changing them."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._cache.stats()
+        finally:
+            self._lock.release()
+
     def set_prefix_cache(self, enabled: bool) -> None:
-        """Find and keep prefixes from now on; or drop all, and keep none."""
+        """Find and keep prefixes from now on; or drop all, and keep none. Raises as `accept`."""
         with self._lock:
+            self._check_open()
             self._cache.set_enabled(enabled)
 
     def flush_prefix_cache(self) -> None:
-        """Drop all prefixes."""
+        """Drop all prefixes. Raises as `accept`."""
         with self._lock:
+            self._check_open()
             self._cache.flush()
+
+    def _check_open(self) -> None:
+        """Raise the reason why nothing is accepted any more, if there is one. Under the lock."""
+        if self._refusal is not None:
+            raise type(self._refusal)(self._refusal.message)
 
     # --- in the thread ---------------------------------------------------------------------------
 

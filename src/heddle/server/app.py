@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 
 from heddle.config import ServerConfig
-from heddle.server import admin, errors, generation
+from heddle.server import admin, errors, generation, prefix_cache
 from heddle.server.metrics import Metrics
 from heddle.server.service import Service
 
@@ -30,6 +30,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     errors.install(app)
     app.include_router(generation.routes(service))
     app.include_router(admin.routes(service))
+    app.include_router(prefix_cache.routes(service))
     return app
 
 

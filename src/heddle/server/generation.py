@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
@@ -12,7 +12,7 @@ from heddle.server import body, intake
 from heddle.server.connection import unless_gone
 from heddle.server.encoding import json_response
 from heddle.server.responses import Answer, ChatAnswer, CompletionAnswer, total_usage
-from heddle.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
+from heddle.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, takes
 from heddle.server.streaming import EventStream
 from heddle.types import Output, SamplingParams
 
@@ -30,7 +30,7 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter()
     model = service.engine.model
 
-    @router.post("/v1/chat/completions", openapi_extra=_takes(ChatRequest))
+    @router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """The next message of a conversation."""
         asked = await body.read(request, ChatRequest, service.config)
@@ -39,7 +39,7 @@ def routes(service: Service) -> APIRouter:
         prompt = await intake.chat_prompt(asked.messages, model)
         return await _answer(service, request, asked, ChatAnswer, [prompt], params)
 
-    @router.post("/v1/completions", openapi_extra=_takes(CompletionRequest))
+    @router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Text that goes on after a prompt, or after each of several."""
         asked = await body.read(request, CompletionRequest, service.config)
@@ -51,12 +51,6 @@ def routes(service: Service) -> APIRouter:
         return await _answer(service, request, asked, CompletionAnswer, prompts, params)
 
     return router
-
-
-def _takes(schema: type[GenerationRequest]) -> dict[str, Any]:
-    """The OpenAPI entry of a body that the route reads itself."""
-    content = {"application/json": {"schema": schema.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
 
 
 async def _answer(

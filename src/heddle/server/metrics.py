@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from heddle.engine import Engine
+    from heddle.engine.telemetry import PrefixCacheStats
     from heddle.types import FinishReason, Usage
 
 FIRST_TOKEN_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
@@ -94,6 +95,7 @@ class SnapshotCollector(Collector):
         ):
             yield GaugeMetricFamily(name, text, value=level)
         yield self._kv_bytes()
+        yield from prefix_cache_metrics(now.prefix_cache)
 
     def _kv_bytes(self) -> Metric:
         executor = self._engine.model.executor
@@ -102,3 +104,26 @@ class SnapshotCollector(Collector):
         )
         size.add_metric([self._engine.config.kv_type], executor.pages * executor.page_bytes)
         return size
+
+
+def prefix_cache_metrics(stats: PrefixCacheStats) -> Iterator[Metric]:
+    """The figures of `GET /v1/prefix_cache_stats`, under their names there."""
+    prefix = "heddle_prefix_cache"
+    for name, text, total in (
+        ("hits", "Requests that found tokens of their prompt.", stats.hits),
+        ("misses", "Requests that found none.", stats.misses),
+        ("evictions", "Runs of tokens that had to go.", stats.evictions),
+        ("query_tokens", "Prompt tokens looked up.", stats.query_tokens),
+        ("hit_tokens", "Prompt tokens found.", stats.hit_tokens),
+    ):
+        yield CounterMetricFamily(f"{prefix}_{name}", text, value=total)
+    for name, text, level in (
+        ("enabled", "Whether prefixes are found and kept.", stats.enabled),
+        ("hit_rate", "Part of the requests that found tokens.", stats.hit_rate),
+        ("avg_hit_tokens", "Tokens found by those that found any.", stats.mean_hit_tokens),
+        ("len", "Runs of tokens that are kept.", stats.nodes),
+        ("cached_tokens", "Tokens that are kept.", stats.cached_tokens),
+        ("cached_bytes", "Bytes of the KV pages they lie in.", stats.cached_bytes),
+        ("capacity_bytes", "Bytes of all KV pages.", stats.capacity_bytes),
+    ):
+        yield GaugeMetricFamily(f"{prefix}_{name}", text, value=level)

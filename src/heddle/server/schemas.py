@@ -20,6 +20,12 @@ class Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def takes(schema: type[Schema]) -> dict[str, Any]:
+    """The OpenAPI entry of a route that reads its body, a `schema`, itself."""
+    content = {"application/json": {"schema": schema.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 class StreamOptions(Schema):
     include_usage: bool | None = None
     include_obfuscation: Annotated[Any, only(False)] = None
