@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -25,6 +25,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
 _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
     ("off", "false", "no", "0"), False
 )
+_KEY = re.compile(r"[\x21-\x7e]+")
 _SIZE_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -51,8 +52,8 @@ def format_size(size: int) -> str:
     return f"{size}{unit}"
 
 
-def _setting(default: Any, doc: str, **extra: Any) -> Any:
-    return field(default=default, metadata={"doc": doc, **extra})
+def _setting(default: Any, doc: str, *, secret: bool = False, **extra: Any) -> Any:
+    return field(default=default, repr=not secret, metadata={"doc": doc, **extra})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +112,37 @@ class ServerConfig:
         5, "seconds that running requests get to finish when the server stops", low=0, high=86_400
     )
 
+    api_key: tuple[str, ...] = _setting(
+        (), "keys of which requests must bring one, commas between them; repeatable", secret=True
+    )
+    api_key_file: str = _setting("", "file with such keys, one a line")
+    prefix_cache_per_key: bool = _setting(
+        False, "let a request find only prefixes of requests with the same API key"
+    )
+
     def __post_init__(self) -> None:
         _validate(self)
+        check_keys(self.api_key, "api_key")
+        if self.prefix_cache_per_key and not (self.api_key or self.api_key_file):
+            raise ConfigError(
+                "prefix_cache_per_key needs API keys; give some by api_key or api_key_file",
+                param="prefix_cache_per_key",
+            )
+
+
+def check_keys(keys: Sequence[str], param: str) -> None:
+    """Refuse API keys that no header could bring. The message counts them and shows none.
+
+    Raises:
+        ConfigError: one is empty or holds other characters than visible ASCII.
+    """
+    for number, key in enumerate(keys, 1):
+        if not _KEY.fullmatch(key):
+            raise ConfigError(
+                f"{param}: key {number} of {len(keys)} must be visible ASCII characters, at least"
+                " one",
+                param=param,
+            )
 
 
 def _validate(config: EngineConfig | ServerConfig) -> None:
@@ -142,8 +172,9 @@ class Setting:
         name: the field's name.
         option: command line option, such as `--kv-cache`; a SWITCH has a `--no-` form as well.
         variable: environment variable, such as `HEDDLE_KV_CACHE`.
-        kind: what its text must look like: NUMBER, SIZE, SWITCH or TEXT.
-        default: the field's default.
+        kind: what its text must look like: NUMBER, SIZE, SWITCH, TEXT, or LIST, texts with commas
+            between them.
+        default: the field's default; of a LIST its text.
         doc: one line of help.
     """
 
@@ -154,7 +185,7 @@ class Setting:
     default: int | str
     doc: str
 
-    def parse(self, text: str, source: str) -> int | str:
+    def parse(self, text: str, source: str) -> int | str | tuple[str, ...]:
         """The value that `text` stands for.
 
         Raises:
@@ -162,6 +193,8 @@ class Setting:
         """
         if self.kind == "TEXT":
             return text
+        if self.kind == "LIST":
+            return tuple(part.strip() for part in text.split(","))
         if self.kind == "SWITCH":
             return self._parse_switch(text, source)
         try:
@@ -186,10 +219,12 @@ def settings(config: type[Config]) -> tuple[Setting, ...]:
 
 
 def _describe(item: dataclasses.Field[Any]) -> Setting:
-    default: int | str = item.default  # type: ignore[assignment]  # _setting always gives one
+    default: Any = item.default  # _setting always gives one
     kind = "NUMBER" if isinstance(default, int) else "TEXT"
     if isinstance(default, bool):
         kind = "SWITCH"
+    elif isinstance(default, tuple):
+        kind, default = "LIST", ",".join(default)
     return Setting(
         name=item.name,
         option="--" + item.name.replace("_", "-"),

@@ -55,6 +55,13 @@ class ContextLengthError(InvalidRequestError):
     code = "context_length_exceeded"
 
 
+class AuthenticationError(InvalidRequestError):
+    """The request brings no API key that this server knows."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
 class ModelNotFoundError(InvalidRequestError):
     """The request names a model that this server has not loaded."""
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from heddle.bench import servers
-from heddle.bench.servers import running
+from heddle.bench.servers import heddle_server, running
+from heddle.config import EngineConfig
 from heddle.errors import PeerError
 
 SERVING = "import os, sys; print('hello'); print('ready ', os.environ['PLACE'], flush=True); "
@@ -51,3 +52,19 @@ def test_a_child_that_will_not_go_is_killed(monkeypatch: pytest.MonkeyPatch) -> 
         pass
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_heddle_to_be_measured_heeds_no_settings_of_the_users_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = {}
+
+    def starting(name: str, command: list[str], variables: dict[str, str]) -> None:
+        seen.update(variables)
+        raise PeerError("enough")
+
+    monkeypatch.setattr(servers, "running", starting)
+    with pytest.raises(PeerError), heddle_server("some.gguf", EngineConfig(slots=3)):
+        pass
+    assert (seen["HEDDLE_API_KEY"], seen["HEDDLE_HOST"]) == ("", "")
+    assert seen["HEDDLE_SLOTS"] == "3"

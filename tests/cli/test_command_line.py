@@ -206,6 +206,17 @@ def test_serve_on_a_busy_port_loads_nothing(
     assert capsys.readouterr().err == message
 
 
+def test_serve_with_bad_keys_loads_nothing(
+    loaded: list[tuple[str, EngineConfig]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", "--port", "0", "--api-key-file", "/no/such/keys"]) == 2
+    assert run(["serve", "--port", "0", "--api-key", "one", "--api-key", "two words"]) == 2
+    assert loaded == []
+    no_file, bad_key = capsys.readouterr().err.splitlines()
+    assert no_file.startswith("heddle: api_key_file: cannot read '/no/such/keys': No such file")
+    assert bad_key.startswith("heddle: --api-key: api_key: key 2 of 2")
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_serve_says_where_it_is_and_stops_when_told(
     loaded: list[tuple[str, EngineConfig]],

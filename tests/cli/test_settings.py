@@ -70,8 +70,29 @@ def test_every_field_is_a_setting(config: type[EngineConfig] | type[ServerConfig
         assert setting.variable == "HEDDLE_" + setting.name.upper()
         assert setting.doc
         text = str(setting.default)
-        assert resolve(config, {setting.name: text}, {}) == config()
+        if setting.kind != "LIST":  # an empty one cannot be written, or `--api-key ""` opened doors
+            assert resolve(config, {setting.name: text}, {}) == config()
         assert resolve(config, {}, {setting.variable: text}) == config()
+
+
+def test_keys_are_a_list_with_commas() -> None:
+    assert resolve(ServerConfig, {}, {"HEDDLE_API_KEY": "one, two"}).api_key == ("one", "two")
+    assert resolve(ServerConfig, {"api_key": "one"}, {"HEDDLE_API_KEY": "two"}).api_key == ("one",)
+
+
+@pytest.mark.parametrize("text", ["", " ", "sk-one,", "sk-one,,two", "sk-one two", "sk-öne"])
+def test_a_bad_key_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        resolve(ServerConfig, {"api_key": text}, {})
+    assert refused.value.message.startswith("--api-key: api_key: key ")
+    assert "sk" not in refused.value.message
+
+
+def test_scoping_by_key_needs_keys() -> None:
+    with pytest.raises(ConfigError, match=r"HEDDLE_PREFIX_CACHE_PER_KEY: .* needs API keys"):
+        resolve(ServerConfig, {}, {"HEDDLE_PREFIX_CACHE_PER_KEY": "on"})
+    for keys in ({"api_key": "sk"}, {"api_key_file": "keys"}):
+        assert resolve(ServerConfig, {"prefix_cache_per_key": "on"} | keys, {}).prefix_cache_per_key
 
 
 @given(st.integers(0, 2**60))

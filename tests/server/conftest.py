@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -124,10 +124,11 @@ def serve() -> Iterator[Callable[..., Running]]:
     """Starts servers of a test's own."""
     with ExitStack() as stack:
 
-        def start(
-            *, drain: int = 5, max_body: int = 1 << 20, body_timeout: int = 30, **settings: Any
-        ) -> Running:
-            config = ServerConfig(port=0, drain=drain, max_body=max_body, body_timeout=body_timeout)
+        def start(**settings: Any) -> Running:
+            """Settings of the server and of its engine, by their names."""
+            names = {field.name for field in fields(ServerConfig)}
+            of_server = {name: settings.pop(name) for name in names & settings.keys()}
+            config = ServerConfig(**{"port": 0, "max_body": 1 << 20} | of_server)
             return stack.enter_context(run_server(config, **settings))
 
         yield start

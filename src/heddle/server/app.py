@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from heddle.config import ServerConfig
 from heddle.server import admin, errors, generation, prefix_cache
+from heddle.server.keys import RequireKey, keys_of
 from heddle.server.metrics import Metrics
 from heddle.server.service import Service
 
@@ -23,10 +24,16 @@ _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
-    """An application that serves `engine`. The caller closes the engine."""
+    """An application that serves `engine`. The caller closes the engine.
+
+    Raises:
+        ConfigError: the file of API keys cannot be read.
+    """
     service = Service(engine, config or ServerConfig(), Metrics(engine))
     app = FastAPI(title="Heddle")
-    app.add_middleware(RequestId)
+    if keys := keys_of(service.config):
+        app.add_middleware(RequireKey, keys=keys)
+    app.add_middleware(RequestId)  # outermost: what a key is missing for has an id as well
     errors.install(app)
     app.include_router(generation.routes(service))
     app.include_router(admin.routes(service))

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from heddle.errors import (
+    AuthenticationError,
     BodyTimeoutError,
     BodyTooLargeError,
     HeddleError,
@@ -49,6 +50,8 @@ def error_response(error: HeddleError) -> Response:
     headers = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, AuthenticationError):
+        headers["www-authenticate"] = "Bearer"
     if isinstance(error, (BodyTooLargeError, BodyTimeoutError)):
         headers["connection"] = "close"  # the rest of the body may still be coming
     return json_response(error_body(error), status=error.status, headers=headers)
@@ -95,10 +98,15 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_bug)
 
 
-async def _on_heddle_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HeddleError)
+def refuse(request: Request, error: HeddleError) -> Response:
+    """The error as a response, and as a line in the log."""
     _log(request, f"{error.status} {error.message}")
     return error_response(error)
+
+
+async def _on_heddle_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeddleError)
+    return refuse(request, error)
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
@@ -11,6 +12,7 @@ from heddle.errors import InvalidRequestError
 from heddle.server import body, intake
 from heddle.server.connection import unless_gone
 from heddle.server.encoding import json_response
+from heddle.server.keys import salt_of_key
 from heddle.server.responses import Answer, ChatAnswer, CompletionAnswer, total_usage
 from heddle.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, takes
 from heddle.server.streaming import EventStream
@@ -74,6 +76,8 @@ async def _answer(
         usage_in_chunks=wants_usage,
     )
     n = asked.n or 1
+    if service.config.prefix_cache_per_key:
+        params = replace(params, cache_salt=salt_of_key(request.scope, params.cache_salt))
     streams = service.engine.astream_many(intake.choices(prompts, params, n))
     if asked.stream:
         return EventStream(answer, streams, n, usage=wants_usage)
