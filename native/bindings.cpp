@@ -2,10 +2,14 @@
 // ValueError.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -78,6 +82,12 @@ struct Packed {
     }
     Matrix matrix;
 };
+
+void check_sequences(const std::vector<TokenSequence>& sequences) {
+    for (const TokenSequence& sequence : sequences) {
+        if (sequence.empty()) throw std::invalid_argument("a token sequence must not be empty");
+    }
+}
 
 nb::tuple pick_tuple(const Pick& pick) {
     return nb::make_tuple(pick.token, pick.logprob, pick.top);
@@ -199,21 +209,74 @@ void bind_storage(nb::module_& m) {
         .def_prop_ro("page_bytes", [](const KvCache& kv) { return kv.page_bytes(); });
 }
 
+void bind_sampler_params(nb::module_& m) {
+    nb::enum_<Stage>(m, "Stage", "A sampler; see heddle.types.Stage.")
+        .value("PENALTIES", Stage::kPenalties)
+        .value("DRY", Stage::kDry)
+        .value("TOP_N_SIGMA", Stage::kTopNSigma)
+        .value("TOP_K", Stage::kTopK)
+        .value("TYPICAL_P", Stage::kTypicalP)
+        .value("TOP_P", Stage::kTopP)
+        .value("MIN_P", Stage::kMinP)
+        .value("XTC", Stage::kXtc)
+        .value("TEMPERATURE", Stage::kTemperature);
+    nb::class_<Breakers>(m, "Breakers", "Token sequences that DRY's repetitions end at.")
+        .def("__init__", [](Breakers* self, const std::vector<TokenSequence>& sequences) {
+            check_sequences(sequences);
+            new (self) Breakers(sequences);
+        });
+    nb::class_<SamplerParams>(m, "SamplerParams",
+                              "What a sampler does; the default is a plain draw.")
+        .def(nb::init<>())
+        .def_rw("temperature", &SamplerParams::temperature)
+        .def_rw("dynatemp_range", &SamplerParams::dynatemp_range)
+        .def_rw("dynatemp_exponent", &SamplerParams::dynatemp_exponent)
+        .def_rw("top_k", &SamplerParams::top_k)
+        .def_rw("top_p", &SamplerParams::top_p)
+        .def_rw("min_p", &SamplerParams::min_p)
+        .def_rw("typical_p", &SamplerParams::typical_p)
+        .def_rw("top_n_sigma", &SamplerParams::top_n_sigma)
+        .def_rw("xtc_probability", &SamplerParams::xtc_probability)
+        .def_rw("xtc_threshold", &SamplerParams::xtc_threshold)
+        .def_rw("repetition_penalty", &SamplerParams::repetition_penalty)
+        .def_rw("repeat_last_n", &SamplerParams::repeat_last_n)
+        .def_rw("presence_penalty", &SamplerParams::presence_penalty)
+        .def_rw("frequency_penalty", &SamplerParams::frequency_penalty)
+        .def_rw("dry_multiplier", &SamplerParams::dry_multiplier)
+        .def_rw("dry_base", &SamplerParams::dry_base)
+        .def_rw("dry_allowed_length", &SamplerParams::dry_allowed_length)
+        .def_rw("dry_penalty_last_n", &SamplerParams::dry_penalty_last_n)
+        .def_prop_rw(
+            "dry_breakers", [](const SamplerParams& p) { return p.dry_breakers; },
+            [](SamplerParams& p, std::shared_ptr<Breakers> b) { p.dry_breakers = std::move(b); })
+        .def_rw("mirostat", &SamplerParams::mirostat)
+        .def_rw("mirostat_tau", &SamplerParams::mirostat_tau)
+        .def_rw("mirostat_eta", &SamplerParams::mirostat_eta)
+        .def_rw("order", &SamplerParams::order)
+        .def_rw("bias", &SamplerParams::bias)
+        .def_prop_rw(
+            "bad_sequences", [](const SamplerParams& p) { return p.bad_sequences; },
+            [](SamplerParams& p, std::vector<TokenSequence> sequences) {
+                check_sequences(sequences);
+                p.bad_sequences = std::move(sequences);
+            })
+        .def_rw("end_tokens", &SamplerParams::end_tokens)
+        .def_rw("min_tokens", &SamplerParams::min_tokens)
+        .def_rw("seed", &SamplerParams::seed)
+        .def_rw("logprobs", &SamplerParams::logprobs);
+}
+
 void bind_sampler(nb::module_& m) {
+    bind_sampler_params(m);
     nb::class_<Sampler>(m, "Sampler", "One request's sampler; see heddle.sampling.reference.")
-        .def(
-            "__init__",
-            [](Sampler* self, float temperature, int top_k, float top_p, float min_p,
-               float repetition_penalty, float presence_penalty, float frequency_penalty,
-               uint64_t seed, int logprobs, std::vector<std::pair<int, float>> bias) {
-                new (self)
-                    Sampler({temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
-                             frequency_penalty, seed, logprobs, std::move(bias)});
-            },
-            nb::kw_only(), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
-            nb::arg("min_p"), nb::arg("repetition_penalty"), nb::arg("presence_penalty"),
-            nb::arg("frequency_penalty"), nb::arg("seed"), nb::arg("logprobs"), nb::arg("bias"))
+        .def(nb::init<SamplerParams>(), nb::arg("params"))
         .def_prop_ro("logprobs", [](const Sampler& s) { return s.params().logprobs; })
+        .def_prop_rw(
+            "mu",
+            [](const Sampler& s) {
+                return s.params().mirostat ? std::optional<double>(s.mu()) : std::nullopt;
+            },
+            &Sampler::set_mu, "Mirostat's bound in bits; None without mirostat.")
         .def("observe_prompt",
              [](Sampler& s, Ints tokens) {
                  s.observe_prompt(tokens.data(), static_cast<int64_t>(tokens.size()));
@@ -324,8 +387,10 @@ NB_MODULE(_native, m) {
     m.def("has_kernel", &has_kernel, nb::arg("file_type"),
           "Whether matmuls read this GGUF tensor type.");
     m.def(
-        "uniform", [](uint64_t seed, uint32_t index) { return uniform(seed, index); },
-        nb::arg("seed"), nb::arg("index"), "The draw in [0, 1) of one token.");
+        "uniform",
+        [](uint64_t seed, uint32_t index, uint32_t stream) { return uniform(seed, index, stream); },
+        nb::arg("seed"), nb::arg("index"), nb::arg("stream") = 0,
+        "The random number in [0, 1) of one token; stream 1 is XTC's.");
     bind_storage(m);
     bind_sampler(m);
     bind_program(m);

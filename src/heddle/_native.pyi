@@ -1,6 +1,7 @@
 """Heddle's native core. Arrays must be C-contiguous; bad shapes and indices are ValueError."""
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,8 @@ def isa_levels() -> list[str]:
 def has_kernel(file_type: int) -> bool:
     """Whether matmuls read this GGUF tensor type."""
 
-def uniform(seed: int, index: int) -> float:
-    """The draw in [0, 1) of one token."""
+def uniform(seed: int, index: int, stream: int = 0) -> float:
+    """The random number in [0, 1) of one token; stream 1 is XTC's."""
 
 class Runtime:
     """Compute threads (the caller included) and their kernels."""
@@ -84,23 +85,67 @@ class KvCache:
     @property
     def page_bytes(self) -> int: ...
 
+class Stage(Enum):
+    """A sampler; see heddle.types.Stage."""
+
+    PENALTIES = ...
+    DRY = ...
+    TOP_N_SIGMA = ...
+    TOP_K = ...
+    TYPICAL_P = ...
+    TOP_P = ...
+    MIN_P = ...
+    XTC = ...
+    TEMPERATURE = ...
+
+class Breakers:
+    """Token sequences that DRY's repetitions end at."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None: ...
+
+class SamplerParams:
+    """What a sampler does; the default is a plain draw. See heddle.types.SamplingParams."""
+
+    def __init__(self) -> None: ...
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    repetition_penalty: float
+    repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_breakers: Breakers
+    mirostat: bool
+    mirostat_tau: float
+    mirostat_eta: float
+    order: list[Stage]
+    bias: dict[int, float]
+    bad_sequences: Sequence[Sequence[int]]
+    end_tokens: Sequence[int]
+    min_tokens: int
+    seed: int
+    logprobs: int
+
 class Sampler:
     """One request's sampler; see heddle.sampling.reference."""
 
-    def __init__(
-        self,
-        *,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        min_p: float,
-        repetition_penalty: float,
-        presence_penalty: float,
-        frequency_penalty: float,
-        seed: int,
-        logprobs: int,
-        bias: Sequence[tuple[int, float]],
-    ) -> None: ...
+    def __init__(self, params: SamplerParams) -> None: ...
+    @property
+    def mu(self) -> float | None:
+        """Mirostat's bound in bits; None without mirostat."""
+    @mu.setter
+    def mu(self, value: float) -> None: ...
     @property
     def logprobs(self) -> int: ...
     def observe_prompt(self, tokens: _Ints) -> None: ...

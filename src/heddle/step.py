@@ -9,7 +9,8 @@ A step is three verbs::
 There is no prefill and no decode here: a chunk is a run of tokens of one sequence at known
 positions, one token or hundreds. All state an executor keeps per slot (sampler counts, random
 counters) is set up by a :class:`Binding` and can be rebuilt from it at any time, which is what
-preemption does.
+preemption does. What cannot be read from the tokens (`mu`) comes back with each of them and goes
+out with the next binding.
 """
 
 from __future__ import annotations
@@ -28,6 +29,31 @@ PAGE_TOKENS = 32
 """Tokens per KV page, everywhere."""
 
 
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class TokenSequences:
+    """Token sequences, none of them empty. Made once for many requests: its identity is its key."""
+
+    sequences: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What a request's strings, and the ends it must not come to yet, are in tokens.
+
+    Attributes:
+        end_tokens: not to be sampled before `min_tokens`.
+        bad_sequences: not to be generated.
+        breakers: what DRY's repetitions do not reach across; None without DRY.
+    """
+
+    end_tokens: tuple[int, ...] = ()
+    bad_sequences: tuple[tuple[int, ...], ...] = ()
+    breakers: TokenSequences | None = None
+
+
+NO_RULES = TokenRules()
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """From this step on, `slot` holds this sequence.
@@ -37,12 +63,16 @@ class Binding:
         params: with `seed` already drawn.
         prompt: prompt token ids.
         output: tokens generated so far; not empty when a preempted sequence comes back.
+        rules: of its sampling.
+        mu: mirostat's bound after `output`; None before the first token, and without mirostat.
     """
 
     slot: int
     params: SamplingParams
     prompt: Sequence[int]
     output: Sequence[int]
+    rules: TokenRules = NO_RULES
+    mu: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +122,15 @@ class Sampled:
             did not ask for logprobs.
         top: (token id, logprob) of the likeliest tokens, best first, ties to the lower id; as
             many as the request's `logprobs`.
+        mu: mirostat's bound after this token, for the sequence's next :class:`Binding`; None
+            without mirostat.
     """
 
     slot: int
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    mu: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

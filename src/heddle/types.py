@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING
 from heddle.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from heddle.errors import HeddleError
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
+MAX_SEQUENCE_BREAKERS = 32
+MAX_BREAKER_LENGTH = 40
+MAX_BAD_WORDS = 1000
 MAX_SALT_LENGTH = 256
 
 
@@ -57,26 +60,128 @@ def _number(value: object, param: str) -> float:
     return number
 
 
+class Stage(Enum):
+    """A sampler of the chain. Values are the names that llama.cpp's `samplers` has for them."""
+
+    PENALTIES = "penalties"
+    DRY = "dry"
+    TOP_N_SIGMA = "top_n_sigma"
+    TOP_K = "top_k"
+    TYPICAL_P = "typ_p"
+    TOP_P = "top_p"
+    MIN_P = "min_p"
+    XTC = "xtc"
+    TEMPERATURE = "temperature"
+
+
+_STAGE_NAMES = {stage.value: stage for stage in Stage} | {
+    "typical_p": Stage.TYPICAL_P,
+    "typical": Stage.TYPICAL_P,
+    "temp": Stage.TEMPERATURE,
+}
+
+_INTEGERS = (
+    "max_tokens",
+    "min_tokens",
+    "top_k",
+    "repeat_last_n",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "mirostat",
+    "seed",
+    "logprobs",
+)
+
+# Names of fields to whether a value is in range, and the range in words.
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "max_tokens": (lambda x: x >= 1, "at least 1"),
+    "min_tokens": (lambda x: 0 <= x < 2**31, "at least 0"),
+    "temperature": (lambda x: x >= 0, "at least 0"),
+    "dynatemp_range": (lambda x: 0 <= x <= 100, "in [0, 100] (0 keeps the temperature fixed)"),
+    "dynatemp_exponent": (lambda x: 0 <= x <= 100, "in [0, 100]"),
+    "top_k": (lambda x: -1 <= x < 2**31, "at least 0 (0 keeps all)"),
+    "top_p": (lambda x: 0 < x <= 1, "in (0, 1]"),
+    "min_p": (lambda x: 0 <= x <= 1, "in [0, 1]"),
+    "typical_p": (lambda x: 0 < x <= 1, "in (0, 1]"),
+    "top_n_sigma": (lambda x: x == -1 or 0 <= x <= 1000, "in [0, 1000] (0 keeps all)"),
+    "xtc_probability": (lambda x: 0 <= x <= 1, "in [0, 1]"),
+    "xtc_threshold": (lambda x: 0 < x <= 1, "in (0, 1]"),
+    # Far from 1 it would take logits out of float32's range.
+    "repetition_penalty": (lambda x: 0.01 <= x <= 100, "in [0.01, 100]"),
+    "repeat_last_n": (lambda x: -1 <= x < 2**31, "at least -1 (-1 is the whole sequence)"),
+    "presence_penalty": (lambda x: -2 <= x <= 2, "in [-2, 2]"),
+    "frequency_penalty": (lambda x: -2 <= x <= 2, "in [-2, 2]"),
+    "dry_multiplier": (lambda x: 0 <= x <= 1000, "in [0, 1000] (0 turns DRY off)"),
+    "dry_base": (lambda x: 1 <= x <= 1000, "in [1, 1000]"),
+    "dry_allowed_length": (lambda x: 1 <= x < 2**31, "at least 1"),
+    "dry_penalty_last_n": (lambda x: -1 <= x < 2**31, "at least -1 (-1 is the whole sequence)"),
+    "mirostat": (lambda x: x in (0, 2), "0 (off) or 2; version 1 is not offered"),
+    "mirostat_tau": (lambda x: 0 <= x <= 100, "in [0, 100]"),
+    "mirostat_eta": (lambda x: 0 <= x <= 1, "in [0, 1]"),
+    "seed": (lambda x: -(2**63) <= x < 2**64, "a 64-bit integer"),
+    "logprobs": (lambda x: 0 <= x <= MAX_TOP_LOGPROBS, f"between 0 and {MAX_TOP_LOGPROBS}"),
+}
+
+_OPTIONAL = frozenset({"max_tokens", "seed", "logprobs"})
+"""Numbers that may be None."""
+
+# Names of fields that hold strings, and how many they hold at most.
+_STRINGS = {
+    "stop": MAX_STOP_STRINGS,
+    "dry_sequence_breakers": MAX_SEQUENCE_BREAKERS,
+    "bad_words": MAX_BAD_WORDS,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one request turns logits into tokens.
 
-    The chain is: logit bias, penalties, then `top_k`, `top_p`, `min_p` on the distribution at
-    temperature 1, then temperature, then one draw. `temperature == 0` is greedy: the highest logit
-    after bias and penalties, ties to the lower token id.
+    First `logit_bias` is added and what `bad_words` and `min_tokens` forbid is excluded. Then the
+    samplers run in the order of `samplers`, each on what the one before left; then one draw. At
+    `temperature` 0 only penalties and DRY run, and the highest logit wins, ties to the lower token
+    id. Definitions and sources: docs/sampling.md.
 
     Attributes:
         max_tokens: most tokens to generate; None means what the context leaves.
+        min_tokens: tokens to generate before an end-of-sequence token may be sampled; stop strings
+            are not looked for in their text.
         temperature: >= 0.
-        top_k: keep the k most likely tokens; 0 keeps all.
+        dynatemp_range: the temperature moves by up to this much around `temperature`, with the
+            entropy of the candidates; 0 keeps it fixed.
+        dynatemp_exponent: of the normalised entropy that the temperature follows.
+        top_k: keep the k most likely tokens; 0 keeps all, as does -1.
         top_p: keep the smallest set of most likely tokens whose mass reaches it; in (0, 1].
         min_p: drop tokens less likely than `min_p` times the likeliest; in [0, 1].
+        typical_p: keep the smallest set of tokens whose surprise is closest to the entropy and
+            whose mass reaches it; in (0, 1].
+        top_n_sigma: keep tokens whose logit is at most so many standard deviations below the
+            highest; 0 keeps all, as does -1.
+        xtc_probability: chance, per token, that all but the least likely of the tokens that have
+            at least `xtc_threshold` are dropped; in [0, 1].
+        xtc_threshold: a probability in (0, 1]; above 0.5 it can have no effect.
         repetition_penalty: in [0.01, 100]; divides positive and multiplies negative logits of
             tokens seen in the prompt or the output (Keskar et al. 2019, arXiv:1909.05858).
+        repeat_last_n: how many of the latest tokens `repetition_penalty` looks at; -1 for all, 0
+            for none.
         presence_penalty: in [-2, 2]; subtracted once from tokens seen in the output.
         frequency_penalty: in [-2, 2]; subtracted per occurrence in the output.
+        dry_multiplier: penalty of a token that would make a repeated run of tokens longer than
+            `dry_allowed_length`; times `dry_base` for every token that the run is longer still. 0
+            turns DRY off.
+        dry_base: see there; at least 1.
+        dry_allowed_length: longest run that may be repeated without a penalty; at least 1.
+        dry_penalty_last_n: how many of the latest tokens are searched; -1 for all, 0 for none.
+        dry_sequence_breakers: strings that a repeated run does not reach across.
+        mirostat: 2 keeps the surprise of tokens near `mirostat_tau` in place of all samplers that
+            cut candidates off; 0 for off.
+        mirostat_tau: the surprise aimed at, in bits.
+        mirostat_eta: how fast the bound on surprise follows; in [0, 1].
+        samplers: the samplers that run, in this order; names of :class:`Stage` are taken too. One
+            that is left out does not run.
         seed: seeds the request's own counter-based generator; None draws one.
         stop: strings that end the output; the string itself is not returned.
+        bad_words: strings whose tokens are not generated in a row, with and without a space before.
         logit_bias: token id to a value in [-100, 100] added to its logit.
         logprobs: None for none, else how many alternatives to report beside the chosen token
             (0 to 20), as natural logarithms under the model's raw distribution.
@@ -102,50 +207,71 @@ class SamplingParams:
     logprobs: int | None = None
     ignore_eos: bool = False
     cache_salt: str | None = None
+    min_tokens: int = 0
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repeat_last_n: int = -1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    samplers: tuple[Stage, ...] = (
+        Stage.PENALTIES,
+        Stage.DRY,
+        Stage.TOP_N_SIGMA,
+        Stage.TOP_K,
+        Stage.TYPICAL_P,
+        Stage.TOP_P,
+        Stage.MIN_P,
+        Stage.XTC,
+        Stage.TEMPERATURE,
+    )
+    bad_words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._take_types()
+        for name, (allowed, words) in _RANGES.items():
+            value = getattr(self, name)
+            _check((value is None and name in _OPTIONAL) or allowed(value), name, value, words)
+        for name, most in _STRINGS.items():
+            strings = getattr(self, name)
+            _check(len(strings) <= most, name, strings, f"at most {most} strings")
+            _check(all(strings), name, strings, "non-empty strings")
         _check(
-            self.max_tokens is None or self.max_tokens >= 1,
-            "max_tokens",
-            self.max_tokens,
-            "at least 1",
-        )
-        _check(self.temperature >= 0, "temperature", self.temperature, "at least 0")
-        _check(0 <= self.top_k < 2**31, "top_k", self.top_k, "at least 0 (0 keeps all)")
-        _check(0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]")
-        _check(0 <= self.min_p <= 1, "min_p", self.min_p, "in [0, 1]")
-        # Far from 1 it would take logits out of float32's range.
-        _check(
-            0.01 <= self.repetition_penalty <= 100,
-            "repetition_penalty",
-            self.repetition_penalty,
-            "in [0.01, 100]",
-        )
-        for name in ("presence_penalty", "frequency_penalty"):
-            _check(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "in [-2, 2]")
-        _check(
-            self.seed is None or -(2**63) <= self.seed < 2**64,
-            "seed",
-            self.seed,
-            "a 64-bit integer",
+            not any(word.isspace() for word in self.bad_words),
+            "bad_words",
+            self.bad_words,
+            "strings with more than spaces",
         )
         _check(
-            len(self.stop) <= MAX_STOP_STRINGS,
-            "stop",
-            self.stop,
-            f"at most {MAX_STOP_STRINGS} strings",
+            all(len(text) <= MAX_BREAKER_LENGTH for text in self.dry_sequence_breakers),
+            "dry_sequence_breakers",
+            self.dry_sequence_breakers,
+            f"strings of at most {MAX_BREAKER_LENGTH} characters",
         )
-        _check(all(self.stop), "stop", self.stop, "non-empty strings")
+        _check(
+            self.max_tokens is None or self.min_tokens <= self.max_tokens,
+            "min_tokens",
+            self.min_tokens,
+            f"at most max_tokens ({self.max_tokens})",
+        )
+        _check(
+            len(set(self.samplers)) == len(self.samplers),
+            "samplers",
+            [stage.value for stage in self.samplers],
+            "a list that names each sampler once",
+        )
         for token, bias in self.logit_bias.items():
             _check(token >= 0, "logit_bias", token, "keyed by token ids of at least 0")
             _check(-100 <= bias <= 100, "logit_bias", bias, "values in [-100, 100]")
-        _check(
-            self.logprobs is None or 0 <= self.logprobs <= MAX_TOP_LOGPROBS,
-            "logprobs",
-            self.logprobs,
-            f"between 0 and {MAX_TOP_LOGPROBS}",
-        )
         _check(
             self.cache_salt is None
             or (isinstance(self.cache_salt, str) and 0 < len(self.cache_salt) <= MAX_SALT_LENGTH),
@@ -160,28 +286,35 @@ class SamplingParams:
         A wrong type that came as far as the executor would end every request of a step.
         """
         put = partial(object.__setattr__, self)  # the class is frozen
-        for name in ("max_tokens", "top_k", "seed", "logprobs"):
-            if name == "top_k" or getattr(self, name) is not None:
-                put(name, _integer(getattr(self, name), name))
-        for name in (
-            "temperature",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-        ):
-            put(name, _number(getattr(self, name), name))
-        strings = isinstance(self.stop, (tuple, list)) and all(
-            isinstance(string, str) for string in self.stop
-        )
-        _check(strings, "stop", self.stop, "a tuple of strings")
-        put("stop", tuple(self.stop))
+        for name in _RANGES:
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            put(name, _integer(value, name) if name in _INTEGERS else _number(value, name))
+        for name in _STRINGS:
+            given = getattr(self, name)
+            strings = isinstance(given, (tuple, list)) and all(isinstance(s, str) for s in given)
+            _check(strings, name, given, "a tuple of strings")
+            put(name, tuple(given))
+        put("samplers", _stages(self.samplers))
         bias = {
             _integer(token, "logit_bias"): _number(value, "logit_bias")
             for token, value in self.logit_bias.items()
         }
         put("logit_bias", bias)
+
+
+def _stages(given: object) -> tuple[Stage, ...]:
+    _check(isinstance(given, (tuple, list)), "samplers", given, "a list of names")
+    assert isinstance(given, (tuple, list))
+    stages = []
+    for name in given:
+        stage = name if isinstance(name, Stage) else _STAGE_NAMES.get(str(name))
+        known = ", ".join(stage.value for stage in Stage)
+        _check(stage is not None, "samplers", name, f"made of {known}")
+        assert stage is not None
+        stages.append(stage)
+    return tuple(stages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 from heddle import _native
 from heddle.runner.cpu import make_sampler
 from heddle.sampling.philox import uniform
-from heddle.sampling.reference import filtered, sample
-from heddle.types import SamplingParams
+from heddle.sampling.reference import Past, adapted_mu, filtered, sample
+from heddle.step import TokenRules, TokenSequences
+from heddle.types import SamplingParams, Stage
 
 
-def native(params, prompt, output):
-    sampler = make_sampler(params)
-    sampler.observe_prompt(np.array(prompt, np.int32))
-    sampler.observe_output(np.array(output, np.int32))
+def native(params, past=Past()):  # noqa: B008
+    sampler = make_sampler(params, past.rules)
+    sampler.observe_prompt(np.array(past.prompt, np.int32))
+    sampler.observe_output(np.array(past.output, np.int32))
+    if past.mu is not None:
+        sampler.mu = past.mu
     return sampler
 
 
@@ -28,69 +31,179 @@ def test_the_random_numbers_are_the_references():
     for _ in range(200):
         seed, index = int(rng.integers(2**63)) * 2 + 1, int(rng.integers(2**32))
         assert _native.uniform(seed, index) == uniform(seed, index)
+        assert _native.uniform(seed, index, 1) == uniform(seed, index, 1)
 
 
-def near_a_boundary(logits, params, prompt, output):
+def near_a_boundary(logits, params, past):
     """Whether a float32 rounding could move the draw, or the edge of what is kept, by a token."""
-    ids, probabilities = filtered(logits, params, prompt, output)
-    for change in (1 - 1e-5, 1 + 1e-5):
+    ids, probabilities = filtered(logits, params, past)
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        # Of thresholds and entropies, which come from sums over all logits.
+        change = 1 + rng.uniform(-1e-5, 1e-5)
         nudged = replace(
-            params, top_p=min(1.0, params.top_p * change), min_p=min(1.0, params.min_p * change)
+            params,
+            top_p=min(1.0, params.top_p * change),
+            min_p=min(1.0, params.min_p * change),
+            typical_p=min(1.0, params.typical_p * change),
+            top_n_sigma=params.top_n_sigma * change,
+            xtc_threshold=min(1.0, params.xtc_threshold * change),
         )
-        if params.top_p < 1 and len(filtered(logits, nudged, prompt, output)[0]) != len(ids):
+        moved = past if past.mu is None else replace(past, mu=past.mu * change)
+        shaken = logits + rng.uniform(-2e-6, 2e-6, len(logits)) * np.abs(logits)
+        if any(
+            set(filtered(x, p, moved)[0].tolist()) != set(ids.tolist())
+            for x, p in ((logits, nudged), (shaken, params))
+        ):
             return True
-    draw = uniform(params.seed, len(output))
-    return len(ids) > 1 and np.abs(np.cumsum(probabilities) - draw).min() < 1e-5
+    draw = uniform(params.seed, len(past.output))
+    return len(ids) > 1 and np.abs(np.cumsum(probabilities) - draw).min() < 2e-5
 
 
 @st.composite
 def requests(draw):
-    chance = st.booleans()
+    def choose(*values):
+        return draw(st.sampled_from(values))
+
+    mirostat = choose(0, 0, 0, 2)
+    order = draw(st.permutations(list(Stage)))
+    rarely = draw(st.booleans())
     return SamplingParams(
-        temperature=draw(st.sampled_from([0.0, 0.3, 1.0, 1.7])),
-        top_k=draw(st.sampled_from([0, 1, 5, 40, 5000])),
-        top_p=draw(st.sampled_from([1.0, 0.95, 0.5, 0.01])),
-        min_p=draw(st.sampled_from([0.0, 0.05, 0.9])),
-        repetition_penalty=1.3 if draw(chance) else 1.0,
-        presence_penalty=0.7 if draw(chance) else 0.0,
-        frequency_penalty=-0.4 if draw(chance) else 0.0,
-        logit_bias={3: 4.0, 7: -100.0} if draw(chance) else {},
-        logprobs=draw(st.sampled_from([None, 0, 1, 20])),
+        temperature=choose(0.0, 0.3, 1.0, 1.7),
+        dynatemp_range=choose(0.0, 0.0, 0.5),
+        dynatemp_exponent=choose(1.0, 2.5),
+        top_k=choose(0, 0, 1, 5, 40, 5000),
+        top_p=choose(1.0, 1.0, 0.95, 0.5, 0.01),
+        min_p=choose(0.0, 0.0, 0.05, 0.9),
+        typical_p=choose(1.0, 1.0, 0.9, 0.2),
+        top_n_sigma=choose(0.0, 0.0, 1.0, 3.0),
+        xtc_probability=choose(0.0, 0.0, 0.5, 1.0),
+        xtc_threshold=choose(0.02, 0.2),
+        repetition_penalty=choose(1.0, 1.3),
+        repeat_last_n=choose(-1, 0, 6),
+        presence_penalty=choose(0.0, 0.7),
+        frequency_penalty=choose(0.0, -0.4),
+        dry_multiplier=choose(0.0, 0.0, 0.8),
+        dry_allowed_length=choose(1, 2),
+        dry_penalty_last_n=choose(-1, 0, 9),
+        mirostat=mirostat,
+        mirostat_tau=choose(0.5, 3.0, 9.0),
+        logit_bias=choose({}, {3: 4.0, 7: -100.0}),
+        min_tokens=choose(0, 0, 30),
+        samplers=tuple(order[: draw(st.integers(0, 9))] if rarely else SamplingParams().samplers),
+        logprobs=choose(None, 0, 1, 20),
         seed=draw(st.integers(0, 2**64 - 1)),
     )
 
 
-@settings(deadline=None, max_examples=300)
+RULES = TokenRules(
+    end_tokens=(0, 5),
+    bad_sequences=((2,), (1, 1), (1, 2, 3)),
+    breakers=TokenSequences(((4,), (3, 1))),
+)
+
+
+@settings(deadline=None, max_examples=400)
 @given(
     params=requests(),
     vocabulary=st.sampled_from([8, 300, 3000]),
     spread=st.sampled_from([0.1, 2.0, 8.0]),
     seed=st.integers(0, 2**32 - 1),
+    mu=st.sampled_from([None, -1.0, 2.5, 40.0]),
 )
-def test_picks_what_the_reference_picks(params, vocabulary, spread, seed):
+def test_picks_what_the_reference_picks(params, vocabulary, spread, seed, mu):
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, spread, vocabulary).astype(np.float32)
-    prompt, output = ([int(t) for t in rng.integers(0, vocabulary, n)] for n in (9, 5))
-    expected = sample(logits, params, prompt, output)
-    token, logprob, top = native(params, prompt, output).pick("auto", logits)
+    # Few different tokens, so that there is something to repeat.
+    prompt, output = ([int(t) for t in rng.integers(0, 6, n)] for n in (9, 14))
+    past = Past(prompt, output, RULES, mu)
+    expected = sample(logits, params, past)
+    sampler = native(params, past)
+    token, logprob, top = sampler.pick("auto", logits)
     if token != expected.token:
-        assert near_a_boundary(logits, params, prompt, output)
+        assert near_a_boundary(logits, params, past)
         return
     if params.logprobs is not None:
         assert logprob == pytest.approx(expected.logprob, abs=1e-4)
         assert [t for t, _ in top] == [t for t, _ in expected.top]
         np.testing.assert_allclose([p for _, p in top], [p for _, p in expected.top], atol=1e-4)
+    if params.mirostat and params.temperature > 0:
+        assert sampler.mu == pytest.approx(adapted_mu(logits, params, past, token), abs=1e-3)
+    elif not params.mirostat:
+        assert sampler.mu is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"typical_p": 0.6},
+        {"top_n_sigma": 1.2},
+        {"xtc_probability": 1.0, "xtc_threshold": 0.05},
+        {"dynatemp_range": 0.7, "top_p": 0.9},
+        {"mirostat": 2, "mirostat_tau": 2.0},
+        {"top_p": 0.999},
+        {"min_p": 1e-6, "temperature": 1.5, "samplers": ("temperature", "min_p")},
+    ],
+    ids="-".join,
+)
+def test_draws_cover_what_the_reference_keeps(changes):
+    """Integer logits, so that ties are everywhere: many draws find all that is kept, no more."""
+    rng = np.random.default_rng(3)
+    logits = rng.integers(-3, 4, 60).astype(np.float32)
+    params = SamplingParams(**changes, seed=0)
+    drawn = {native(replace(params, seed=s)).pick("auto", logits)[0] for s in range(4000)}
+    assert drawn <= set(filtered(logits, params, Past())[0].tolist())
+    expected = {i for i, p in zip(*filtered(logits, params, Past()), strict=True) if p > 3e-3}
+    assert drawn >= expected
+
+
+@pytest.mark.parametrize("typical_p", [0.05, 0.3, 0.6, 0.9, 0.97])
+def test_typical_p_over_a_whole_vocabulary(typical_p):
+    """Large enough for lists that are sorted by digits, with ties, zeros of both signs included."""
+    rng = np.random.default_rng(int(typical_p * 100))
+    logits = (rng.integers(-12, 13, 9000) / 4 * rng.choice([-1.0, 1.0], 9000)).astype(np.float32)
+    for settings_ in ({"typical_p": typical_p}, {"top_p": typical_p}, {"min_p": 1 - typical_p}):
+        for seed in range(40):
+            params = SamplingParams(seed=seed, **settings_)
+            token = native(params).pick("auto", logits)[0]
+            if token != sample(logits, params, Past()).token:
+                assert near_a_boundary(logits, params, Past())
+
+
+def test_the_whole_state_but_mu_comes_from_the_tokens():
+    """A sampler that saw the tokens one by one, and one that got them when it was made."""
+    rng = np.random.default_rng(8)
+    everything = SamplingParams(
+        seed=4,
+        repetition_penalty=1.2,
+        repeat_last_n=7,
+        presence_penalty=0.3,
+        dry_multiplier=0.8,
+        dry_allowed_length=1,
+        xtc_probability=0.5,
+        min_tokens=10,
+        top_p=0.9,
+    )
+    for params in (everything, replace(everything, mirostat=2, mirostat_tau=3.0)):
+        running, output = native(params, Past([1, 2, 3], [], RULES)), []
+        for _ in range(40):
+            logits = rng.normal(0, 2, 30).astype(np.float32)
+            resumed = native(params, Past([1, 2, 3], output, RULES, running.mu))
+            expected = resumed.pick("auto", logits)
+            assert running.pick("auto", logits) == expected
+            assert running.mu == resumed.mu
+            output.append(expected[0])
 
 
 @pytest.mark.parametrize("logprobs", [None, 0, 5])
 def test_ties_go_to_the_lower_id(logprobs):
     logits = np.zeros(1000, np.float32)
     greedy = SamplingParams(temperature=0, logprobs=logprobs, seed=0)
-    token, _, top = native(greedy, [], []).pick("auto", logits)
+    token, _, top = native(greedy).pick("auto", logits)
     assert token == 0
     assert [t for t, _ in top] == list(range(logprobs or 0))
     first = SamplingParams(top_k=1, seed=5)
-    assert native(first, [], []).pick("auto", logits)[0] == 0
+    assert native(first).pick("auto", logits)[0] == 0
 
 
 def test_top_p_reaches_exactly_the_needed_mass():
@@ -99,17 +212,17 @@ def test_top_p_reaches_exactly_the_needed_mass():
     drawn = set()
     for seed in range(400):
         params = SamplingParams(top_p=0.8, seed=seed)
-        drawn.add(native(params, [], []).pick("auto", logits)[0])
+        drawn.add(native(params).pick("auto", logits)[0])
     assert drawn == {0, 1, 2}
 
 
 def test_each_pick_moves_the_counter_and_the_penalties():
     logits = np.zeros(50, np.float32)
     params = SamplingParams(temperature=0, frequency_penalty=1.0, seed=0)
-    sampler = native(params, [], [])
+    sampler = native(params)
     assert [sampler.pick("auto", logits)[0] for _ in range(50)] == list(range(50))
-    resumed = native(SamplingParams(seed=9), [], [4, 4])
-    fresh = native(SamplingParams(seed=9), [], [])
+    resumed = native(SamplingParams(seed=9), Past(output=[4, 4]))
+    fresh = native(SamplingParams(seed=9))
     fresh.pick("auto", logits), fresh.pick("auto", logits)
     assert resumed.pick("auto", logits) == fresh.pick("auto", logits)
 
@@ -120,22 +233,22 @@ def test_one_logit_that_is_not_finite_means_no_token(isa, value):
     greedy, drawn = SamplingParams(temperature=0, seed=1), SamplingParams(seed=1, logprobs=3)
     for place in (0, 1, 17, 1024, 2998, 2999):
         logits = np.linspace(-5, 5, 3000, dtype=np.float32)
-        assert native(drawn, [], []).pick(isa, logits)[0] >= 0
+        assert native(drawn).pick(isa, logits)[0] >= 0
         logits[place] = value
         for params in (greedy, drawn, replace(drawn, top_p=0.9), replace(drawn, top_k=5)):
-            assert native(params, [], []).pick(isa, logits) == (-1, 0.0, [])
+            assert native(params).pick(isa, logits) == (-1, 0.0, [])
 
 
 def test_a_penalty_that_leaves_the_range_of_floats_means_no_token():
     logits = np.full(10, 3e38, np.float32)
     params = SamplingParams(seed=1, repetition_penalty=0.01)
-    assert native(params, [3], []).pick("auto", logits)[0] == -1
+    assert native(params, Past(prompt=[3])).pick("auto", logits)[0] == -1
 
 
 def test_a_failed_pick_leaves_the_sampler_as_it_was():
     logits = np.zeros(50, np.float32)
     params = SamplingParams(seed=9, frequency_penalty=1.0)
-    disturbed, plain = native(params, [], []), native(params, [], [])
+    disturbed, plain = native(params), native(params)
     disturbed.pick("auto", np.full(50, np.nan, np.float32))
     assert [disturbed.pick("auto", logits) for _ in range(5)] == [
         plain.pick("auto", logits) for _ in range(5)
@@ -149,5 +262,7 @@ def test_levels_agree(isa):
         logits = rng.normal(0, 3, 5000).astype(np.float32)
         params = SamplingParams(seed=seed, temperature=0.8, top_p=0.9, logprobs=3)
         plain = SamplingParams(seed=seed, temperature=0.8, logprobs=3)
-        for p in (params, plain):
-            assert native(p, [], []).pick(isa, logits) == native(p, [], []).pick("portable", logits)
+        cut = SamplingParams(seed=seed, typical_p=0.8, xtc_probability=0.5, dynatemp_range=0.5)
+        aimed = SamplingParams(seed=seed, mirostat=2, repetition_penalty=1.1, top_n_sigma=2.0)
+        for p in (params, plain, cut, aimed):
+            assert native(p).pick(isa, logits) == native(p).pick("portable", logits)

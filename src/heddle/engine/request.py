@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from heddle.errors import InvalidRequestError
 from heddle.scheduler.sequence import Sequence
 from heddle.text.detokenizer import Detokenizer
+from heddle.text.sequences import token_rules
 from heddle.types import Delta, FinishReason, Usage
 
 if TYPE_CHECKING:
@@ -102,8 +103,10 @@ def prepare(
     if params.seed is None:
         params = replace(params, seed=random.getrandbits(63))
     stops = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
-    sequence = Sequence(request_id, params, tokens, len(tokens), stops)
-    return Request(sequence, Detokenizer(tokenizer, params.stop), sink, started)
+    rules = token_rules(params, tokenizer)
+    sequence = Sequence(request_id, params, tokens, len(tokens), stops, rules)
+    detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens)
+    return Request(sequence, detokenizer, sink, started)
 
 
 def _token_ids(prompt: abc.Sequence[int]) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from heddle.runner.recording import (
     TableWeight,
     VectorWeight,
 )
-from heddle.step import PAGE_TOKENS, Failed, Sampled, StepResult
+from heddle.step import NO_RULES, PAGE_TOKENS, Failed, Sampled, StepResult
 from heddle.weights.quants import dequantize
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.models.base import Model, ModelShape
     from heddle.roofline import Limits
-    from heddle.step import Binding, Chunk, StepPlan
+    from heddle.step import Binding, Chunk, StepPlan, TokenRules, TokenSequences
     from heddle.types import SamplingParams
     from heddle.weights.gguf import GGUFFile, TensorInfo
 
@@ -240,7 +241,7 @@ class CpuExecutor:
                 results.append(Failed(chunk.slot, _non_finite(chunk)))
                 continue
             known = logprob if sampler.logprobs >= 0 else math.nan
-            results.append(Sampled(chunk.slot, token, known, tuple(top)))
+            results.append(Sampled(chunk.slot, token, known, tuple(top), sampler.mu))
         return StepResult(tuple(results))
 
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
@@ -300,13 +301,39 @@ def _non_finite(chunk: Chunk) -> NonFiniteLogitsError:
 
 
 def _bound_sampler(binding: Binding) -> _native.Sampler:
-    sampler = make_sampler(binding.params)
+    sampler = make_sampler(binding.params, binding.rules)
     sampler.observe_prompt(_ints(binding.prompt))
     sampler.observe_output(_ints(binding.output))
+    if binding.mu is not None:
+        sampler.mu = binding.mu
     return sampler
 
 
-def make_sampler(params: SamplingParams) -> _native.Sampler:
+_SAMPLER_FIELDS = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "repetition_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "mirostat_tau",
+    "mirostat_eta",
+    "min_tokens",
+)
+"""Fields that the native parameters have under the same name and meaning."""
+
+
+def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _native.Sampler:
     """The native sampler of `params`; its seed must be drawn already.
 
     Raises:
@@ -314,18 +341,27 @@ def make_sampler(params: SamplingParams) -> _native.Sampler:
     """
     if params.seed is None:
         raise ValueError("params.seed must be drawn before a sampler is made")
-    return _native.Sampler(
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        seed=params.seed % 2**64,
-        logprobs=-1 if params.logprobs is None else params.logprobs,
-        bias=list(params.logit_bias.items()),
-    )
+    native = _native.SamplerParams()
+    for name in _SAMPLER_FIELDS:
+        setattr(native, name, getattr(params, name))
+    native.top_k = max(0, params.top_k)
+    native.top_n_sigma = max(0.0, params.top_n_sigma)
+    native.mirostat = params.mirostat == 2
+    native.order = [getattr(_native.Stage, stage.name) for stage in params.samplers]
+    native.bias = dict(params.logit_bias)
+    native.bad_sequences = rules.bad_sequences
+    native.end_tokens = rules.end_tokens
+    if rules.breakers is not None:
+        native.dry_breakers = _breakers(rules.breakers)
+    native.seed = params.seed % 2**64
+    native.logprobs = -1 if params.logprobs is None else params.logprobs
+    return _native.Sampler(native)
+
+
+@lru_cache(maxsize=8)
+def _breakers(breakers: TokenSequences) -> _native.Breakers:
+    """The native form, once for all requests that share them: they may be thousands."""
+    return _native.Breakers(breakers.sequences)
 
 
 def _ints(values: Sequence[int]) -> npt.NDArray[np.int32]:

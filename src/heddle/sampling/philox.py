@@ -26,10 +26,12 @@ def philox4x32(counter: Counter, key: tuple[int, int]) -> Counter:
     return c0, c1, c2, c3
 
 
-def uniform(seed: int, index: int) -> float:
+def uniform(seed: int, index: int, stream: int = 0) -> float:
     """The draw for generated token `index` of a request: a multiple of 2**-24 in [0, 1).
 
-    The key is the seed modulo 2**64, low word first; the counter is (index, 0, 0, 0).
+    The key is the seed modulo 2**64, low word first; the counter is (index, stream, 0, 0). Stream 0
+    chooses tokens, stream 1 decides for XTC.
     """
-    word = philox4x32((index & _MASK, 0, 0, 0), (seed & _MASK, (seed >> 32) & _MASK))[0]
+    counter = (index & _MASK, stream, 0, 0)
+    word = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))[0]
     return (word >> 8) * 2.0**-24

@@ -300,7 +300,14 @@ class Scheduler:
             sequence.cached_tokens = sequence.computed
             self._cache.count_query(sequence.total, sequence.computed)
         tokens, prompt = sequence.tokens, sequence.prompt_tokens
-        return Binding(sequence.slot, sequence.params, tokens[:prompt], tokens[prompt:])
+        return Binding(
+            sequence.slot,
+            sequence.params,
+            tokens[:prompt],
+            tokens[prompt:],
+            sequence.rules,
+            sequence.mu,
+        )
 
     # --- how a step is put together --------------------------------------------------------------
 
@@ -364,6 +371,7 @@ class Scheduler:
             self._end(sequence)
             return FinishReason.ERROR
         sequence.tokens.append(sampled.token)
+        sequence.mu = sampled.mu
         if sampled.token in sequence.stop_tokens:
             reason = FinishReason.STOP
         elif sequence.total == sequence.limit:

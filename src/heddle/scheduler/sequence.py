@@ -7,8 +7,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from heddle.cache.manager import PageTable
+from heddle.step import NO_RULES
 
 if TYPE_CHECKING:
+    from heddle.step import TokenRules
     from heddle.types import SamplingParams
 
 
@@ -32,6 +34,7 @@ class Sequence:
         tokens: prompt, then output; grows by one per sampled token.
         prompt_tokens: how many of `tokens` are the prompt.
         stop_tokens: token ids that end it.
+        rules: of its sampling, for the executor.
         limit: most `tokens` it may reach; set when the scheduler accepts it.
         computed: leading tokens whose KV is in the pages of `table`.
         slot: index of its slot; -1 while it waits.
@@ -43,6 +46,7 @@ class Sequence:
             there is one, this sequence waits for it.
         shared_tokens: leading tokens that it has in common with its leader.
         cached_tokens: tokens that were found in the prefix cache when it first began; None before.
+        mu: what the executor wants back with the next binding.
     """
 
     id: int
@@ -50,6 +54,7 @@ class Sequence:
     tokens: list[int]
     prompt_tokens: int
     stop_tokens: frozenset[int]
+    rules: TokenRules = NO_RULES
     limit: int = 0
     computed: int = 0
     slot: int = -1
@@ -60,6 +65,7 @@ class Sequence:
     leader: Sequence | None = field(default=None, repr=False)
     shared_tokens: int = 0
     cached_tokens: int | None = None
+    mu: float | None = None
 
     @property
     def total(self) -> int:

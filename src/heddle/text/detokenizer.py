@@ -28,15 +28,22 @@ class Detokenizer:
         stopped: a stop string is complete; everything after it is dropped.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: tuple[str, ...] = (), min_tokens: int = 0
+    ) -> None:
+        """Stop strings are not looked for in the text of the first `min_tokens` tokens."""
         self._token_bytes = tokenizer.token_bytes
         self._decode = _utf8("replace").decode
         self._stop = StopStrings(stop) if stop else None
         self._held = ""
+        self._unstoppable = min_tokens
         self.stopped = False
 
     def push(self, token: int) -> str:
         """Add one token; returns the text that has become safe to send."""
+        if self._unstoppable:
+            self._unstoppable -= 1
+            return self._decode(self._token_bytes(token))
         return self._release(self._decode(self._token_bytes(token)))
 
     def finish(self) -> str:

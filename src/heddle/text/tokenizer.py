@@ -7,17 +7,21 @@ left out: it would make decoding lose text, and its server does not do it either
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import InvalidRequestError, ModelFileError, UnsupportedModelError
 from heddle.text import bpe, sentencepiece
 from heddle.text.metadata import PREFIX, TokenizerMetadata, missing
 from heddle.text.pretokenizers import pre_tokenizer
+from heddle.text.sequences import find_breakers
 from heddle.text.special import SpecialTokens
 from heddle.text.vocabulary import TokenType, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from heddle.step import TokenSequences
 
 
 class Encoder(Protocol):
@@ -62,6 +66,7 @@ class Tokenizer:
         self._special = frozenset(hidden)
         self._always_parsed = SpecialTokens({self._pieces[id]: id for id in user_defined})
         self._all_parsed = SpecialTokens({self._pieces[id]: id for id in hidden + user_defined})
+        self._breakers = lru_cache(maxsize=32)(lambda strings: find_breakers(self, strings))
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, object]) -> Tokenizer:
@@ -110,7 +115,12 @@ class Tokenizer:
         return len(self._pieces)
 
     def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        continues: bool = False,
     ) -> list[int]:
         """Ids of `text`. Half a surrogate pair counts as U+FFFD.
 
@@ -119,10 +129,11 @@ class Tokenizer:
             add_special: add the tokens that begin and end a text, where the file asks for them.
             parse_special: take the text of control tokens for the tokens; user-defined tokens
                 are always taken.
+            continues: the text goes on after another one: no space is put before it.
         """
         special = self._all_parsed if parse_special else self._always_parsed
         ids = list(self._prefix_ids) if add_special else []
-        after_special = True
+        after_special = not continues
         for part in special.split(_well_formed(text)):
             if isinstance(part, str):
                 ids += self._encoder.encode(self._space_prefix + part if after_special else part)
@@ -160,6 +171,13 @@ class Tokenizer:
         else:
             parts = [self._visible_bytes(id) for id in ids]
         return b"".join(parts).removeprefix(self._space_prefix.encode()).decode(errors="replace")
+
+    def breakers(self, strings: tuple[str, ...]) -> TokenSequences:
+        """Ways in which the strings can come about in tokens; see `sequences.find_breakers`.
+
+        A vocabulary of 152,000 takes some milliseconds a string; what was asked lately is kept.
+        """
+        return self._breakers(strings)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes the token adds to a text; none for special and unused tokens."""

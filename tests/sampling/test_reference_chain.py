@@ -1,4 +1,4 @@
-"""The reference sampler against the definitions of its steps, one by one."""
+"""The reference chain: order, temperature, draw, logprobs; and the oldest samplers in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.sampling.philox import uniform
-from heddle.sampling.reference import adjusted, filtered, log_softmax, sample
+from heddle.sampling.reference import Past, filtered, log_softmax, sample
 from heddle.types import SamplingParams
 
 # Few distinct values, so that ties are common.
@@ -25,7 +25,7 @@ def by_rank(logits: np.ndarray) -> list[int]:
 
 
 def kept(logits: np.ndarray, **settings: Any) -> list[int]:
-    return filtered(logits, SamplingParams(**settings), [], [])[0].tolist()
+    return filtered(logits, SamplingParams(**settings), Past())[0].tolist()
 
 
 @given(LOGITS, st.integers(1, 50))
@@ -64,7 +64,7 @@ def test_temperature_reweighs_what_truncation_at_temperature_one_kept(
     logits: np.ndarray, temperature: float, top_k: int, top_p: float
 ) -> None:
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    ids, probabilities = filtered(logits, params, [], [])
+    ids, probabilities = filtered(logits, params, Past())
     assert ids.tolist() == kept(logits, top_k=top_k, top_p=top_p)
     expected = np.exp(log_softmax(logits[ids].astype(np.float64) / temperature))
     np.testing.assert_allclose(probabilities, expected, rtol=1e-9, atol=1e-300)
@@ -78,7 +78,7 @@ def test_candidates_stay_in_id_order_without_truncation() -> None:
 
 def test_a_tiny_temperature_is_the_greedy_choice() -> None:
     ids, probabilities = filtered(
-        np.array([1, 3, 2], np.float32), SamplingParams(temperature=1e-310), [], []
+        np.array([1, 3, 2], np.float32), SamplingParams(temperature=1e-310), Past()
     )
     assert ids[probabilities == 1].tolist() == [1]
 
@@ -91,23 +91,25 @@ def test_bias_then_repetition_then_presence_and_frequency() -> None:
         frequency_penalty=0.25,
     )
     logits = np.array([3, -1, 2, 2, 7], np.float32)
-    result = adjusted(logits, params, prompt=[0, 3], output=[1, 1, 2])
+    ids, probabilities = filtered(logits, params, Past(prompt=[0, 3], output=[1, 1, 2]))
     # 0: (3+1)/2, prompt only; 1: -1*2 - 0.5 - 2*0.25; 2: 2/2 - 0.5 - 0.25; 3: (2-5)*2; 4: untouched
-    assert result.tolist() == [2.0, -3.0, 0.25, -6.0, 7.0]
+    adjusted = np.array([2.0, -3.0, 0.25, -6.0, 7.0])
+    assert ids.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(probabilities, np.exp(log_softmax(adjusted)), rtol=1e-12)
 
 
 def test_greedy_takes_the_lower_id_of_a_tie_after_penalties() -> None:
     logits = np.array([0, 4, 4, 5], np.float32)
     greedy = SamplingParams(temperature=0, presence_penalty=1.0)
-    assert sample(logits, greedy, [], []).token == 3
-    assert sample(logits, greedy, [], [3]).token == 1
-    assert sample(logits, greedy, [3], []).token == 3
+    assert sample(logits, greedy, Past()).token == 3
+    assert sample(logits, greedy, Past(output=[3])).token == 1
+    assert sample(logits, greedy, Past(prompt=[3])).token == 3
 
 
 def test_logprobs_are_of_the_raw_distribution() -> None:
     logits = np.array([1, 3, 3, 2], np.float32)
     params = SamplingParams(temperature=0, logit_bias={0: 100.0}, logprobs=3)
-    result = sample(logits, params, [], [])
+    result = sample(logits, params, Past())
     total = sum(math.exp(x) for x in (1, 3, 3, 2))
     assert result.token == 0
     assert result.logprob == pytest.approx(1 - math.log(total), abs=1e-12)
@@ -116,7 +118,7 @@ def test_logprobs_are_of_the_raw_distribution() -> None:
 
 
 def test_no_logprobs_unless_asked() -> None:
-    result = sample(np.zeros(3, np.float32), SamplingParams(temperature=0), [], [])
+    result = sample(np.zeros(3, np.float32), SamplingParams(temperature=0), Past())
     assert math.isnan(result.logprob)
     assert result.top == ()
 
@@ -128,12 +130,12 @@ def test_the_draw_inverts_the_cumulative_distribution() -> None:
         for seed in range(200):
             params = SamplingParams(seed=seed, **settings)
             expected = order[int((uniform(seed, 1) >= limits).sum())]
-            assert sample(logits, params, [], [0]).token == expected
+            assert sample(logits, params, Past(output=[0])).token == expected
 
 
 def test_an_impossible_token_is_never_drawn() -> None:
     logits = np.array([-np.inf, 0, -np.inf], np.float32)
-    assert {sample(logits, SamplingParams(seed=s), [], []).token for s in range(50)} == {1}
+    assert {sample(logits, SamplingParams(seed=s), Past()).token for s in range(50)} == {1}
 
 
 @pytest.mark.parametrize(("draw", "expected"), [(0.0, 1), (1 / 3, 2), (2 / 3, 3), (1 - 2**-24, 3)])
@@ -142,7 +144,7 @@ def test_a_draw_on_a_boundary_takes_the_token_after_it(
 ) -> None:
     monkeypatch.setattr("heddle.sampling.reference.uniform", lambda seed, index: draw)
     logits = np.array([-np.inf, 0, 0, 0], np.float32)
-    assert sample(logits, SamplingParams(seed=0), [], []).token == expected
+    assert sample(logits, SamplingParams(seed=0), Past()).token == expected
 
 
 @pytest.mark.parametrize("vary", ["seed", "index"])
@@ -150,11 +152,13 @@ def test_draws_follow_the_distribution(vary: str) -> None:
     """Chi-square with 5 degrees of freedom; 20.5 is its 99.9th percentile."""
     logits = np.array([0, 1, -1, 2, 0.5, -3, 1.5], np.float32)
     draws, settings = 4000, {"temperature": 1.3, "top_k": 6}
-    ids, probabilities = filtered(logits, SamplingParams(**settings), [], [])
+    ids, probabilities = filtered(logits, SamplingParams(**settings), Past())
     counts = np.zeros(len(logits))
     for i in range(draws):
         seed, index = (i, 0) if vary == "seed" else (42, i)
-        counts[sample(logits, SamplingParams(seed=seed, **settings), [], [0] * index).token] += 1
+        counts[
+            sample(logits, SamplingParams(seed=seed, **settings), Past(output=[0] * index)).token
+        ] += 1
     expected = probabilities * draws
     assert counts.sum() == counts[ids].sum()
     assert ((counts[ids] - expected) ** 2 / expected).sum() < 20.5

@@ -1,0 +1,154 @@
+// What a chain of samplers has left of the vocabulary.
+//
+// Until something is cut off, that is the row of logits itself: what a sampler wants to know of its
+// upper end is found by the maxima of blocks, so that nothing ever sorts a vocabulary of 152,000.
+// From the first cut on it is a list, best first. Weights are exp((logit - peak) * factor), where
+// the factor is 1 over the temperature applied so far: probabilities without their normaliser.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "kernels.h"
+
+namespace heddle {
+
+struct Candidate {
+    float logit;
+    int token;
+};
+
+// The order of candidates: by logit, ties to the lower token.
+inline bool better(const Candidate& a, const Candidate& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
+
+class Candidates {
+  public:
+    // Begins with all tokens of `logits` (vocabulary,), which is edited in place until the next
+    // call. False if a logit is NaN or infinite.
+    bool reset(const Kernels& kernels, float* logits, int vocabulary);
+
+    // --- looking ------------------------------------------------------------------------------
+
+    bool listed() const { return listed_; }  // something was cut off
+    int size() const;                        // tokens left
+    float factor() const { return factor_; }
+    float peak() const { return peak_; }  // the highest logit left; -inf when there is none
+    double mass();                        // sum of all weights
+    double entropy();                     // of the probabilities, in nats
+    float raw(int token) const;           // its logit as it came
+    Candidate best() const;
+
+    // The best candidates left, best first, down to what was asked for by `show_*` or all; and
+    // their weights.
+    const std::vector<Candidate>& shown() const { return list_; }
+    const std::vector<float>& weights();
+    void show_best(int count);     // that many
+    void show_above(float logit);  // all with at least this logit
+    void show_mass(double mass);   // at least as many as weigh more than this together
+
+    // Calls f(logit, weight, token) for all that are left, in any order.
+    template <typename F>
+    void each(F f);
+    // Calls f(logit) likewise.
+    template <typename F>
+    void each_logit(F f) const;
+
+    // --- changing -----------------------------------------------------------------------------
+
+    // logit = f(logit, entry) for every entry of a map with tokens as keys, where logits are those
+    // at the temperature applied so far.
+    template <typename Map, typename F>
+    void edit(const Map& by_token, F f);
+    void exclude(int token);                     // before anything is cut off
+    void cool(float temperature);                // > 0
+    void cut(size_t count);                      // keeps that many of what is shown
+    void drop_best(size_t count);                // of what is shown
+    void keep(const std::vector<bool>& chosen);  // those of what is shown, at least one
+
+    // --- choosing -----------------------------------------------------------------------------
+
+    // The first whose cumulative weight exceeds `uniform` of the sum: best first if something was
+    // cut off, else by token.
+    Candidate draw(float uniform);
+
+  private:
+    static constexpr int kPeakBlock = 256;   // logits whose maximum decides if they are looked at
+    static constexpr int kMassBlock = 1024;  // logits that are summed together
+
+    template <typename F>
+    void each_above(float floor, F f) const;
+    void collect(float floor);
+    void sort_list();
+    void put(int token, float logit);
+    void find_peak();
+    void weigh(const float* logits, int count);
+    Candidate draw_listed(float uniform);
+    Candidate draw_unlisted(float uniform);
+
+    const Kernels* kernels_ = nullptr;
+    float* logits_ = nullptr;
+    int vocabulary_ = 0;
+    int excluded_ = 0;
+    float peak_ = 0.0f;
+    float factor_ = 1.0f;
+    bool listed_ = false;
+    std::vector<float> block_peaks_;
+    std::vector<Candidate> list_;
+    std::vector<Candidate> other_list_;  // scratch
+    std::vector<Candidate> before_;  // logits as they were before edits, in the order of the edits
+    std::vector<float> weights_;     // scratch
+    std::vector<float> masses_;      // scratch
+};
+
+template <typename F>
+void Candidates::each(F f) {
+    if (listed_) {
+        weights();
+        for (size_t i = 0; i < list_.size(); ++i) f(list_[i].logit, weights_[i], list_[i].token);
+        return;
+    }
+    for (int first = 0; first < vocabulary_; first += kMassBlock) {
+        const int count = std::min(kMassBlock, vocabulary_ - first);
+        weigh(logits_ + first, count);
+        for (int i = 0; i < count; ++i) {
+            if (logits_[first + i] > -INFINITY) f(logits_[first + i], weights_[i], first + i);
+        }
+    }
+}
+
+template <typename F>
+void Candidates::each_logit(F f) const {
+    if (listed_) {
+        for (const Candidate& c : list_) f(c.logit);
+        return;
+    }
+    for (int i = 0; i < vocabulary_; ++i) {
+        if (logits_[i] > -INFINITY) f(logits_[i]);
+    }
+}
+
+template <typename Map, typename F>
+void Candidates::edit(const Map& by_token, F f) {
+    const auto scaled = [&](float logit, const auto& entry) {
+        return f(logit * factor_, entry) / factor_;
+    };
+    if (listed_) {
+        for (Candidate& c : list_) {
+            const auto found = by_token.find(c.token);
+            if (found != by_token.end()) c.logit = scaled(c.logit, found->second);
+        }
+        std::sort(list_.begin(), list_.end(), better);
+        peak_ = list_.front().logit;
+        return;
+    }
+    for (const auto& [token, entry] : by_token) {
+        if (token < vocabulary_) put(token, scaled(logits_[token], entry));
+    }
+    find_peak();
+}
+
+}  // namespace heddle

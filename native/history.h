@@ -1,0 +1,65 @@
+// What samplers remember of a sequence: its tokens, and what can be read from them.
+//
+// All of it is rebuilt from the tokens alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace heddle {
+
+using TokenSequence = std::vector<int>;
+
+class History {
+  public:
+    struct Count {
+        int output = 0;  // occurrences in the output
+        int recent = 0;  // occurrences in the window, prompt included
+    };
+
+    // Counts tokens if `counted`; the window is the last so many of them, all if negative.
+    History(bool counted, int window) : counted_(counted), window_(window) {}
+
+    void observe_prompt(const int32_t* tokens, int64_t count);
+    void observe_output(int token);
+
+    const std::vector<int>& tokens() const { return tokens_; }
+    uint32_t output_tokens() const { return output_tokens_; }
+    const std::unordered_map<int, Count>& counts() const { return counts_; }
+
+    // Whether the output ends with so many tokens.
+    bool output_ends_with(const int* tokens, std::size_t count) const;
+
+  private:
+    void append(int token);
+
+    bool counted_;
+    int window_;
+    uint32_t output_tokens_ = 0;
+    std::vector<int> tokens_;
+    std::unordered_map<int, Count> counts_;
+};
+
+// Token sequences that a repetition does not reach across, by their first token.
+class Breakers {
+  public:
+    explicit Breakers(const std::vector<TokenSequence>& sequences);
+
+    // Tokens after the last breaker among the last `window` of `tokens`; `window` if there is none.
+    int tokens_since(const std::vector<int>& tokens, int window) const;
+
+    bool is_breaker(int token) const;  // by itself
+
+  private:
+    std::unordered_map<int, std::vector<TokenSequence>> tails_;  // longest first
+};
+
+// For every token that would continue a repetition, the longest one: the end of `tokens` (its last
+// `limit` at most) that occurs earlier among the last `window`, followed by that token. Shorter
+// ones than `shortest` are left out. Linear in the window.
+std::unordered_map<int, int> repetitions(const std::vector<int>& tokens, int window, int limit,
+                                         int shortest);
+
+}  // namespace heddle

@@ -1,0 +1,253 @@
+#include "samplers.h"
+
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+
+namespace heddle {
+
+namespace {
+
+// Masses within this share of a limit are looked at, though rounding may put them beyond it.
+constexpr double kSlack = 1e-5;
+constexpr float kLogitSlack = 1e-3f;
+
+// DRY takes no more off, so that tokens which are all repetitions still have a best one.
+constexpr float kMostDry = 1e30f;
+
+// Keeps the shortest run of what is shown that weighs at least `wanted`, of its best at least one.
+void cut_at_mass(Candidates& c, double wanted) {
+    const std::vector<float>& weights = c.weights();
+    double covered = 0.0;
+    size_t kept = 0;
+    while (kept < weights.size() && (kept == 0 || covered < wanted)) covered += weights[kept++];
+    c.cut(kept);
+}
+
+// Shows what weighs at least `lowest`, at least the best, and what rounding might have missed.
+void show_down_to(Candidates& c, double lowest) {
+    const float floor = static_cast<float>(std::log(std::min(lowest, 1.0)));
+    c.show_above(c.peak() + (floor - kLogitSlack) / c.factor());
+}
+
+// Keeps what weighs at least `lowest`, and at least the best.
+void cut_at_weight(Candidates& c, double lowest) {
+    show_down_to(c, lowest);
+    const std::vector<float>& weights = c.weights();
+    size_t kept = weights.size();
+    while (kept > 1 && weights[kept - 1] < lowest) --kept;
+    c.cut(kept);
+}
+
+void penalties(Candidates& c, const SamplerParams& p, SamplerState& state) {
+    c.edit(state.history.counts(), [&](float logit, const History::Count& count) {
+        const float r = p.repetition_penalty;
+        if (count.recent > 0) logit = logit > 0.0f ? logit / r : logit * r;
+        logit -= p.frequency_penalty * static_cast<float>(count.output);
+        if (count.output > 0) logit -= p.presence_penalty;
+        return logit;
+    });
+}
+
+void dry(Candidates& c, const SamplerParams& p, SamplerState& state) {
+    const std::vector<int>& tokens = state.history.tokens();
+    const int total = static_cast<int>(tokens.size());
+    const int window = p.dry_penalty_last_n < 0 ? total : std::min(total, p.dry_penalty_last_n);
+    const int limit = p.dry_breakers ? p.dry_breakers->tokens_since(tokens, window) : window;
+    if (limit < p.dry_allowed_length) return;
+    std::unordered_map<int, int> lengths = repetitions(tokens, window, limit, p.dry_allowed_length);
+    for (auto it = lengths.begin(); p.dry_breakers && it != lengths.end();) {
+        it = p.dry_breakers->is_breaker(it->first) ? lengths.erase(it) : std::next(it);
+    }
+    c.edit(lengths, [&](float logit, int length) {
+        const float excess = static_cast<float>(length - p.dry_allowed_length);
+        return logit - std::min(p.dry_multiplier * std::pow(p.dry_base, excess), kMostDry);
+    });
+}
+
+void top_n_sigma(Candidates& c, const SamplerParams& p, SamplerState&) {
+    const double count = c.size();
+    double sum = 0.0, squares = 0.0;
+    const double peak = c.peak();  // differences from it keep their digits when squared
+    c.each_logit([&](float logit) { sum += logit - peak; });
+    const double mean = sum / count;
+    c.each_logit([&](float logit) {
+        const double distance = logit - peak - mean;
+        squares += distance * distance;
+    });
+    const float floor = static_cast<float>(peak - p.top_n_sigma * std::sqrt(squares / count));
+    c.show_above(floor);
+    size_t kept = c.shown().size();
+    while (kept > 1 && c.shown()[kept - 1].logit < floor) --kept;
+    c.cut(kept);
+}
+
+void top_k(Candidates& c, const SamplerParams& p, SamplerState&) {
+    c.show_best(p.top_k);
+    c.cut(static_cast<size_t>(p.top_k));
+}
+
+// Whose surprise is how near to the entropy is a matter of their place: candidates lie by logit, so
+// the order of deviation goes from where the entropy falls among them to both sides.
+class OutwardWalk {
+  public:
+    OutwardWalk(const Candidates& c, float expected) : c_(c), expected_(expected) {
+        while (below_ < shown() && log_weight(below_) > expected_) ++below_;
+        run_begin_ = below_;
+        next_run_above();
+    }
+
+    bool at_the_bottom() const { return below_ == shown(); }
+
+    // Index of the nearest not yet taken, ties to the better; there must be one.
+    size_t take() {
+        if (above_ < above_end_ && (at_the_bottom() || deviation(above_) <= deviation(below_))) {
+            const size_t taken = above_++;
+            if (above_ == above_end_) next_run_above();
+            return taken;
+        }
+        return below_++;
+    }
+
+  private:
+    size_t shown() const { return c_.shown().size(); }
+    float log_weight(size_t i) const { return (c_.shown()[i].logit - c_.peak()) * c_.factor(); }
+    float deviation(size_t i) const { return std::abs(log_weight(i) - expected_); }
+
+    // Equal logits above are taken from their first on, not from their last.
+    void next_run_above() {
+        above_end_ = run_begin_;
+        if (above_end_ == 0) return void(above_ = 0);
+        above_ = above_end_ - 1;
+        while (above_ > 0 && c_.shown()[above_ - 1].logit == c_.shown()[above_].logit) --above_;
+        run_begin_ = above_;
+    }
+
+    const Candidates& c_;
+    float expected_;
+    size_t below_ = 0;
+    size_t above_ = 0, above_end_ = 0, run_begin_ = 0;
+};
+
+void typical_p(Candidates& c, const SamplerParams& p, SamplerState&) {
+    const double mass = c.mass(), wanted = mass * p.typical_p;
+    const float expected = static_cast<float>(std::log(mass) - c.entropy());  // as log of a weight
+    c.show_mass(wanted * (1.0 + kSlack));
+    for (bool all = false;; all = true) {
+        const size_t shown = c.shown().size();
+        std::vector<bool> chosen(shown, false);
+        const std::vector<float>& weights = c.weights();
+        OutwardWalk walk(c, expected);
+        double covered = 0.0;
+        size_t taken = 0;
+        const bool complete = all || c.listed();
+        while (taken < shown && covered < wanted && (complete || !walk.at_the_bottom())) {
+            const size_t i = walk.take();
+            chosen[i] = true;
+            covered += weights[i];
+            ++taken;
+        }
+        if (complete || covered >= wanted) return c.keep(chosen);
+        c.show_best(c.size());
+    }
+}
+
+void top_p(Candidates& c, const SamplerParams& p, SamplerState&) {
+    const double wanted = c.mass() * static_cast<double>(p.top_p);
+    c.show_mass(wanted * (1.0 + kSlack));
+    cut_at_mass(c, wanted);
+}
+
+void min_p(Candidates& c, const SamplerParams& p, SamplerState&) { cut_at_weight(c, p.min_p); }
+
+void xtc(Candidates& c, const SamplerParams& p, SamplerState& state) {
+    if (uniform(p.seed, state.history.output_tokens(), 1) >= p.xtc_probability) return;
+    const double lowest = c.mass() * p.xtc_threshold;
+    show_down_to(c, lowest);
+    const std::vector<float>& weights = c.weights();
+    size_t above = 0;
+    while (above < weights.size() && weights[above] >= lowest) ++above;
+    if (above > 1) c.drop_best(above - 1);
+}
+
+void temperature(Candidates& c, const SamplerParams& p, SamplerState&) {
+    const int left = c.size();
+    if (p.dynatemp_range == 0.0f || left == 1) return c.cool(p.temperature);
+    const float low = std::max(0.0f, p.temperature - p.dynatemp_range);
+    const float high = p.temperature + p.dynatemp_range;
+    const double spread = c.entropy() / std::log(static_cast<double>(left));
+    const double reach = std::pow(std::max(0.0, spread), p.dynatemp_exponent);
+    c.cool(static_cast<float>(low + (high - low) * reach));
+}
+
+void mirostat(Candidates& c, const SamplerParams&, SamplerState& state) {
+    state.log_mass = std::log(c.mass());
+    cut_at_weight(c, std::exp(state.log_mass - state.mu * std::log(2.0)));
+}
+
+using Sampler = void (*)(Candidates&, const SamplerParams&, SamplerState&);
+
+// By number of the stage.
+constexpr Sampler kSamplers[] = {penalties, dry,   top_n_sigma, top_k,       typical_p,
+                                 top_p,     min_p, xtc,         temperature, mirostat};
+
+}  // namespace
+
+bool active(Stage stage, const SamplerParams& p) {
+    switch (stage) {
+        case Stage::kPenalties:
+            return (p.repetition_penalty != 1.0f && p.repeat_last_n != 0) ||
+                   p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
+        case Stage::kDry:
+            return p.dry_multiplier > 0.0f && p.dry_penalty_last_n != 0;
+        case Stage::kTemperature:
+            return p.temperature > 0.0f && (p.temperature != 1.0f || p.dynatemp_range > 0.0f);
+        case Stage::kMirostat:
+            return p.temperature > 0.0f && p.mirostat;
+        default:
+            break;
+    }
+    if (p.temperature == 0.0f || p.mirostat) return false;
+    switch (stage) {
+        case Stage::kTopNSigma:
+            return p.top_n_sigma > 0.0f;
+        case Stage::kTopK:
+            return p.top_k > 0;
+        case Stage::kTypicalP:
+            return p.typical_p < 1.0f;
+        case Stage::kTopP:
+            return p.top_p < 1.0f;
+        case Stage::kMinP:
+            return p.min_p > 0.0f;
+        default:
+            return p.xtc_probability > 0.0f;
+    }
+}
+
+void apply(Stage stage, Candidates& candidates, const SamplerParams& params, SamplerState& state) {
+    kSamplers[static_cast<int>(stage)](candidates, params, state);
+}
+
+void adapt_mirostat(const Candidates& candidates, Candidate drawn, const SamplerParams& params,
+                    SamplerState& state) {
+    const double log_weight = (drawn.logit - candidates.peak()) * candidates.factor();
+    const double surprise = (state.log_mass - log_weight) / std::log(2.0);
+    state.mu -= params.mirostat_eta * (surprise - params.mirostat_tau);
+}
+
+float uniform(uint64_t seed, uint32_t index, uint32_t stream) {
+    uint32_t x[4] = {index, stream, 0, 0};
+    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t a = uint64_t{0xD2511F53} * x[0], b = uint64_t{0xCD9E8D57} * x[2];
+        const uint32_t next[4] = {
+            static_cast<uint32_t>(b >> 32) ^ x[1] ^ k0, static_cast<uint32_t>(b),
+            static_cast<uint32_t>(a >> 32) ^ x[3] ^ k1, static_cast<uint32_t>(a)};
+        std::copy(next, next + 4, x);
+        k0 += 0x9E3779B9;
+        k1 += 0xBB67AE85;
+    }
+    return static_cast<float>(x[0] >> 8) * 0x1p-24f;
+}
+
+}  // namespace heddle

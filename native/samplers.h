@@ -1,0 +1,82 @@
+// The samplers: each cuts candidates off or reweighs them. Their definitions and sources are in
+// src/heddle/sampling/reference.py; a chain of them is a list of `Stage`s.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "candidates.h"
+#include "history.h"
+
+namespace heddle {
+
+enum class Stage {
+    kPenalties,
+    kDry,
+    kTopNSigma,
+    kTopK,
+    kTypicalP,
+    kTopP,
+    kMinP,
+    kXtc,
+    kTemperature,
+    kMirostat,  // always the last
+};
+
+struct SamplerParams {
+    float temperature = 1.0f;  // 0: the best candidate after penalties and DRY
+    float dynatemp_range = 0.0f;
+    float dynatemp_exponent = 1.0f;
+    int top_k = 0;  // 0 for all
+    float top_p = 1.0f;
+    float min_p = 0.0f;
+    float typical_p = 1.0f;
+    float top_n_sigma = 0.0f;  // 0 for all
+    float xtc_probability = 0.0f;
+    float xtc_threshold = 0.1f;
+    float repetition_penalty = 1.0f;
+    int repeat_last_n = -1;  // -1 for the whole sequence, here and below
+    float presence_penalty = 0.0f;
+    float frequency_penalty = 0.0f;
+    float dry_multiplier = 0.0f;
+    float dry_base = 1.75f;
+    int dry_allowed_length = 2;
+    int dry_penalty_last_n = -1;
+    std::shared_ptr<const Breakers> dry_breakers;
+    bool mirostat = false;
+    float mirostat_tau = 5.0f;  // bits
+    float mirostat_eta = 0.1f;
+    std::vector<Stage> order;
+    std::unordered_map<int, float> bias;
+    std::vector<TokenSequence> bad_sequences;
+    std::vector<int> end_tokens;  // not before min_tokens
+    int min_tokens = 0;
+    uint64_t seed = 0;
+    int logprobs = -1;  // alternatives to report; -1 for no logprobs at all
+};
+
+// All that a sequence's samplers keep from token to token, and what one stage leaves for a later
+// one.
+struct SamplerState {
+    History history;
+    double mu;              // mirostat's bound on surprise, in bits
+    double log_mass = 0.0;  // of what mirostat cuts, natural logarithm
+};
+
+// Whether a stage does anything under these parameters.
+bool active(Stage stage, const SamplerParams& params);
+
+void apply(Stage stage, Candidates& candidates, const SamplerParams& params, SamplerState& state);
+
+// Moves mirostat's bound by the surprise of the token drawn.
+void adapt_mirostat(const Candidates& candidates, Candidate drawn, const SamplerParams& params,
+                    SamplerState& state);
+
+// Philox4x32-10 (Salmon et al. 2011, doi:10.1145/2063384.2063405): the uniform in [0, 1) of token
+// `index` under `seed`, the upper 24 bits of the first output word. Stream 0 chooses tokens, stream
+// 1 decides for XTC.
+float uniform(uint64_t seed, uint32_t index, uint32_t stream = 0);
+
+}  // namespace heddle

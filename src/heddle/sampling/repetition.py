@@ -1,0 +1,72 @@
+"""What samplers read from the tokens so far: repetitions (DRY), and what must not come next.
+
+Plain Python over lists of token ids, and quadratic: the definition that the native history is
+tested against.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.step import TokenRules
+    from heddle.types import SamplingParams
+
+
+def latest(tokens: Sequence[int], count: int) -> Sequence[int]:
+    """The last `count` of the tokens; all of them if it is negative."""
+    return tokens if count < 0 else tokens[max(0, len(tokens) - count) :]
+
+
+def since_breaker(tokens: Sequence[int], breakers: Sequence[Sequence[int]]) -> int:
+    """How many tokens come after the breaker that begins last; all if there is none.
+
+    Of several breakers that begin there the longest counts.
+    """
+    for start in reversed(range(len(tokens))):
+        ends = [
+            start + len(breaker)
+            for breaker in breakers
+            if tuple(tokens[start : start + len(breaker)]) == tuple(breaker)
+        ]
+        if ends:
+            return len(tokens) - max(ends)
+    return len(tokens)
+
+
+def repetition_lengths(
+    tokens: Sequence[int], shortest: int, breakers: Sequence[Sequence[int]] = ()
+) -> dict[int, int]:
+    """For each token that would continue a repetition, the length of the longest it continues.
+
+    A repetition is an end of `tokens` that occurs earlier in them. It does not reach across a
+    breaker, and a token that is a breaker by itself continues none (p-e-w, "DRY",
+    oobabooga/text-generation-webui PR 5677; with breakers of several tokens: llama.cpp PR 9702).
+
+    Args:
+        tokens: prompt and output, as far back as is looked.
+        shortest: the least length that counts.
+        breakers: token sequences.
+    """
+    limit = since_breaker(tokens, breakers)
+    alone = {breaker[0] for breaker in breakers if len(breaker) == 1}
+    longest: dict[int, int] = {}
+    for end in range(1, len(tokens)):  # the earlier occurrence is tokens[end - length : end]
+        length = 0
+        while length < min(end, limit) and tokens[end - 1 - length] == tokens[-1 - length]:
+            length += 1
+        if length >= shortest and tokens[end] not in alone:
+            longest[tokens[end]] = max(length, longest.get(tokens[end], 0))
+    return longest
+
+
+def forbidden(params: SamplingParams, output: Sequence[int], rules: TokenRules) -> set[int]:
+    """Tokens that would complete a bad sequence of the output, or end it before `min_tokens`."""
+    tokens = {
+        bad[-1]
+        for bad in rules.bad_sequences
+        if len(bad) <= len(output) + 1 and tuple(latest(output, len(bad) - 1)) == bad[:-1]
+    }
+    return tokens | (set(rules.end_tokens) if len(output) < params.min_tokens else set())
