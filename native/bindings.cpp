@@ -23,6 +23,7 @@ using namespace heddle;
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntRows = nb::ndarray<const int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -47,6 +48,12 @@ KvType kv_type(const std::string& name) {
     if (name == "f16") return KvType::kF16;
     if (name == "q8_0") return KvType::kQ8_0;
     throw std::invalid_argument("no KV cache is of type " + name);
+}
+
+void check_page_size(const KvCache& kv, size_t bytes) {
+    if (bytes != static_cast<size_t>(kv.page_bytes())) {
+        throw std::invalid_argument("a page has " + std::to_string(kv.page_bytes()) + " bytes");
+    }
 }
 
 std::vector<float> vector_of(Floats array) { return {array.data(), array.data() + array.size()}; }
@@ -205,6 +212,20 @@ void bind_storage(nb::module_& m) {
             nb::arg("type"), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"))
         .def("copy", &KvCache::copy, nb::arg("source"), nb::arg("target"),
              nb::call_guard<nb::gil_scoped_release>(), "Makes a page hold what another one holds.")
+        .def(
+            "read",
+            [](KvCache& kv, int64_t page, MutableBytes bytes) {
+                check_page_size(kv, bytes.size());
+                kv.read(page, bytes.data());
+            },
+            nb::arg("page"), nb::arg("bytes"), "Copies a page's bytes out.")
+        .def(
+            "write",
+            [](KvCache& kv, int64_t page, Bytes bytes) {
+                check_page_size(kv, bytes.size());
+                kv.write(page, bytes.data());
+            },
+            nb::arg("page"), nb::arg("bytes"), "Makes a page hold bytes that `read` gave.")
         .def_prop_ro("pages", &KvCache::pages)
         .def_prop_ro("page_bytes", [](const KvCache& kv) { return kv.page_bytes(); });
 }

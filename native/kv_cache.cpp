@@ -40,4 +40,18 @@ void KvCache::copy(int64_t source, int64_t target) {
     std::memcpy(at(target, 0, 0), at(source, 0, 0), static_cast<size_t>(page_bytes()));
 }
 
+void KvCache::read(int64_t page, uint8_t* bytes) {
+    check(page);
+    std::memcpy(bytes, at(page, 0, 0), static_cast<size_t>(page_bytes()));
+}
+
+void KvCache::write(int64_t page, const uint8_t* bytes) {
+    check(page);
+    std::memcpy(at(page, 0, 0), bytes, static_cast<size_t>(page_bytes()));
+}
+
+void KvCache::check(int64_t page) const {
+    if (page < 0 || page >= pages_) throw std::invalid_argument("no such page of the cache");
+}
+
 }  // namespace heddle

@@ -30,6 +30,9 @@ class KvCache {
     KvType type() const { return type_; }
     // Makes `target` hold what `source` holds. Throws std::invalid_argument: no such pages.
     void copy(int64_t source, int64_t target);
+    // A page's bytes, page_bytes() of them, out and in. Throw std::invalid_argument: no such page.
+    void read(int64_t page, uint8_t* bytes);
+    void write(int64_t page, const uint8_t* bytes);
     int kv_heads() const { return kv_heads_; }
     int head_dim() const { return head_dim_; }
     uint8_t* at(int64_t page, int layer, int head) {
@@ -38,6 +41,8 @@ class KvCache {
     }
 
   private:
+    void check(int64_t page) const;
+
     KvType type_;
     int kv_heads_, head_dim_;
     int64_t pages_, part_bytes_, page_bytes_;

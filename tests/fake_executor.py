@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import zlib
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,7 @@ class FakeExecutor:
     summary: str = "nothing real"
     compute_seconds: float = 0.0
     work: ModelWork = WORK
+    page_format: str = "token ids"
     before_step: Callable[[int], None] = lambda step: None
     poisonous: Callable[[Sequence[int]], bool] = lambda history: False
     gate: threading.Event = field(default_factory=threading.Event)
@@ -105,6 +107,14 @@ class FakeExecutor:
         # Reading after all writing: a page written by two sequences shows. Where a first chunk does
         # not begin at 0, the pages must hold what came before, as a prefix cache promised.
         return StepResult(tuple(s for chunk in plan.chunks for s in self._read(chunk)))
+
+    def read_page(self, page: int) -> memoryview:
+        content = array("i", self.memory[page]).tobytes()
+        return memoryview(content.ljust(self.page_bytes, b"."))
+
+    def write_page(self, page: int, content: memoryview) -> None:
+        assert len(content) == self.page_bytes
+        self.memory[page] = list(content[: 4 * PAGE_TOKENS].cast("i"))
 
     def close(self) -> None:
         self.closed = True

@@ -48,13 +48,18 @@ class FakeTemplate:
 
 
 def fake_model(
-    executor: FakeExecutor, *, context: int = 512, bos_id: int | None = None, template: bool = True
+    executor: FakeExecutor,
+    *,
+    context: int = 512,
+    bos_id: int | None = None,
+    template: bool = True,
+    path: Path = Path("fake.gguf"),
 ) -> LoadedModel:
-    """A model that runs on `executor`."""
+    """A model that runs on `executor`. Its file is read by nobody but the disk tier."""
     shape = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=context)
     info = ModelInfo(
         id="fake",
-        path=Path("fake.gguf"),
+        path=path,
         architecture="fake",
         context=context,
         vocabulary=VOCABULARY,

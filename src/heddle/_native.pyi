@@ -80,6 +80,10 @@ class KvCache:
     def bytes_of_page(type: str, layers: int, kv_heads: int, head_dim: int) -> int: ...
     def copy(self, source: int, target: int) -> None:
         """Makes page `target` hold what page `source` holds."""
+    def read(self, page: int, bytes: _Bytes) -> None:
+        """Copies a page's bytes out."""
+    def write(self, page: int, bytes: _Bytes) -> None:
+        """Makes a page hold bytes that `read` gave."""
     @property
     def pages(self) -> int: ...
     @property

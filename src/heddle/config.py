@@ -83,6 +83,13 @@ class EngineConfig:
     prefix_cache_nodes: int = _setting(
         0, "most nodes of the prefix cache; 0 for as many as the pages hold", low=0
     )
+    prefix_cache_dir: str = _setting(
+        "",
+        "directory that keeps evicted prefixes, and over a restart all; empty keeps none",
+    )
+    prefix_cache_disk: int = _setting(
+        4 * 1024**3, "bytes of files in prefix_cache_dir", low=1, size=True
+    )
     kv_type: str = _setting(
         "f16",
         "how keys and values are kept: f16, or q8_0, which holds nearly twice as many tokens",

@@ -153,7 +153,19 @@ class StepResult:
     sampled: tuple[Sampled | Failed, ...]
 
 
-class Executor(Protocol):
+class PageMemory(Protocol):
+    """KV pages as bytes. Whole pages can be copied out and put back, and are the same bits then."""
+
+    def read_page(self, page: int) -> memoryview:
+        """A copy of a page, `page_bytes` bytes. Never while a step writes to it."""
+        ...
+
+    def write_page(self, page: int, content: memoryview) -> None:
+        """Have a page hold what `read_page` gave. Never while a step reads or writes it."""
+        ...
+
+
+class Executor(PageMemory, Protocol):
     """Runs plans. Called from one thread only; a step must not keep references to the plan."""
 
     @property
@@ -164,6 +176,14 @@ class Executor(Protocol):
     @property
     def page_bytes(self) -> int:
         """Bytes of one KV page, all layers."""
+        ...
+
+    @property
+    def page_format(self) -> str:
+        """What the bytes of a page depend on beside the tokens and the model's file.
+
+        Executors with equal formats compute equal pages from equal files, bit for bit.
+        """
         ...
 
     @property

@@ -2,14 +2,14 @@
 
 One engine without a cache, with one slot and one thread, says what each request must give. Engines
 with a cache must give the same: cold, warm, from the middle of a page, after eviction, in the next
-turn, and while a prefix is being computed for several at once.
+turn, while a prefix is being computed for several at once, and from disk.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from heddle.types import Output
 
@@ -64,7 +65,7 @@ class Case:
     expected: tuple[Bits, ...]
     page_bytes: int
 
-    def engine(self, **settings: int) -> Engine:
+    def engine(self, **settings: Any) -> Engine:
         return Engine.load(self.model, EngineConfig(**settings))
 
 
@@ -146,3 +147,36 @@ def test_the_same_request_many_times_at_once(case: Case) -> None:
     with case.engine(batch_tokens=40) as engine:
         for request, expected in zip(case.requests[:2], case.expected, strict=False):
             assert {bits(output) for output in at_once(engine, [request] * 8)} == {expected}
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_from_disk_after_a_restart(case: Case, tmp_path: Path, kv_type: str) -> None:
+    """Whole pages come back, for all at once as for one after the other."""
+    settings = {"prefix_cache_dir": str(tmp_path / "cache"), "kv_type": kv_type}
+    with case.engine(**settings) as engine:
+        first = one_by_one(engine, case.requests)
+        assert same(first, case) or kv_type != "f16"
+    for ask, batch_tokens in ((one_by_one, 512), (at_once, 24)):
+        with case.engine(batch_tokens=batch_tokens, **settings) as engine:
+            outputs = ask(engine, case.requests)
+            disk = engine.snapshot().prefix_cache.disk
+        assert list(map(bits, outputs)) == list(map(bits, first))
+        assert disk is not None
+        assert disk.restored_tokens == 4 * PAGE_TOKENS
+        assert min(cached(outputs)) == 4 * PAGE_TOKENS
+
+
+def test_from_disk_after_eviction_in_little_room(case: Case, tmp_path: Path) -> None:
+    settings = {"prefix_cache_dir": str(tmp_path / "cache"), "kv_cache": 10 * case.page_bytes}
+    with case.engine(**settings) as engine:
+        one_by_one(engine, case.requests)
+        other = [token for token in reversed(case.requests[0][0]) for _ in range(2)]
+        engine.generate(other, replace(GREEDY, max_tokens=1))
+        again = one_by_one(engine, case.requests)
+        stats = engine.snapshot().prefix_cache
+        assert same(again, case)
+        assert same(at_once(engine, case.requests), case)
+    assert stats.evictions > 0
+    assert stats.disk is not None
+    assert stats.disk.restored_tokens > 0
+    assert cached(again)[0] == 4 * PAGE_TOKENS

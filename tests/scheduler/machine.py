@@ -36,6 +36,7 @@ class Machine(RuleBasedStateMachine):
     )
     def start(self, slots: int, batch_tokens: int, queue: int, pages: int, context: int) -> None:
         self.slots, self.batch_tokens, self.room = slots, batch_tokens, slots + queue
+        self.context = context
         self.capacity = min(context, pages * PAGE_TOKENS)
         self.cache = self.make_cache(pages)
         self.scheduler = Scheduler(slots, batch_tokens, queue, self.cache, context)
@@ -166,11 +167,11 @@ class Machine(RuleBasedStateMachine):
         assert all(sizes.get(s.slot, 1) == 1 for s in decodes)
         if len(decodes) < self.batch_tokens:
             assert all(s.slot in sizes for s in decodes), "a decode was left out"
-            prompts = [s for s in running if not s.generating and s.leader is None]
+            prompts = [s for s in running if not s.generating and not s.waits]
             for earlier, later in itertools.pairwise(prompts):
                 assert later.slot not in sizes or sizes[earlier.slot] == earlier.remaining
         most = -(-self.slots // self.batch_tokens)
-        left_out = [s for s in running if s.slot not in sizes and s.leader is None]
+        left_out = [s for s in running if s.slot not in sizes and not s.waits]
         idle = {s.id: self.idle_steps.get(s.id, 0) + 1 for s in left_out}
         assert all(idle.get(s.id, 0) < most for s in decodes), "a decode starves"
         self.idle_steps = idle

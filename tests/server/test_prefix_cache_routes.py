@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_admin_routes import scrape
 
+from heddle.step import PAGE_TOKENS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from conftest import Running
 
@@ -39,7 +42,7 @@ def test_figures(serve: Callable[..., Running]) -> None:
     server = serve()
     nothing = dict.fromkeys(
         ("hits", "misses", "hit_rate", "len", "cached_tokens", "cached_bytes", "evictions"), 0
-    ) | {"total_query_tokens": 0, "total_hit_tokens": 0, "avg_hit_tokens": 0}
+    ) | {"total_query_tokens": 0, "total_hit_tokens": 0, "avg_hit_tokens": 0, "disk": None}
     assert stats(server) == {"enabled": True, "capacity_bytes": 64_000} | nothing
     for prompt in (PROMPT, PROMPT, PROMPT, "xyz"):
         ask(server, prompt)
@@ -57,6 +60,7 @@ def test_figures(serve: Callable[..., Running]) -> None:
         "total_query_tokens": 3 * len(PROMPT) + 3,
         "total_hit_tokens": found,
         "avg_hit_tokens": found / 2,
+        "disk": None,
     }
 
 
@@ -66,12 +70,48 @@ def test_metrics_say_the_same(serve: Callable[..., Running]) -> None:
         ask(server, prompt)
     said, measured = stats(server), scrape(server)
     assert said["evictions"] > 0
+    assert said.pop("disk") is None
     prefix = "heddle_prefix_cache_"
     for name, value in said.items():
         counted = name in {"hits", "misses", "evictions"} or name.startswith("total_")
         metric = name.removeprefix("total_") + ("_total" if counted else "")
         assert measured.pop(prefix + metric) == value
     assert not [name for name in measured if name.startswith(prefix)]
+
+
+def test_figures_and_metrics_of_the_disk_tier(
+    serve: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fake.gguf").touch()
+    settings = {"prefix_cache_dir": str(tmp_path / "cache"), "prefix_cache_disk": 5000}
+    first = serve(**settings)
+    ask(first)
+    first.engine.close()
+    server = serve(**settings)
+    assert ask(server) == PAGE_TOKENS
+    said, measured = stats(server)["disk"], scrape(server)
+    assert said == {
+        "enabled": True,
+        "reason": None,
+        "files": 1,
+        "bytes": 120 + 4 * PAGE_TOKENS + 1000,
+        "capacity_bytes": 5000,
+        "hits": 1,
+        "restored_tokens": PAGE_TOKENS,
+        "writes": 0,
+        "dropped": 0,
+        "errors": 0,
+    }
+    del said["reason"]
+    prefix = "heddle_prefix_cache_disk_"
+    for name, value in said.items():
+        level = name in {"enabled", "files"} or name.endswith("bytes")
+        assert measured.pop(prefix + name + ("" if level else "_total")) == value
+    assert not [name for name in measured if name.startswith(prefix)]
+    assert server.delete(SWITCH).json()["disk"]["files"] == 0
+    server.engine.close()
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["lock"]
 
 
 def test_off_by_configuration(serve: Callable[..., Running]) -> None:

@@ -25,14 +25,16 @@ from typing import TYPE_CHECKING
 
 from heddle.cache.pages import PagePool
 from heddle.cache.radix import Match, Node, RadixTree, Run, pages_for
+from heddle.disk.tier import Restore
 from heddle.step import PAGE_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from heddle.cache.radix import Salt
+    from heddle.disk.tier import DiskStats, DiskTier
 
-__all__ = ["CacheManager", "Match", "PageTable", "PrefixCacheStats", "pages_for"]
+__all__ = ["CacheManager", "Match", "PageTable", "PrefixCacheStats", "Restore", "pages_for"]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +68,7 @@ class PrefixCacheStats:
         cached_tokens: how many tokens they hold.
         cached_bytes, capacity_bytes: of KV pages that are kept, and of all there are.
         evictions: runs that had to go.
+        disk: of the disk tier; None without one.
     """
 
     enabled: bool
@@ -78,6 +81,7 @@ class PrefixCacheStats:
     cached_bytes: int
     capacity_bytes: int
     evictions: int
+    disk: DiskStats | None
 
     @property
     def hit_rate(self) -> float:
@@ -102,10 +106,17 @@ class CacheManager:
         page_bytes: size of one.
         enabled: whether prefixes are kept.
         most_nodes: of the tree; 0 for as many as the pages allow.
+        disk: where full pages go that are evicted, and from where they come back; None for nowhere.
     """
 
     def __init__(
-        self, pages: int, page_bytes: int = 0, *, enabled: bool = True, most_nodes: int = 0
+        self,
+        pages: int,
+        page_bytes: int = 0,
+        *,
+        enabled: bool = True,
+        most_nodes: int = 0,
+        disk: DiskTier | None = None,
     ) -> None:
         self._pool = PagePool(pages)
         self._page_bytes = page_bytes
@@ -113,6 +124,7 @@ class CacheManager:
         self._tables: set[PageTable] = set()  # with pages or a cursor
         self._most_nodes = most_nodes
         self._enabled = enabled
+        self._disk = disk
         self._hits = self._misses = self._query_tokens = self._hit_tokens = self._evictions = 0
 
     @property
@@ -271,9 +283,73 @@ class CacheManager:
             pass
 
     def _evict(self) -> bool:
-        gone = self._tree.evict() is not None
+        gone = self._tree.evict(self._save) is not None
         self._evictions += gone
         return gone
+
+    # --- disk ------------------------------------------------------------------------------------
+
+    def find_on_disk(self, match: Match, tokens: Sequence[int]) -> Restore | None:
+        """Pages on disk that go on where the match's whole pages end, up to the last token but one.
+
+        None without any. Changes nothing.
+        """
+        first, end = match.length // PAGE_TOKENS, (len(tokens) - 1) // PAGE_TOKENS
+        if self._disk is None or not self._enabled or first >= end:
+            return None
+        return self._disk.find(match.salt, Run("i", tokens[: end * PAGE_TOKENS]), first)
+
+    def begin_restore(self, restore: Restore) -> None:
+        """Have the pages read that were found."""
+        if self._disk is not None:
+            self._disk.begin(restore)
+
+    def load(self, table: PageTable, restore: Restore, most: int) -> int:
+        """Let the table grow by pages that have been read, at most so many; returns how many.
+
+        It ends with the page before the first of them. Fewer if pages are short.
+        """
+        loaded = 0
+        if self._disk is not None:
+            self._disk.check(restore)
+            while loaded < most and restore.ready:
+                if not self.grow(table, (len(table.pages) + 1) * PAGE_TOKENS):
+                    break
+                self._disk.load(restore, table.pages[-1])
+                loaded += 1
+        return loaded
+
+    def cancel_restore(self, restore: Restore) -> None:
+        """No one waits for it any more."""
+        if self._disk is not None:
+            self._disk.cancel(restore)
+
+    def close(self, *, keep: bool) -> None:
+        """Close the disk tier, if there is one, and have it `keep` what is in memory."""
+        if self._disk is not None:
+            self._disk.close(self._warm_pages() if keep else ())
+
+    def _save(self, node: Node) -> None:
+        """Have the full pages of a node that is to go written, the last one first.
+
+        Their content stays until the next step writes; by then it has been copied.
+        """
+        if self._disk is not None and self._enabled:
+            for salt, tokens, page in self._full_pages(node):
+                self._disk.save(salt, tokens, page)
+
+    def _full_pages(self, node: Node) -> Iterator[tuple[Salt, Run[int], int]]:
+        """Salt, tokens up to its end, and id of each full page of a node, the last one first."""
+        first, end = node.start // PAGE_TOKENS, node.end // PAGE_TOKENS
+        if first < end:
+            salt, tokens = self._tree.path(node)
+            for index in range(end - 1, first - 1, -1):
+                yield salt, tokens[: (index + 1) * PAGE_TOKENS], node.pages[index - first]
+
+    def _warm_pages(self) -> Iterator[tuple[Salt, Run[int], int]]:
+        """All full pages, the most recently used first, those that lead to others before them."""
+        for node in sorted(self._tree.walk(), key=lambda node: (-node.last_used, node.start)):
+            yield from reversed(list(self._full_pages(node)))
 
     # --- control and sight -----------------------------------------------------------------------
 
@@ -287,10 +363,15 @@ class CacheManager:
         self._enabled = enabled
 
     def flush(self) -> None:
-        """Drop all prefixes. Sequences that run keep their pages, and publish no more."""
+        """Drop all prefixes, on disk too.
+
+        Sequences that run keep their pages, and publish no more.
+        """
         for table in self._tables:
             table.cursor = None
         self._tree.clear()
+        if self._disk is not None:
+            self._disk.flush()
 
     def stats(self) -> PrefixCacheStats:
         """Figures. From any thread, without a lock: those of a step may show in part."""
@@ -305,6 +386,7 @@ class CacheManager:
             cached_bytes=self._pool.kept * self._page_bytes,
             capacity_bytes=self._pool.size * self._page_bytes,
             evictions=self._evictions,
+            disk=None if self._disk is None else self._disk.stats(),
         )
 
     def check_integrity(self) -> None:

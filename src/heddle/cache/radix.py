@@ -28,7 +28,7 @@ from heddle.cache.leaves import LeafQueue
 from heddle.step import PAGE_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from heddle.cache.pages import PagePool
 
@@ -321,10 +321,14 @@ class RadixTree:
 
     # --- going -----------------------------------------------------------------------------------
 
-    def evict(self) -> Node | None:
-        """Remove the leaf that goes first and return it; None if every one is locked."""
+    def evict(self, last_look: Callable[[Node], None] = lambda node: None) -> Node | None:
+        """Remove the leaf that goes first and return it; None if every one is locked.
+
+        `last_look` is shown the node while it is in its place.
+        """
         node = self._leaves.pop()
         if node is not None:
+            last_look(node)
             self._remove(node)
         return node
 
@@ -341,6 +345,19 @@ class RadixTree:
             self._drop(node)
         self._roots.clear()
         self._leaves.clear()
+
+    @staticmethod
+    def path(node: Node) -> tuple[Salt, Run[int]]:
+        """The salt and the tokens that lead to the end of `node`."""
+        runs = []
+        while node.parent is not None:
+            runs.append(node.tokens)
+            node = node.parent
+        assert isinstance(node, Root)
+        tokens = Run("i")
+        for run in reversed(runs):
+            tokens.extend(run)
+        return node.salt, tokens
 
     def walk(self) -> Iterator[Node]:
         """All nodes but the roots, parents first."""

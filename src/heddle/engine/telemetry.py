@@ -6,13 +6,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.cache.manager import PrefixCacheStats
+from heddle.disk.tier import DiskStats
 from heddle.scheduler.sequence import SlotState
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from heddle.types import Usage
 
-__all__ = ["Counters", "EngineSnapshot", "Observer", "PrefixCacheStats", "SlotSnapshot"]
+__all__ = [
+    "Counters",
+    "DiskStats",
+    "EngineSnapshot",
+    "Observer",
+    "PrefixCacheStats",
+    "SlotSnapshot",
+]
 
 
 class Observer(Protocol):

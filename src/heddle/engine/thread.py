@@ -15,6 +15,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from heddle.cache.manager import CacheManager
+from heddle.disk.tier import PATIENCE
+from heddle.engine.disk import open_disk_tier
 from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
 from heddle.errors import EngineClosedError, EngineFailedError, HeddleError
 from heddle.scheduler.pace import Pace
@@ -48,12 +50,16 @@ class EngineThread:
     """
 
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
+        """Raises ConfigError: the prefix cache's directory cannot be used."""
         self._model = model
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
         self._cache = CacheManager(
             model.executor.pages,
             model.executor.page_bytes,
             enabled=config.prefix_cache,
             most_nodes=config.prefix_cache_nodes,
+            disk=open_disk_tier(model, config, self._notify),
         )
         self._scheduler = Scheduler(
             config.slots,
@@ -63,8 +69,6 @@ class EngineThread:
             model.shape.context,
             Pace(config.max_gap_ms / 1e3 or None),
         )
-        self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
         self._pid = os.getpid()
         # Guarded by the lock:
         self._requests: dict[int, Request] = {}
@@ -189,6 +193,11 @@ class EngineThread:
             self._check_open()
             self._cache.flush()
 
+    def _notify(self) -> None:
+        """Pages have come from disk."""
+        with self._lock:
+            self._wake.notify()
+
     def _check_open(self) -> None:
         """Raise the reason why nothing is accepted any more, if there is one. Under the lock."""
         if self._refusal is not None:
@@ -206,7 +215,18 @@ class EngineThread:
             error = EngineFailedError(f"the engine failed: {cause}")
         finally:
             self._end_all(error)
-            self._model.close()
+            self._close(keep=isinstance(error, EngineClosedError))
+
+    def _close(self, *, keep: bool) -> None:
+        """Free what the thread owns; `keep` what has been computed for the next start."""
+        try:
+            if keep:
+                with self._lock:
+                    self._scheduler.cancel_all()
+            self._cache.close(keep=keep)  # without the lock: it takes seconds
+        except Exception:
+            _log.exception("the prefix cache was not closed properly")
+        self._model.close()
 
     def _step(self) -> bool:
         """Wait for work, run a step, deliver the one before. False when the engine is to end."""
@@ -218,6 +238,10 @@ class EngineThread:
                 return False
             began = time.perf_counter()
             plan = self._scheduler.schedule()
+            if not (plan.chunks or self._accepted or self._events or self._cancelled):
+                # All wait for the disk, which notifies; in vain for so long, it is given up.
+                self._wake.wait(PATIENCE)
+                return True
             accepted, self._accepted = self._accepted, 0
         for _ in range(accepted):
             self._tell("on_submit")

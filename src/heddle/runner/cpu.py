@@ -7,9 +7,11 @@ laid out as arrays, after it, picks become results.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -208,6 +210,18 @@ class CpuExecutor:
         return self._cache.page_bytes
 
     @property
+    def page_format(self) -> str:
+        return f"cpu {self.kv_type} {PAGE_TOKENS} {self.page_bytes} {_program_digest()}"
+
+    def read_page(self, page: int) -> memoryview:
+        content = np.empty(self.page_bytes, np.uint8)
+        self._cache.read(page, content)
+        return content.data
+
+    def write_page(self, page: int, content: memoryview) -> None:
+        self._cache.write(page, np.frombuffer(content, np.uint8))
+
+    @property
     def summary(self) -> str:
         kv_cache = self.pages * self.page_bytes
         return (
@@ -253,6 +267,15 @@ class CpuExecutor:
     def close(self) -> None:
         """Nothing to do before the last reference goes: threads and memory end with it."""
         self._samplers.clear()
+
+
+def _program_digest() -> str:
+    """Stands for the program as it is installed: a change anywhere may be one of arithmetic."""
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256(Path(_native.__file__).read_bytes())
+    for source in sorted(package.rglob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
 
 
 def _context(config: EngineConfig, shape: ModelShape) -> int:

@@ -12,7 +12,8 @@ moves on, and no one is passed over for good.
 
 There is no prefill phase and no decode phase: a sequence needs the tokens from `computed` to
 `total`, and whoever reaches `total` has its next token sampled. It begins where the prefix cache
-ends: at `computed` tokens, or, while an older sequence computes more of its tokens, not yet.
+ends: at `computed` tokens, or, while an older sequence computes more of its tokens, not yet. Where
+pages of its prefix are on disk, `computed` goes on by what was read, and others may follow it.
 
 What has been computed is published when someone may look: before a prefix is looked up, and when a
 sequence gives its slot back. A step that only decodes pays nothing for the cache.
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Sampled, StepResult
+
+
+_LOADS = 4
+"""Pages from disk that go to memory before a step for which streams wait: 0.2 ms each or less."""
 
 
 class Event(NamedTuple):
@@ -159,11 +164,17 @@ class Scheduler:
             self._vacate(sequence)
         return True
 
+    def cancel_all(self) -> None:
+        """End every sequence early, between steps, and publish what they have computed."""
+        for sequence_id in list(self._live):
+            self.cancel(sequence_id)
+
     # --- one step --------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """The next step. Has at least one chunk when `busy`."""
+        """The next step. Has a chunk when `busy`, unless all that run wait for the disk."""
         self._cache.tick()
+        self._load_restored()
         self._resume_followers()
         self._admit()
         shares = self._share_out()
@@ -243,6 +254,19 @@ class Scheduler:
             self._to_the_back(sequence)
             self._running.append(self._waiting.popleft())
 
+    def _load_restored(self) -> None:
+        """Let sequences go on by the pages that have been read for them."""
+        streams = any(sequence.generating for sequence in self._running)
+        most = _LOADS if streams else self._cache.pages
+        for sequence in self._running:
+            restore = sequence.restore
+            if restore is not None:
+                count = self._cache.load(sequence.table, restore, most)
+                most -= count
+                sequence.computed += count * PAGE_TOKENS
+                if restore.ended and not restore.ready:
+                    sequence.restore = None
+
     def _resume_followers(self) -> None:
         """Let go on who waited for tokens that are there by now, or will not come."""
         for sequence in self._running:
@@ -254,6 +278,8 @@ class Scheduler:
     def _take_prefix(self, sequence: Sequence, pages: int) -> int | None:
         """Attach what the cache has of the sequence, and follow who is computing more of it.
 
+        If no one is, begin to restore what there is of it on disk.
+
         Returns how many of these pages the sequence needs for the tokens it has; None if there are
         too few. Then, and if it has computed more by itself, it is left as it is.
         """
@@ -262,10 +288,11 @@ class Scheduler:
         if match.length < sequence.computed:  # the cache was flushed
             return None
         leader, shared = find_leader(sequence, self._running, match.length)
+        restore = None if leader else self._cache.find_on_disk(match, sequence.tokens)
         cost = self._cache.cost(match, sequence.total)
-        if leader is not None or cost > pages:
-            # The rest of a page comes with what the leader adds; or, in a cache that this sequence
-            # fills to the last page, there is none to copy from while it is copied.
+        if leader is not None or restore is not None or cost > pages:
+            # The rest of a page comes with what the leader or the disk adds; or, in a cache that
+            # this sequence fills to the last page, there is none to copy from while it is copied.
             match = match.whole_pages()
             cost = self._cache.cost(match, sequence.total)
         if cost > pages:
@@ -273,6 +300,9 @@ class Scheduler:
         self._cache.attach(sequence.table, match)
         sequence.computed = match.length
         sequence.leader, sequence.shared_tokens = leader, shared
+        sequence.restore = restore
+        if restore is not None:
+            self._cache.begin_restore(restore)
         return cost
 
     def _unclaimed(self) -> int:
@@ -313,7 +343,7 @@ class Scheduler:
 
     def _share_out(self) -> list[tuple[Sequence, int]]:
         """Who gets how many tokens: decodes one each, then prompts in arrival order."""
-        running = [sequence for sequence in self._running if sequence.leader is None]
+        running = [sequence for sequence in self._running if not sequence.waits]
         decodes = sum(sequence.generating for sequence in running)
         budget = self._batch_tokens - decodes
         if self._pace is not None and decodes:
@@ -392,9 +422,11 @@ class Scheduler:
 
     def _vacate(self, sequence: Sequence) -> None:
         """Give back slot and pages. No step in flight may carry the sequence."""
+        if sequence.restore is not None:
+            self._cache.cancel_restore(sequence.restore)
         self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
         self._cache.release(sequence.table)
-        sequence.leader = None
+        sequence.leader = sequence.restore = None
         self._running.remove(sequence)
         self._slots[sequence.slot] = None
         sequence.slot = -1

@@ -10,6 +10,7 @@ from heddle.cache.manager import PageTable
 from heddle.step import NO_RULES
 
 if TYPE_CHECKING:
+    from heddle.cache.manager import Restore
     from heddle.step import TokenRules
     from heddle.types import SamplingParams
 
@@ -45,6 +46,8 @@ class Sequence:
         leader: an older sequence that computes more of this one's tokens than are cached. While
             there is one, this sequence waits for it.
         shared_tokens: leading tokens that it has in common with its leader.
+        restore: pages of its tokens that are being read from disk. While there is one, this
+            sequence waits for it, and `computed` goes on by what was read.
         cached_tokens: tokens that were found in the prefix cache when it first began; None before.
         mu: what the executor wants back with the next binding.
     """
@@ -64,6 +67,7 @@ class Sequence:
     turn: int = 0
     leader: Sequence | None = field(default=None, repr=False)
     shared_tokens: int = 0
+    restore: Restore | None = field(default=None, repr=False)
     cached_tokens: int | None = None
     mu: float | None = None
 
@@ -89,10 +93,15 @@ class Sequence:
         return total - self.computed <= 1 and total > self.prompt_tokens
 
     @property
+    def waits(self) -> bool:
+        """Whether what it needs next is coming from elsewhere, so that it computes nothing."""
+        return self.leader is not None or self.restore is not None
+
+    @property
     def state(self) -> SlotState:
         """State of its slot."""
         if self.ended:
             return SlotState.DRAINING
-        if self.leader is not None:
+        if self.waits:
             return SlotState.WAITING_FOR_PREFIX
         return SlotState.GENERATING if self.generating else SlotState.PREFILLING

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from heddle.engine import Engine
-    from heddle.engine.telemetry import PrefixCacheStats
+    from heddle.engine.telemetry import DiskStats, PrefixCacheStats
     from heddle.types import FinishReason, Usage
 
 FIRST_TOKEN_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
@@ -125,5 +125,27 @@ def prefix_cache_metrics(stats: PrefixCacheStats) -> Iterator[Metric]:
         ("cached_tokens", "Tokens that are kept.", stats.cached_tokens),
         ("cached_bytes", "Bytes of the KV pages they lie in.", stats.cached_bytes),
         ("capacity_bytes", "Bytes of all KV pages.", stats.capacity_bytes),
+    ):
+        yield GaugeMetricFamily(f"{prefix}_{name}", text, value=level)
+    if stats.disk is not None:
+        yield from disk_metrics(stats.disk)
+
+
+def disk_metrics(stats: DiskStats) -> Iterator[Metric]:
+    """The figures of the disk tier, under their names in `GET /v1/prefix_cache_stats`."""
+    prefix = "heddle_prefix_cache_disk"
+    for name, text, total in (
+        ("hits", "Restores that brought at least one page.", stats.hits),
+        ("restored_tokens", "Tokens taken from files.", stats.restored_tokens),
+        ("writes", "Pages written.", stats.writes),
+        ("dropped", "Pages not written, for want of time.", stats.dropped),
+        ("errors", "Files not as they should be, and failed writes.", stats.errors),
+    ):
+        yield CounterMetricFamily(f"{prefix}_{name}", text, value=total)
+    for name, text, level in (
+        ("enabled", "Whether pages are saved and restored.", stats.enabled),
+        ("files", "Page files in the directory.", stats.files),
+        ("bytes", "Their size.", stats.bytes),
+        ("capacity_bytes", "What they may have together.", stats.capacity_bytes),
     ):
         yield GaugeMetricFamily(f"{prefix}_{name}", text, value=level)

@@ -7,6 +7,7 @@ a scrape. Switching and flushing do wait, in a thread, until no step is being pl
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 from fastapi import APIRouter, Request
@@ -43,6 +44,21 @@ class Busy(BaseModel):
     busy: Literal[True] = True
 
 
+class DiskFigures(BaseModel):
+    """What the disk tier has, and did since the engine started."""
+
+    enabled: bool = Field(description="whether pages are saved and restored")
+    reason: str | None = Field(description="why they are not; null if they are")
+    files: int = Field(description="page files in the directory")
+    bytes: int = Field(description="their size")
+    capacity_bytes: int = Field(description="what they may have together")
+    hits: int = Field(description="restores that brought at least one page")
+    restored_tokens: int = Field(description="tokens taken from files, and not computed")
+    writes: int = Field(description="pages written")
+    dropped: int = Field(description="pages not written, for want of time")
+    errors: int = Field(description="files that did not hold what they should, and failed writes")
+
+
 class Figures(BaseModel):
     """What it has, and what it did since the engine started."""
 
@@ -58,6 +74,7 @@ class Figures(BaseModel):
     total_query_tokens: int = Field(description="prompt tokens looked up")
     total_hit_tokens: int = Field(description="prompt tokens found, and not computed")
     avg_hit_tokens: float = Field(description="total_hit_tokens / hits; 0 before the first hit")
+    disk: DiskFigures | None = Field(description="of the disk tier; null without one")
 
 
 Report = Disabled | Busy | Figures
@@ -113,6 +130,7 @@ def figures(stats: PrefixCacheStats) -> Figures:
         total_query_tokens=stats.query_tokens,
         total_hit_tokens=stats.hit_tokens,
         avg_hit_tokens=stats.mean_hit_tokens,
+        disk=None if stats.disk is None else DiskFigures(**asdict(stats.disk)),
     )
 
 

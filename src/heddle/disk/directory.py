@@ -1,0 +1,231 @@
+"""A directory of page files under a byte budget: names, sizes, who goes first, and the file calls.
+
+One process has it at a time, by a lock that ends with the process; so there is one index, and the
+budget holds. Files come by rename from a temporary one: a name stands for a whole file or for
+nothing. Nothing is flushed to the medium with fsync: what a power failure leaves of a file is
+found out when it is read, by its digest, and a cache may lose files.
+
+Only files named as page files are are ever counted, read or removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from heddle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+_SUFFIX = ".page"
+_NAME = re.compile(r"[0-9a-f]{64}\.page(\.new)?")
+
+
+class DirectoryInUseError(Exception):
+    """Another process, or another engine of this one, has the directory."""
+
+
+class PageDirectory:
+    """Page files by name, least recently used first.
+
+    `in`, `touch`, `forget` and the totals may be used from any thread; the rest belongs to one.
+
+    Args:
+        path: made with mode 0700 if it is not there; its files have mode 0600.
+        capacity: bytes that its files may have together.
+
+    Raises:
+        ConfigError: it cannot be made or used, or others may write to it.
+        DirectoryInUseError: see there.
+    """
+
+    def __init__(self, path: Path, capacity: int) -> None:
+        self.path = path
+        self.capacity = capacity
+        self.bytes = 0
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # the least recently used first
+        self._latest = 0  # newest time given to a file, ns
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_owner(path)
+            self._descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"prefix_cache_dir {path} cannot be used: {error.strerror}; name a directory that"
+                " this user can write to",
+                param="prefix_cache_dir",
+            ) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise DirectoryInUseError(f"{path} is in use by another process") from error
+        self._scan()
+
+    def close(self) -> None:
+        """Let others have it."""
+        os.close(self._descriptor)
+
+    # --- the index -------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> int:
+        """How many there are."""
+        return len(self._sizes)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sizes
+
+    def touch(self, names: Iterable[str]) -> None:
+        """These were used now, the last one last. Unknown names are passed over."""
+        with self._lock:
+            for name in names:
+                if name in self._sizes:
+                    self._sizes.move_to_end(name)
+
+    def forget(self) -> None:
+        """Know of no file any more; `sweep` is to follow."""
+        with self._lock:
+            self._sizes.clear()
+            self.bytes = 0
+
+    def _pop(self, name: str | None = None) -> str | None:
+        """Take that file, or the least recently used one, out of the index."""
+        with self._lock:
+            if name is None:
+                name = next(iter(self._sizes), None)
+            if name is None or name not in self._sizes:
+                return None
+            self.bytes -= self._sizes.pop(name)
+            return name
+
+    # --- the files -------------------------------------------------------------------------------
+
+    def read(self, name: str) -> bytes:
+        """A file's content.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with self.file(name).open("rb", buffering=0) as file:
+            return file.read(self._sizes.get(name, 0) + 1)  # one more byte shows that it has grown
+
+    def write(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
+        """Keep a file, at the cost of those that were not used for longest.
+
+        Raises:
+            OSError: the medium is full, or fails; nothing is left of the file.
+        """
+        size = sum(map(len, parts))
+        if size > self.capacity or name in self._sizes:
+            return
+        self._make_room(size)
+        path = self.file(name)
+        temporary = path.with_suffix(_SUFFIX + ".new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            try:
+                _write_all(descriptor, parts)
+                now = self._now()
+                os.utime(descriptor, ns=(now, now))
+            finally:
+                os.close(descriptor)
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        with self._lock:
+            self._sizes[name] = size
+            self.bytes += size
+
+    def remove(self, name: str) -> None:
+        """Be rid of a file; one that cannot be removed is not looked at any more."""
+        if self._pop(name) is not None:
+            with contextlib.suppress(OSError):
+                self.file(name).unlink()
+
+    def mark(self, names: Iterable[str]) -> None:
+        """As `touch`, and in a way that outlives the process.
+
+        Raises:
+            OSError: a file's time cannot be set.
+        """
+        for name in names:
+            if name in self._sizes:
+                self.touch([name])
+                now = self._now()
+                with contextlib.suppress(FileNotFoundError):  # will be found out when it is read
+                    os.utime(self.file(name), ns=(now, now))
+
+    def sweep(self) -> None:
+        """Remove every file.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        self.forget()
+        for file, _ in self._ours():
+            file.unlink(missing_ok=True)
+
+    def _scan(self) -> None:
+        """Take in what is there: half-written files go, and what is more than the budget."""
+        found = []
+        for file, status in self._ours():
+            if file.suffix == _SUFFIX:
+                found.append((status.st_mtime_ns, file.stem, status.st_size))
+            else:
+                file.unlink()
+        for latest, name, size in sorted(found):
+            self._latest = latest
+            self._sizes[name] = size
+            self.bytes += size
+        self._make_room(0)
+
+    def _ours(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for file in self.path.iterdir():
+            if _NAME.fullmatch(file.name) and stat.S_ISREG((status := file.lstat()).st_mode):
+                yield file, status
+
+    def _make_room(self, size: int) -> None:
+        while self.bytes + size > self.capacity:
+            name = self._pop()
+            if name is None:
+                return
+            self.file(name).unlink(missing_ok=True)
+
+    def file(self, name: str) -> Path:
+        """Where a page file is."""
+        return self.path / (name + _SUFFIX)
+
+    def _now(self) -> int:
+        """Later than any time before, whatever the clock does: times are the order of use."""
+        self._latest = max(time.time_ns(), self._latest + 1)
+        return self._latest
+
+
+def _check_owner(path: Path) -> None:
+    """Whoever can write there could have any answer given to any prompt."""
+    status = path.stat()
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+        raise ConfigError(
+            f"prefix_cache_dir {path} belongs to another user, or others may write to it; name a"
+            f" directory of this user's own, or run chmod 700 {path}",
+            param="prefix_cache_dir",
+        )
+
+
+def _write_all(descriptor: int, parts: Sequence[bytes | memoryview]) -> None:
+    for part in parts:
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,88 @@
+"""A page file is served only if it holds, bit for bit, the page that was asked for."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.disk import page_file
+from heddle.disk.page_file import (
+    PageFileError,
+    Prefix,
+    file_bytes,
+    page_in,
+    parts_of,
+    scope_of,
+)
+from heddle.step import PAGE_TOKENS
+
+PAGE = memoryview(bytes(range(200)))
+PREFIX = Prefix(b"f" * 32, scope_of("tenant"), array("i", range(2 * PAGE_TOKENS)))
+CONTENT = b"".join(parts_of(PREFIX, PAGE))
+
+
+def test_what_is_written_is_read() -> None:
+    assert page_in(CONTENT, PREFIX, len(PAGE)) == PAGE
+    assert len(CONTENT) == file_bytes(PREFIX, len(PAGE))
+
+
+def test_every_flipped_bit_is_noticed() -> None:
+    for position in range(len(CONTENT)):
+        for bit in range(8):
+            damaged = bytearray(CONTENT)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(PageFileError):
+                page_in(bytes(damaged), PREFIX, len(PAGE))
+
+
+def test_every_other_length_is_noticed() -> None:
+    for length in range(len(CONTENT)):
+        with pytest.raises(PageFileError, match=f"it has {length} bytes"):
+            page_in(CONTENT[:length], PREFIX, len(PAGE))
+    with pytest.raises(PageFileError):
+        page_in(CONTENT + b"\0", PREFIX, len(PAGE))
+
+
+def others() -> list[Prefix]:
+    changed = array("i", PREFIX.tokens)
+    changed[0] += 1
+    return [
+        replace(PREFIX, fingerprint=b"g" * 32),
+        replace(PREFIX, scope=scope_of(None)),
+        replace(PREFIX, scope=scope_of("")),
+        replace(PREFIX, tokens=changed),
+        PREFIX.up_to(1),
+    ]
+
+
+@pytest.mark.parametrize("other", others())
+def test_a_sound_file_of_something_else_is_not_taken(other: Prefix) -> None:
+    assert other.name != PREFIX.name
+    content = b"".join(parts_of(other, PAGE))
+    assert page_in(content, other, len(PAGE)) == PAGE
+    with pytest.raises(PageFileError):
+        page_in(content, PREFIX, len(PAGE))
+
+
+def test_a_file_of_another_format_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_file, "FORMAT", page_file.FORMAT + 1)
+    with pytest.raises(PageFileError, match="another model, format"):
+        page_in(CONTENT, PREFIX, len(PAGE))
+
+
+def test_the_salt_is_not_in_the_file() -> None:
+    assert b"tenant" not in CONTENT
+    assert len({scope_of(salt) for salt in (None, "", "none", "a", "\ud800")}) == 5
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5))
+def test_names_are_those_of_the_prefixes(seeds: list[int]) -> None:
+    tokens = array("i", [seed for seed in seeds for _ in range(PAGE_TOKENS)])
+    prefix = Prefix(b"f" * 32, scope_of(None), tokens)
+    names = list(prefix.names())
+    assert names == [prefix.up_to(pages).name for pages in range(1, len(seeds) + 1)]
+    assert len(set(names)) == len(seeds)

@@ -1,0 +1,266 @@
+"""The disk tier as users of an engine see it: what a restart keeps, and what may go wrong."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_executor import FakeExecutor, solo_output
+from fake_model import FakeTokenizer, fake_model
+from heddle.config import EngineConfig
+from heddle.disk import directory
+from heddle.disk.tier import DiskStats, DiskTier
+from heddle.engine import Engine
+from heddle.engine.disk import fingerprint
+from heddle.engine.streams import Collector
+from heddle.errors import ConfigError
+from heddle.scheduler.sequence import SlotState
+from heddle.step import PAGE_TOKENS
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from heddle.types import Output
+
+PROMPT = "the sea is blue and the sky is as well and so are the hills in the evening"
+PAGES = (len(PROMPT) - 1) // PAGE_TOKENS
+
+Start = "Callable[..., Engine]"
+
+
+def params(**fields: Any) -> SamplingParams:
+    return SamplingParams(seed=1, ignore_eos=True, **({"max_tokens": 4} | fields))
+
+
+def right(output: Output, prompt: str = PROMPT) -> bool:
+    said = solo_output(FakeTokenizer().encode(prompt), params(), 512)
+    return [token.token for token in output.tokens] == said
+
+
+def disk(engine: Engine) -> DiskStats:
+    stats = engine.snapshot().prefix_cache.disk
+    assert stats is not None
+    return stats
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts engines on one directory, and closes them after the test."""
+    weights = tmp_path / "model.gguf"
+    weights.write_bytes(b"weights")
+    engines = []
+
+    def starter(executor: FakeExecutor | None = None, **settings: Any) -> Engine:
+        model = fake_model(executor or FakeExecutor(), path=weights)
+        settings = {"prefix_cache_dir": str(tmp_path / "cache")} | settings
+        engines.append(Engine(model, EngineConfig(**settings)))
+        return engines[-1]
+
+    yield starter
+    for engine in engines:
+        engine.model.executor.gate.set()
+        engine.close()
+
+
+def test_a_restart_finds_what_was_there(start: Start) -> None:
+    with start() as engine:
+        first = engine.generate(PROMPT, params())
+        assert disk(engine) == DiskStats(True, None, 0, 0, 4 << 30, 0, 0, 0, 0, 0)
+    with start() as engine:
+        again = engine.generate(PROMPT, params())
+        then = engine.generate(PROMPT, params())
+        stats = engine.snapshot().prefix_cache
+    assert all(right(output) for output in (first, again, then))
+    found = [output.usage.cached_tokens for output in (first, again, then)]
+    assert found == [0, PAGES * PAGE_TOKENS, len(PROMPT) - 1]
+    assert stats.disk is not None
+    assert (stats.disk.hits, stats.disk.restored_tokens) == (1, PAGES * PAGE_TOKENS)
+    assert (stats.disk.files, stats.hits, stats.misses) == (PAGES, 2, 0)
+
+
+def test_what_was_evicted_comes_back(start: Start) -> None:
+    engine = start(FakeExecutor(pages=4), slots=1)
+    other = PROMPT[::-1]
+    for prompt in (PROMPT, other, PROMPT, other):
+        assert right(engine.generate(prompt, params()), prompt)
+    engine.close()
+    assert disk(engine).restored_tokens >= PAGE_TOKENS
+    assert engine.snapshot().prefix_cache.evictions > 0
+
+
+def test_many_at_once_restore_a_prefix_once(start: Start) -> None:
+    with start() as engine:
+        engine.generate(PROMPT, params())
+    engine = start(slots=4)
+    collectors = [Collector() for _ in range(4)]
+    engine.submit_many((PROMPT, params(), collector) for collector in collectors)
+    assert all(right(collector.wait()) for collector in collectors)
+    engine.close()
+    assert (disk(engine).hits, disk(engine).restored_tokens) == (1, PAGES * PAGE_TOKENS)
+    tails = 4 * (len(PROMPT) - PAGES * PAGE_TOKENS)
+    assert engine.snapshot().computed_prompt_tokens <= tails
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nothing is read before this is set."""
+    gate = threading.Event()
+    read = directory.PageDirectory.read
+
+    def wait(self: directory.PageDirectory, name: str) -> bytes:
+        assert gate.wait(60)
+        return read(self, name)
+
+    monkeypatch.setattr(directory.PageDirectory, "read", wait)
+    return gate
+
+
+def test_others_run_while_a_request_waits_for_the_disk(
+    start: Start, slow_disk: threading.Event
+) -> None:
+    with start() as engine:
+        engine.generate(PROMPT, params())
+    engine = start(slots=2)
+    collector = Collector()
+    engine.submit(PROMPT, params(), collector)
+    assert right(engine.generate("something else", params()), "something else")
+    assert engine.snapshot().slots[0].state is SlotState.WAITING_FOR_PREFIX
+    slow_disk.set()
+    assert right(collector.wait())
+    assert disk(engine).restored_tokens == PAGES * PAGE_TOKENS
+
+
+@pytest.mark.parametrize("what", ["cancel", "flush", "switch", "close"])
+def test_what_ends_a_restore(start: Start, slow_disk: threading.Event, what: str) -> None:
+    with start() as engine:
+        engine.generate(PROMPT, params())
+    engine = start(slots=1)
+    collector = Collector()
+    ticket = engine.submit(PROMPT, params(), collector)
+    if what == "cancel":
+        ticket.cancel()
+        slow_disk.set()
+    elif what == "flush":
+        engine.flush_prefix_cache()
+        slow_disk.set()
+        assert right(collector.wait())
+        assert disk(engine).files == 0
+    elif what == "switch":
+        engine.set_prefix_cache(False)
+        slow_disk.set()
+        assert right(collector.wait())
+    else:
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+        slow_disk.set()
+        closing.join(60)
+    if what != "close":
+        assert right(engine.generate(PROMPT, params()))
+
+
+def test_a_disk_that_does_not_answer_is_given_up(
+    start: Start, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start() as engine:
+        engine.generate(PROMPT, params())
+    monkeypatch.setattr("heddle.disk.tier.PATIENCE", 0.0)
+    monkeypatch.setattr("heddle.engine.thread.PATIENCE", 0.001)
+    engine = start()
+    output = engine.generate(PROMPT, params())
+    assert right(output)
+    assert output.usage.cached_tokens == 0
+    assert "not read" in (disk(engine).reason or "")
+    slow_disk.set()
+
+
+def test_a_damaged_file_costs_its_tokens_alone(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start() as engine:
+        engine.generate(PROMPT, params())
+    for file in (tmp_path / "cache").glob("*.page"):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with start() as engine:
+        output = engine.generate(PROMPT, params())
+        assert right(output)
+        assert output.usage.cached_tokens == 0
+        assert disk(engine).errors == 1
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_a_second_engine_on_the_directory_goes_without(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = start(), start()
+    assert "in use by another process" in caplog.text
+    assert second.snapshot().prefix_cache.disk is None
+    assert right(second.generate(PROMPT, params()))
+    first.close()
+    assert disk(start()).enabled
+
+
+def test_an_engine_that_failed_keeps_nothing(start: Start) -> None:
+    executor = FakeExecutor()
+    engine = start(executor)
+    engine.generate(PROMPT, params())
+
+    def fail(step: int) -> None:
+        raise RuntimeError("broken")
+
+    executor.before_step = fail
+    for _ in range(3):
+        with pytest.raises(Exception, match="broken"):
+            engine.generate(PROMPT, params())
+    engine.close()
+    assert disk(engine).files == 0
+
+
+def test_what_runs_at_the_end_is_kept(start: Start) -> None:
+    executor = FakeExecutor()
+    engine = start(executor)
+    collector = Collector()
+    steps = PAGE_TOKENS
+    executor.before_step = lambda step: executor.gate.clear() if step == steps else None
+    engine.submit(PROMPT, params(max_tokens=400), collector)
+    while executor.steps <= steps:
+        assert executor.entered.wait(60)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    executor.gate.set()
+    closing.join(60)
+    assert disk(engine).files >= (len(PROMPT) + steps - 1) // PAGE_TOKENS
+
+
+def test_a_bug_in_the_tier_ends_the_engine_all_the_same(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(DiskTier, "close", None)
+    executor = FakeExecutor()
+    start(executor).close()
+    assert executor.closed
+    assert "not closed properly" in caplog.text
+
+
+def test_a_directory_that_cannot_be_used_is_a_setting_that_is_refused(
+    start: Start, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="prefix_cache_dir"):
+        start(prefix_cache_dir=str(tmp_path / "model.gguf"))
+
+
+def test_fingerprints_differ_by_weights_and_by_page_format(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"weights")
+    other.write_bytes(b"weight5")
+    prints = [
+        fingerprint(fake_model(FakeExecutor(page_format=format), path=path))
+        for path in (one, other)
+        for format in ("f16", "q8_0")
+    ]
+    assert len(set(prints)) == 4
+    assert fingerprint(fake_model(FakeExecutor(page_format="f16"), path=one)) == prints[0]

@@ -1,0 +1,206 @@
+"""Random conversations over a prefix cache with a disk tier: evict, restore, damage, fill, restart.
+
+To the state machine of `test_prefix_random.py` this adds a directory that outlives the process, and
+everything that can happen to it. The tier has no thread here: its jobs are done when a rule says
+so, or when all wait for them, and then there must be one. What is restored wrongly the executor
+finds out, since its pages hold the tokens themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import initialize, rule
+from test_prefix_random import PrefixMachine, common, salts, tails
+
+from fake_executor import FakeExecutor
+from heddle.cache.manager import CacheManager
+from heddle.disk.directory import PageDirectory
+from heddle.disk.tier import DiskTier
+from heddle.scheduler import scheduler as scheduler_module
+from heddle.scheduler.scheduler import Scheduler
+from heddle.step import PAGE_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Tokens
+
+    from heddle.scheduler.sequence import Sequence
+    from heddle.step import StepPlan
+
+PAGE_BYTES = 1000
+ROOMY = 10**9
+
+
+class DiskMachine(PrefixMachine):
+    @initialize(
+        slots=st.integers(1, 4),
+        batch_tokens=st.integers(1, 100),
+        pages=st.integers(3, 8) | st.integers(30, 60),
+        most_nodes=st.just(0) | st.integers(1, 6),
+        capacity=st.just(ROOMY) | st.integers(0, 12).map(lambda files: files * 1500),
+        ahead=st.integers(1, 3),
+        loads=st.integers(1, 4),
+    )
+    def start(
+        self,
+        slots: int,
+        batch_tokens: int,
+        pages: int,
+        most_nodes: int,
+        capacity: int,
+        ahead: int,
+        loads: int,
+    ) -> None:
+        self.path = Path(tempfile.mkdtemp())
+        self.disk_capacity, self.ahead = capacity, ahead
+        self.loads = mock.patch.object(scheduler_module, "_LOADS", loads)
+        self.loads.start()
+        super().start(slots, batch_tokens, pages, most_nodes, 4 * PAGE_TOKENS)
+        self.seen |= {"restored": 0, "waited for disk": 0, "damaged": 0, "full": 0, "restarts": 0}
+
+    def make_cache(self, pages: int) -> CacheManager:
+        directory = PageDirectory(self.path, self.disk_capacity)
+        self.tier = DiskTier(directory, self, PAGE_BYTES, b"f" * 32, threaded=False)
+        self.tier._most_ahead = self.ahead
+        return CacheManager(pages, PAGE_BYTES, most_nodes=self.most_nodes, disk=self.tier)
+
+    def read_page(self, page: int) -> memoryview:
+        return self.executor.read_page(page)
+
+    def write_page(self, page: int, content: memoryview) -> None:
+        self.executor.write_page(page, content)
+
+    # --- what may happen -------------------------------------------------------------------------
+
+    def add(self, *_: object) -> None:
+        """No rule here: prompts that nobody else has tell nothing of a disk."""
+
+    @rule(
+        kind=st.integers(0, 1),
+        pages=st.integers(2, 4),
+        tail=tails,
+        copies=st.integers(1, 3),
+        salt=salts,
+        steps=st.integers(5, 60),
+    )
+    def ask_about_a_document(
+        self, kind: int, pages: int, tail: list[int], copies: int, salt: str | None, steps: int
+    ) -> None:
+        self.add_about_a_document(kind, pages * PAGE_TOKENS, tail, copies, 5, salt)
+        self.steps(steps)
+
+    @rule(on=st.integers(0, 20).map(bool))
+    def switch(self, on: bool) -> None:
+        super().switch(on)
+
+    @rule(count=st.integers(1, 20))
+    def disk_works(self, count: int) -> None:
+        while count and self.tier.work():
+            count -= 1
+
+    @rule(which=st.integers(0, 99), at=st.floats(0, 1, exclude_max=True), how=st.integers(0, 3))
+    def damage(self, which: int, at: float, how: int) -> None:
+        files = sorted(self.path.glob("*.page"))
+        if not files:
+            return
+        file, other = files[which % len(files)], files[which * 7 % len(files)]
+        content = bytearray(file.read_bytes())
+        position = int(at * len(content))
+        if how == 0:
+            file.unlink()
+        elif how == 1:
+            file.write_bytes(content[:position])
+        elif how == 2 and other != file:
+            file.write_bytes(other.read_bytes())
+        else:
+            content[position] ^= 1 + which
+            file.write_bytes(content)
+        self.seen["damaged"] += 1
+
+    @rule(now=st.integers(0, 9))
+    def disk_is_full(self, now: int) -> None:
+        """And stays so until the next start."""
+        if not now:
+            error = OSError(errno.ENOSPC, "No space left on device")
+            mock.patch.object(self.tier._directory, "write", side_effect=error).start()
+
+    @rule(keep=st.sampled_from([True, True, True, False]))
+    def restart(self, keep: bool) -> None:
+        """Requests end, and what they have computed is kept, or is not if the process is killed."""
+        self.scheduler.cancel_all()
+        self.live.clear()
+        self.cache.check_integrity()
+        known = self.paths()
+        self.cache.close(keep=keep)
+        full = not self.tier.stats().enabled
+        self.seen["full"] += full
+        if full or not keep or self.seen["damaged"] or self.disk_capacity < ROOMY:
+            known.clear()
+        self.cache = self.make_cache(self.cache.pages)
+        self.executor = FakeExecutor(self.cache.pages)
+        queue = self.room - self.slots
+        self.scheduler = Scheduler(self.slots, self.batch_tokens, queue, self.cache, self.context)
+        self.idle_steps.clear()
+        self.seen["restarts"] += 1
+        for salt, tokens in known:
+            match = self.cache.match(salt, [])
+            found = self.cache.find_on_disk(match, [*tokens, 0])
+            names = 0 if found is None else len(found.names)
+            assert names == len(tokens) // PAGE_TOKENS
+
+    def flush(self, now: int) -> None:
+        super().flush(now)
+        if not now:
+            assert self.tier.stats().files == 0
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan:
+        """The next plan that has something in it."""
+        plan = super().schedule()
+        while not plan.chunks:
+            self.seen["waited for disk"] += 1
+            assert self.tier.work(), "all wait, and for nothing"
+            plan = super().schedule()
+        stats = self.tier.stats()
+        assert stats.bytes <= self.disk_capacity
+        self.seen["restored"] += stats.restored_tokens > 0
+        return plan
+
+    def check_plan(self, plan: StepPlan) -> None:
+        if plan.chunks:
+            super().check_plan(plan)
+            return
+        running = [s for s in self.live if s.slot >= 0]
+        assert running
+        assert all(s.waits for s in running)
+
+    def check_beginning(self, s: Sequence, known: Tokens[tuple[str | None, list[int]]]) -> None:
+        """At least where it would begin without a disk; whoever loads before it may have more."""
+        there = [tokens for salt, tokens in known if salt == s.params.cache_salt]
+        longest = max((common(tokens, s.tokens[:-1]) for tokens in there), default=0)
+        whole = longest - longest % PAGE_TOKENS
+        self.seen["found"] += s.computed > 0
+        self.seen["followed"] += s.leader is not None
+        assert s.computed >= (whole if s.waits or not self.scheduler._unclaimed() else longest)
+        assert s.restore is None or s.leader is None
+
+    def end(self) -> None:
+        try:
+            super().end()
+        finally:
+            self.loads.stop()
+            self.cache.close(keep=False)
+            assert not list(self.path.glob("*.page*")), "the flush at the end left something"
+            shutil.rmtree(self.path)
+
+
+TestDiskTier = DiskMachine.TestCase
+TestDiskTier.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
