@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,11 @@ def test_errors_are_pickled_whole(error: HeddleError) -> None:
     assert type(copy) is type(error)
     assert copy.args == error.args
     assert vars(copy) == vars(error)
+
+
+def test_another_seed_changes_nothing_else_and_copies_no_bias() -> None:
+    params = SamplingParams(seed=1, top_k=3, logit_bias={1: 2.0}, stop=("a",))
+    other = params.with_seed(2**64 - 1)
+    assert other == replace(params, seed=2**64 - 1)
+    assert other.logit_bias is params.logit_bias
+    assert params.seed == 1

@@ -115,6 +115,15 @@ class ServerConfig:
     body_timeout: int = _setting(
         30, "seconds that a request body may take to arrive", low=1, high=86_400
     )
+    backlog: int = _setting(
+        256 * 1024**2,
+        "bytes of answers that may wait to be read; at the bound the largest of them is cut",
+        low=64 * 1024,
+        size=True,
+    )
+    send_timeout: int = _setting(
+        60, "seconds until a client that takes nothing of its answer is cut off", low=1, high=86_400
+    )
     drain: int = _setting(
         5, "seconds that running requests get to finish when the server stops", low=0, high=86_400
     )

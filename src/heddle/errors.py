@@ -105,6 +105,12 @@ class OverloadedError(HeddleError):
         self.retry_after = retry_after
 
 
+class BacklogError(OverloadedError):
+    """Answers that wait to be read take too much memory, and this is the largest of them."""
+
+    code = "backlog_full"
+
+
 class EngineClosedError(HeddleError):
     """The engine is shutting down or was closed."""
 

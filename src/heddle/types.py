@@ -5,8 +5,10 @@ Plain data, open to every room. The contract between scheduler and executor live
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
+import reprlib
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -25,6 +27,7 @@ MAX_STOP_STRINGS = 16
 MAX_SEQUENCE_BREAKERS = 32
 MAX_BREAKER_LENGTH = 40
 MAX_BAD_WORDS = 1000
+MAX_STRING_LENGTH = 1024
 MAX_SALT_LENGTH = 256
 
 
@@ -39,7 +42,9 @@ class FinishReason(Enum):
 
 def _check(condition: bool, param: str, value: object, expected: str) -> None:
     if not condition:
-        raise InvalidRequestError(f"{param} must be {expected}, got {value!r}", param=param)
+        raise InvalidRequestError(
+            f"{param} must be {expected}, got {reprlib.repr(value)}", param=param
+        )
 
 
 def _integer(value: object, param: str) -> int:
@@ -180,7 +185,8 @@ class SamplingParams:
         samplers: the samplers that run, in this order; names of :class:`Stage` are taken too. One
             that is left out does not run.
         seed: seeds the request's own counter-based generator; None draws one.
-        stop: strings that end the output; the string itself is not returned.
+        stop: strings that end the output, of 1 to 1024 characters; the string itself is not
+            returned.
         bad_words: strings whose tokens are not generated in a row, with and without a space before.
         logit_bias: token id to a value in [-100, 100] added to its logit.
         logprobs: None for none, else how many alternatives to report beside the chosen token
@@ -244,7 +250,12 @@ class SamplingParams:
         for name, most in _STRINGS.items():
             strings = getattr(self, name)
             _check(len(strings) <= most, name, strings, f"at most {most} strings")
-            _check(all(strings), name, strings, "non-empty strings")
+            _check(
+                all(0 < len(string) <= MAX_STRING_LENGTH for string in strings),
+                name,
+                strings,
+                f"strings of 1 to {MAX_STRING_LENGTH} characters",
+            )
         _check(
             not any(word.isspace() for word in self.bad_words),
             "bad_words",
@@ -279,6 +290,12 @@ class SamplingParams:
             self.cache_salt,
             f"a string of 1 to {MAX_SALT_LENGTH} characters",
         )
+
+    def with_seed(self, seed: int | None) -> SamplingParams:
+        """The same with another seed, a 64-bit integer. The bias is shared: it may be large."""
+        changed = copy.copy(self)
+        object.__setattr__(changed, "seed", seed)  # the class is frozen
+        return changed
 
     def _take_types(self) -> None:
         """Make numbers of other kinds, such as NumPy's, Python's own; refuse what is none.

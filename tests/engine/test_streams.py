@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import tracemalloc
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,14 @@ import pytest
 
 from fake_executor import END, FakeExecutor, solo_output
 from fake_model import FakeTokenizer, text_of
+from heddle.engine.backlog import Backlog, delta_bytes
 from heddle.engine.streams import Inbox, Mailbox
-from heddle.errors import ContextLengthError, EngineFailedError, OverloadedError
-from heddle.types import Delta, FinishReason, SamplingParams
+from heddle.errors import BacklogError, ContextLengthError, EngineFailedError, OverloadedError
+from heddle.types import Delta, FinishReason, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
+    from heddle.engine.streams import AsyncStreams
 
 
 def params(seed: int = 1, **fields: Any) -> SamplingParams:
@@ -29,6 +32,13 @@ def run(coroutine: Any) -> Any:
 
 async def read(stream: Any) -> str:
     return "".join([delta.text async for delta in stream])
+
+
+async def read_all(streams: AsyncStreams) -> list[str]:
+    texts = [""] * len(streams)
+    async for index, delta in streams:
+        texts[index] += delta.text
+    return texts
 
 
 def text(prompt: str, chosen: SamplingParams) -> str:
@@ -86,7 +96,7 @@ def test_several_streams_are_opened_all_or_none(start, executor: FakeExecutor) -
         executor.gate.set()
         assert [delta async for delta in stream] == []
         await asyncio.to_thread(engine.generate, "hello", params(max_tokens=1))
-        return await asyncio.gather(*map(read, engine.astream_many(requests)))
+        return await read_all(engine.astream_many(requests))
 
     assert run(main()) == [text("hello", chosen) for _, chosen in requests]
 
@@ -189,7 +199,7 @@ def test_a_mailbox_wakes_its_loop_once_for_all_that_was_posted() -> None:
 
     def step() -> None:
         for inbox in inboxes:
-            inbox(Delta("x"))
+            inbox.sink(0)(Delta("x"))
         assert to_ring == [mailbox]
         mailbox.ring()
         to_ring.clear()
@@ -220,8 +230,145 @@ def test_a_step_wakes_a_loop_at_most_once(start, executor: FakeExecutor, monkeyp
         lot = [("hello", params(seed=i, max_tokens=20, ignore_eos=True)) for i in range(8)]
         streams = engine.astream_many(lot)
         executor.gate.set()
-        await asyncio.gather(*map(read, streams))
+        await read_all(streams)
 
     run(main())
     engine.close()
     assert wakes == executor.steps == 20
+
+
+# --- readers that fall behind --------------------------------------------------------------------
+
+
+LAST = Delta("!", finish=FinishReason.STOP)
+
+
+class FakeTicket:
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def inbox_of(backlog: Backlog | None, requests: int = 1) -> tuple[Inbox, list[FakeTicket]]:
+    loop: Any = CountingLoop()
+    inbox, tickets = Inbox(Mailbox(loop, []), backlog), [FakeTicket() for _ in range(requests)]
+    inbox.tickets = tickets  # type: ignore[assignment]
+    return inbox, tickets
+
+
+def delta_of(size: int) -> Delta:
+    """A delta that counts for about `size` bytes."""
+    return Delta("x", (TokenLogprob(1, 0.0, ((2, 0.0),) * (size // 120)),))
+
+
+def fill(inbox: Inbox, size: int) -> None:
+    """Leave `size` bytes unread, in deltas of some 2 kB."""
+    while inbox.held < size:
+        inbox.receive(0, delta_of(2000))
+
+
+def test_the_reader_who_is_furthest_behind_is_cut_and_no_one_else() -> None:
+    backlog = Backlog(1_000_000)
+    (small, kept), (large, lost), (new, young) = (inbox_of(backlog, 2) for _ in range(3))
+    fill(small, 300_000)
+    fill(large, 600_000)
+    assert not backlog.cut
+    fill(new, 200_000)
+    assert backlog.cut == 1
+    assert (large.held, backlog.held) == (0, small.held + new.held)
+    assert [ticket.cancelled for ticket in lost] == [True, True]
+    assert not any(ticket.cancelled for ticket in kept + young)
+    large.receive(0, delta_of(2000))  # what was on its way when it was cancelled
+    assert large.held == 0
+    with pytest.raises(BacklogError, match="more than 1000000 bytes"):
+        run(large.get())
+    assert run(small.get())[1].text == "x"
+
+
+def test_what_is_read_or_dropped_counts_no_longer() -> None:
+    backlog = Backlog(1_000_000)
+    read_from, _ = inbox_of(backlog)
+    for _ in range(100):
+        fill(read_from, 900_000)
+        while read_from.held:
+            run(read_from.get())
+    for _ in range(10):
+        dropped, _ = inbox_of(backlog)
+        fill(dropped, 900_000)
+        del dropped
+    assert (backlog.cut, backlog.held) == (0, 0)
+
+
+def test_a_waiting_reader_is_told_that_it_was_cut() -> None:
+    async def main() -> None:
+        backlog = Backlog(100_000)
+        inbox, _ = inbox_of(backlog, requests=2)
+        waiting = asyncio.create_task(inbox.complete())
+        await asyncio.sleep(0)
+        fill(inbox, 60_000)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        while not backlog.cut:
+            inbox.receive(0, delta_of(2000))
+        await waiting
+        with pytest.raises(BacklogError):
+            await inbox.get()
+
+    run(main())
+
+
+def test_one_who_waits_for_all_is_woken_once() -> None:
+    async def main() -> None:
+        inbox, _ = inbox_of(None, requests=2)
+        waiting = asyncio.create_task(inbox.complete())
+        await asyncio.sleep(0)
+        for delta in (Delta("a"), LAST, Delta("b")):
+            inbox.receive(0, delta)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            assert inbox._arrival is not None and not inbox._arrival.done()
+        inbox.receive(1, LAST)
+        await waiting
+        assert [(await inbox.get())[1].text for _ in range(4)] == ["a", "!", "b", "!"]
+
+    run(main())
+
+
+def test_an_answer_that_nobody_reads_ends_its_request(start, executor: FakeExecutor) -> None:
+    engine = start(slots=1, context=2048)
+    backlog = Backlog(64 * 1024)
+
+    async def main() -> None:
+        long = params(ignore_eos=True, max_tokens=2000)
+        streams = engine.astream_many([("hello", long)], backlog)
+        await asyncio.to_thread(engine.generate, "hello", params(max_tokens=1))  # its turn comes
+        assert backlog.cut == 1
+        with pytest.raises(BacklogError):
+            await anext(streams)
+
+    run(main())
+    finished = engine.snapshot().finished
+    assert (finished[FinishReason.CANCELLED], finished[FinishReason.LENGTH]) == (1, 1)
+
+
+def test_the_size_of_a_delta_is_about_what_it_takes() -> None:
+    for alternatives in (0, 20):
+        before = tracemalloc_of(lambda: None)
+        taken = tracemalloc_of(lambda n=alternatives: [real_delta(i, n) for i in range(1000)])
+        assert 0.8 < (taken - before) / 1000 / delta_bytes(real_delta(0, alternatives)) < 1.25
+
+
+def real_delta(index: int, alternatives: int) -> Delta:
+    top = tuple((1000 * index + other, index / 7 + other) for other in range(alternatives))
+    return Delta(f"abc{index}", (TokenLogprob(1000 + index, index / 3, top),))
+
+
+def tracemalloc_of(make: Any) -> int:
+    tracemalloc.start()
+    kept = make()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del kept
+    return taken

@@ -121,7 +121,7 @@ def shared() -> Iterator[Running]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Running]]:
-    """Starts servers of a test's own."""
+    """Starts servers of a test's own, with settings of server and engine."""
     with ExitStack() as stack:
 
         def start(**settings: Any) -> Running:

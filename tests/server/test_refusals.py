@@ -83,7 +83,7 @@ def test_unknown_and_unsupported_fields_of_a_completion(
         ({"stream": "yes"}, "stream", "'yes'"),
         ({"stop": ["a", 1]}, "stop[1]", "1"),
         ({"stop": 1}, "stop", "string or a list of strings"),
-        ({"stop": ""}, "stop", "non-empty"),
+        ({"stop": ""}, "stop", "1 to 1024"),
         ({"stop": list("abcdefghijklmnopq")}, "stop", "at most 16"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
         ({"logit_bias": {"-1": 1}}, "logit_bias", "'-1'"),

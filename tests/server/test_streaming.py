@@ -3,43 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fake_model import FakeTokenizer
-from heddle.errors import EngineFailedError
+from heddle.engine.backlog import Backlog
+from heddle.errors import BacklogError, EngineFailedError
 from heddle.server.connection import ClientGoneError
 from heddle.server.encoding import encode
-from heddle.server.generation import collect
 from heddle.server.responses import ChatAnswer
-from heddle.server.streaming import EventStream, merge
-from heddle.types import Delta, FinishReason, Usage
+from heddle.server.streaming import EventStream
+from heddle.server.whole import Pieces, WholeAnswers
+from heddle.types import Delta, FinishReason, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 
-class ScriptedStream:
+class ScriptedStreams:
     """Gives out what it was told to; then it ends, or waits for ever."""
 
-    def __init__(self, *script: Delta | Exception, endless: bool = False) -> None:
+    held = 0
+
+    def __init__(self, *script: tuple[int, Delta] | Exception, endless: bool = False) -> None:
         self._script = list(script)
         self._endless = endless
         self.closed = False
 
-    def __aiter__(self) -> ScriptedStream:
+    def __len__(self) -> int:
+        return 2
+
+    def __aiter__(self) -> ScriptedStreams:
         return self
 
-    async def __anext__(self) -> Delta:
+    async def __anext__(self) -> tuple[int, Delta]:
         if self._script:
             item = self._script.pop(0)
             if isinstance(item, Exception):
                 raise item
             return item
+        await self.complete()
+        raise StopAsyncIteration
+
+    async def complete(self) -> None:
         if self._endless:
             await asyncio.Event().wait()
-        raise StopAsyncIteration
 
     def close(self) -> None:
         self.closed = True
@@ -65,7 +75,7 @@ def answer() -> ChatAnswer:
     return ChatAnswer("fake", FakeTokenizer(), logprobs=False)
 
 
-def respond(streams: list[Any], receive: Any) -> list[bytes]:
+def respond(streams: Any, receive: Any) -> list[bytes]:
     """What an event stream sends."""
     sent: list[bytes] = []
 
@@ -76,49 +86,109 @@ def respond(streams: list[Any], receive: Any) -> list[bytes]:
     return sent
 
 
-def test_deltas_of_all_streams_arrive_with_their_index() -> None:
-    async def main() -> list[tuple[int, Delta]]:
-        streams: Any = [ScriptedStream(Delta("a"), LAST), ScriptedStream(LAST)]
-        return [arrival async for arrival in merge(streams)]
-
-    arrivals = run(main())
-    assert [delta.text for index, delta in arrivals if index == 0] == ["a", "!"]
-    assert [delta.text for index, delta in arrivals if index == 1] == ["!"]
-
-
-def test_every_stream_is_closed_when_the_client_leaves_before_the_first_event() -> None:
-    streams = [ScriptedStream(endless=True), ScriptedStream(endless=True)]
+def test_the_streams_are_closed_when_the_client_leaves_before_the_first_event() -> None:
+    streams = ScriptedStreams(endless=True)
     respond(streams, gone)
-    assert [stream.closed for stream in streams] == [True, True]
+    assert streams.closed
 
 
-def test_every_stream_is_closed_when_one_fails() -> None:
-    streams = [ScriptedStream(Delta("a"), endless=True), ScriptedStream(EngineFailedError("boom"))]
+def test_the_streams_are_closed_when_one_fails() -> None:
+    streams = ScriptedStreams((1, Delta("a")), EngineFailedError("boom"))
     sent = b"".join(respond(streams, staying))
     assert sent.count(b"boom") == 1
     assert sent.endswith(b"data: [DONE]\n\n")
-    assert [stream.closed for stream in streams] == [True, True]
+    assert streams.closed
 
 
 def test_text_that_is_held_back_makes_no_event() -> None:
-    events = b"".join(respond([ScriptedStream(Delta("a"), Delta(), Delta(), LAST)], staying))
-    # The role, "a", "!", the end, and [DONE].
-    assert events.count(b"data: ") == 5
+    script = [Delta("a"), Delta(), Delta(), LAST]
+    events = b"".join(respond(ScriptedStreams(*((0, delta) for delta in script)), staying))
+    # Two roles, "a", "!", the end, and [DONE].
+    assert events.count(b"data: ") == 6
 
 
-def test_every_stream_is_closed_when_an_answer_is_given_up() -> None:
-    streams: Any = [ScriptedStream(endless=True), ScriptedStream(endless=True)]
+def respond_whole(streams: Any, receive: Any, writer: ChatAnswer | None = None) -> Any:
+    async def response() -> Any:
+        whole = WholeAnswers(Backlog(1 << 20))
+        return await whole.response(writer or answer(), receive, streams, n=2)
+
+    return run(response())
+
+
+def test_the_streams_are_closed_when_a_whole_answer_is_given_up() -> None:
+    streams = ScriptedStreams(endless=True)
     with pytest.raises(ClientGoneError):
-        run(collect(gone, streams))
-    assert [stream.closed for stream in streams] == [True, True]
+        respond_whole(streams, gone)
+    assert streams.closed
 
 
-def test_every_stream_is_closed_when_an_answer_fails() -> None:
-    streams: Any = [ScriptedStream(EngineFailedError("boom")), ScriptedStream(endless=True)]
+def test_the_streams_are_closed_when_a_whole_answer_fails() -> None:
+    streams = ScriptedStreams((0, Delta("a")), EngineFailedError("boom"))
     with pytest.raises(EngineFailedError):
-        run(collect(staying, streams))
-    assert [stream.closed for stream in streams] == [True, True]
+        respond_whole(streams, staying)
+    assert streams.closed
 
 
 def test_half_a_surrogate_pair_is_escaped() -> None:
     assert encode("\ud83dü") == b'"\\ud83d\xc3\xbc"'
+
+
+def sent_by(response: Pieces) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """Headers and pieces that a response sends."""
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    run(response({}, staying, send))
+    assert [message.get("more_body") for message in messages[1:]] == [True] * (
+        len(messages) - 2
+    ) + [False]
+    return dict(messages[0]["headers"]), [message["body"] for message in messages[1:]]
+
+
+@pytest.mark.parametrize("parts", [[b"{}"], [b"a" * 70_000, b"", b"b" * 200_000, b"c"]])
+def test_an_answer_is_sent_in_pieces_that_a_connection_can_wait_with(parts: list[bytes]) -> None:
+    backlog = Backlog(1 << 20)
+    response = Pieces("x", parts, backlog)
+    headers, pieces = sent_by(response)
+    assert b"".join(pieces) == b"".join(parts)
+    assert headers[b"content-length"] == str(len(b"".join(parts))).encode()
+    assert max(map(len, pieces)) <= 64 * 1024
+    assert response.held == backlog.held == 0
+
+
+def test_an_answer_that_is_cut_is_not_sent_to_its_end() -> None:
+    backlog = Backlog(1 << 20)
+    response = Pieces("x", [b"a" * 100_000, b"b" * 100_000], backlog)
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+        if len(messages) == 2:
+            assert backlog.held == 200_000
+            response.cut(BacklogError("full"))
+
+    run(response({}, staying, send))
+    assert [message.get("more_body") for message in messages] == [None, True]
+    assert backlog.held == 0
+
+
+def test_answers_that_wait_to_be_sent_are_cut_at_the_bound() -> None:
+    backlog = Backlog(1 << 20)
+    responses = [Pieces("x", [b"a" * size], backlog) for size in (300_000, 500_000, 400_000)]
+    assert [response.held for response in responses] == [300_000, 0, 400_000]
+
+
+@pytest.mark.parametrize("held", [0, 1 << 20])  # small and large are encoded in different threads
+def test_a_whole_answer_is_json_with_all_choices(held: int) -> None:
+    delta = Delta("a", (TokenLogprob(1, -0.5, ((1, -0.5), (2, -1.5))),))
+    streams = ScriptedStreams((0, delta), (1, delta), (1, LAST), (0, delta), (0, LAST))
+    streams.held = held
+    response = respond_whole(streams, staying, ChatAnswer("fake", FakeTokenizer(), logprobs=True))
+    body = json.loads(b"".join(sent_by(response)[1]))
+    assert list(body) == ["id", "object", "created", "model", "choices", "usage"]
+    assert [choice["index"] for choice in body["choices"]] == [0, 1]
+    assert [choice["message"]["content"] for choice in body["choices"]] == ["aa!", "a!"]
+    assert [len(choice["logprobs"]["content"]) for choice in body["choices"]] == [2, 1]
+    assert body["usage"]["completion_tokens"] == 4

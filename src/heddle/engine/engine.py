@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
-from heddle.engine.streams import AsyncStream, Collector, Inbox, Mailbox, Stream
+from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
 from heddle.types import SamplingParams
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from heddle.cache.manager import PrefixCacheStats
+    from heddle.engine.backlog import Backlog
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
@@ -90,6 +91,14 @@ class Engine:
         self._thread.accept(prepared)
         return [Ticket(request.sequence.id, self._thread.cancels) for request in prepared]
 
+    def check_length(self, tokens: int) -> None:
+        """Accept a prompt of so many tokens, before it is copied for each of its requests.
+
+        Raises:
+            ContextLengthError: it leaves no room to generate.
+        """
+        self._thread.check_length(tokens)
+
     def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Output:
         """Submit, wait, and return the whole output. Raises as :meth:`submit` and `stream`."""
         collector = Collector()
@@ -114,18 +123,23 @@ class Engine:
         Cancelling the reading task, closing or dropping the iterator cancels the request. Raises
         as :meth:`submit`; iterating raises the error that the request ends with.
         """
-        return self.astream_many([(prompt, params)])[0]
+        return AsyncStream(self.astream_many([(prompt, params)]))
 
-    def astream_many(self, requests: Sequence[tuple[Prompt, SamplingParams]]) -> list[AsyncStream]:
-        """As :meth:`astream` for several requests, all or none."""
+    def astream_many(
+        self, requests: Sequence[tuple[Prompt, SamplingParams]], backlog: Backlog | None = None
+    ) -> AsyncStreams:
+        """As :meth:`astream` for several requests, all or none, read as one.
+
+        `backlog` bounds what may wait to be read here and in other streams of this event loop; at
+        the bound the largest ends with BacklogError. Without one there is no bound.
+        """
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_ring))
-        inboxes = [Inbox(mailbox) for _ in requests]
-        tickets = self.submit_many(
-            (prompt, params, inbox)
-            for (prompt, params), inbox in zip(requests, inboxes, strict=True)
+        inbox = Inbox(mailbox, backlog)
+        inbox.tickets = self.submit_many(
+            (prompt, params, inbox.sink(index)) for index, (prompt, params) in enumerate(requests)
         )
-        return [AsyncStream(inbox, ticket) for inbox, ticket in zip(inboxes, tickets, strict=True)]
+        return AsyncStreams(inbox)
 
     # --- watching and closing --------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import operator
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from heddle.errors import InvalidRequestError
@@ -101,7 +101,7 @@ def prepare(
     _check_range(tokens, vocabulary, "prompt")
     _check_range(list(params.logit_bias), vocabulary, "logit_bias")
     if params.seed is None:
-        params = replace(params, seed=random.getrandbits(63))
+        params = params.with_seed(random.getrandbits(63))
     stops = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
     rules = token_rules(params, tokenizer)
     sequence = Sequence(request_id, params, tokens, len(tokens), stops, rules)

@@ -10,15 +10,24 @@ import asyncio
 import threading
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
+from heddle.engine.backlog import delta_bytes
+from heddle.errors import HeddleError
 from heddle.types import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from queue import SimpleQueue
 
-    from heddle.engine.request import Ticket
+    from heddle.engine.backlog import Backlog
+    from heddle.engine.request import Sink, Ticket
+    from heddle.errors import BacklogError
     from heddle.types import Delta, TokenLogprob
+
+_FEW = 16 * 1024
+"""Bytes that a reader may be behind before the backlog is counted: some 50 tokens."""
 
 
 class Collector:
@@ -51,14 +60,24 @@ class Collector:
         return Output("".join(self._text), tuple(self._tokens), last.finish, last.usage)
 
 
-class _Ending:
-    """What both iterators know of the end: read, closed or dropped, it comes once."""
+class Stream:
+    """Deltas of one request, for a thread that may wait for them.
 
-    def __init__(self, ticket: Ticket) -> None:
+    The last one has `finish` set. An error the request ends with is raised in its place.
+    """
+
+    def __init__(self, deltas: SimpleQueue[Delta], ticket: Ticket) -> None:
+        self._deltas = deltas
         self._ticket = ticket
         self._over = False
 
-    def _pass_on(self, delta: Delta) -> Delta:
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Delta:
+        if self._over:
+            raise StopIteration
+        delta = self._deltas.get()
         self._over = delta.finish is not None
         if delta.error is not None:
             raise delta.error
@@ -73,83 +92,177 @@ class _Ending:
     __del__ = close
 
 
-class Stream(_Ending):
-    """Deltas of one request, for a thread that may wait for them.
-
-    The last one has `finish` set. An error the request ends with is raised in its place.
-    """
-
-    def __init__(self, deltas: SimpleQueue[Delta], ticket: Ticket) -> None:
-        super().__init__(ticket)
-        self._deltas = deltas
-
-    def __iter__(self) -> Stream:
-        return self
-
-    def __next__(self) -> Delta:
-        if self._over:
-            raise StopIteration
-        return self._pass_on(self._deltas.get())
-
-
-class AsyncStream(_Ending):
+class AsyncStream:
     """Deltas of one request, for one task of the event loop that made it.
 
     The last one has `finish` set. An error the request ends with is raised in its place. When the
     task is cancelled while it waits here, so is the request.
     """
 
-    def __init__(self, inbox: Inbox, ticket: Ticket) -> None:
-        super().__init__(ticket)
-        self._inbox = inbox
+    def __init__(self, streams: AsyncStreams) -> None:
+        self._streams = streams
 
     def __aiter__(self) -> AsyncStream:
         return self
 
     async def __anext__(self) -> Delta:
-        if self._over:
-            raise StopAsyncIteration
-        try:
-            return self._pass_on(await self._inbox.get())
-        except asyncio.CancelledError:
-            self.close()
-            raise
+        _, delta = await anext(self._streams)
+        return delta
+
+    def close(self) -> None:
+        """Cancel the request unless its last delta was read. Idempotent, never blocks."""
+        self._streams.close()
 
     async def aclose(self) -> None:
         """As :meth:`close`."""
         self.close()
 
 
+class AsyncStreams:
+    """Deltas of several requests, each with its request's index, in the order of their arrival.
+
+    For one task of the event loop that made it. The last delta of a request has `finish` set; after
+    that of the last request the iteration ends. An error that a request ends with is raised in its
+    place and cancels the others. When the task is cancelled while it waits here, so are all.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._unfinished = len(inbox.tickets)  # requests whose last delta was not read
+
+    def __len__(self) -> int:
+        """How many requests there are."""
+        return len(self._inbox.tickets)
+
+    @property
+    def held(self) -> int:
+        """Bytes of deltas that wait to be read, about."""
+        return self._inbox.held
+
+    def __aiter__(self) -> AsyncStreams:
+        return self
+
+    async def __anext__(self) -> tuple[int, Delta]:
+        if not self._unfinished:
+            raise StopAsyncIteration
+        try:
+            index, delta = await self._inbox.get()
+            if delta.error is not None:
+                raise delta.error
+        except (HeddleError, asyncio.CancelledError):
+            self.close()
+            raise
+        self._unfinished -= delta.finish is not None
+        return index, delta
+
+    async def complete(self) -> None:
+        """Wait until reading to the end, or to an error, takes no waiting. Wakes the task once."""
+        try:
+            await self._inbox.complete()
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Cancel the requests whose last delta was not read. Idempotent, never blocks."""
+        if self._unfinished:
+            self._unfinished = 0
+            self._inbox.close()
+
+    __del__ = close
+
+
 class Inbox:
-    """A sink whose deltas reach one reader through the mailbox of its event loop."""
+    """Takes the deltas of several requests for one reader, through the mailbox of its event loop.
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    Attributes:
+        held: bytes of deltas that wait to be read, about.
+        tickets: of the requests, once they are accepted.
+    """
+
+    def __init__(self, mailbox: Mailbox, backlog: Backlog | None = None) -> None:
+        """`backlog` bounds what waits here and in other inboxes; None for no bound."""
+        self.held = 0
+        self.tickets: Sequence[Ticket] = ()
         self._mailbox = mailbox
-        self._deltas: deque[Delta] = deque()
+        self._backlog = backlog
+        self._deltas: deque[tuple[int, Delta]] = deque()
+        self._ended = 0  # requests that have
+        self._failure: HeddleError | None = None
+        self._closed = False
         self._arrival: asyncio.Future[None] | None = None
+        self._patient = False  # the reader waits for all to end
+        if backlog is not None:
+            backlog.watch(self)
 
-    def __call__(self, delta: Delta) -> None:
-        """From the engine thread."""
-        self._mailbox.post(self, delta)
+    def sink(self, index: int) -> Sink:
+        """The sink of one request."""
+        return partial(self._mailbox.post, self, index)
 
-    def receive(self, delta: Delta) -> None:
+    def receive(self, index: int, delta: Delta) -> None:
         """From the event loop."""
-        self._deltas.append(delta)
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        if self._closed:
+            return
+        self._deltas.append((index, delta))
+        self.held += delta_bytes(delta)
+        self._ended += delta.finish is not None
+        self._failure = self._failure or delta.error
+        if not self._patient or self._complete:
+            self._wake()
+        if self._backlog is not None and self.held > _FEW:
+            self._backlog.check()
 
-    async def get(self) -> Delta:
-        """The next delta, once it is there.
+    async def get(self) -> tuple[int, Delta]:
+        """The next delta and its request's index, once it is there.
 
         Raises:
             RuntimeError: another task waits for it already.
+            BacklogError: the deltas that waited here took too much memory.
         """
         while not self._deltas:
-            if self._arrival is not None and not self._arrival.done():
-                raise RuntimeError("another task is reading this stream")
-            self._arrival = asyncio.get_running_loop().create_future()
-            await self._arrival
-        return self._deltas.popleft()
+            if self._closed and self._failure is not None:
+                raise self._failure
+            await self._wait(patient=False)
+        index, delta = self._deltas.popleft()
+        self.held -= delta_bytes(delta)
+        return index, delta
+
+    async def complete(self) -> None:
+        """Return when all requests have ended, or one has failed."""
+        while not self._complete:
+            await self._wait(patient=True)
+
+    def close(self) -> None:
+        """Cancel all requests, drop what is here and what will come.
+
+        From any thread, without a lock: finalizers call it.
+        """
+        self._closed = True
+        self._deltas.clear()
+        self.held = 0
+        for ticket in self.tickets:
+            ticket.cancel()
+
+    def cut(self, error: BacklogError) -> None:
+        """As :meth:`close`, and tell the reader why."""
+        self._failure = error
+        self.close()
+        self._wake()
+
+    @property
+    def _complete(self) -> bool:
+        return self._failure is not None or self._ended == len(self.tickets)
+
+    async def _wait(self, *, patient: bool) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            raise RuntimeError("another task is reading this stream")
+        self._patient = patient
+        self._arrival = asyncio.get_running_loop().create_future()
+        await self._arrival
+
+    def _wake(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
 
 class Mailbox:
@@ -163,10 +276,10 @@ class Mailbox:
         """`to_ring` is the engine's list of mailboxes to ring after this step."""
         self._loop = loop
         self._to_ring = to_ring
-        self._posted: deque[tuple[Inbox, Delta]] = deque()
+        self._posted: deque[tuple[Inbox, int, Delta]] = deque()
         self._woken = False
 
-    def post(self, inbox: Inbox, delta: Delta) -> None:
+    def post(self, inbox: Inbox, index: int, delta: Delta) -> None:
         """From the engine thread.
 
         Raises:
@@ -176,7 +289,7 @@ class Mailbox:
             raise RuntimeError("the event loop of this request is closed")
         if self not in self._to_ring:
             self._to_ring.append(self)
-        self._posted.append((inbox, delta))
+        self._posted.append((inbox, index, delta))
 
     def ring(self) -> None:
         """Wake the loop unless it is about to look anyway. From the engine thread."""
@@ -189,5 +302,5 @@ class Mailbox:
         # Before looking, not after: what is posted from now on may be missed, so it rings again.
         self._woken = False
         while self._posted:
-            inbox, delta = self._posted.popleft()
-            inbox.receive(delta)
+            inbox, index, delta = self._posted.popleft()
+            inbox.receive(index, delta)

@@ -116,6 +116,10 @@ class EngineThread:
             self._accepted += len(requests)
             self._wake.notify()
 
+    def check_length(self, tokens: int) -> None:
+        """Raise the ContextLengthError of a prompt of so many tokens, if it is too long."""
+        self._scheduler.check_length(tokens)
+
     def observe(self, observer: Observer) -> None:
         """Have `observer` called from now on."""
         self._observers += (observer,)

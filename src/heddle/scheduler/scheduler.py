@@ -118,7 +118,7 @@ class Scheduler:
             InvalidRequestError: they are more than slots and queue together hold.
         """
         for sequence in sequences:
-            self._check_fits(sequence)
+            self.check_length(sequence.prompt_tokens)
         if len(sequences) > self._room:
             raise InvalidRequestError(
                 f"{len(sequences)} requests at once, but slots and queue hold {self._room}; "
@@ -138,13 +138,18 @@ class Scheduler:
             self._live[sequence.id] = sequence
             self._waiting.append(sequence)
 
-    def _check_fits(self, sequence: Sequence) -> None:
-        if sequence.prompt_tokens < self._capacity:
+    def check_length(self, tokens: int) -> None:
+        """Accept a prompt of so many tokens. From any thread.
+
+        Raises:
+            ContextLengthError: it leaves no room for one more token, now or ever.
+        """
+        if tokens < self._capacity:
             return
         holder = "context" if self._context <= self._capacity else "KV cache"
         raise ContextLengthError(
-            f"the prompt has {sequence.prompt_tokens} tokens and the {holder} holds "
-            f"{self._capacity}, output included; send at most {self._capacity - 1}",
+            f"the prompt has {tokens} tokens and the {holder} holds {self._capacity}, output"
+            f" included; send at most {self._capacity - 1}",
             param="prompt",
         )
 

@@ -10,7 +10,9 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 
 from heddle.config import ServerConfig
+from heddle.engine.backlog import Backlog
 from heddle.server import admin, errors, generation, prefix_cache
+from heddle.server.body import Bodies
 from heddle.server.keys import RequireKey, keys_of
 from heddle.server.metrics import Metrics
 from heddle.server.service import Service
@@ -29,7 +31,9 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     Raises:
         ConfigError: the file of API keys cannot be read.
     """
-    service = Service(engine, config or ServerConfig(), Metrics(engine))
+    config = config or ServerConfig()
+    backlog = Backlog(config.backlog)
+    service = Service(engine, config, Metrics(engine, backlog), backlog, Bodies(config))
     app = FastAPI(title="Heddle")
     if keys := keys_of(service.config):
         app.add_middleware(RequireKey, keys=keys)

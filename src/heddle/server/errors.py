@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOG_CHARACTERS = 500
+_MOST_FAULTS = 1000
+"""Faults of a body up to which they are looked at: pydantic makes all of them objects or none."""
 
 
 def error_body(error: HeddleError) -> dict[str, Any]:
@@ -59,6 +61,11 @@ def error_response(error: HeddleError) -> Response:
 
 def from_validation(error: ValidationError) -> InvalidRequestError:
     """The first thing wrong with a body, naming the field and the value."""
+    if error.error_count() > _MOST_FAULTS:
+        return InvalidRequestError(
+            f"the body has {error.error_count()} unknown or wrong fields; send those that the API"
+            " reference lists"
+        )
     first = error.errors(include_url=False)[0]
     kind, param = first["type"], _path(first["loc"])
     if kind == "json_invalid":

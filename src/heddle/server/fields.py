@@ -44,19 +44,24 @@ def shaped(words: str) -> Discriminator:
     )
 
 
-TokenIds = list[Annotated[int, Field(ge=0)]]
+FIRST_FAULT = Field(fail_fast=True)
+"""Of a list, that validation ends at the first wrong element: an error takes 1.6 kB, and a body of
+8 MB has room for three million."""
+
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], FIRST_FAULT]
+Strings = Annotated[list[str], FIRST_FAULT]
 
 Stop = Annotated[
     Annotated[str, Tag("<str>")]
-    | Annotated[list[str], Tag("<list of str>")]
-    | Annotated[list[str], Tag("<list>")],
+    | Annotated[Strings, Tag("<list of str>")]
+    | Annotated[Strings, Tag("<list>")],
     shaped("a string or a list of strings"),
 ]
 
 Prompt = Annotated[
     Annotated[str, Tag("<str>")]
     | Annotated[TokenIds, Tag("<list of int>")]
-    | Annotated[list[str], Tag("<list of str>")]
-    | Annotated[list[Annotated[TokenIds, Field(min_length=1)]], Tag("<list of list>")],
+    | Annotated[Strings, Tag("<list of str>")]
+    | Annotated[list[Annotated[TokenIds, Field(min_length=1)]], FIRST_FAULT, Tag("<list of list>")],
     shaped("a string, a list of strings, a list of token ids or a list of lists of token ids"),
 ]

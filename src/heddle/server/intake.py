@@ -6,30 +6,21 @@ in OpenAI's API: `n` of the first prompt, then `n` of the second.
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
-from heddle.server.body import LARGE
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from heddle.engine.loading import LoadedModel
     from heddle.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, Message
-    from heddle.text.tokenizer import Tokenizer
-
-T = TypeVar("T")
+    from heddle.server.service import Service
 
 DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions when it is left out, as in OpenAI's API. A chat ends by itself;
 a completion of plain text mostly does not."""
-
-_MESSAGE_COST = 200
-"""Rendering one message takes about as long as tokenising this many characters."""
 
 _SEEDS = 2**64
 
@@ -49,35 +40,73 @@ _SAMPLING_FIELDS = (
 """Fields that go to `SamplingParams` under their own names."""
 
 
-async def chat_prompt(messages: Sequence[Message], model: LoadedModel) -> list[int]:
-    """Token ids of a conversation, up to where the assistant's answer begins.
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a body asks of the engine. Holds nothing of the body itself, which may be large.
+
+    Attributes:
+        prompts: token ids.
+        params: for all prompts.
+        n: choices for each prompt.
+        stream: whether the answer is to come in events.
+        usage: whether the last event is to tell the token counts.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    params: SamplingParams
+    n: int
+    stream: bool
+    usage: bool
+
+
+def chat_job(body: ChatRequest, service: Service) -> Job:
+    """What a chat request asks for.
 
     Raises:
-        InvalidRequestError: the model has no chat template, or its template refuses the messages.
+        InvalidRequestError: a value cannot be served, the model has no chat template, its template
+            refuses the messages, or they are too long for the context.
     """
-    spoken = [_for_template(message) for message in messages]
-    size = sum(len(message["content"]) + _MESSAGE_COST for message in spoken)
-    return await _sized(size, partial(model.chat_prompt, spoken))
+    service.check_model(body.model)
+    params, usage, n = chat_params(body), _usage_wanted(body), body.n or 1
+    service.check_choices(1, n)
+    prompt = service.engine.model.chat_prompt([_for_template(one) for one in body.messages])
+    service.engine.check_length(len(prompt))
+    return Job([prompt], params, n, bool(body.stream), usage)
 
 
-def prompts_of(body: CompletionRequest) -> list[str] | list[list[int]]:
+def completion_job(body: CompletionRequest, service: Service) -> Job:
+    """What a completion request asks for.
+
+    Raises:
+        InvalidRequestError: a value cannot be served, or a prompt is too long for the context.
+    """
+    service.check_model(body.model)
+    params, usage, n = completion_params(body), _usage_wanted(body), body.n or 1
+    texts = _prompts_of(body)
+    service.check_choices(len(texts), n)
+    encode = service.engine.model.tokenizer.encode
+    prompts = [encode(text) if isinstance(text, str) else text for text in texts]
+    for prompt in prompts:
+        service.engine.check_length(len(prompt))
+    return Job(prompts, params, n, bool(body.stream), usage)
+
+
+def _prompts_of(body: CompletionRequest) -> list[str] | list[list[int]]:
     """The prompts of a completion request, which may be one or several."""
     prompt = body.prompt
     one = isinstance(prompt, str) or isinstance(prompt[0], int)
     return cast("list[str] | list[list[int]]", [prompt] if one else prompt)
 
 
-async def tokenized(prompts: list[str] | list[list[int]], tokenizer: Tokenizer) -> list[list[int]]:
-    """Token ids of each prompt."""
-
-    def encode() -> list[list[int]]:
-        return [tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
-
-    return await _sized(sum(map(len, prompts)), encode)
-
-
-async def _sized(size: int, work: Callable[[], T]) -> T:
-    return work() if size < LARGE else await asyncio.to_thread(work)
+def _usage_wanted(body: GenerationRequest) -> bool:
+    """Whether a stream is to end with its token counts."""
+    if body.stream_options is None:
+        return False
+    if not body.stream:
+        raise InvalidRequestError(
+            f"stream_options needs stream to be true, got {body.stream!r}", param="stream_options"
+        )
+    return bool(body.stream_options.include_usage)
 
 
 def chat_params(body: ChatRequest) -> SamplingParams:
@@ -121,17 +150,15 @@ def completion_params(body: CompletionRequest) -> SamplingParams:
     return SamplingParams(**fields, logprobs=body.logprobs)
 
 
-def choices(
-    prompts: Sequence[Sequence[int]], params: SamplingParams, n: int
-) -> list[tuple[Sequence[int], SamplingParams]]:
-    """`n` choices per prompt. Choice i of a prompt draws with `seed + i`, so that they differ."""
-    variants = [params]
-    for index in range(1, n):
-        seed = None if params.seed is None else params.seed + index
+def choices(job: Job) -> list[tuple[Sequence[int], SamplingParams]]:
+    """All choices of a job. Choice i of a prompt draws with `seed + i`, so that they differ."""
+    variants = [job.params]
+    for index in range(1, job.n):
+        seed = None if job.params.seed is None else job.params.seed + index
         # Seeds have 64 bits: after the last comes the first.
         wrapped = seed - _SEEDS if seed is not None and seed >= _SEEDS else seed
-        variants.append(replace(params, seed=wrapped))
-    return [(prompt, variant) for prompt in prompts for variant in variants]
+        variants.append(job.params.with_seed(wrapped))
+    return [(prompt, variant) for prompt in job.prompts for variant in variants]
 
 
 def _for_template(message: Message) -> dict[str, str]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from heddle.engine import Engine
+    from heddle.engine.backlog import Backlog
     from heddle.engine.telemetry import DiskStats, PrefixCacheStats
     from heddle.types import FinishReason, Usage
 
@@ -24,7 +25,7 @@ GAP_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5
 class Metrics:
     """All metrics of one engine, in a registry of their own. An engine `Observer`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, backlog: Backlog) -> None:
         self._registry = CollectorRegistry()
         self._first_token = Histogram(
             "heddle_time_to_first_token_seconds",
@@ -38,7 +39,7 @@ class Metrics:
             buckets=GAP_SECONDS,
             registry=self._registry,
         )
-        self._registry.register(SnapshotCollector(engine))
+        self._registry.register(SnapshotCollector(engine, backlog))
         engine.observe(self)
 
     def exposition(self) -> bytes:
@@ -61,8 +62,9 @@ class Metrics:
 class SnapshotCollector(Collector):
     """What one snapshot of the engine says, so that the figures of a scrape belong together."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, backlog: Backlog) -> None:
         self._engine = engine
+        self._backlog = backlog
 
     def collect(self) -> Iterator[Metric]:
         now = self._engine.snapshot()
@@ -81,6 +83,7 @@ class SnapshotCollector(Collector):
             ),
             ("heddle_generated_tokens", "Tokens generated.", now.generated_tokens),
             ("heddle_preemptions", "Times a request gave its slot back.", now.preemptions),
+            ("heddle_backlog_cut", "Answers dropped to bound the backlog.", self._backlog.cut),
             ("heddle_steps", "Steps computed.", now.steps),
             ("heddle_step_seconds", "Wall time of steps, overhead included.", now.step_seconds),
             ("heddle_compute_seconds", "Wall time of their computation.", now.compute_seconds),
@@ -90,6 +93,7 @@ class SnapshotCollector(Collector):
             ("heddle_slots", "Slots.", len(now.slots)),
             ("heddle_slots_busy", "Slots that hold a request.", now.running),
             ("heddle_queue_depth", "Requests waiting for a slot.", now.queue_depth),
+            ("heddle_backlog_bytes", "Answers that wait to be read.", self._backlog.held),
             ("heddle_kv_pages", "KV cache pages.", now.pages_total),
             ("heddle_kv_pages_used", "KV cache pages that requests hold.", now.pages_used),
         ):

@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.server import body
 from heddle.server.encoding import json_response
 from heddle.server.schemas import Schema, takes
 
@@ -93,8 +92,8 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/prefix_cache", response_model=Report, openapi_extra=takes(Switch))
     async def switch_prefix_cache(request: Request) -> Response:
         """Find and keep prefixes from now on; or drop all that are kept, and keep none."""
-        asked = await body.read(request, Switch, service.config)
-        await asyncio.to_thread(engine.set_prefix_cache, asked.enabled)
+        wanted = await service.bodies.take(request, Switch, lambda asked: asked.enabled)
+        await asyncio.to_thread(engine.set_prefix_cache, wanted)
         return json_response(report(engine).model_dump())
 
     @router.delete("/v1/prefix_cache", response_model=Report)

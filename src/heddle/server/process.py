@@ -33,6 +33,10 @@ _LAST_WORDS = 2
 _TICK = 0.1
 """Seconds between looks for a second signal, as often as uvicorn looks for the first."""
 
+_SEND_BUFFER = 256 * 1024
+"""Bytes that the kernel keeps for a client that does not read: 1,000 tokens of a stream. By itself
+it would keep 4 MB for each."""
+
 _KEEP_ALIVE = 75
 """Seconds an idle connection stays open: longer than clients keep theirs, so that it is they who
 close it and no request meets a closing socket."""
@@ -56,6 +60,12 @@ def bind(config: ServerConfig) -> socket.socket:
         raise _refused(config, error) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit these two:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            listener.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, config.send_timeout * 1000
+            )
         listener.bind(address)
     except OSError as error:
         listener.close()

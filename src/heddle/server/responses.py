@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from heddle.server.encoding import encode
 from heddle.server.logprobs import CompletionLogprobs, Spelling, chat_logprobs
 
 if TYPE_CHECKING:
@@ -63,10 +64,15 @@ class Answer(ABC):
         self._logprobs = logprobs
         self._usage_in_chunks = usage_in_chunks
 
-    def whole(self, outputs: Sequence[Output], usage: Json) -> Json:
-        """The answer in one piece."""
-        choices = [self._whole_choice(index, output) for index, output in enumerate(outputs)]
-        return self._frame(self.whole_object, choices) | {"usage": usage}
+    def whole(self, choices: Sequence[bytes], usage: Json) -> list[bytes]:
+        """The answer in one piece, as the parts of its JSON, around choices that are encoded."""
+        frame = encode(self._frame(self.whole_object, []))
+        empty = b"[]}"
+        assert frame.endswith(empty), "choices are the last field of a frame"
+        parts = [frame.removesuffix(empty), b"["]
+        for choice in choices:
+            parts += [choice, b","]
+        return [*parts[:-1], b'],"usage":', encode(usage), b"}"]
 
     def log_end(self, usage: Json) -> None:
         """Note in the log that the answer is complete."""
@@ -111,7 +117,8 @@ class Answer(ABC):
         }
 
     @abstractmethod
-    def _whole_choice(self, index: int, output: Output) -> Json: ...
+    def whole_choice(self, index: int, output: Output) -> Json:
+        """A choice of an answer in one piece."""
 
     @abstractmethod
     def _chunk_choice(
@@ -129,7 +136,7 @@ class ChatAnswer(Answer):
     def opening(self, index: int) -> Json:
         return self._chunk([self._choice(index, {"role": "assistant", "content": ""}, None, None)])
 
-    def _whole_choice(self, index: int, output: Output) -> Json:
+    def whole_choice(self, index: int, output: Output) -> Json:
         return {
             "index": index,
             "message": {"role": "assistant", "content": output.text, "refusal": None},
@@ -171,7 +178,7 @@ class CompletionAnswer(Answer):
         super().__init__(model, spelling, logprobs=logprobs, usage_in_chunks=usage_in_chunks)
         self._writers: dict[int, CompletionLogprobs] = {}
 
-    def _whole_choice(self, index: int, output: Output) -> Json:
+    def whole_choice(self, index: int, output: Output) -> Json:
         return self._chunk_choice(index, output.text, output.tokens, output.finish)
 
     def _chunk_choice(

@@ -10,10 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
-from heddle.server.fields import Prompt, Stop, only, shaped
+from heddle.server.fields import FIRST_FAULT, Prompt, Stop, only, shaped
 from heddle.types import MAX_TOP_LOGPROBS
 
 MAX_CHOICES = 128
+MAX_ITEMS = 8192
+"""Messages, and parts of one. A body may hold 300,000, which would be seconds of work."""
+MAX_BIASES = 16_384
+"""Tokens of a logit bias, 100 bytes each, which stay for as long as the request does."""
 
 
 class Schema(BaseModel):
@@ -45,7 +49,7 @@ class GenerationRequest(Schema):
     frequency_penalty: float | None = None
     seed: int | None = None
     stop: Stop | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -65,7 +69,8 @@ class TextPart(Schema):
 
 
 Content = Annotated[
-    Annotated[str, Tag("<str>")] | Annotated[list[TextPart], Tag("<list of dict>")],
+    Annotated[str, Tag("<str>")]
+    | Annotated[list[TextPart], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")],
     shaped("a string or a list of parts of type text"),
 ]
 
@@ -88,7 +93,7 @@ class Message(Schema):
 class ChatRequest(GenerationRequest):
     """Body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None

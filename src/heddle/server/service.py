@@ -11,6 +11,8 @@ from heddle.errors import InvalidRequestError, ModelNotFoundError
 if TYPE_CHECKING:
     from heddle.config import ServerConfig
     from heddle.engine import Engine
+    from heddle.engine.backlog import Backlog
+    from heddle.server.body import Bodies
     from heddle.server.metrics import Metrics
 
 
@@ -22,11 +24,15 @@ class Service:
         engine: serves the requests.
         config: how.
         metrics: of the engine.
+        backlog: bounds what clients have not read.
+        bodies: takes in what they send.
     """
 
     engine: Engine
     config: ServerConfig
     metrics: Metrics
+    backlog: Backlog
+    bodies: Bodies
 
     def check_model(self, name: str | None) -> None:
         """Accept the loaded model's id, and a request that names none.
@@ -55,7 +61,7 @@ class Service:
             return
         asked = f"{prompts} prompts"
         if n > 1:
-            asked = f"{prompts * n} choices ({asked} times {n})"
+            asked = f"{prompts * n} choices" + (f" ({asked} times {n})" if prompts > 1 else "")
         raise InvalidRequestError(
             f"{asked} are asked for, but slots and queue hold {room}; send fewer at a time or raise"
             " the setting `queue`",

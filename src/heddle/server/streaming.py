@@ -16,11 +16,11 @@ from heddle.server.errors import error_body
 from heddle.server.responses import total_usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator
 
     from starlette.types import Receive, Scope, Send
 
-    from heddle.engine.streams import AsyncStream
+    from heddle.engine.streams import AsyncStreams
     from heddle.server.responses import Answer, Json
     from heddle.types import Delta, TokenLogprob, Usage
 
@@ -32,39 +32,6 @@ DONE = b"data: [DONE]\n\n"
 def event(data: Json) -> bytes:
     """One server-sent event."""
     return b"data: " + encode(data) + b"\n\n"
-
-
-async def merge(streams: Sequence[AsyncStream]) -> AsyncGenerator[tuple[int, Delta], None]:
-    """Deltas of all streams, each with its stream's index, in the order of their arrival.
-
-    Raises:
-        HeddleError: what the first stream to fail ended with.
-    """
-    if len(streams) == 1:  # nearly always; a task and a queue would double each token's wake-ups
-        async for delta in streams[0]:
-            yield 0, delta
-        return
-    arrivals: asyncio.Queue[tuple[int, Delta] | HeddleError] = asyncio.Queue()
-
-    async def pump(index: int, stream: AsyncStream) -> None:
-        try:
-            async for delta in stream:
-                arrivals.put_nowait((index, delta))
-        except HeddleError as error:
-            arrivals.put_nowait(error)
-
-    pumps = [asyncio.create_task(pump(*pair)) for pair in enumerate(streams)]
-    running = len(streams)
-    try:
-        while running:
-            arrival = await arrivals.get()
-            if isinstance(arrival, HeddleError):
-                raise arrival
-            running -= arrival[1].finish is not None
-            yield arrival
-    finally:
-        for task in pumps:
-            task.cancel()
 
 
 class ChoiceWriter:
@@ -96,9 +63,7 @@ class ChoiceWriter:
 class EventStream(Response):
     """Streams an answer whose requests have been accepted."""
 
-    def __init__(
-        self, answer: Answer, streams: Sequence[AsyncStream], n: int, *, usage: bool
-    ) -> None:
+    def __init__(self, answer: Answer, streams: AsyncStreams, n: int, *, usage: bool) -> None:
         """`n` choices belong to each prompt; `usage` asks for a last chunk with token counts."""
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
@@ -117,8 +82,7 @@ class EventStream(Response):
         except ClientGoneError:
             log.info("%s: the client went away", self._answer.id)
         finally:
-            for stream in self._streams:
-                stream.close()
+            self._streams.close()
 
     async def _send_all(self, send: Send) -> None:
         await send(
@@ -127,16 +91,17 @@ class EventStream(Response):
         async with aclosing(self._events()) as parts:
             async for part in parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
+                if self._streams.held:  # neither reading nor sending waited, so others may now
+                    await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         writers = [ChoiceWriter(self._answer, index) for index in range(len(self._streams))]
         yield b"".join(writer.opening() for writer in writers)
         try:
-            async with aclosing(merge(self._streams)) as arrivals:
-                async for index, delta in arrivals:
-                    if events := writers[index].events(delta):
-                        yield events
+            async for index, delta in self._streams:
+                if events := writers[index].events(delta):
+                    yield events
         except HeddleError as error:
             log.info("%s: %s", self._answer.id, error.message)
             yield event(error_body(error)) + DONE
