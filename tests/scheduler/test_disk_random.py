@@ -119,7 +119,7 @@ class DiskMachine(PrefixMachine):
             file.write_bytes(content[:position])
         elif how == 2 and other != file:
             file.write_bytes(other.read_bytes())
-        else:
+        elif content:
             content[position] ^= 1 + which
             file.write_bytes(content)
         self.seen["damaged"] += 1
