@@ -29,13 +29,23 @@ CONTEXT = 1024
 
 @contextmanager
 def llamacpp(
-    model: Path, threads: int, slots: int, context: int = CONTEXT, options: Sequence[str] = ()
+    model: Path,
+    threads: int,
+    slots: int,
+    context: int = CONTEXT,
+    options: Sequence[str] = (),
+    *,
+    prompt_cache: bool = False,
 ) -> Iterator[Server]:
-    """It as a child, with `context` tokens per slot and continuous batching, its default."""
+    """It as a child, with `context` tokens per slot and continuous batching, its default.
+
+    With `prompt_cache` it keeps and reuses prompts as it does by default, else not at all.
+    """
     command = [sys.executable, __file__, str(model), "--threads", str(threads)]
     command += ["--slots", str(slots), "--context", str(context), *options]
+    command += ["--prompt-cache"] if prompt_cache else []
     with running("llama.cpp", command) as (pid, url):
-        extras = {"ignore_eos": True, "cache_prompt": False}
+        extras = {"ignore_eos": True, "cache_prompt": prompt_cache}
         yield replace(connect("llama.cpp", url, pid=pid), extras=extras)
 
 
@@ -47,6 +57,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--context", type=int, default=CONTEXT, help="tokens per slot")
     parser.add_argument("--whole-context", action="store_true", help="keep what windows passed")
+    parser.add_argument("--prompt-cache", action="store_true", help="copy finished prompts aside")
     arguments = parser.parse_args()
 
     params = xllamacpp.CommonParams()
@@ -56,7 +67,8 @@ def main() -> None:
     params.n_ctx = arguments.slots * arguments.context
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
     params.swa_full = arguments.whole_context
-    params.cache_ram_mib = 0  # no copies of finished prompts
+    if not arguments.prompt_cache:
+        params.cache_ram_mib = 0
     params.verbosity = 1
     server = xllamacpp.Server(params)
     print("ready", server.listening_address, flush=True)

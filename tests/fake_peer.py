@@ -7,10 +7,11 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from heddle.bench import side_by_side
-from heddle.bench.remote import _Recorder
+from heddle.bench.exchange import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,13 +62,13 @@ class Pace:
 
 def paced_client(monkeypatch: pytest.MonkeyPatch, streams: int) -> Pace:
     """A pace for peers whose loads all have `streams` streams, heeding the client's reading."""
-    pace, receive = Pace(streams), _Recorder.data_received
+    pace, receive = Pace(streams), Recorder.data_received
 
-    def data_received(recorder: _Recorder, data: bytes) -> None:
+    def data_received(recorder: Recorder, data: bytes) -> None:
         receive(recorder, data)
         pace.read()
 
-    monkeypatch.setattr(_Recorder, "data_received", data_received)
+    monkeypatch.setattr(Recorder, "data_received", data_received)
     monkeypatch.setattr(side_by_side, "_SETTLE_SECONDS", 0)  # there is nothing to settle
     return pace
 
@@ -79,15 +80,23 @@ class FakePeer:
     Attributes:
         manner: of its answers; see `_Handler`.
         pace: of its streams; None sends them at once.
+        remembers: tell how much of each prompt an earlier one began with, as cached tokens.
         models: the ids it lists.
         bodies: of all completion requests, in the order of their arrival.
     """
 
     manner: str = "well"
     pace: Pace | None = None
+    remembers: bool = False
     models: list[str] = field(default_factory=lambda: ["some-model"])
     bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    """How many leading tokens are the same."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -108,6 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        earlier = [other["prompt"] for other in self.peer.bodies]
         self.peer.bodies.append(body)
         match self.peer.manner:
             case "refusing":
@@ -118,7 +128,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"220 mail.example.org ESMTP\r\n\r\n")
                 self.close_connection = True
             case _:
-                self._stream(body["max_tokens"], len(body["prompt"]))
+                usage: dict[str, Any] = {"prompt_tokens": len(body["prompt"])}
+                if self.peer.remembers:
+                    found = max((_common(body["prompt"], one) for one in earlier), default=0)
+                    usage["prompt_tokens_details"] = {"cached_tokens": found}
+                self._stream(body["max_tokens"], usage)
 
     def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -126,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, tokens: int, prompt_tokens: int) -> None:
+    def _stream(self, tokens: int, usage: dict[str, Any]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -148,8 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
                 pace.sent()
         if manner == "babbling":
             self._event("{not json")
-        made = tokens - 1 if manner == "short" else tokens
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": made}
+        usage["completion_tokens"] = tokens - 1 if manner == "short" else tokens
         if manner != "without usage":
             self._event(json.dumps({"choices": [], "usage": usage}))
         self._event("[DONE]")
@@ -166,9 +179,11 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def fake_peer(manner: str = "well", pace: Pace | None = None) -> Iterator[FakePeer]:
+def fake_peer(
+    manner: str = "well", pace: Pace | None = None, *, remembers: bool = False
+) -> Iterator[FakePeer]:
     """One that runs until the end of the block."""
-    peer = FakePeer(manner, pace)
+    peer = FakePeer(manner, pace, remembers)
     handler = type("Handler", (_Handler,), {"peer": peer})
     with _Server(("127.0.0.1", 0), handler) as server:
         peer.url = f"http://127.0.0.1:{server.server_port}"

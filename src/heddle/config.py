@@ -229,13 +229,13 @@ class Setting:
         return position
 
 
-def settings(config: type[Config]) -> tuple[Setting, ...]:
-    """The fields of a config class, in order."""
-    return tuple(_describe(item) for item in dataclasses.fields(config))
+def settings(config: type[Config] | Config) -> tuple[Setting, ...]:
+    """The fields of a config class, in order; of an instance, with its values for defaults."""
+    base = config() if isinstance(config, type) else config
+    return tuple(_describe(item, getattr(base, item.name)) for item in dataclasses.fields(base))
 
 
-def _describe(item: dataclasses.Field[Any]) -> Setting:
-    default: Any = item.default  # _setting always gives one
+def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
     kind = "NUMBER" if isinstance(default, int) else "TEXT"
     if isinstance(default, bool):
         kind = "SWITCH"
@@ -252,14 +252,14 @@ def _describe(item: dataclasses.Field[Any]) -> Setting:
 
 
 def resolve(
-    config: type[Config],
+    config: type[Config] | Config,
     options: Mapping[str, str | None],
     environ: Mapping[str, str] = os.environ,
 ) -> Config:
     """Settings by precedence: option, else HEDDLE_* variable, else default.
 
-    `options` holds option texts by field name, None where an option was not given. An empty
-    variable counts as not set.
+    Defaults are those of a class, or the values of an instance. `options` holds option texts by
+    field name, None where an option was not given. An empty variable counts as not set.
 
     Raises:
         ConfigError: a text cannot be read or its value is out of range; the message names the
@@ -275,7 +275,8 @@ def resolve(
             values[setting.name] = setting.parse(text, source)
             sources[setting.name] = source
     try:
-        return config(**values)
+        base = config() if isinstance(config, type) else config
+        return dataclasses.replace(base, **values)
     except ConfigError as error:
         source = sources[error.param or ""]
         raise ConfigError(f"{source}: {error.message}", param=error.param) from None

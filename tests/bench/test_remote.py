@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from itertools import pairwise
 
 import pytest
 
-from fake_peer import fake_peer
-from heddle.bench.remote import Server, complete, connect
+from fake_peer import fake_peer, paced_client
+from heddle.bench.exchange import Recorder
+from heddle.bench.remote import (
+    Server,
+    complete,
+    complete_beside,
+    complete_in_turn,
+    connect,
+)
 from heddle.errors import PeerError
 
 PROMPTS = [[1000, 1001, 1002], [1003, 1004, 1005]]
@@ -92,3 +101,68 @@ def test_a_peer_that_is_down_is_named() -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(PeerError, match="peer"):
         connect("peer", url)
+
+
+def test_clients_send_in_turn_and_never_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer answers when exactly two are asking; three or one would wait for ever."""
+    prompts = [[1000 + index] for index in range(6)]
+    with fake_peer(pace=paced_client(monkeypatch, streams=2)) as peer:
+        streams = complete_in_turn(connect("peer", peer.url), prompts, 2, 3)
+    assert [len(stream.arrivals) for stream in streams] == [3] * 6
+    assert sorted(body["prompt"] for body in peer.bodies) == prompts
+    ends = [stream.arrivals[-1] for stream in streams]
+    begins = sorted(stream.sent for stream in streams)
+    assert begins[2] > min(ends), "the third waits for an answer"
+
+
+def test_one_client_sends_one_after_the_other() -> None:
+    prompts = [[1000 + index] for index in range(4)]
+    with fake_peer() as peer:
+        streams = complete_in_turn(connect("peer", peer.url), prompts, 1, 3)
+    assert [body["prompt"] for body in peer.bodies] == prompts
+    for earlier, later in pairwise(streams):
+        assert earlier.arrivals[-1] < later.sent
+
+
+def test_more_clients_than_prompts() -> None:
+    with fake_peer() as peer:
+        assert len(complete_in_turn(connect("peer", peer.url), PROMPTS, 8, 3)) == 2
+
+
+def test_a_newcomer_comes_when_the_others_have_begun() -> None:
+    with fake_peer() as peer:
+        server = connect("peer", peer.url)
+        streams, newcomer = complete_beside(server, PROMPTS, 7, [5, 5, 5, 5], after=2)
+    assert [body["max_tokens"] for body in peer.bodies] == [7, 7, 1]
+    assert [stream.prompt_tokens for stream in (*streams, newcomer)] == [3, 3, 4]
+    assert newcomer.sent > max(stream.arrivals[0] for stream in streams)
+
+
+@pytest.mark.parametrize("manner", ["refusing", "closing", "ending early"])
+def test_a_peer_that_fails_before_a_newcomer_comes_is_named(manner: str) -> None:
+    with fake_peer(manner) as peer, pytest.raises(PeerError, match="peer"):
+        complete_beside(connect("peer", peer.url), PROMPTS, 8, [5], after=1000)
+
+
+def test_cached_tokens_are_what_the_peer_says() -> None:
+    with fake_peer(remembers=True) as one, fake_peer() as other:
+        told = complete_in_turn(connect("one", one.url), [[1, 2, 3], [1, 2, 4]], 1, 2)
+        untold = complete(connect("other", other.url), PROMPTS, 2)
+    assert [stream.cached_tokens for stream in told] == [0, 2]
+    assert [stream.cached_tokens for stream in untold] == [None, None]
+
+
+def test_a_recorder_tells_when_enough_has_come_or_nothing_more_will() -> None:
+    async def record() -> None:
+        recorder = Recorder()
+        waiting = asyncio.ensure_future(recorder.until(2))
+        for count in range(2):
+            await asyncio.sleep(0)
+            assert not waiting.done(), count
+            recorder.data_received(b"piece")
+        await asyncio.wait_for(waiting, 20)
+        cut_short = Recorder()
+        cut_short.connection_lost(None)
+        await asyncio.wait_for(cut_short.until(2), 20)
+
+    asyncio.run(record())

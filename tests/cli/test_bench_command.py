@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fake_peer import fake_peer, paced_client
+from heddle.bench import servers
 from heddle.bench.figures import FORMULAS
+from heddle.bench.remote import connect
 from heddle.cli import run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from heddle.bench.remote import Server
     from heddle.config import EngineConfig
 
 SMALL = ["--streams", "1,3", "--prompt-tokens", "40", "--new-tokens", "6", "--rounds", "2"]
@@ -119,3 +125,70 @@ def test_a_heddle_that_does_not_start_is_told(
     err = capsys.readouterr().err
     assert "heddle did not start: heddle:" in err
     assert "none.gguf" in err
+
+
+PREFIX = ["--requests", "6", "--rounds", "2", "--slots", "2", "--prefix-tokens", "20"]
+PREFIX += ["--tail-tokens", "4", "--new-tokens", "2"]
+
+
+def test_prefixes_beside_a_peer(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_peer(remembers=True) as heddle, fake_peer() as peer:
+        places = ["--url", heddle.url, "--against", peer.url]
+        assert run(["bench", "prefix", *places, *PREFIX, "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert run(["bench", "prefix", *places, *PREFIX]) == 0
+        table = capsys.readouterr().out
+    assert report["load"]["clients"] == 2
+    assert report["figures"]["heddle"]["requests"] == 6
+    assert report["figures"]["peer"]["hits"] is None
+    assert report["identical"]["hits"] == 3
+    assert report["burst"]["requests"] == 8
+    assert report["times_better"]["rate"]["all"] > 0
+    lines = {line[:16].strip(): line for line in table.splitlines()}
+    assert lines["hits"].split() == ["hits", "6", "unknown"]
+    assert "(" in lines["latency p50, ms"]
+    assert "4 times in a row: 4 hits" in table, "the peer remembers the run before"
+    for name, formula in report["formulas"].items():
+        assert f"{name} = {formula}" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rounds", "7", "--requests", "6"], "--rounds: 7 is more than the requests, 6"),
+        (["--url", "http://here"], "--peer-model and --url go with --against"),
+        (["--shared", "1.5"], "'--shared'"),
+        (["--slots", "0"], "--slots: slots must be at least 1"),
+        (["--against", "http://127.0.0.1:9"], "peer cannot be reached"),
+    ],
+)
+def test_bad_options_of_prefixes(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert run(["bench", "prefix", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_two_slots_are_the_default_for_prefixes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three servers are started: with the cache, without it, and with a slot for each at once."""
+    started: list[EngineConfig] = []
+
+    @contextmanager
+    def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
+        started.append(config)
+        with fake_peer(remembers=config.prefix_cache) as peer:
+            yield connect("heddle", peer.url)
+
+    monkeypatch.setattr(servers, "heddle_server", heddle_server)
+    load = [*PREFIX[:4], *PREFIX[6:], "--prefix-cache-dir", "/some/where", "--json"]
+    assert run(["bench", "prefix", "some.gguf", *load]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(each.slots, each.prefix_cache, each.prefix_cache_dir) for each in started] == [
+        (2, True, "/some/where"),
+        (2, False, ""),
+        (8, True, ""),
+    ]
+    assert list(report["figures"]) == ["cache on", "cache off"]
+    assert report["burst"]["computed"] is not None

@@ -141,3 +141,15 @@ def test_it_is_measured_beside_another_server(address, capsys):
         assert report["summary"][scenario]["ratio"]["decode_tok_s"]["median"] > 0
     for scenario in ("prompt x1 at 40", "prompt x3 at 40"):
         assert report["summary"][scenario]["heddle"]["prompt_tok_s"] > 0
+
+
+def test_the_prefix_cache_is_measured(address, capsys):
+    """On servers of its own, with and without the cache."""
+    load = ["--requests", "10", "--rounds", "2", "--prefix-tokens", "100", "--tail-tokens", "8"]
+    assert run(["bench", "prefix", *load, "--new-tokens", "2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["figures"]["cache on"]["hits"] >= 6
+    assert report["figures"]["cache off"]["hits"] == 0
+    assert report["figures"]["cache off"]["computed"] == 10 * 108
+    assert report["identical"]["hits"] == 3
+    assert report["burst"]["computed"] <= 100 + 8 * 8

@@ -35,12 +35,14 @@ class Stream:
         sent: when the request was sent.
         arrivals: when each output came; at least one.
         prompt_tokens, tokens: length of the prompt and of the output.
+        cached_tokens: of the prompt, found and not computed; None if no one said.
     """
 
     sent: float
     arrivals: tuple[float, ...]
     prompt_tokens: int
     tokens: int
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class Spread:
 def ttft(streams: Sequence[Stream]) -> Spread:
     """Times to first token."""
     return Spread.of([stream.arrivals[0] - stream.sent for stream in streams])
+
+
+def latency(streams: Sequence[Stream]) -> Spread:
+    """Times from sending to the last output."""
+    return Spread.of([stream.arrivals[-1] - stream.sent for stream in streams])
 
 
 def tpot(streams: Sequence[Stream]) -> Spread:

@@ -1,28 +1,25 @@
-"""Loads on a server: streamed completions sent together over HTTP, and when their text came.
-
-The client must not compete with the server for the cores both run on: while a load lasts it only
-notes when bytes arrive, and everything is decoded afterwards.
-"""
+"""Loads on a server: streamed completions over HTTP, all at once, in turn, or one beside others."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
 import urllib.error
 import urllib.request
+from collections import deque
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import h11
-
-from heddle.bench.figures import Stream
+from heddle.bench.exchange import Exchange
 from heddle.errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from heddle.bench.figures import Stream
 
 _LOAD_SECONDS = 600.0  # eight long prompts take a slow peer minutes
 _ANSWER_SECONDS = 10.0  # of a server that is asked for its models
@@ -76,158 +73,93 @@ def connect(name: str, url: str, model: str | None = None, pid: int | None = Non
 def complete(server: Server, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Stream]:
     """Send one greedy completion request per prompt (token ids) at once; wait for all.
 
-    An arrival of a stream is a piece of text that is not empty; the finishing event if there was
-    none. Token counts are the server's own.
-
     Raises:
-        PeerError: the server could not be reached, refused a request, ended a stream early, or
-            generated another number of tokens.
+        PeerError: the server could not be reached, or as `Exchange.stream`.
     """
     return asyncio.run(_complete(server, prompts, max_tokens))
 
 
-class _Recorder(asyncio.Protocol):
-    """Keeps what arrives and when, until the server closes the connection."""
+def complete_in_turn(
+    server: Server, prompts: Sequence[Sequence[int]], clients: int, max_tokens: int
+) -> list[Stream]:
+    """As `complete`, but `clients` at a time: each sends the next prompt when it has its answer.
 
-    def __init__(self) -> None:
-        self.pieces: list[tuple[float, bytes]] = []
-        self.closed = asyncio.get_running_loop().create_future()
+    Streams are in the order of their ends.
+    """
+    return asyncio.run(_complete_in_turn(server, prompts, clients, max_tokens))
 
-    def data_received(self, data: bytes) -> None:
-        self.pieces.append((time.perf_counter(), data))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.pieces.append((time.perf_counter(), b""))
-        if not self.closed.done():
-            self.closed.set_result(None)
+def complete_beside(
+    server: Server,
+    running: Sequence[Sequence[int]],
+    max_tokens: int,
+    newcomer: Sequence[int],
+    after: int,
+) -> tuple[list[Stream], Stream]:
+    """As `complete` for `running`, and a newcomer that wants one token beside them.
+
+    The newcomer is sent when each of the others has sent `after` pieces of its answer.
+    """
+    return asyncio.run(_complete_beside(server, running, max_tokens, newcomer, after))
 
 
 async def _complete(
     server: Server, prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> list[Stream]:
-    clients = [h11.Connection(h11.CLIENT) for _ in prompts]
-    requests = [_request(c, server, p, max_tokens) for c, p in zip(clients, prompts, strict=True)]
-    connections = [await _connect(server) for _ in prompts]
-    sent = time.perf_counter()
-    for (transport, _), request in zip(connections, requests, strict=True):
-        transport.write(request)
-    recorders = [recorder for _, recorder in connections]
+    async with _exchanges(server, prompts, max_tokens) as exchanges:
+        for exchange in exchanges:
+            exchange.send()
+        await asyncio.gather(*(exchange.recorder.closed for exchange in exchanges))
+    return [exchange.stream() for exchange in exchanges]
+
+
+async def _complete_in_turn(
+    server: Server, prompts: Sequence[Sequence[int]], clients: int, max_tokens: int
+) -> list[Stream]:
+    waiting = deque(prompts)
+    done = []
+
+    async def client() -> None:
+        while waiting:
+            async with _exchanges(server, [waiting.popleft()], max_tokens) as [exchange]:
+                exchange.send()
+                await exchange.recorder.closed
+            done.append(exchange)
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return [exchange.stream() for exchange in done]
+
+
+async def _complete_beside(
+    server: Server,
+    running: Sequence[Sequence[int]],
+    max_tokens: int,
+    newcomer: Sequence[int],
+    after: int,
+) -> tuple[list[Stream], Stream]:
+    async with _exchanges(server, running, max_tokens) as exchanges:
+        for exchange in exchanges:
+            exchange.send()
+        await asyncio.gather(*(exchange.recorder.until(after) for exchange in exchanges))
+        async with _exchanges(server, [newcomer], 1) as [late]:
+            late.send()
+            await asyncio.gather(*(each.recorder.closed for each in (*exchanges, late)))
+    return [exchange.stream() for exchange in exchanges], late.stream()
+
+
+@asynccontextmanager
+async def _exchanges(
+    server: Server, prompts: Sequence[Sequence[int]], max_tokens: int
+) -> AsyncIterator[list[Exchange]]:
+    """Connected ones, for at most _LOAD_SECONDS. All are connected before the first is sent."""
+    exchanges = [Exchange(server, prompt, max_tokens) for prompt in prompts]
     try:
-        await asyncio.wait_for(asyncio.gather(*(r.closed for r in recorders)), _LOAD_SECONDS)
+        for exchange in exchanges:
+            await exchange.connect()
+        async with asyncio.timeout(_LOAD_SECONDS):
+            yield exchanges
     except TimeoutError:
         raise PeerError(f"{server.name} did not answer in {_LOAD_SECONDS:.0f} s") from None
     finally:
-        for transport, _ in connections:
-            transport.abort()
-    answers = zip(clients, recorders, strict=True)
-    return [_stream(server, sent, client, r.pieces, max_tokens) for client, r in answers]
-
-
-async def _connect(server: Server) -> tuple[asyncio.Transport, _Recorder]:
-    address = urlsplit(server.url)
-    secure = address.scheme == "https"
-    default = 443 if secure else 80
-    try:
-        return await asyncio.get_running_loop().create_connection(
-            _Recorder, address.hostname or "", address.port or default, ssl=secure or None
-        )
-    except OSError as error:
-        raise PeerError(f"{server.name} cannot be reached at {server.url}: {error}") from error
-
-
-def _request(
-    client: h11.Connection, server: Server, prompt: Sequence[int], max_tokens: int
-) -> bytes:
-    body = {
-        "model": server.model,
-        "prompt": list(prompt),
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        **server.extras,
-    }
-    data = json.dumps(body).encode()
-    address = urlsplit(server.url)
-    headers = [
-        ("Host", address.netloc),
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(data))),
-        ("Connection", "close"),
-    ]
-    target = f"{address.path}/v1/completions"
-    head = client.send(h11.Request(method="POST", target=target, headers=headers))
-    return b"".join(
-        part or b"" for part in (head, client.send(h11.Data(data)), client.send(h11.EndOfMessage()))
-    )
-
-
-def _stream(
-    server: Server,
-    sent: float,
-    client: h11.Connection,
-    pieces: Sequence[tuple[float, bytes]],
-    max_tokens: int,
-) -> Stream:
-    texts: list[float] = []
-    finish, usage = None, None
-    for moment, event in _events(server, client, pieces):
-        if "error" in event:
-            raise PeerError(f"{server.name} failed: {event['error']}")
-        usage = event.get("usage") or usage
-        for choice in event["choices"]:
-            if choice["text"]:
-                texts.append(moment)
-            if choice["finish_reason"]:
-                finish = moment
-    if finish is None:
-        raise PeerError(f"{server.name} ended a stream early, after {len(texts)} pieces of text")
-    if usage is None:
-        raise PeerError(f"{server.name} sent no usage, though stream_options asked for it")
-    if usage["completion_tokens"] != max_tokens:
-        raise PeerError(
-            f"{server.name} generated {usage['completion_tokens']} tokens where {max_tokens} were"
-            " asked for, and ignore_eos"
-        )
-    return Stream(sent, tuple(texts or [finish]), usage["prompt_tokens"], max_tokens)
-
-
-def _events(
-    server: Server, client: h11.Connection, pieces: Sequence[tuple[float, bytes]]
-) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Server-sent events of the response with the times at which each was complete."""
-    buffer = b""
-    for moment, data in _body(server, client, pieces):
-        *lines, buffer = (buffer + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:") and line.strip() != b"data: [DONE]":
-                try:
-                    yield moment, json.loads(line.removeprefix(b"data:"))
-                except ValueError as error:
-                    raise PeerError(f"{server.name} sent an event that is no JSON") from error
-
-
-def _body(
-    server: Server, client: h11.Connection, pieces: Sequence[tuple[float, bytes]]
-) -> Iterator[tuple[float, bytes]]:
-    """Pieces of a good answer's body; what ends too early simply ends."""
-    status, body = 0, b""
-    try:
-        for moment, data in pieces:
-            client.receive_data(data)
-            while not isinstance(event := client.next_event(), type):
-                if isinstance(event, h11.Response):
-                    status = event.status_code
-                elif isinstance(event, h11.Data) and status == 200:
-                    yield moment, bytes(event.data)
-                elif isinstance(event, h11.Data):
-                    body += event.data
-                else:
-                    break
-    except h11.RemoteProtocolError as error:
-        if status == 0 and any(data for _, data in pieces):
-            raise PeerError(f"{server.name} does not answer in HTTP: {error}") from error
-    if status == 0:
-        raise PeerError(f"{server.name} closed a connection without an answer")
-    if status != 200:
-        raise PeerError(f"{server.name} answered {status}: {body.decode(errors='replace')}")
+        for exchange in exchanges:
+            exchange.abort()

@@ -28,7 +28,7 @@ from heddle.bench.remote import complete
 from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from heddle.bench.figures import Stream
     from heddle.bench.remote import Server
@@ -105,19 +105,36 @@ def alternate(
         ConfigError: the streams of a scenario do not run at once for long enough.
     """
     scenarios = [_long_enough(scenario, servers, note) for scenario in scenarios]
-    results: Rounds = {s.name: {server.name: [] for server in servers} for s in scenarios}
+    by_name = {scenario.name: scenario for scenario in scenarios}
+    results: Rounds = {name: {server.name: [] for server in servers} for name in by_name}
+    for index, name, server in turns(servers, list(by_name), rounds, seconds=seconds, note=note):
+        results[name][server.name].append(_measure(server, by_name[name], index))
+    return scenarios, results
+
+
+def turns(
+    servers: Sequence[Server],
+    loads: Sequence[str],
+    rounds: int,
+    *,
+    seconds: float = float("inf"),
+    note: Callable[[str], None] = lambda text: None,
+) -> Iterator[tuple[int, str, Server]]:
+    """Whose turn it is: round, load and server, for as many rounds as `alternate` would run.
+
+    Pauses before each turn until the server measured before has gone to sleep.
+    """
     start = time.monotonic()
     for index in range(rounds):
         began = time.monotonic()
-        for scenario in scenarios:
-            prompts = _prompts(f"{scenario.name} {index}", scenario.streams, scenario.prompt)
+        for load in loads:
             for server in servers[:: 1 if index % 2 == 0 else -1]:
-                note(f"round {index + 1} of {rounds}: {scenario.name}, {server.name}")
-                results[scenario.name][server.name].append(_measure(server, scenario, prompts))
+                note(f"round {index + 1} of {rounds}: {load}, {server.name}")
+                time.sleep(_SETTLE_SECONDS)
+                yield index, load, server
         now = time.monotonic()
         if now - start + (now - began) > seconds:
             break
-    return scenarios, results
 
 
 def _long_enough(
@@ -126,7 +143,9 @@ def _long_enough(
     """The scenario with so many new tokens that on each server half of them overlap."""
     for doubling in range(_MOST_DOUBLINGS + 1):
         note(f"trying {scenario.name} with {scenario.new} new tokens")
-        prompts = _prompts(f"{scenario.name} trial {doubling}", scenario.streams, scenario.prompt)
+        prompts = random_prompts(
+            f"{scenario.name} trial {doubling}", scenario.streams, scenario.prompt
+        )
         trials = [complete(server, prompts, scenario.new) for server in servers]
         if scenario.new == 1 or min(map(overlap, trials)) >= _LEAST_OVERLAP:
             return scenario
@@ -134,8 +153,8 @@ def _long_enough(
     raise ConfigError(f"{scenario.name}: the streams hardly run at once; make the prompts shorter")
 
 
-def _measure(server: Server, scenario: Scenario, prompts: Sequence[Sequence[int]]) -> Metrics:
-    time.sleep(_SETTLE_SECONDS)
+def _measure(server: Server, scenario: Scenario, index: int) -> Metrics:
+    prompts = random_prompts(f"{scenario.name} {index}", scenario.streams, scenario.prompt)
     others = None if server.pid is None else OtherWork([server.pid])
     streams = complete(server, prompts, scenario.new)
     share = None if others is None else others.share()
@@ -146,7 +165,8 @@ def _measure(server: Server, scenario: Scenario, prompts: Sequence[Sequence[int]
     return metrics if share is None else metrics | {"other_work": share}
 
 
-def _prompts(seed: str, count: int, length: int) -> list[list[int]]:
+def random_prompts(seed: str, count: int, length: int) -> list[list[int]]:
+    """`count` prompts of `length` token ids, the same for the same seed."""
     generator = random.Random(seed)
     return [generator.choices(_TOKEN_IDS, k=length) for _ in range(count)]
 

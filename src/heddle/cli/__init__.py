@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heddle.cli.bench import bench
+from heddle.cli.bench_prefix import bench_prefix
 from heddle.cli.chat import chat
 from heddle.cli.inspect import inspect
 from heddle.cli.pull import pull
@@ -65,8 +66,22 @@ def heddle(
     """LLM inference: one forward pass per step carries every conversation."""
 
 
-for command in (serve, chat, bench, pull, inspect):
+class _Benches(typer.core.TyperGroup):
+    """`heddle bench prefix`, and plain `heddle bench` for speed, whatever follows."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not (args and args[0] in self.commands):
+            args = ["speed", *args]
+        return super().parse_args(ctx, args)
+
+
+benches = typer.Typer(cls=_Benches)
+benches.command("speed")(bench)
+benches.command("prefix")(bench_prefix)
+
+for command in (serve, chat, pull, inspect):
     app.command()(command)
+app.add_typer(benches, name="bench", help=bench.__doc__)
 
 
 def run(arguments: Sequence[str]) -> int:

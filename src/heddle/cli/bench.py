@@ -5,8 +5,7 @@ share of what memory and arithmetic allow. With it, Heddle's server and a peer g
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +18,6 @@ from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
     from heddle.bench.report import Loads
-
-Note = Callable[[str], None]
 
 _DEPTHS = "0,1024"
 _DEPTH_AGAINST = "128"
@@ -58,7 +55,10 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")] = False,
     engine: EngineConfig,
 ) -> None:
-    """Measure speed, as a share of what the machine allows or beside another server."""
+    """Measure speed, as a share of what the machine allows or beside another server.
+
+    `heddle bench prefix` measures what the prefix cache saves.
+    """
     counts = _numbers("--streams", streams, least=1)
     contexts = _numbers("--depths", depths or (_DEPTH_AGAINST if against else _DEPTHS), least=0)
     if url is None and max(counts) > engine.slots:
@@ -88,23 +88,14 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
 
 def _measure(model: str, config: EngineConfig, loads: "Loads", as_json: bool) -> None:
     from heddle.bench.report import measure
-    from heddle.cli.bench_tables import print_report
+    from heddle.cli.bench_tables import notes, print_report
 
-    with load(model, config) as engine, _notes() as note:
+    with load(model, config) as engine, notes() as note:
         report = measure(engine, loads, note)
     if as_json:
         print(json.dumps(report.as_dict(), indent=2))
     else:
         print_report(report)
-
-
-@contextmanager
-def _notes() -> Iterator[Note]:
-    """What is being measured, on a terminal; nothing elsewhere."""
-    from rich.console import Console
-
-    with Console(stderr=True).status("") as status:
-        yield status.update
 
 
 def _compare(
@@ -121,7 +112,7 @@ def _compare(
     from heddle.bench.remote import connect
     from heddle.bench.servers import heddle_server
     from heddle.bench.side_by_side import Scenario, alternate, most_other_work, summarise, table
-    from heddle.cli.bench_tables import other_work_line
+    from heddle.cli.bench_tables import notes, other_work_line
 
     scenarios = [Scenario(*each) for each in loads]
     with ExitStack() as stack:
@@ -130,7 +121,7 @@ def _compare(
             heddle = stack.enter_context(heddle_server(model, config))
         else:
             heddle = connect("heddle", url)
-        note = stack.enter_context(_notes())
+        note = stack.enter_context(notes())
         scenarios, results = alternate([heddle, peer], scenarios, rounds, note=note)
     summary = summarise(results)
     report = {

@@ -1,5 +1,7 @@
 """What `heddle bench` prints for people."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -20,6 +22,13 @@ _DECODE_HEADINGS = ("depth", "at\nonce", "tok/s", *_GAP_HEADINGS, "GB/s", *_FLOO
 
 _NOTICEABLE = 0.05
 """Part of the machine above which other work is worth a word."""
+
+
+@contextmanager
+def notes() -> Iterator[Callable[[str], None]]:
+    """What is being measured, on a terminal; nothing elsewhere."""
+    with Console(stderr=True).status("") as status:
+        yield status.update
 
 
 def print_report(report: "Report") -> None:

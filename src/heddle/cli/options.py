@@ -22,17 +22,20 @@ Model = Annotated[
 def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     """Turn every parameter annotated with a config class into one option per setting.
 
-    The command is called with the resolved config. Options are read as text and parsed by
-    `config.resolve`, so that an option and its variable accept the same and fail alike.
+    A parameter's default, if it has one, holds the defaults of its settings. The command is called
+    with the resolved config. Options are read as text and parsed by `config.resolve`, so that an
+    option and its variable accept the same and fail alike.
     """
     signature = inspect.signature(command)
-    configs: dict[str, type[EngineConfig] | type[ServerConfig]] = {}
+    configs: dict[str, EngineConfig | ServerConfig] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.annotation in (EngineConfig, ServerConfig):
-            configs[parameter.name] = parameter.annotation
+            given = parameter.default is not parameter.empty
+            base = parameter.default if given else parameter.annotation()
+            configs[parameter.name] = base
             panel = f"{parameter.name.capitalize()} settings"
-            parameters += [_option(setting, panel) for setting in settings(parameter.annotation)]
+            parameters += [_option(setting, panel) for setting in settings(base)]
         else:
             parameters.append(parameter)
 

@@ -1,0 +1,115 @@
+"""What the comparisons with llama.cpp's server have in common: options, servers, text, results."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xllamacpp
+
+from heddle.bench.machine import describe
+from heddle.bench.servers import heddle_server
+from heddle.config import DEFAULT_MODEL, EngineConfig, cache_home
+from heddle.text.tokenizer import Tokenizer
+from heddle.weights.catalog import ALIASES
+from heddle.weights.gguf import GGUFFile
+from heddle.weights.sources import resolve
+from llamacpp_server import llamacpp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from heddle.bench.remote import Server
+
+RESULTS = Path(__file__).with_name("results")
+
+COMMON_WORDS = """
+the of and to in a is that it was for on are as with his they at be this from have or by one had
+not but what all were when we there can an your which their said if do will each about how up
+out them then she many some so these would other into has more her two like him see time could
+no make than first been its who now people my made over did down only way find use may water
+long little very after word called just where most know get through back much before go good new
+write our used me man too any day same right look think also around another came come work three
+must because does part even place well such here take why things help put years different away
+again off went old number great tell men say small every found still between name should home
+big give air line set own under read last never us left end along while might next sound below
+"""
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that all have. Of the description the first line is shown."""
+    made = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    made.add_argument("model", nargs="?", default=DEFAULT_MODEL, help="as for heddle serve")
+    made.add_argument("--rounds", type=int, default=5)
+    made.add_argument("--threads", type=int, default=2, help="compute threads of each server")
+    made.add_argument("--isa", default="auto", help="instruction level of Heddle's kernels")
+    made.add_argument("--out", type=Path, help="where the result goes instead")
+    return made
+
+
+def model_path(arguments: argparse.Namespace) -> Path:
+    """The model's file, fetched if need be."""
+    return resolve(arguments.model, cache_home())
+
+
+@contextmanager
+def heddle(arguments: argparse.Namespace, slots: int, context: int) -> Iterator[Server]:
+    """Heddle's server with `context` tokens per slot."""
+    config = EngineConfig(
+        threads=arguments.threads, slots=slots, isa=arguments.isa, context=context
+    )
+    with heddle_server(str(model_path(arguments)), config) as server:
+        yield server
+
+
+@contextmanager
+def both(
+    arguments: argparse.Namespace, slots: int, context: int, *, prompt_cache: bool = False
+) -> Iterator[list[Server]]:
+    """Heddle's server and llama.cpp's; `prompt_cache` is the latter's."""
+    with (
+        heddle(arguments, slots, context) as ours,
+        llamacpp(
+            model_path(arguments), arguments.threads, slots, context, prompt_cache=prompt_cache
+        ) as theirs,
+    ):
+        yield [ours, theirs]
+
+
+def note(text: str) -> None:
+    """Say on standard error what happens."""
+    print(text, file=sys.stderr)
+
+
+def encoder(arguments: argparse.Namespace) -> Callable[[str], list[int]]:
+    """The model's tokenizer, so that both servers get the same token ids."""
+    tokenizer = Tokenizer.from_metadata(GGUFFile.open(model_path(arguments)).metadata)
+    return tokenizer.encode
+
+
+def text(words: int, seed: str) -> str:
+    """Common words in no order, the same for the same seed."""
+    return " ".join(random.Random(seed).choices(COMMON_WORDS.split(), k=words))
+
+
+def save(report: dict[str, Any], arguments: argparse.Namespace, kind: str = "") -> Path:
+    """Write a report, and what it was measured on, to a file named after the model."""
+    path = model_path(arguments)
+    setting = {
+        "model": path.name,
+        "threads": arguments.threads,
+        "isa": arguments.isa,
+        "machine": describe("heddle", "xllamacpp"),
+        "llama_cpp_build": xllamacpp.get_system_info().strip(),
+    }
+    name = arguments.model if arguments.model in ALIASES else path.stem
+    level = "" if arguments.isa == "auto" else f"-{arguments.isa}"
+    out: Path = arguments.out or RESULTS / f"{kind}{name}{level}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(setting | report, indent=2) + "\n")
+    return out

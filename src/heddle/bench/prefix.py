@@ -1,0 +1,209 @@
+"""What a prefix cache saves: requests of which most begin alike, on servers side by side.
+
+A share of the requests begins with the same tokens and ends in a tail of its own; the others are
+as long and begin like none. Clients send them in turn, each the next one when it has its answer. A
+round is a part of the requests, so that servers take turns and a drifting machine treats them
+alike; what a server did in all rounds is read together.
+
+Two more loads are counted rather than timed: the same prompt several times in a row, and several
+requests at once that begin with a prefix no one has sent before.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
+
+from heddle.bench.figures import Spread, Stream, latency, ttft
+from heddle.bench.remote import complete, complete_in_turn
+from heddle.bench.side_by_side import random_prompts, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from heddle.bench.remote import Server
+
+FORMULAS = {
+    "latency": "last output - sent, per request; percentiles of all rounds together",
+    "TTFT": "first output - sent, likewise",
+    "tok/s": "output tokens / (last output - first sent), the times of all rounds together",
+    "hits": "requests that found at least half of their prompt in the cache",
+    "computed": "prompt tokens that were not found in the cache, of all requests together",
+    "times better": "first against second server: in all rounds together (in one: least, largest)",
+}
+"""What the figures mean, in the words that are printed beside them."""
+
+IDENTICAL = 4
+BURST = 8
+
+Round = tuple[Stream, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixLoad:
+    """Requests of which a share begins alike.
+
+    Attributes:
+        clients: requests at once.
+        requests: how many in all.
+        rounds: parts they are sent in.
+        shared: share of them that begins with the prefix: 0 to 1.
+        prefix: tokens of the prefix.
+        tail: tokens that follow it, different in each. Other requests have `prefix + tail`.
+        new: tokens that each generates.
+    """
+
+    clients: int
+    requests: int
+    rounds: int
+    shared: float
+    prefix: int
+    tail: int
+    new: int
+
+    def prompts(self) -> list[list[list[int]]]:
+        """Of each round, in the order in which they are sent: token ids."""
+        sharing = round(self.shared * self.requests)
+        [prefix] = random_prompts("prefix", 1, self.prefix)
+        prompts = [prefix + tail for tail in random_prompts("tails", sharing, self.tail)]
+        prompts += random_prompts("others", self.requests - sharing, self.prefix + self.tail)
+        random.Random("order").shuffle(prompts)
+        bounds = [self.requests * index // self.rounds for index in range(self.rounds + 1)]
+        return [prompts[start:end] for start, end in pairwise(bounds)]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a server did of a load.
+
+    Attributes:
+        latency, ttft: in seconds.
+        rate: output tokens per second.
+        hits, computed: see FORMULAS; None if the server does not tell what it had cached.
+    """
+
+    requests: int
+    latency: Spread
+    ttft: Spread
+    rate: float
+    hits: int | None
+    computed: int | None
+
+    @classmethod
+    def of(cls, rounds: Sequence[Round]) -> Figures:
+        """Those of all rounds together."""
+        streams = list(chain.from_iterable(rounds))
+        seconds = sum(
+            max(stream.arrivals[-1] for stream in part) - min(stream.sent for stream in part)
+            for part in rounds
+        )
+        cached = [each.cached_tokens for each in streams if each.cached_tokens is not None]
+        told = len(cached) == len(streams)
+        pairs = list(zip(streams, cached, strict=False))
+        return cls(
+            requests=len(streams),
+            latency=latency(streams),
+            ttft=ttft(streams),
+            rate=sum(stream.tokens for stream in streams) / seconds,
+            hits=sum(2 * n >= each.prompt_tokens for each, n in pairs) if told else None,
+            computed=sum(each.prompt_tokens - n for each, n in pairs) if told else None,
+        )
+
+
+def run_load(
+    servers: Sequence[Server], load: PrefixLoad, note: Callable[[str], None]
+) -> dict[str, list[Round]]:
+    """The rounds of each server, by its name; servers alternate.
+
+    Raises:
+        PeerError: a server failed.
+    """
+    for server in servers:
+        complete(server, random_prompts("first", 1, load.tail), 2)  # touches all weights once
+    prompts = load.prompts()
+    rounds: dict[str, list[Round]] = {server.name: [] for server in servers}
+    for index, _, server in turns(servers, ["shared prefix"], load.rounds, note=note):
+        streams = complete_in_turn(server, prompts[index], load.clients, load.new)
+        rounds[server.name].append(tuple(streams))
+    return rounds
+
+
+def run_identical(server: Server, load: PrefixLoad) -> Figures:
+    """One new prompt IDENTICAL times, each sent when the one before is answered."""
+    prompts = random_prompts("identical", 1, load.prefix + load.tail) * IDENTICAL
+    return Figures.of([tuple(complete_in_turn(server, prompts, 1, load.new))])
+
+
+def run_burst(server: Server, load: PrefixLoad) -> Figures:
+    """BURST requests at once that begin with a prefix which the server has never met."""
+    [prefix] = random_prompts("burst", 1, load.prefix)
+    prompts = [prefix + tail for tail in random_prompts("burst tails", BURST, load.tail)]
+    return Figures.of([tuple(complete(server, prompts, load.new))])
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times better one server was than another: in all, and in single rounds."""
+
+    all: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, both: Sequence[tuple[float, float]]) -> Ratio:
+        """From pairs (better, worse), the first of all rounds together, then of each."""
+        total, *each = [larger / smaller for larger, smaller in both]
+        return cls(total, min(each), max(each))
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixReport:
+    """Everything that was measured.
+
+    Attributes:
+        model: what the first server calls its model.
+        machine: see `heddle.bench.machine.describe`.
+        rounds: of the load, by server; ratios are of the first two.
+        identical, burst: on the first.
+        other_work: part of the machine that others took during the load; None if unknown.
+    """
+
+    model: str
+    machine: dict[str, Any]
+    load: PrefixLoad
+    rounds: dict[str, list[Round]]
+    identical: Figures
+    burst: Figures
+    other_work: float | None
+
+    def figures(self) -> dict[str, Figures]:
+        """Of the load, by server."""
+        return {name: Figures.of(rounds) for name, rounds in self.rounds.items()}
+
+    def times_better(self) -> dict[str, Ratio]:
+        """Of the first server against the second."""
+        ours, theirs = self.rounds.values()
+        pairs = [(Figures.of(ours), Figures.of(theirs))]
+        for our, their in zip(ours, theirs, strict=True):
+            pairs.append((Figures.of([our]), Figures.of([their])))
+        return {
+            "latency_p50": Ratio.of([(b.latency.p50, a.latency.p50) for a, b in pairs]),
+            "ttft_p50": Ratio.of([(b.ttft.p50, a.ttft.p50) for a, b in pairs]),
+            "rate": Ratio.of([(a.rate, b.rate) for a, b in pairs]),
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; times are in seconds."""
+        return {
+            "model": self.model,
+            "machine": self.machine,
+            "other_work": self.other_work,
+            "load": asdict(self.load),
+            "formulas": FORMULAS,
+            "figures": {name: asdict(figures) for name, figures in self.figures().items()},
+            "times_better": {name: asdict(ratio) for name, ratio in self.times_better().items()},
+            "identical": asdict(self.identical),
+            "burst": asdict(self.burst),
+        }

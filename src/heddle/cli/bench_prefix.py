@@ -1,0 +1,157 @@
+"""`heddle bench prefix`: what the prefix cache saves, or Heddle's cache beside another server's.
+
+Without `--against` there are two servers of Heddle's, one with the cache and one without; with it
+Heddle's with the cache and the peer, whatever that does about prefixes.
+"""
+
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from heddle.cli.options import Model, with_settings
+from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heddle.bench.prefix import Figures, PrefixLoad, PrefixReport
+    from heddle.bench.remote import Server
+
+
+@with_settings
+def bench_prefix(
+    model: Model = DEFAULT_MODEL,
+    *,
+    requests: Annotated[int, typer.Option(min=1, help="Requests in all.")] = 200,
+    shared: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of them that begins with the prefix.")
+    ] = 0.8,
+    prefix_tokens: Annotated[int, typer.Option(min=1, help="Length of the prefix.")] = 1500,
+    tail_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens after it, different in each request.")
+    ] = 64,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens that each generates.")] = 32,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Parts of the load, between which the servers alternate.")
+    ] = 10,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Drive this OpenAI-compatible server with the same load."),
+    ] = None,
+    peer_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Its model; the first one it has.")
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --against: a running Heddle instead of a new one."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")] = False,
+    engine: EngineConfig = EngineConfig(slots=2),  # noqa: B008 - frozen
+) -> None:
+    """Measure what the prefix cache saves where requests begin alike, as many at once as slots."""
+    from heddle.bench.prefix import PrefixLoad
+
+    if rounds > requests:
+        raise ConfigError(f"--rounds: {rounds} is more than the requests, {requests}")
+    if against is None and (peer_model or url):
+        raise ConfigError("--peer-model and --url go with --against")
+    load = PrefixLoad(
+        engine.slots, requests, rounds, shared, prefix_tokens, tail_tokens, new_tokens
+    )
+    report = _measure(model, engine, load, against, peer_model, url)
+    if as_json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        _print(report)
+
+
+def _measure(
+    model: str,
+    config: EngineConfig,
+    load: "PrefixLoad",
+    against: str | None,
+    peer_model: str | None,
+    url: str | None,
+) -> "PrefixReport":
+    """Start the servers that are not there, and run everything."""
+    from heddle.bench.machine import OtherWork, describe
+    from heddle.bench.prefix import BURST, PrefixReport, run_burst, run_identical, run_load
+    from heddle.bench.remote import connect
+    from heddle.bench.servers import heddle_server
+    from heddle.cli.bench_tables import notes
+
+    def start(config: EngineConfig) -> "Server":
+        return stack.enter_context(heddle_server(model, config))
+
+    # Nothing may be there from earlier runs, and two servers cannot share a folder.
+    cold = replace(config, prefix_cache_dir="")
+    with ExitStack() as stack:
+        note = stack.enter_context(notes())
+        if against is not None:
+            theirs = connect("peer", against, peer_model)  # before a model is loaded for nothing
+            ours = connect("heddle", url) if url else start(config)
+        else:
+            ours = replace(start(config), name="cache on")
+            theirs = replace(start(replace(cold, prefix_cache=False)), name="cache off")
+        pids = [server.pid for server in (ours, theirs) if server.pid is not None]
+        others = OtherWork(pids)
+        rounds = run_load([ours, theirs], load, note)
+        other_work = others.share() if len(pids) == 2 else None
+        note("the same prompt in a row")
+        identical = run_identical(ours, load)
+        wide = ours if url else start(replace(cold, slots=max(BURST, config.slots)))
+        note("prompts at once that begin alike")
+        burst = run_burst(wide, load)
+    machine = describe("heddle")
+    return PrefixReport(ours.model, machine, load, rounds, identical, burst, other_work)
+
+
+def _print(report: "PrefixReport") -> None:
+    from heddle.bench.prefix import FORMULAS
+    from heddle.cli.bench_tables import other_work_line
+
+    load, identical, burst = report.load, report.identical, report.burst
+    print(
+        f"{report.model} on {report.machine['cpu']}, {report.machine['cores']} cores\n"
+        f"{load.requests} requests, {load.clients} at a time, {load.new} tokens for each;"
+        f" {load.shared:.0%} begin with the same\n{load.prefix} tokens, then {load.tail} of their"
+        " own, the others begin like none\n"
+    )
+    columns = [_column(figures) for figures in report.figures().values()]
+    better = {
+        _ROWS[name]: f"{ratio.all:.1f} ({ratio.min:.1f} to {ratio.max:.1f})"
+        for name, ratio in report.times_better().items()
+    }
+    print(f"{'':16}" + "".join(f"{name:>12}" for name in report.rounds) + "  times better")
+    for row in columns[0]:
+        cells = "".join(f"{column[row]:>12}" for column in columns)
+        print(f"{row:16}{cells}  {better.get(row, '')}".rstrip())
+    print(
+        f"\nthe same prompt {identical.requests} times in a row: {identical.hits} hits"
+        f"\n{burst.requests} at once that begin with a new prefix: {burst.computed} prompt tokens"
+        f" computed; prefix and tails are {load.prefix + burst.requests * load.tail}\n"
+        f"{other_work_line(report.other_work)}"
+    )
+    for name, formula in FORMULAS.items():
+        print(f"{name} = {formula}")
+
+
+_ROWS = {"latency_p50": "latency p50, ms", "ttft_p50": "TTFT p50, ms", "rate": "tok/s"}
+"""Rows that have a ratio, by its name."""
+
+
+def _column(figures: "Figures") -> dict[str, str]:
+    def counted(number: int | None) -> str:
+        return "unknown" if number is None else f"{number:,}"
+
+    return {
+        "latency p50, ms": f"{1e3 * figures.latency.p50:.0f}",
+        "latency p99, ms": f"{1e3 * figures.latency.p99:.0f}",
+        "TTFT p50, ms": f"{1e3 * figures.ttft.p50:.0f}",
+        "TTFT p99, ms": f"{1e3 * figures.ttft.p99:.0f}",
+        "tok/s": f"{figures.rate:.1f}",
+        "hits": counted(figures.hits),
+        "computed": counted(figures.computed),
+    }
