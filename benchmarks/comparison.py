@@ -40,6 +40,13 @@ again off went old number great tell men say small every found still between nam
 big give air line set own under read last never us left end along while might next sound below
 """
 
+RARER_WORDS = """
+shuttle weaver treadle selvedge bobbin spindle carding tapestry brocade damask linen flax hemp
+indigo madder woad mordant kermes saffron cochineal fuller tenter teasel nap pile twill herringbone
+houndstooth gingham calico muslin cambric gauze organza taffeta velveteen corduroy jacquard dobby
+harness raddle temple breast beam ratchet pawl quill skein hank distaff whorl scutching retting
+"""
+
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The options that all have. Of the description the first line is shown."""
@@ -93,8 +100,15 @@ def encoder(arguments: argparse.Namespace) -> Callable[[str], list[int]]:
 
 
 def text(words: int, seed: str) -> str:
-    """Common words in no order, the same for the same seed."""
-    return " ".join(random.Random(seed).choices(COMMON_WORDS.split(), k=words))
+    """Sentences of no meaning, the same for the same seed.
+
+    Every fourth word is a rarer one, so that a word is about 1.3 tokens, as in English prose.
+    """
+    chosen = random.Random(seed)
+    common, rare = COMMON_WORDS.split(), RARER_WORDS.split()
+    made = [chosen.choice(rare if index % 4 == 3 else common) for index in range(words)]
+    sentences = [made[start : start + 12] for start in range(0, words, 12)]
+    return " ".join(" ".join(each).capitalize() + "." for each in sentences)
 
 
 def save(report: dict[str, Any], arguments: argparse.Namespace, kind: str = "") -> Path:
