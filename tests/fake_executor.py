@@ -1,6 +1,7 @@
 """An executor without a model: pages hold token ids, and the next token is a hash of what they say.
 
-It trusts nothing. Every chunk must go on where the slot's last one ended, carry the tokens the
+It trusts nothing. A sequence that comes back must bring mirostat's bound with it, which here is how
+many tokens there were. Every chunk must go on where the slot's last one ended, carry the tokens the
 sequence has there, and find the whole history in its pages; so a page that two sequences share by
 mistake, a gap, or a read before a write fails the test that caused it.
 """
@@ -21,6 +22,7 @@ from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, Sampled, StepPlan, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from heddle.step import TokenRules
     from heddle.types import SamplingParams
 
 VOCABULARY = 32
@@ -41,6 +43,11 @@ def next_token(history: Sequence[int], params: SamplingParams) -> int:
     return zlib.crc32(repr((params.seed, list(history))).encode()) % VOCABULARY
 
 
+def mirostat_bound(history: Sequence[int], params: SamplingParams) -> float | None:
+    """What is carried from token to token beside the tokens."""
+    return float(len(history)) if params.mirostat else None
+
+
 def solo_output(prompt: Sequence[int], params: SamplingParams, capacity: int) -> list[int]:
     """What the sequence generates when it is alone."""
     tokens = list(prompt)
@@ -58,6 +65,7 @@ class Occupant:
 
     params: SamplingParams
     history: list[int]
+    rules: TokenRules
     computed: int | None = None
 
 
@@ -133,7 +141,9 @@ class FakeExecutor:
     def _bind(self, binding: Binding) -> None:
         assert binding.params.seed is not None
         history = [*binding.prompt, *binding.output]
-        self.slots[binding.slot] = Occupant(binding.params, history)
+        bound = mirostat_bound(history, binding.params) if binding.output else None
+        assert binding.mu == bound, "mirostat's bound was lost"
+        self.slots[binding.slot] = Occupant(binding.params, history, binding.rules)
 
     def _write(self, chunk: Chunk) -> None:
         occupant = self.slots[chunk.slot]
@@ -158,4 +168,5 @@ class FakeExecutor:
             return [Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
         token = next_token(history, occupant.params)
         occupant.history.append(token)
-        return [Sampled(chunk.slot, token, math.nan)]
+        bound = mirostat_bound(occupant.history, occupant.params)
+        return [Sampled(chunk.slot, token, math.nan, mu=bound)]

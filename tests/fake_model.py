@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fake_executor import END, VOCABULARY, FakeExecutor
 from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.models.base import ModelShape
+from heddle.text.sequences import find_breakers, spell
+
+if TYPE_CHECKING:
+    from heddle.step import TokenSequences
 
 PIECES = [b"", *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz .-\n"), b"\xc3"]
 
@@ -23,12 +27,23 @@ class FakeTokenizer:
         self.bos_id = bos_id
 
     def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        continues: bool = False,
     ) -> list[int]:
         return [PIECES.index(letter.encode()) for letter in text]
 
     def encode_chat(self, text: str) -> list[int]:
         return self.encode(text, add_special=False)
+
+    def breakers(self, strings: tuple[str, ...]) -> TokenSequences:
+        return find_breakers(PIECES, self.encode, strings)
+
+    def spellings(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        return spell(self.encode, words)
 
     def token_bytes(self, token: int) -> bytes:
         return PIECES[token]

@@ -68,6 +68,7 @@ class Machine(RuleBasedStateMachine):
         added = []
         for identity in range(first, first + copies):
             own_seed = seed + identity % 2  # some say the same
+            fields["mirostat"] = 2 * (own_seed % 2)
             params = SamplingParams(seed=own_seed, ignore_eos=ignore_eos, **fields)
             ends = frozenset() if ignore_eos else frozenset({END})
             added.append(Sequence(identity, params, list(prompt), len(prompt), ends))

@@ -42,7 +42,7 @@ class ScoringExecutor(FakeExecutor):
         if wanted is None or isinstance(sampled, Failed):
             return sampled
         top = tuple((token, -token / 8) for token in range(min(wanted, VOCABULARY)))
-        return Sampled(sampled.slot, sampled.token, -sampled.token / 8, top)
+        return replace(sampled, logprob=-sampled.token / 8, top=top)
 
 
 class AnyTextTokenizer(FakeTokenizer):

@@ -188,3 +188,19 @@ def test_a_long_stop_string_is_no_burden() -> None:
     texts, detokenizer = pushed(tokens_of(("ab" * 5001 + "c").encode()), stop)
     assert "".join(texts) == "ab"
     assert detokenizer.stopped
+
+
+@given(
+    st.lists(st.integers(0, 255), max_size=20),
+    st.integers(0, 8),
+    st.lists(st.text("ab!", min_size=1, max_size=2), min_size=1, max_size=3),
+)
+def test_stop_strings_are_looked_for_after_the_first_tokens(
+    tokens: list[int], min_tokens: int, stop: list[str]
+) -> None:
+    tokens = [BYTE[b"ab!."[token % 4 : token % 4 + 1]] for token in tokens]
+    detokenizer = Detokenizer(TOKENIZER, tuple(stop), min_tokens)
+    text = "".join(detokenizer.push(token) for token in tokens) + detokenizer.finish()
+    first, rest = (TOKENIZER.decode(part) for part in (tokens[:min_tokens], tokens[min_tokens:]))
+    assert text == first + cut_at_first_stop(rest, stop)
+    assert detokenizer.stopped == (cut_at_first_stop(rest, stop) != rest)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.text.sequences import token_rules
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -30,9 +31,27 @@ _SAMPLING_FIELDS = (
     "top_p",
     "top_k",
     "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
     "repetition_penalty",
+    "repeat_last_n",
     "presence_penalty",
     "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "samplers",
+    "min_tokens",
+    "bad_words",
     "seed",
     "ignore_eos",
     "cache_salt",
@@ -71,6 +90,7 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     service.check_choices(1, n)
     prompt = service.engine.model.chat_prompt([_for_template(one) for one in body.messages])
     service.engine.check_length(len(prompt))
+    token_rules(params, service.engine.model.tokenizer)  # here, in a thread for that: it remembers
     return Job([prompt], params, n, bool(body.stream), usage)
 
 
@@ -88,6 +108,7 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
     prompts = [encode(text) if isinstance(text, str) else text for text in texts]
     for prompt in prompts:
         service.engine.check_length(len(prompt))
+    token_rules(params, service.engine.model.tokenizer)  # here, in a thread for that: it remembers
     return Job(prompts, params, n, bool(body.stream), usage)
 
 
@@ -120,15 +141,7 @@ def chat_params(body: ChatRequest) -> SamplingParams:
             f"top_logprobs needs logprobs to be true, got {body.logprobs!r}", param="top_logprobs"
         )
     fields = _common(body)
-    longest = body.max_completion_tokens
-    if longest is not None:
-        if body.max_tokens not in (None, longest):
-            raise InvalidRequestError(
-                f"max_tokens ({body.max_tokens}) and max_completion_tokens ({longest}) differ;"
-                " send one of them",
-                param="max_completion_tokens",
-            )
-        fields["max_tokens"] = longest
+    _take_alias(fields, body, "max_tokens", "max_completion_tokens")
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
     return SamplingParams(**fields)
@@ -181,9 +194,23 @@ def _common(body: GenerationRequest) -> dict[str, Any]:
     }
     if body.stop is not None:
         fields["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+    _take_alias(fields, body, "repetition_penalty", "repeat_penalty")
     if body.logit_bias is not None:
         fields["logit_bias"] = _logit_bias(body.logit_bias)
     return fields
+
+
+def _take_alias(fields: dict[str, Any], body: GenerationRequest, name: str, alias: str) -> None:
+    """Take a field's value from its other name, unless the two contradict each other."""
+    value = getattr(body, alias)
+    if value is None:
+        return
+    if getattr(body, name) not in (None, value):
+        raise InvalidRequestError(
+            f"{name} ({getattr(body, name)}) and {alias} ({value}) differ; send one of them",
+            param=alias,
+        )
+    fields[name] = value
 
 
 def _logit_bias(bias: Mapping[str, float]) -> dict[int, float]:
