@@ -132,23 +132,27 @@ class OutwardWalk {
 void typical_p(Candidates& c, const SamplerParams& p, SamplerState&) {
     const double mass = c.mass(), wanted = mass * p.typical_p;
     const float expected = static_cast<float>(std::log(mass) - c.entropy());  // as log of a weight
-    c.show_mass(wanted * (1.0 + kSlack));
-    for (bool all = false;; all = true) {
+    // The walk may go below what weighs `wanted` at the top: it begins again with more to see.
+    for (double share = 1.0;; share /= 16.0) {  // of what is not wanted
+        const double unseen = (1.0 - p.typical_p) * share;
+        const bool all = c.listed() || share < 1e-3;
+        if (all) {
+            c.show_best(c.size());
+        } else {
+            c.show_mass(mass * (1.0 - unseen) * (1.0 + kSlack));
+        }
         const size_t shown = c.shown().size();
-        std::vector<bool> chosen(shown, false);
         const std::vector<float>& weights = c.weights();
+        std::vector<bool> chosen(shown, false);
         OutwardWalk walk(c, expected);
         double covered = 0.0;
-        size_t taken = 0;
-        const bool complete = all || c.listed();
-        while (taken < shown && covered < wanted && (complete || !walk.at_the_bottom())) {
+        for (size_t taken = 0; taken < shown && covered < wanted; ++taken) {
+            if (!all && walk.at_the_bottom()) break;
             const size_t i = walk.take();
             chosen[i] = true;
             covered += weights[i];
-            ++taken;
         }
-        if (complete || covered >= wanted) return c.keep(chosen);
-        c.show_best(c.size());
+        if (all || covered >= wanted) return c.keep(chosen);
     }
 }
 
