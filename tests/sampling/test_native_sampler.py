@@ -170,6 +170,34 @@ def test_typical_p_over_a_whole_vocabulary(typical_p):
                 assert near_a_boundary(logits, params, Past())
 
 
+def test_zeros_of_both_signs_are_a_tie_in_long_lists():
+    logits = np.where(np.arange(5000) % 3 == 0, -0.0, 0.0).astype(np.float32)
+    for seed in range(50):
+        params = SamplingParams(seed=seed, min_p=0.5)
+        assert native(params).pick("auto", logits)[0] == int(uniform(seed, 0) * 5000)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    tokens=st.lists(st.integers(0, 3), max_size=30),
+    allowed=st.integers(1, 3),
+    last_n=st.integers(-1, 30),
+    breakers=st.sets(st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple), max_size=3),
+)
+def test_dry_ranks_tokens_as_the_reference_does(tokens, allowed, last_n, breakers):
+    """Every token in turn is the one that would win but for a long enough repetition."""
+    rules = TokenRules(breakers=TokenSequences(tuple(sorted(breakers))))
+    past = Past(tokens[:5], tokens[5:], rules)
+    dry = {"dry_multiplier": 1.0, "dry_base": 2.0, "dry_penalty_last_n": last_n}
+    params = SamplingParams(temperature=0, seed=0, dry_allowed_length=allowed, **dry)
+    for token in range(4):
+        for lead in (0.5, 1.5, 3.0, 6.0):
+            logits = np.array([0, -1e-3, -2e-3, -3e-3, -4e-3], np.float32)
+            logits[token] += np.float32(lead)
+            picked = native(params, past).pick("auto", logits)[0]
+            assert picked == sample(logits, params, past).token
+
+
 def test_the_whole_state_but_mu_comes_from_the_tokens():
     """A sampler that saw the tokens one by one, and one that got them when it was made."""
     rng = np.random.default_rng(8)
