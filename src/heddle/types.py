@@ -27,6 +27,7 @@ MAX_STOP_STRINGS = 16
 MAX_SEQUENCE_BREAKERS = 32
 MAX_BREAKER_LENGTH = 40
 MAX_BAD_WORDS = 1000
+MAX_BAD_WORD_LENGTH = 256
 MAX_STRING_LENGTH = 1024
 MAX_SALT_LENGTH = 256
 
@@ -261,6 +262,12 @@ class SamplingParams:
             "bad_words",
             self.bad_words,
             "strings with more than spaces",
+        )
+        _check(
+            all(len(word) <= MAX_BAD_WORD_LENGTH for word in self.bad_words),
+            "bad_words",
+            self.bad_words,
+            f"strings of at most {MAX_BAD_WORD_LENGTH} characters",
         )
         _check(
             all(len(text) <= MAX_BREAKER_LENGTH for text in self.dry_sequence_breakers),

@@ -90,7 +90,7 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     service.check_choices(1, n)
     prompt = service.engine.model.chat_prompt([_for_template(one) for one in body.messages])
     service.engine.check_length(len(prompt))
-    token_rules(params, service.engine.model.tokenizer)  # here, in a thread for that: it remembers
+    token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
     return Job([prompt], params, n, bool(body.stream), usage)
 
 
@@ -108,7 +108,7 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
     prompts = [encode(text) if isinstance(text, str) else text for text in texts]
     for prompt in prompts:
         service.engine.check_length(len(prompt))
-    token_rules(params, service.engine.model.tokenizer)  # here, in a thread for that: it remembers
+    token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
     return Job(prompts, params, n, bool(body.stream), usage)
 
 
