@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
-MAX_SEQUENCE_BREAKERS = 32
-MAX_BREAKER_LENGTH = 40
-MAX_BAD_WORDS = 1000
-MAX_BAD_WORD_LENGTH = 256
 MAX_STRING_LENGTH = 1024
 MAX_SALT_LENGTH = 256
 
@@ -131,11 +127,11 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 _OPTIONAL = frozenset({"max_tokens", "seed", "logprobs"})
 """Numbers that may be None."""
 
-# Names of fields that hold strings, and how many they hold at most.
+# Names of fields that hold strings, how many they hold at most, and how many characters in each.
 _STRINGS = {
-    "stop": MAX_STOP_STRINGS,
-    "dry_sequence_breakers": MAX_SEQUENCE_BREAKERS,
-    "bad_words": MAX_BAD_WORDS,
+    "stop": (MAX_STOP_STRINGS, MAX_STRING_LENGTH),
+    "dry_sequence_breakers": (32, 40),
+    "bad_words": (1000, 256),
 }
 
 
@@ -248,32 +244,20 @@ class SamplingParams:
         for name, (allowed, words) in _RANGES.items():
             value = getattr(self, name)
             _check((value is None and name in _OPTIONAL) or allowed(value), name, value, words)
-        for name, most in _STRINGS.items():
+        for name, (most, longest) in _STRINGS.items():
             strings = getattr(self, name)
             _check(len(strings) <= most, name, strings, f"at most {most} strings")
             _check(
-                all(0 < len(string) <= MAX_STRING_LENGTH for string in strings),
+                all(0 < len(string) <= longest for string in strings),
                 name,
                 strings,
-                f"strings of 1 to {MAX_STRING_LENGTH} characters",
+                f"strings of 1 to {longest} characters",
             )
         _check(
             not any(word.isspace() for word in self.bad_words),
             "bad_words",
             self.bad_words,
             "strings with more than spaces",
-        )
-        _check(
-            all(len(word) <= MAX_BAD_WORD_LENGTH for word in self.bad_words),
-            "bad_words",
-            self.bad_words,
-            f"strings of at most {MAX_BAD_WORD_LENGTH} characters",
-        )
-        _check(
-            all(len(text) <= MAX_BREAKER_LENGTH for text in self.dry_sequence_breakers),
-            "dry_sequence_breakers",
-            self.dry_sequence_breakers,
-            f"strings of at most {MAX_BREAKER_LENGTH} characters",
         )
         _check(
             self.max_tokens is None or self.min_tokens <= self.max_tokens,

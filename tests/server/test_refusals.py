@@ -84,7 +84,7 @@ def test_unknown_and_unsupported_fields_of_a_completion(
         ({"dry_allowed_length": 0}, "dry_allowed_length", "at least 1"),
         ({"dry_penalty_last_n": 1.5}, "dry_penalty_last_n", "1.5"),
         ({"dry_sequence_breakers": "ab"}, "dry_sequence_breakers", "array"),
-        ({"dry_sequence_breakers": [""]}, "dry_sequence_breakers", "non-empty"),
+        ({"dry_sequence_breakers": [""]}, "dry_sequence_breakers", "1 to 40"),
         ({"dry_sequence_breakers": ["a" * 41]}, "dry_sequence_breakers", "40 characters"),
         ({"dry_sequence_breakers": ["a"] * 33}, "dry_sequence_breakers", "at most 32"),
         ({"dynatemp_range": -1}, "dynatemp_range", "[0, 100]"),
