@@ -238,3 +238,18 @@ class Tables(RuleBasedStateMachine):
 
 
 TestTables = Tables.TestCase
+
+
+def test_at_the_end_the_most_recently_used_comes_first_and_leads_to_the_rest() -> None:
+    manager = CacheManager(40)
+    for text in (words(1, 2, 3, 4, 5), words(6, 7)):
+        sequence = Sequence(manager, text)
+        sequence.compute()
+        sequence.end()
+    warm = [list(tokens) for _, tokens, _ in manager._warm_pages()]
+    long, short = words(1, 2, 3, 4, 5), words(6, 7)
+    assert warm == [
+        text[:end]
+        for text in (short, long)
+        for end in range(PAGE_TOKENS, len(text) + 1, PAGE_TOKENS)
+    ]

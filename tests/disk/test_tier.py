@@ -289,6 +289,22 @@ def test_a_cancelled_restore_is_read_no_further(host: Host) -> None:
     host.tier.cancel(restore)
 
 
+def test_a_page_that_is_read_while_its_restore_is_cancelled_is_dropped(
+    host: Host, monkeypatch
+) -> None:
+    host.save(1)
+    restore = host.begin()
+    read = host.directory.read
+
+    def cancelled(name: str) -> bytes:
+        host.tier.cancel(restore)
+        return read(name)
+
+    monkeypatch.setattr(host.directory, "read", cancelled)
+    host.work()
+    assert (len(restore.ready), restore.ended) == (0, True)
+
+
 def test_the_budget_holds_and_what_was_used_stays(host: Host) -> None:
     first = FILE_BYTES
     host.restart(capacity=4 * first)

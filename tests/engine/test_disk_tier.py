@@ -83,6 +83,18 @@ def test_a_restart_finds_what_was_there(start: Start) -> None:
     assert (stats.disk.files, stats.hits, stats.misses) == (PAGES, 2, 0)
 
 
+def test_the_disk_goes_on_where_memory_ends_inside_a_page(start: Start) -> None:
+    with start() as engine:
+        engine.generate(PROMPT, params())
+    with start() as engine:
+        begin = PROMPT[: PAGE_TOKENS + 8]
+        outputs = [engine.generate(prompt, params()) for prompt in (begin, PROMPT)]
+        assert right(outputs[0], begin)
+        assert right(outputs[1])
+        found = [output.usage.cached_tokens for output in outputs]
+        assert found == [PAGE_TOKENS, PAGES * PAGE_TOKENS]
+
+
 def test_what_was_evicted_comes_back(start: Start) -> None:
     engine = start(FakeExecutor(pages=4), slots=1)
     other = PROMPT[::-1]

@@ -84,16 +84,16 @@ class DiskMachine(PrefixMachine):
 
     @rule(
         kind=st.integers(0, 1),
-        pages=st.integers(2, 4),
+        length=st.integers(33, 150),
         tail=tails,
         copies=st.integers(1, 3),
         salt=salts,
         steps=st.integers(5, 60),
     )
     def ask_about_a_document(
-        self, kind: int, pages: int, tail: list[int], copies: int, salt: str | None, steps: int
+        self, kind: int, length: int, tail: list[int], copies: int, salt: str | None, steps: int
     ) -> None:
-        self.add_about_a_document(kind, pages * PAGE_TOKENS, tail, copies, 5, salt)
+        self.add_about_a_document(kind, length, tail, copies, 5, salt)
         self.steps(steps)
 
     @rule(on=st.integers(0, 20).map(bool))
@@ -164,14 +164,25 @@ class DiskMachine(PrefixMachine):
 
     def schedule(self) -> StepPlan:
         """The next plan that has something in it."""
-        plan = super().schedule()
+        plan = self.schedule_once()
         while not plan.chunks:
             self.seen["waited for disk"] += 1
             assert self.tier.work(), "all wait, and for nothing"
-            plan = super().schedule()
+            plan = self.schedule_once()
         stats = self.tier.stats()
         assert stats.bytes <= self.disk_capacity
         self.seen["restored"] += stats.restored_tokens > 0
+        return plan
+
+    def schedule_once(self) -> StepPlan:
+        streams = any(s.generating for s in self.live if s.slot >= 0)
+        before = self.tier.stats().restored_tokens
+        plan = super().schedule()
+        loaded = (self.tier.stats().restored_tokens - before) // PAGE_TOKENS
+        assert loaded <= scheduler_module._LOADS or not streams, "streams wait for loads"
+        awaited = [s.restore for s in self.live if s.restore is not None]
+        assert all(restore in awaited for restore in self.tier._restores), "read for no one"
+        assert all(s.restore is None for s in self.live if s.slot < 0)
         return plan
 
     def check_plan(self, plan: StepPlan) -> None:
