@@ -95,13 +95,22 @@ def test_the_disk_goes_on_where_memory_ends_inside_a_page(start: Start) -> None:
         assert found == [PAGE_TOKENS, PAGES * PAGE_TOKENS]
 
 
-def test_what_was_evicted_comes_back(start: Start) -> None:
+def test_what_was_evicted_comes_back(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = threading.Semaphore(0)
+    write = directory.PageDirectory.write
+
+    def count(*arguments: Any) -> None:
+        write(*arguments)
+        written.release()
+
+    monkeypatch.setattr(directory.PageDirectory, "write", count)
     engine = start(FakeExecutor(pages=4), slots=1)
-    other = PROMPT[::-1]
-    for prompt in (PROMPT, other, PROMPT, other):
+    for prompt in (PROMPT, PROMPT[::-1]):
         assert right(engine.generate(prompt, params()), prompt)
-    engine.close()
-    assert disk(engine).restored_tokens >= PAGE_TOKENS
+    assert all(written.acquire(timeout=60) for _ in range(PAGES))
+    again = engine.generate(PROMPT, params())
+    assert right(again)
+    assert again.usage.cached_tokens == disk(engine).restored_tokens == PAGES * PAGE_TOKENS
     assert engine.snapshot().prefix_cache.evictions > 0
 
 

@@ -200,7 +200,7 @@ class DiskMachine(PrefixMachine):
         whole = longest - longest % PAGE_TOKENS
         self.seen["found"] += s.computed > 0
         self.seen["followed"] += s.leader is not None
-        assert s.computed >= (whole if s.waits or not self.scheduler._unclaimed() else longest)
+        assert s.computed >= (whole if s.waits or self.scheduler._unclaimed() <= 0 else longest)
         assert s.restore is None or s.leader is None
 
     def end(self) -> None:
