@@ -1,13 +1,14 @@
-// Causal attention of one key/value head over a sequence's pages, online softmax in page order,
-// over all positions before a query or a window of them.
+// Causal attention of one key/value head over a sequence's pages, over all positions before a query
+// or a window of them.
 //
-// Positions are taken in splits of fixed size, each from nothing, and merged in order, so that the
-// splits of a long context may be computed by several threads.
+// Positions are taken in splits of fixed size. A split is a softmax of its own: all scores, their
+// maximum, exponentials, values; splits are merged in order (Milakov & Gimelshein 2018,
+// arXiv:1805.02867), so that those of a long context may be computed by several threads.
 //
-// A query's arithmetic is fixed by its own position alone: pages ascending, within a page all 32
-// scores in the order of head elements, one maximum, one sum, values added by ascending position.
-// Queries are handled together only to read each key and value once (Milakov & Gimelshein 2018,
-// arXiv:1805.02867, for the online softmax).
+// A query's arithmetic is fixed by its own position alone: scores in the order of head elements,
+// one maximum and one sum a split, values added by ascending position. Queries are handled together
+// only to read each key and value once; where they are many, a page is converted to floats once for
+// all.
 #pragma once
 
 #include "kernels.h"
@@ -27,6 +28,8 @@ constexpr int kTogether = 8, kWide = 2;
 constexpr int kTogether = 6, kWide = 1;
 #endif
 constexpr int kSplitPages = kSplitTokens / kPageTokens;
+// From so many queries on a page is converted once; fewer convert what they load.
+constexpr int kConvertQueries = 2 * kTogether + 1;
 
 struct QueryTile {
     int count;
@@ -34,42 +37,81 @@ struct QueryTile {
     float* out[kAttendQueries];
     int position[kAttendQueries];
     int first_seen[kAttendQueries];  // the first position in its window
-    float* peak;                     // (count,) running maximum
-    float* mass;                     // (count,) running sum of exponentials
+    float* peak;                     // (count,) largest score, before scaling
+    float* mass;                     // (count,) sum of exponentials
     float* values;                   // (count, head_dim), unnormalised output
-    float* weights;                  // (count, 32), this page's scores, then exponentials
+    float* weights;                  // (count, kSplitTokens), the split's scores, then exponentials
+    float* converted;                // (kPageTokens * head_dim) floats of a page's keys or values
 };
 
-// Asks for a part ahead of its use, bit by bit while another one is worked on. Parts of consecutive
-// pages lie far apart, where the hardware prefetcher cannot follow; asked for all at once they
-// would take every line fill buffer, and nothing would be computed meanwhile. The part's two halves
-// go side by side so that the second-level prefetcher has two streams to run ahead on.
+// Asks for a half of a part, its keys or its values, bit by bit while another half is worked on.
+// Parts of consecutive pages lie far apart, where the hardware prefetcher cannot follow; asked for
+// all at once they would take every line fill buffer, and nothing would be computed meanwhile.
 template <typename Part>
 class Ahead {
   public:
-    Ahead(const uint8_t* part, int head_dim)
-        : low_(part),
-          high_(part ? part + kv_part_bytes(Part::kType, head_dim) / 2 : part),
-          end_(high_) {}
-    // Asks for two lines; to be called every kEvery of the 4 * head_dim / kWide steps that a query
-    // group takes over a part.
+    Ahead(const uint8_t* half, int head_dim)
+        : at_(half), end_(half ? half + kv_part_bytes(Part::kType, head_dim) / 2 : half) {}
+    // Asks for two lines; to be called every kEvery of the 2 * head_dim / kWide steps that a query
+    // group takes over a half.
     static constexpr int kEvery = (Part::kType == KvType::kF16 ? 4 : 8) / kWide;
     void step() {
-        if (low_ == end_) return;
-        __builtin_prefetch(low_, 0, 2);
-        __builtin_prefetch(high_, 0, 2);
-        low_ += 64;
-        high_ += 64;
+        if (at_ >= end_) return;
+        __builtin_prefetch(at_, 0, 2);
+        __builtin_prefetch(at_ + 64, 0, 2);
+        at_ += 128;
     }
 
   private:
-    const uint8_t *low_, *high_, *end_;
+    const uint8_t *at_, *end_;
 };
 
+// A part whose keys, or whose values, lie converted in an array; scales are read where they are.
+template <typename Part>
+class Converted {
+  public:
+    static constexpr KvType kType = Part::kType;
+
+    static Converted keys_of(const Part& part, int head_dim, float* floats) {
+        for (int d = 0; d < head_dim; ++d) {
+            for (int i = 0; i < kPageTokens; i += 16) {
+                store(floats + d * kPageTokens + i, part.keys(d, i));
+            }
+        }
+        return {part, floats, head_dim};
+    }
+    static Converted values_of(const Part& part, int head_dim, float* floats) {
+        for (int i = 0; i < kPageTokens; ++i) {
+            for (int d = 0; d < head_dim; d += 16) {
+                store(floats + i * head_dim + d, part.values(i, d));
+            }
+        }
+        return {part, floats, head_dim};
+    }
+
+    V16 keys(int d, int position) const { return load(floats_ + d * kPageTokens + position); }
+    V16 values(int position, int d) const { return load(floats_ + position * head_dim_ + d); }
+    V16 key_scales(int block, int position) const { return part_.key_scales(block, position); }
+    V16 value_scales(int block, int position) const { return part_.value_scales(block, position); }
+
+  private:
+    Converted(const Part& part, const float* floats, int head_dim)
+        : part_(part), floats_(floats), head_dim_(head_dim) {}
+
+    const Part& part_;
+    const float* floats_;
+    int head_dim_;
+};
+
+// Where the scores of query i and a page's positions lie.
+inline float* page_weights(const QueryTile& tile, int i, int page) {
+    return tile.weights + i * kSplitTokens + page % kSplitPages * kPageTokens;
+}
+
 // Scores of N queries: one chain of products over the head, or, with scales, over each block of it.
-template <typename Part, int N>
-inline void page_scores(QueryTile& tile, int first, const Part& part, int head_dim,
-                        Ahead<Part>& ahead) {
+template <int N, typename Part, typename Next>
+inline void page_scores(QueryTile& tile, int first, int page, const Part& part, int head_dim,
+                        Next& ahead) {
     constexpr bool kScaled = Part::kType != KvType::kF16;
     const int chain = kScaled ? kBlock : head_dim;
     const float* q[N];
@@ -84,7 +126,7 @@ inline void page_scores(QueryTile& tile, int first, const Part& part, int head_d
             for (int d = begin; d < begin + chain;) {
                 ahead.step();
 #pragma GCC unroll 8
-                for (int step = 0; step < Ahead<Part>::kEvery; ++step, ++d) {
+                for (int step = 0; step < Next::kEvery; ++step, ++d) {
                     V16 k[kWide];
                     for (int j = 0; j < kWide; ++j) k[j] = part.keys(d, from + j * 16);
 #pragma GCC unroll 8
@@ -97,7 +139,7 @@ inline void page_scores(QueryTile& tile, int first, const Part& part, int head_d
             for (int j = 0; j < kWide; ++j) {
 #pragma GCC unroll 8
                 for (int i = 0; i < N; ++i) {
-                    float* score = tile.weights + (first + i) * kPageTokens + from + j * 16;
+                    float* score = page_weights(tile, first + i, page) + from + j * 16;
                     if constexpr (kScaled) {
                         const V16 scales = part.key_scales(begin / kBlock, from + j * 16);
                         const V16 before = begin == 0 ? splat(0.0f) : load(score);
@@ -111,10 +153,11 @@ inline void page_scores(QueryTile& tile, int first, const Part& part, int head_d
 }
 
 // Adds weights[from..to) times the values of those positions, Wide vectors of the head from d on.
-// `weights` is (N, 32).
-template <int N, int Wide, typename Part>
-inline void add_value_columns(QueryTile& tile, int first, const float* weights, const Part& part,
-                              int head_dim, int d, int from, int to, Ahead<Part>& ahead) {
+// `weights` is (N, stride).
+template <int N, int Wide, typename Part, typename Next>
+inline void add_value_columns(QueryTile& tile, int first, const float* weights, int stride,
+                              const Part& part, int head_dim, int d, int from, int to,
+                              Next& ahead) {
     V16 acc[N][Wide];
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
@@ -127,11 +170,11 @@ inline void add_value_columns(QueryTile& tile, int first, const float* weights, 
         for (int j = 0; j < Wide; ++j) v[j] = part.values(t, d + j * 16);
 #pragma GCC unroll 8
         for (int i = 0; i < N; ++i) {
-            const V16 w = splat(weights[i * kPageTokens + t]);
+            const V16 w = splat(weights[i * stride + t]);
             for (int j = 0; j < Wide; ++j) acc[i][j] = fma(w, v[j], acc[i][j]);
         }
     };
-    constexpr int kEvery = Ahead<Part>::kEvery;
+    constexpr int kEvery = Next::kEvery;
     int t = from;
     for (; t + kEvery <= to; t += kEvery) {
         ahead.step();
@@ -148,28 +191,33 @@ inline void add_value_columns(QueryTile& tile, int first, const float* weights, 
 }
 
 // A block of the head at a time. Scales join the weights, so that codes are used as they are.
-template <int N, typename Part>
-inline void add_values(QueryTile& tile, int first, const Part& part, int head_dim, int from, int to,
-                       Ahead<Part>& ahead) {
-    const float* weights = tile.weights + first * kPageTokens;
+template <int N, typename Part, typename Next>
+inline void add_values(QueryTile& tile, int first, int page, const Part& part, int head_dim,
+                       int from, int to, Next& ahead) {
+    const float* weights = page_weights(tile, first, page);
+    int stride = kSplitTokens;
     alignas(64) float scaled[N * kPageTokens];
     for (int d = 0; d < head_dim; d += kBlock) {
         if constexpr (Part::kType != KvType::kF16) {
             for (int j = 0; j < kPageTokens; j += 16) {
                 const V16 scales = part.value_scales(d / kBlock, j);
-                for (int i = j; i < N * kPageTokens; i += kPageTokens) {
-                    store(scaled + i, load(tile.weights + first * kPageTokens + i) * scales);
+                for (int i = 0; i < N; ++i) {
+                    const V16 w = load(page_weights(tile, first + i, page) + j);
+                    store(scaled + i * kPageTokens + j, w * scales);
                 }
             }
             weights = scaled;
+            stride = kPageTokens;
         }
         int column = d;
         if (kWide == 2 && column + 32 <= head_dim) {
-            add_value_columns<N, 2>(tile, first, weights, part, head_dim, d, from, to, ahead);
+            add_value_columns<N, 2>(tile, first, weights, stride, part, head_dim, d, from, to,
+                                    ahead);
             continue;
         }
         for (; column < head_dim && column < d + kBlock; column += 16) {
-            add_value_columns<N, 1>(tile, first, weights, part, head_dim, column, from, to, ahead);
+            add_value_columns<N, 1>(tile, first, weights, stride, part, head_dim, column, from, to,
+                                    ahead);
         }
     }
 }
@@ -195,91 +243,105 @@ inline void for_queries(int count, F f) {
     }
 }
 
-// The positions of a page that a query sees: [from, to) within the page.
+// The positions of a page or a split that a query sees: [from, to), counted from its first one.
 struct Sight {
     int from, to;
+    bool any() const { return from < to; }
 };
 
-// Scores to exponentials; rescales what earlier pages left.
-inline void soften(QueryTile& tile, int i, Sight seen, float scale, int head_dim) {
-    static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const V16 lanes = load(lane_numbers);
-    const V16 hidden = splat(-__builtin_inff());
-    const bool whole = seen.from == 0 && seen.to == kPageTokens;
-    float* w = tile.weights + i * kPageTokens;
-    const auto masked = [&](int from) {
-        const V16 scores = load(w + from) * splat(scale);
-        if (whole) return scores;
-        const V16 ended =
-            select_less(lanes, splat(static_cast<float>(seen.to - from)), scores, hidden);
-        return select_less(lanes, splat(static_cast<float>(seen.from - from)), hidden, ended);
-    };
-    const V16 low = masked(0), high = masked(16);
-    const float page_peak = reduce_max(max(low, high));
-    if (page_peak > tile.peak[i]) {
-        // Without a new maximum the decay would be exp(0), which is exactly 1.
-        const V16 decay = exp(splat(tile.peak[i] - page_peak));
-        tile.mass[i] *= first_lane(decay);
-        for (int d = 0; d < head_dim; d += 16) {
-            float* v = tile.values + i * head_dim + d;
-            store(v, load(v) * decay);
-        }
-        tile.peak[i] = page_peak;
-    }
-    const V16 peak = splat(tile.peak[i]);
-    const V16 e_low = exp(low - peak), e_high = exp(high - peak);
-    store(w, e_low);
-    store(w + 16, e_high);
-    tile.mass[i] += reduce_add(e_low + e_high);
-}
-
-inline Sight sight(const QueryTile& tile, int i, int page) {
-    const int base = page * kPageTokens;
+inline Sight sight(const QueryTile& tile, int i, int base, int positions) {
     const int from = tile.first_seen[i] - base, to = tile.position[i] - base + 1;
-    return {from < 0 ? 0 : from, to > kPageTokens ? kPageTokens : to};
+    return {from < 0 ? 0 : from, to > positions ? positions : to};
+}
+inline Sight page_sight(const QueryTile& tile, int i, int page) {
+    return sight(tile, i, page * kPageTokens, kPageTokens);
 }
 
-inline bool sees(const QueryTile& tile, int i, int page) {
-    const Sight s = sight(tile, i, page);
-    return s.from < s.to;
+// Hides the scores of a vector's positions outside [from, to), which count from its first one.
+inline void hide(float* scores, int from, int to) {
+    for (int lane = 0; lane < 16; ++lane) {
+        if (lane < from || lane >= to) scores[lane] = -__builtin_inff();
+    }
 }
 
-// Queries are in position order, so those that see a page are neighbours: [begin, end). Positions
-// that all of them see are handled together, those before and after one query at a time; for each
-// query, values are added by ascending position.
-template <typename Part>
-inline void attend_page(QueryTile& tile, int page, const Part& part, int head_dim, float scale,
-                        Ahead<Part> ahead) {
+// A split's scores to exponentials, 0 where nothing is seen.
+inline void soften(QueryTile& tile, int i, int split, float scale) {
+    const Sight seen = sight(tile, i, split * kSplitTokens, kSplitTokens);
+    if (!seen.any()) {
+        tile.peak[i] = -__builtin_inff();
+        tile.mass[i] = 0.0f;
+        return;
+    }
+    float* w = tile.weights + i * kSplitTokens;
+    const int from = seen.from / 16 * 16, last = (seen.to - 1) / 16 * 16;
+    if (seen.from > from) hide(w + from, seen.from - from, 16);
+    if (seen.to < last + 16) hide(w + last, 0, seen.to - last);
+    V16 peaks = load(w + from);
+    for (int j = from + 16; j <= last; j += 16) peaks = max(peaks, load(w + j));
+    const float peak = reduce_max(peaks);
+    const V16 top = splat(peak), factor = splat(scale * kLog2E);
+    V16 sum = splat(0.0f);
+    for (int j = from; j <= last; j += 16) {
+        const V16 e = exp2_of_at_most_0((load(w + j) - top) * factor);
+        store(w + j, e);
+        sum = sum + e;
+    }
+    tile.peak[i] = peak;
+    tile.mass[i] = reduce_add(sum);
+}
+
+// The queries that see a page: they are in position order, so these are neighbours.
+struct Viewers {
+    int begin, end;
+};
+
+inline Viewers viewers(const QueryTile& tile, int page) {
     int begin = 0, end = tile.count;
-    while (begin < end && !sees(tile, begin, page)) ++begin;
-    while (end > begin && !sees(tile, end - 1, page)) --end;
-    if (begin == end) return;
-    for_queries(end - begin, [&](auto n, int first) {
-        page_scores<Part, decltype(n)::value>(tile, begin + first, part, head_dim, ahead);
+    while (begin < end && !page_sight(tile, begin, page).any()) ++begin;
+    while (end > begin && !page_sight(tile, end - 1, page).any()) --end;
+    return {begin, end};
+}
+
+template <typename Part, typename Next>
+inline void score_page(QueryTile& tile, Viewers who, int page, const Part& part, int head_dim,
+                       Next ahead) {
+    for_queries(who.end - who.begin, [&](auto n, int first) {
+        page_scores<decltype(n)::value>(tile, who.begin + first, page, part, head_dim, ahead);
     });
-    for (int i = begin; i < end; ++i) soften(tile, i, sight(tile, i, page), scale, head_dim);
+}
+
+// Positions that all queries see are handled together, those before and after one query at a time;
+// for each query, values are added by ascending position.
+template <typename Part, typename Next>
+inline void add_page(QueryTile& tile, Viewers who, int page, const Part& part, int head_dim,
+                     Next ahead) {
     const auto add_alone = [&](int i, int from, int to) {
-        if (from < to) add_values<1>(tile, i, part, head_dim, from, to, ahead);
+        if (from < to) add_values<1>(tile, i, page, part, head_dim, from, to, ahead);
     };
-    const int from = sight(tile, end - 1, page).from, to = sight(tile, begin, page).to;
+    const int from = page_sight(tile, who.end - 1, page).from;
+    const int to = page_sight(tile, who.begin, page).to;
     if (from >= to) {
-        for (int i = begin; i < end; ++i) {
-            const Sight s = sight(tile, i, page);
+        for (int i = who.begin; i < who.end; ++i) {
+            const Sight s = page_sight(tile, i, page);
             add_alone(i, s.from, s.to);
         }
         return;
     }
-    for (int i = begin; i < end; ++i) add_alone(i, sight(tile, i, page).from, from);
-    for_queries(end - begin, [&](auto n, int first) {
-        add_values<decltype(n)::value>(tile, begin + first, part, head_dim, from, to, ahead);
+    for (int i = who.begin; i < who.end; ++i) {
+        add_alone(i, page_sight(tile, i, page).from, from);
+    }
+    for_queries(who.end - who.begin, [&](auto n, int first) {
+        add_values<decltype(n)::value>(tile, who.begin + first, page, part, head_dim, from, to,
+                                       ahead);
     });
-    for (int i = begin; i < end; ++i) add_alone(i, to, sight(tile, i, page).to);
+    for (int i = who.begin; i < who.end; ++i) add_alone(i, to, page_sight(tile, i, page).to);
 }
 
 inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
     QueryTile tile;
     tile.count = count;
     tile.weights = a.scratch;
+    tile.converted = a.scratch + kAttendQueries * kSplitTokens;
     for (int i = 0; i < count; ++i) {
         const int token = (first_query + i) / a.group, head = (first_query + i) % a.group;
         const int64_t at = token * a.q_stride + static_cast<int64_t>(head) * a.head_dim;
@@ -292,11 +354,11 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
     return tile;
 }
 
-// Where a tile keeps its running sums: an AttendPart's worth of floats.
+// Where a tile keeps its sums: attend_part floats for its queries.
 inline void keep_in(QueryTile& tile, float* part, int head_dim) {
     tile.values = part;
-    tile.peak = part + static_cast<int64_t>(kAttendQueries) * head_dim;
-    tile.mass = tile.peak + kAttendQueries;
+    tile.peak = part + static_cast<int64_t>(tile.count) * head_dim;
+    tile.mass = tile.peak + tile.count;
 }
 
 // The layer's and head's part of the sequence's page number `page`.
@@ -307,24 +369,43 @@ inline const uint8_t* part_of(const AttendArgs& a, int page) {
 // One split from nothing. `next` is a part that will be wanted afterwards, or null.
 template <typename Part>
 inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uint8_t* next) {
-    for (int i = 0; i < tile.count; ++i) {
-        tile.peak[i] = -__builtin_inff();
-        tile.mass[i] = 0.0f;
-    }
-    for (int i = 0; i < tile.count * a.head_dim; ++i) tile.values[i] = 0.0f;
+    const int dim = a.head_dim;
+    const int64_t half = kv_part_bytes(Part::kType, dim) / 2;
+    const bool convert = tile.count >= kConvertQueries;
     const int begin = tile.first_seen[0] / kPageTokens;
     const int end = tile.position[tile.count - 1] / kPageTokens + 1;
     const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
     const int to = (split + 1) * kSplitPages < end ? (split + 1) * kSplitPages : end;
     for (int page = from; page < to; ++page) {
-        const Ahead<Part> ahead(page + 1 < to ? part_of(a, page + 1) : next, a.head_dim);
-        attend_page(tile, page, Part(part_of(a, page), a.head_dim), a.head_dim, a.scale, ahead);
+        const Part part(part_of(a, page), dim);
+        const Ahead<Part> ahead(page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + half,
+                                dim);
+        const Viewers who = viewers(tile, page);
+        if (convert) {
+            const auto keys = Converted<Part>::keys_of(part, dim, tile.converted);
+            score_page(tile, who, page, keys, dim, ahead);
+        } else {
+            score_page(tile, who, page, part, dim, ahead);
+        }
+    }
+    for (int i = 0; i < tile.count; ++i) soften(tile, i, split, a.scale);
+    for (int i = 0; i < tile.count * dim; ++i) tile.values[i] = 0.0f;
+    for (int page = from; page < to; ++page) {
+        const Part part(part_of(a, page), dim);
+        const Ahead<Part> ahead(page + 1 < to ? part_of(a, page + 1) + half : next, dim);
+        const Viewers who = viewers(tile, page);
+        if (convert) {
+            const auto values = Converted<Part>::values_of(part, dim, tile.converted);
+            add_page(tile, who, page, values, dim, ahead);
+        } else {
+            add_page(tile, who, page, part, dim, ahead);
+        }
     }
 }
 
 // Takes the sums of one more split into `total`. What a query did not see changes nothing, so that
 // its arithmetic does not depend on the splits its neighbours see.
-inline void merge_split(const QueryTile& total, const QueryTile& part, int head_dim) {
+inline void merge_split(const QueryTile& total, const QueryTile& part, int head_dim, float scale) {
     for (int i = 0; i < total.count; ++i) {
         if (part.mass[i] == 0.0f) continue;
         float* sum = total.values + i * head_dim;
@@ -336,7 +417,10 @@ inline void merge_split(const QueryTile& total, const QueryTile& part, int head_
             continue;
         }
         const float peak = total.peak[i] > part.peak[i] ? total.peak[i] : part.peak[i];
-        const V16 keep = exp(splat(total.peak[i] - peak)), take = exp(splat(part.peak[i] - peak));
+        const auto decay = [&](float from) {
+            return exp2_of_at_most_0(splat((from - peak) * (scale * kLog2E)));
+        };
+        const V16 keep = decay(total.peak[i]), take = decay(part.peak[i]);
         total.mass[i] = total.mass[i] * first_lane(keep) + part.mass[i] * first_lane(take);
         total.peak[i] = peak;
         for (int d = 0; d < head_dim; d += 16) {
@@ -361,12 +445,13 @@ inline int last_split(const QueryTile& tile) {
 
 template <typename Part>
 inline void attend_parts(const AttendArgs& a) {
-    float* total_part = a.scratch + static_cast<int64_t>(kAttendQueries) * kPageTokens;
-    float* split_part = total_part + attend_part(a.head_dim);
     const int queries = a.tokens * a.group;
-    for (int first = 0; first < queries; first += kAttendQueries) {
-        const int left = queries - first;
-        QueryTile total = make_tile(a, first, left < kAttendQueries ? left : kAttendQueries);
+    const int tiles = (queries + kAttendQueries - 1) / kAttendQueries;
+    for (int i = 0; i < tiles; ++i) {  // of nearly equal size
+        const int first = queries * i / tiles, last = queries * (i + 1) / tiles;
+        QueryTile total = make_tile(a, first, last - first);
+        float* total_part = total.converted + kPageTokens * a.head_dim;
+        float* split_part = total_part + attend_part(kAttendQueries, a.head_dim);
         QueryTile part = total;
         keep_in(total, total_part, a.head_dim);
         keep_in(part, split_part, a.head_dim);
@@ -374,7 +459,7 @@ inline void attend_parts(const AttendArgs& a) {
         for (int split = begin; split < end; ++split) {
             const uint8_t* next = split + 1 < end ? part_of(a, (split + 1) * kSplitPages) : a.next;
             run_split<Part>(split == begin ? total : part, a, split, next);
-            if (split > begin) merge_split(total, part, a.head_dim);
+            if (split > begin) merge_split(total, part, a.head_dim, a.scale);
         }
         write_output(total, a.head_dim);
     }
@@ -394,11 +479,12 @@ void attend_split(const AttendArgs& a, int split, float* part) {
 void attend_merge(const AttendArgs& a, float* parts) {
     QueryTile total = make_tile(a, 0, a.tokens * a.group);
     QueryTile part = total;
+    const int64_t size = attend_part(total.count, a.head_dim);
     const int first = first_split(total);
-    keep_in(total, parts + first * attend_part(a.head_dim), a.head_dim);
+    keep_in(total, parts + first * size, a.head_dim);
     for (int split = first + 1; split <= last_split(total); ++split) {
-        keep_in(part, parts + split * attend_part(a.head_dim), a.head_dim);
-        merge_split(total, part, a.head_dim);
+        keep_in(part, parts + split * size, a.head_dim);
+        merge_split(total, part, a.head_dim, a.scale);
     }
     write_output(total, a.head_dim);
 }

@@ -67,7 +67,9 @@ class Attention : public Instruction {
         return args;
     }
     float* part(Program& p, const AttendItem& item, int split) const {
-        return parts(p) + (item.parts + split) * attend_part(cache(p).head_dim());
+        const KvCache& kv = cache(p);
+        const int group = shape_.heads / kv.kv_heads();
+        return parts(p) + (item.parts + split) * attend_part(group, kv.head_dim());
     }
     void quantise(Program& p, const AttendItem& item) const {
         if (!shape_.quantise) return;

@@ -8,8 +8,10 @@ namespace heddle {
 
 namespace {
 
-// Query tokens per attention item; bounds the imbalance between threads on long prompts.
-constexpr int kAttendTokens = 16;
+// Query tokens per attention item: many share the reading of a page, few leave the threads' shares
+// equal. Halved, down to the least, until each thread has kItemsEach.
+constexpr int kAttendTokens = 16, kLeastAttendTokens = 4;
+constexpr int kItemsEach = 3;
 // A context is split where it is more than this part of a thread's share of the step.
 constexpr int kShareParts = 4;
 
@@ -50,8 +52,11 @@ void AttentionPlan::cut_stores(const Span& span, int index) {
 }
 
 void AttentionPlan::cut_tokens(const Span& span, int index) {
-    for (int first = 0; first < span.tokens; first += kAttendTokens) {
-        const int tokens = std::min(kAttendTokens, span.tokens - first);
+    const auto items = [&](int each) { return (span.tokens + each - 1) / each * kv_heads_; };
+    int each = kAttendTokens;
+    while (each > kLeastAttendTokens && items(each) < kItemsEach * threads_) each /= 2;
+    for (int first = 0; first < span.tokens; first += each) {
+        const int tokens = std::min(each, span.tokens - first);
         for (int head = 0; head < kv_heads_; ++head) {
             items_.push_back({index, first, tokens, head, -1, 0});
         }

@@ -95,14 +95,16 @@ struct StoreKvArgs {
     int tokens;
 };
 
-constexpr int kAttendQueries = 8;  // queries handled together
-constexpr int kSplitTokens = 256;  // positions of a split, a multiple of the page
-// Floats of the running sums of kAttendQueries queries: values, maxima, sums of exponentials.
-constexpr int64_t attend_part(int head_dim) {
-    return static_cast<int64_t>(kAttendQueries) * (head_dim + 2);
+constexpr int kAttendQueries = 48;  // queries handled together
+constexpr int kSplitTokens = 256;   // positions of a split, a multiple of the page
+// Floats, whole lines of them, for sums of so many queries: values, maxima, sums of exponentials.
+constexpr int64_t attend_part(int queries, int head_dim) {
+    return static_cast<int64_t>(queries) * head_dim + (2 * queries + 15) / 16 * 16;
 }
+// Scores of a split, a page as floats, sums of all splits and of one.
 constexpr int64_t attend_scratch(int head_dim) {
-    return static_cast<int64_t>(kAttendQueries) * kPageTokens + 2 * attend_part(head_dim);
+    return static_cast<int64_t>(kAttendQueries) * kSplitTokens +
+           static_cast<int64_t>(kPageTokens) * head_dim + 2 * attend_part(kAttendQueries, head_dim);
 }
 
 struct Kernels {
@@ -121,8 +123,9 @@ struct Kernels {
     void (*store_kv)(const StoreKvArgs&);
     void (*attend)(const AttendArgs&);
     // The same in two steps, for at most kAttendQueries queries (tokens * group): each split of
-    // positions by itself, then all of them merged. `part` is attend_part(head_dim) floats, `parts`
-    // one such after the other, by number of split; those the window leaves out are not read.
+    // positions by itself, then all of them merged. `part` is attend_part(tokens * group, head_dim)
+    // floats, `parts` one such after the other, by number of split; those the window leaves out
+    // are not read.
     void (*attend_split)(const AttendArgs&, int split, float* part);
     void (*attend_merge)(const AttendArgs&, float* parts);
     float (*max)(const float* x, int n);

@@ -224,7 +224,7 @@ void Program::run(Step& step, const std::function<void()>& meanwhile) {
     step_ = &step;
     step.picks.assign(step.samplers.size(), Pick{});
     attention_.cut(step, widest_group_);
-    const int64_t part_lines = attend_part(cache_.head_dim()) / kLineFloats;
+    const int64_t part_lines = attend_part(widest_group_, cache_.head_dim()) / kLineFloats;
     parts_.resize(static_cast<size_t>(attention_.parts() * part_lines));
     Clock::duration elsewhere{0};
     pool_.run(*this, [&] {

@@ -50,10 +50,9 @@ inline V16 abs(V16 a) { return {_mm512_abs_ps(a.r)}; }
 inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.r, y.r, _CMP_LT_OQ), b.r, a.r)};
 }
-// 2**n for integral n in [-126, 127].
-inline V16 power_of_two(V16 n) {
-    const __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n.r), _mm512_set1_epi32(127));
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 23))};
+// Each lane's bits shifted left by 23: the low nine become sign and exponent.
+inline V16 low_bits_to_exponent(V16 a) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.r), 23))};
 }
 inline void store_int8(int8_t* p, V16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.r)));
@@ -110,11 +109,10 @@ inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
     return {_mm256_blendv_ps(b.lo, a.lo, _mm256_cmp_ps(x.lo, y.lo, _CMP_LT_OQ)),
             _mm256_blendv_ps(b.hi, a.hi, _mm256_cmp_ps(x.hi, y.hi, _CMP_LT_OQ))};
 }
-inline __m256 power_of_two_half(__m256 n) {
-    const __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
+inline __m256 shifted_half(__m256 a) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 23));
 }
-inline V16 power_of_two(V16 n) { return {power_of_two_half(n.lo), power_of_two_half(n.hi)}; }
+inline V16 low_bits_to_exponent(V16 a) { return {shifted_half(a.lo), shifted_half(a.hi)}; }
 inline void store_int8(int8_t* p, V16 a) {
     const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
     const __m256i ordered = _mm256_permute4x64_epi64(words, 0xD8);
@@ -178,9 +176,8 @@ inline V16 abs(V16 a) { HEDDLE_QUARTERS(vabsq_f32(a.r[i])); }
 inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
     HEDDLE_QUARTERS(vbslq_f32(vcltq_f32(x.r[i], y.r[i]), a.r[i], b.r[i]));
 }
-inline V16 power_of_two(V16 n) {
-    const int32x4_t bias = vdupq_n_s32(127);
-    HEDDLE_QUARTERS(vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.r[i]), bias), 23)));
+inline V16 low_bits_to_exponent(V16 a) {
+    HEDDLE_QUARTERS(vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(a.r[i]), 23)));
 }
 inline void store_int8(int8_t* p, V16 a) {
     const auto words = [&](int i) {
@@ -258,10 +255,7 @@ inline V16 abs(V16 a) { HEDDLE_LANES(__builtin_fabsf(a.v[i])); }
 inline V16 select_less(V16 x, V16 y, V16 a, V16 b) {
     HEDDLE_LANES(x.v[i] < y.v[i] ? a.v[i] : b.v[i]);
 }
-// The sum leaves n + 127 in the low bits; unlike a conversion it is defined for NaN.
-inline V16 power_of_two(V16 n) {
-    HEDDLE_LANES(bits_float(float_bits(n.v[i] + (12582912.0f + 127.0f)) << 23));
-}
+inline V16 low_bits_to_exponent(V16 a) { HEDDLE_LANES(bits_float(float_bits(a.v[i]) << 23)); }
 // Adding and taking away 1.5 * 2**23 rounds to nearest, ties to even, for |x| < 2**22.
 inline void store_int8(int8_t* p, V16 a) {
     for (int i = 0; i < 16; ++i) {
@@ -349,6 +343,13 @@ inline void store_partial(float* p, int n, V16 a) {
     std::memcpy(p, v, static_cast<size_t>(n) * sizeof(float));
 }
 
+// Adding this leaves the number nearest to a small x, plus 127, in the sum's low bits.
+constexpr float kExponentMagic = 12582912.0f + 127.0f;
+constexpr float kLog2E = 1.44269504f;
+
+// 2**n for integral n in [-127, 127]; for -127, 0.
+inline V16 power_of_two(V16 n) { return low_bits_to_exponent(n + splat(kExponentMagic)); }
+
 // exp(x) within 2 ulp on [-87.33, 88.37]; below, 0; above, the value at the upper end; NaN of NaN.
 // Cody-Waite reduction, then a degree-6 polynomial (minimax coefficients of Cephes' expf).
 inline V16 exp(V16 x) {
@@ -366,6 +367,22 @@ inline V16 exp(V16 x) {
     p = fma(p, r, splat(5.0000001201e-1f));
     p = fma(p, r * r, r + splat(1.0f));
     return select_less(x, lowest, splat(0.0f), p * power_of_two(n));
+}
+
+// 2**x within 2 ulp for x <= 0; below -126.5, 0; NaN of NaN. Degree 5
+// with constant term 1, so that 2**0 is 1: the coefficients that make the largest relative error on
+// [-0.5, 0.5] least, 9.1e-8.
+inline V16 exp2_of_at_most_0(V16 x) {
+    const V16 clamped = max(splat(-127.0f), x);
+    const V16 sum = clamped + splat(kExponentMagic);
+    const V16 f = clamped - (sum - splat(kExponentMagic));
+    V16 p = splat(1.3264727e-3f);
+    p = fma(p, f, splat(9.6715130e-3f));
+    p = fma(p, f, splat(5.5507336e-2f));
+    p = fma(p, f, splat(2.4022242e-1f));
+    p = fma(p, f, splat(6.9314700e-1f));
+    p = fma(p, f, splat(1.0f));
+    return p * low_bits_to_exponent(sum);
 }
 
 }  // namespace

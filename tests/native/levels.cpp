@@ -355,9 +355,10 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
     }
     const int seen = c.window > 0 ? std::max(c.first_position + 1 - c.window, 0) : 0;
     const int splits = (c.first_position + c.tokens - 1) / kSplitTokens + 1;
-    Floats parts(static_cast<size_t>(splits * attend_part(c.head_dim)), -1.0f);
+    const int64_t part = attend_part(c.tokens * c.group, c.head_dim);
+    Floats parts(static_cast<size_t>(splits * part), -1.0f);
     for (int split = seen / kSplitTokens; split < splits; ++split) {
-        kernels.attend_split(args, split, parts.data() + split * attend_part(c.head_dim));
+        kernels.attend_split(args, split, parts.data() + split * part);
     }
     kernels.attend_merge(args, parts.data());
     return out;

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-GAP = 2.5
+GAP = 2.6
 """Decode steps that a step with prompts may last, unless the user says otherwise.
 
-At 2.5 prompts have 60% of the time: a first token comes within twice the time of an idle engine.
+Prompts have 60% of the time: a first token comes within twice the time of an idle engine.
 """
 
 _RECENT = 15  # times that a cost is the median of: an interrupted step changes nothing
-_LEAST = 8  # prompt tokens: fewer cost nearly as much, and prompts must go on whatever the gap is
+_LEAST = 4  # prompt tokens: prompts must go on whatever the gap is
 _FIRST = 16  # prompt tokens as long as nothing has been measured
 # Tiles of few tokens are slower than those of prompts alone; counts until a mixed step was timed.
 _MIXED = 2.0
@@ -53,7 +53,7 @@ class Pace:
         if alone is None or token is None:
             return _FIRST
         gap = GAP * alone if self._max_gap is None else self._max_gap
-        return max(_LEAST, int((gap - alone) / token)) if token > 0.0 else _FIRST
+        return max(_LEAST, round((gap - alone) / token)) if token > 0.0 else _FIRST
 
     def _token_seconds(self) -> float | None:
         if self._mixed:
