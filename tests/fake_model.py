@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fake_executor import END, VOCABULARY, FakeExecutor
 from heddle.engine.loading import LoadedModel, ModelInfo
+from heddle.errors import InvalidRequestError
 from heddle.models.base import ModelShape
 from heddle.text.sequences import find_breakers, spell
 
@@ -39,6 +40,11 @@ class FakeTokenizer:
     def encode_chat(self, text: str) -> list[int]:
         return self.encode(text, add_special=False)
 
+    def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
+        if wrong := [token for token in ids if token >= VOCABULARY]:
+            raise InvalidRequestError(f"token id {wrong[0]} is unknown", param="tokens")
+        return "".join(self.token_text(token) for token in ids)
+
     def breakers(self, strings: tuple[str, ...]) -> TokenSequences:
         return find_breakers(PIECES, self.encode, strings)
 
@@ -56,10 +62,11 @@ class FakeTokenizer:
 
 
 class FakeTemplate:
-    """`user- hello.` per line."""
+    """`user- hello.` per line. The newline after the last is left out where an answer begins."""
 
     def render(self, messages: Any, *, add_generation_prompt: bool = True, **_: Any) -> str:
-        return "\n".join(f"{m['role']}- {m['content']}." for m in messages)
+        text = "\n".join(f"{m['role']}- {m['content']}." for m in messages)
+        return text if add_generation_prompt else text + "\n"
 
 
 def fake_model(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.errors import InvalidRequestError, ModelFileError
-from heddle.text.template import ChatTemplate
+from heddle.text.template import ChatTemplate, render_unfinished
 from heddle.text.tokenizer import Tokenizer
 from heddle.weights.gguf import GGUFFile
 
@@ -159,3 +159,16 @@ def test_the_default_models_own_template(model_path: Path) -> None:
     ids = Tokenizer.from_metadata(metadata).encode_chat(text)
     assert ids[:3] == [1, 9690, 198]  # <|im_start|> once, "system", "\n"
     assert ids.count(1) == 3
+
+
+def test_a_message_that_goes_on_is_cut_where_its_content_ends() -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}",
+        "",
+        "",
+    )
+    messages = [{"role": "user", "content": "a b "}, {"role": "assistant", "content": "a b "}]
+    assert render_unfinished(template, messages) == "<user>a b</s><assistant>a b "
+    with pytest.raises(InvalidRequestError, match="does not show the last message"):
+        render_unfinished(ChatTemplate("{{ messages[0].content }}", "", ""), messages)

@@ -72,17 +72,37 @@ class LoadedModel:
     template: ChatTemplate | None
     executor: Executor
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a conversation, up to where the assistant's answer begins.
+    def chat_text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> str:
+        """A conversation as the model's chat template writes it.
+
+        Args:
+            messages: each with `role` and `content`, a string.
+            add_generation_prompt: end with the beginning of the assistant's answer.
+            continue_final_message: end inside the last message, where its content ends; nothing
+                is added then.
 
         Raises:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
         """
+        from heddle.text.template import render_unfinished
+
         if self.template is None:
             raise InvalidRequestError(
                 f"{self.info.id} has no chat template; send a prompt", param="messages"
             )
-        return self.tokenizer.encode_chat(self.template.render(messages))
+        if continue_final_message:
+            return render_unfinished(self.template, messages)
+        return self.template.render(messages, add_generation_prompt=add_generation_prompt)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **ending: bool) -> list[int]:
+        """Token ids of a conversation. Arguments and errors are those of :meth:`chat_text`."""
+        return self.tokenizer.encode_chat(self.chat_text(messages, **ending))
 
     def close(self) -> None:
         """Free threads and memory. Idempotent."""

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
-from heddle.server import admin, errors, generation, prefix_cache
+from heddle.server import admin, errors, generation, prefix_cache, tokens
 from heddle.server.body import Bodies
 from heddle.server.keys import RequireKey, keys_of
 from heddle.server.metrics import Metrics
@@ -40,6 +40,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     app.add_middleware(RequestId)  # outermost: what a key is missing for has an id as well
     errors.install(app)
     app.include_router(generation.routes(service))
+    app.include_router(tokens.routes(service))
     app.include_router(admin.routes(service))
     app.include_router(prefix_cache.routes(service))
     return app

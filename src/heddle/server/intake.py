@@ -7,7 +7,7 @@ in OpenAI's API: `n` of the first prompt, then `n` of the second.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.text.sequences import token_rules
@@ -88,7 +88,7 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     service.check_model(body.model)
     params, usage, n = chat_params(body), _usage_wanted(body), body.n or 1
     service.check_choices(1, n)
-    prompt = service.engine.model.chat_prompt([_for_template(one) for one in body.messages])
+    prompt = service.engine.model.chat_prompt(for_template(body.messages), **ending(body))
     service.engine.check_length(len(prompt))
     token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
     return Job([prompt], params, n, bool(body.stream), usage)
@@ -174,8 +174,40 @@ def choices(job: Job) -> list[tuple[Sequence[int], SamplingParams]]:
     return [(prompt, variant) for prompt in job.prompts for variant in variants]
 
 
-def _for_template(message: Message) -> dict[str, str]:
-    """The message as chat templates expect it: content one string, absent fields absent."""
+class _Ending(Protocol):
+    """The fields of a body that say how its conversation ends."""
+
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+
+    @property
+    def continue_final_message(self) -> bool | None: ...
+
+
+def ending(body: _Ending) -> dict[str, bool]:
+    """How the prompt is to end, as keywords of `LoadedModel.chat_text`.
+
+    Raises:
+        InvalidRequestError: two ends are asked for.
+    """
+    goes_on = bool(body.continue_final_message)
+    if goes_on and body.add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt exclude each other; send one of them",
+            param="continue_final_message",
+        )
+    return {
+        "continue_final_message": goes_on,
+        "add_generation_prompt": body.add_generation_prompt is not False and not goes_on,
+    }
+
+
+def for_template(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """The messages as chat templates expect them: content one string, absent fields absent."""
+    return [_plain(message) for message in messages]
+
+
+def _plain(message: Message) -> dict[str, str]:
     content = message.content
     if not isinstance(content, str):
         content = "".join(part.text for part in content)

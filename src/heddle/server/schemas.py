@@ -109,10 +109,15 @@ class Message(Schema):
     annotations: Annotated[Any, only([])] = None
 
 
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
+
+
 class ChatRequest(GenerationRequest):
     """Body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
+    messages: Messages
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None

@@ -9,6 +9,7 @@ memory are not, so a template deserves the trust that its model file does.
 from __future__ import annotations
 
 import json
+import secrets
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -85,6 +86,28 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"the model's chat template cannot take these messages: {error}", param="messages"
             ) from error
+
+
+def render_unfinished(template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> str:
+    """The prompt for `messages` of which the last goes on: it ends where that one's content does.
+
+    A template ends each message with something, and may trim its content. So a mark is rendered in
+    the content's place, the prompt is cut at the mark, and the content follows as it is.
+
+    Raises:
+        InvalidRequestError: as `render`, or the template does not show the last message.
+    """
+    mark = f"<{secrets.token_hex(16)}>"
+    last = messages[-1]
+    text = template.render([*messages[:-1], {**last, "content": mark}], add_generation_prompt=False)
+    head, found, _ = text.rpartition(mark)
+    if not found:
+        raise InvalidRequestError(
+            "the model's chat template does not show the last message, so that it cannot be"
+            " continued; end the messages with one of the user",
+            param="messages",
+        )
+    return head + str(last["content"])
 
 
 class _GenerationTag(Extension):

@@ -1,0 +1,188 @@
+"""Text to token ids and back: `/tokenize`, `/detokenize` and `/apply_template`.
+
+vLLM and llama.cpp have routes of the same names and other fields. Which of the two a body is meant
+for is told by the field that holds the text: `prompt` or `messages` as in vLLM, `content` as in
+llama.cpp. The answer has that program's shape, and so have the defaults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.errors import InvalidRequestError
+from heddle.server import intake
+from heddle.server.encoding import encode, json_response
+from heddle.server.fields import TokenIds, only
+from heddle.server.schemas import Messages, Schema, takes
+from heddle.server.whole import Pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.server.service import Service
+
+_SOURCES = ("prompt", "messages", "content")
+
+
+class Conversation(Schema):
+    """Body of `POST /apply_template`."""
+
+    model: str | None = None
+    messages: Messages
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+
+class TokenizeRequest(Schema):
+    """Body of `POST /tokenize`: one of `prompt`, `messages` and `content`."""
+
+    model: str | None = None
+
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    content: str | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+
+    tools: Annotated[Any, only([])] = None
+    chat_template: Annotated[Any, only()] = None
+
+
+class DetokenizeRequest(Schema):
+    """Body of `POST /detokenize`."""
+
+    model: str | None = None
+    tokens: TokenIds
+
+
+class Rendered(BaseModel):
+    """Answer of `POST /apply_template`."""
+
+    prompt: str = Field(description="what a model is given for the conversation")
+
+
+class Text(BaseModel):
+    """Answer of `POST /detokenize`."""
+
+    prompt: str = Field(description="the text, special tokens included, under vLLM's name")
+    content: str = Field(description="the same under llama.cpp's name")
+
+
+class Tokens(BaseModel):
+    """Answer of `POST /tokenize`. For `content` it has `tokens` alone."""
+
+    count: int = Field(description="how many tokens there are")
+    max_model_len: int = Field(description="most tokens of a request, prompt and output")
+    tokens: list[int] | list[dict[str, Any]] = Field(
+        description="ids; with_pieces: objects of id and piece, a string or a list of bytes"
+    )
+    token_strs: list[str] | None = Field(description="the tokens as text, where asked for")
+
+
+def routes(service: Service) -> APIRouter:
+    """Routes of one service."""
+    router = APIRouter()
+    bodies = service.bodies
+
+    def tokenized(asked: TokenizeRequest) -> list[bytes]:
+        return _tokenized(asked, service)
+
+    def detokenized(asked: DetokenizeRequest) -> Text:
+        service.check_model(asked.model)
+        text = service.engine.model.tokenizer.decode(asked.tokens, skip_special=False)
+        return Text(prompt=text, content=text)
+
+    def rendered(asked: Conversation) -> Rendered:
+        service.check_model(asked.model)
+        messages, end = intake.for_template(asked.messages), intake.ending(asked)
+        return Rendered(prompt=service.engine.model.chat_text(messages, **end))
+
+    @router.post("/tokenize", response_model=Tokens, openapi_extra=takes(TokenizeRequest))
+    async def tokenize(request: Request) -> Response:
+        """Token ids of a text or a conversation."""
+        parts = await bodies.take(request, TokenizeRequest, tokenized)
+        return Pieces("tokenize", parts, service.backlog)
+
+    @router.post("/detokenize", response_model=Text, openapi_extra=takes(DetokenizeRequest))
+    async def detokenize(request: Request) -> Response:
+        """Text of token ids."""
+        text = await bodies.take(request, DetokenizeRequest, detokenized)
+        return json_response(text.model_dump())
+
+    async def apply_template(request: Request) -> Response:
+        """A conversation as the model's chat template writes it."""
+        prompt = await bodies.take(request, Conversation, rendered)
+        return json_response(prompt.model_dump())
+
+    for path in ("/apply_template", "/apply-template"):  # the second is llama.cpp's spelling
+        router.post(
+            path,
+            response_model=Rendered,
+            openapi_extra=takes(Conversation),
+            operation_id="post" + path,
+        )(apply_template)
+
+    return router
+
+
+def _tokenized(asked: TokenizeRequest, service: Service) -> list[bytes]:
+    """The answer's JSON in parts, encoded where the text is tokenized: it may be large."""
+    service.check_model(asked.model)
+    ids = _token_ids(asked, service)
+    tokenizer = service.engine.model.tokenizer
+    if asked.with_pieces:
+        pieces = (encode({"id": id, "piece": _piece(tokenizer.token_bytes(id))}) for id in ids)
+        tokens = b"[" + b",".join(pieces) + b"]"
+    else:
+        tokens = encode(ids)
+    if asked.content is not None:
+        return [b'{"tokens":', tokens, b"}"]
+    names = [tokenizer.token_text(id) for id in ids] if asked.return_token_strs else None
+    head = {"count": len(ids), "max_model_len": service.engine.context, "token_strs": names}
+    return [encode(head).removesuffix(b"}"), b',"tokens":', tokens, b"}"]
+
+
+def _token_ids(asked: TokenizeRequest, service: Service) -> Sequence[int]:
+    """
+    Raises:
+        InvalidRequestError: not one text is there, or the fields contradict each other.
+    """
+    model = service.engine.model
+    given = [name for name in _SOURCES if getattr(asked, name) is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none"
+        raise InvalidRequestError(f"send one of prompt, messages and content; got {got}")
+    special = asked.add_special_tokens if asked.add_special is None else asked.add_special
+    if asked.messages is not None:
+        if special:
+            raise InvalidRequestError(
+                f"{'add_special_tokens' if asked.add_special is None else 'add_special'} cannot be"
+                " true with messages: the chat template adds what the model needs; leave it out",
+                param="add_special_tokens",
+            )
+        return model.chat_prompt(intake.for_template(asked.messages), **intake.ending(asked))
+    text = asked.prompt if asked.content is None else asked.content
+    assert text is not None
+    if special is None:
+        special = asked.content is None
+    return model.tokenizer.encode(
+        text, add_special=special, parse_special=asked.parse_special is not False
+    )
+
+
+def _piece(raw: bytes) -> str | list[int]:
+    """A token's text, or where it is part of a character its bytes."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)
