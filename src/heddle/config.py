@@ -26,6 +26,7 @@ _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromk
     ("off", "false", "no", "0"), False
 )
 _KEY = re.compile(r"[\x21-\x7e]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]+")
 _SIZE_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -135,10 +136,18 @@ class ServerConfig:
     prefix_cache_per_key: bool = _setting(
         False, "let a request find only prefixes of requests with the same API key"
     )
+    cors: tuple[str, ...] = _setting(
+        (),
+        "origins whose web pages may use the server, * for all; commas between them; repeatable",
+    )
+    lenient: bool = _setting(
+        False, "ignore unknown fields of a body and name them in a Warning header; else 400"
+    )
 
     def __post_init__(self) -> None:
         _validate(self)
         check_keys(self.api_key, "api_key")
+        _check_origins(self.cors)
         if self.prefix_cache_per_key and not (self.api_key or self.api_key_file):
             raise ConfigError(
                 "prefix_cache_per_key needs API keys; give some by api_key or api_key_file",
@@ -158,6 +167,15 @@ def check_keys(keys: Sequence[str], param: str) -> None:
                 f"{param}: key {number} of {len(keys)} must be visible ASCII characters, at least"
                 " one",
                 param=param,
+            )
+
+
+def _check_origins(origins: Sequence[str]) -> None:
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"cors must be * or origins such as https://example.org:8443, got {origin!r}",
+                param="cors",
             )
 
 

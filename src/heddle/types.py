@@ -336,15 +336,21 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request.
+    """Token counts and times of one request.
 
     `cached_tokens` of the prompt were not computed again. That is how an answer came about and no
-    part of it: it does not count when outputs are compared.
+    part of it, as are the times: they do not count when outputs are compared.
+
+    Attributes:
+        prompt_seconds: from the first step that carried it to its first token.
+        completion_seconds: from its first token to its last.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = field(default=0, compare=False)
+    prompt_seconds: float = field(default=0.0, compare=False)
+    completion_seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

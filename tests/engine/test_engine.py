@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -461,3 +462,11 @@ def test_an_observer_that_fails_is_logged_and_harms_no_one(engine: Engine, caplo
     assert engine.generate("hello", params(max_tokens=1)).usage.completion_tokens == 1
     assert len(recorder.calls) == 3
     assert "an observer failed in on_finish" in caplog.text
+
+
+def test_usage_tells_the_times(executor: FakeExecutor, engine: Engine) -> None:
+    executor.before_step = lambda _: time.sleep(0.01)
+    usage = engine.generate("hello", params(max_tokens=3)).usage
+    assert usage.prompt_seconds >= 0.01
+    assert usage.completion_seconds >= 0.02
+    assert engine.generate("hello", params(max_tokens=1)).usage.completion_seconds == 0

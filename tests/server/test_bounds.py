@@ -42,6 +42,7 @@ class FakeRequest:
     """A request whose body comes, and whose client leaves, when they are let."""
 
     def __init__(self, body: bytes, *, chunked: bool = False) -> None:
+        self.scope: dict[str, Any] = {}
         self.headers = {"content-type": "application/json"}
         if not chunked:
             self.headers["content-length"] = str(len(body))

@@ -187,7 +187,7 @@ def test_a_whole_answer_is_json_with_all_choices(held: int) -> None:
     streams.held = held
     response = respond_whole(streams, staying, ChatAnswer("fake", FakeTokenizer(), logprobs=True))
     body = json.loads(b"".join(sent_by(response)[1]))
-    assert list(body) == ["id", "object", "created", "model", "choices", "usage"]
+    assert list(body) == ["id", "object", "created", "model", "choices", "usage", "timings"]
     assert [choice["index"] for choice in body["choices"]] == [0, 1]
     assert [choice["message"]["content"] for choice in body["choices"]] == ["aa!", "a!"]
     assert [len(choice["logprobs"]["content"]) for choice in body["choices"]] == [2, 1]

@@ -6,7 +6,7 @@ import operator
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from heddle.errors import InvalidRequestError
@@ -57,18 +57,29 @@ class Request:
         detokenizer: turns its tokens into text and looks for stop strings.
         sink: where its deltas go.
         last_token_at: when it got its newest token; when it was submitted, before the first.
+        first_step_at: when the first step that carried it began; 0 before.
+        first_token_at: when it got its first token; 0 before.
     """
 
     sequence: Sequence
     detokenizer: Detokenizer
     sink: Sink
     last_token_at: float = field(default_factory=time.perf_counter)
+    first_step_at: float = 0.0
+    first_token_at: float = 0.0
 
     @property
     def usage(self) -> Usage:
-        """Token counts so far."""
+        """Token counts and times so far."""
         prompt, cached = self.sequence.prompt_tokens, self.sequence.cached_tokens
-        return Usage(prompt, self.sequence.output_tokens, cached or 0)
+        usage = Usage(prompt, self.sequence.output_tokens, cached or 0)
+        if not self.first_token_at:
+            return usage
+        return replace(
+            usage,
+            prompt_seconds=self.first_token_at - self.first_step_at,
+            completion_seconds=self.last_token_at - self.first_token_at,
+        )
 
     def text_of(self, token: int, finish: FinishReason | None) -> str:
         """Text that `token` makes safe to send. A token that ends the sequence is no text."""

@@ -265,6 +265,8 @@ class EngineThread:
 
     def _execute(self, plan: StepPlan) -> None:
         began = time.perf_counter()
+        for binding in plan.bindings:
+            self._note_first_step(binding.slot, began)
         try:
             result = self._model.executor.execute(plan, self._deliver)
         except Exception as cause:
@@ -276,6 +278,13 @@ class EngineThread:
         with self._lock:
             self._take_cancels()
             self._events = self._scheduler.update(result, self._computed_at - began)
+
+    def _note_first_step(self, slot: int, began: float) -> None:
+        """A sequence that comes back after a preemption is bound again, and keeps its time."""
+        sequence = self._scheduler.slots[slot]
+        assert sequence is not None, "a slot that is bound has a sequence"
+        request = self._requests[sequence.id]
+        request.first_step_at = request.first_step_at or began
 
     def _deliver(self) -> None:
         """Hand out what the last step made and who was cancelled; nothing is left to deliver.
@@ -330,6 +339,7 @@ class EngineThread:
         request.last_token_at = self._computed_at
         self._counters.generated_tokens += 1
         if request.sequence.output_tokens == 1:
+            request.first_token_at = self._computed_at
             self._counters.prompt_tokens += request.sequence.prompt_tokens
             self._tell("on_first_token", seconds)
         else:

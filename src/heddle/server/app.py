@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 
 from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
 from heddle.server import admin, errors, generation, prefix_cache, tokens
 from heddle.server.body import Bodies
 from heddle.server.keys import RequireKey, keys_of
+from heddle.server.lenient import TellIgnored
 from heddle.server.metrics import Metrics
 from heddle.server.service import Service
 
@@ -37,6 +39,16 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     app = FastAPI(title="Heddle")
     if keys := keys_of(service.config):
         app.add_middleware(RequireKey, keys=keys)
+    if service.config.lenient:
+        app.add_middleware(TellIgnored)
+    if service.config.cors:  # outside the keys: a browser asks first, and without one
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.config.cors,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after", "warning"],
+        )
     app.add_middleware(RequestId)  # outermost: what a key is missing for has an id as well
     errors.install(app)
     app.include_router(generation.routes(service))

@@ -16,12 +16,14 @@ from pydantic import BaseModel, ValidationError
 from heddle.errors import BodyTimeoutError, BodyTooLargeError, MediaTypeError
 from heddle.server.connection import unless_gone
 from heddle.server.errors import from_validation
+from heddle.server.lenient import parse_leniently
 from heddle.server.memory import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
+    from starlette.types import Scope
 
     from heddle.config import ServerConfig
 
@@ -47,6 +49,7 @@ class Bodies:
         """`config` limits a body's length and the time it may take to arrive."""
         self._limit = config.max_body
         self._timeout = config.body_timeout
+        self._lenient = config.lenient
         self._places = asyncio.Semaphore(_PLACES)
         self._worker = ThreadPoolExecutor(1, "heddle-body")
         self._worker_of_large = ThreadPoolExecutor(1, "heddle-large-body")
@@ -84,29 +87,32 @@ class Bodies:
                 " the setting `body_timeout`"
             ) from None
         if len(raw) <= _SMALL:
-            return digest(_parse(raw, schema))
+            return digest(self._parse(raw, schema, request.scope))
         worker = self._worker if len(raw) < _LARGE else self._worker_of_large
 
         async def in_worker() -> T:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(worker, _work, raw, schema, digest)
+            return await loop.run_in_executor(worker, work)
+
+        def work() -> T:
+            try:
+                return digest(self._parse(raw, schema, request.scope))
+            finally:
+                if len(raw) >= _LARGE:
+                    give_back()
 
         return await unless_gone(request.receive, in_worker())
 
-
-def _work(raw: bytes, schema: type[S], digest: Callable[[S], T]) -> T:
-    try:
-        return digest(_parse(raw, schema))
-    finally:
-        if len(raw) >= _LARGE:
-            give_back()
-
-
-def _parse(raw: bytes, schema: type[S]) -> S:
-    try:
-        return schema.model_validate_json(raw)
-    except ValidationError as error:
-        raise from_validation(error) from None
+    def _parse(self, raw: bytes, schema: type[S], scope: Scope) -> S:
+        try:
+            try:
+                return schema.model_validate_json(raw)
+            except ValidationError as error:
+                if not self._lenient:
+                    raise
+                return parse_leniently(raw, schema, error, scope)
+        except ValidationError as error:
+            raise from_validation(error) from None
 
 
 async def _bytes(request: Request, limit: int) -> bytes:

@@ -42,6 +42,41 @@ def total_usage(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
     }
 
 
+def timings(usages: Sequence[Usage]) -> Json:
+    """How long a request took, under llama.cpp's names; milliseconds, and tokens a second.
+
+    `prompt_n` tokens were computed and `cache_n` found. Of several choices tokens are added up, and
+    the times are the longest. The first token belongs to the prompt's time, so that rates of the
+    output are over one token less than `predicted_n`.
+    """
+    cached = sum(usage.cached_tokens for usage in usages)
+    prompt = sum(usage.prompt_tokens for usage in usages) - cached
+    predicted = sum(usage.completion_tokens for usage in usages)
+    later = sum(max(0, usage.completion_tokens - 1) for usage in usages)
+    prompt_ms = 1e3 * max((usage.prompt_seconds for usage in usages), default=0.0)
+    predicted_ms = 1e3 * max((usage.completion_seconds for usage in usages), default=0.0)
+    return {
+        "cache_n": cached,
+        "prompt_n": prompt,
+        "predicted_n": predicted,
+        **_rates("prompt", prompt, prompt_ms),
+        **_rates("predicted", later, predicted_ms),
+    }
+
+
+def _rates(of: str, tokens: int, ms: float) -> Json:
+    return {
+        f"{of}_ms": ms,
+        f"{of}_per_token_ms": ms / tokens if tokens else 0.0,
+        f"{of}_per_second": 1e3 * tokens / ms if ms else 0.0,
+    }
+
+
+def totals(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
+    """What an answer says last: `usage` and `timings`, of choices in order."""
+    return {"usage": total_usage(usages, choices_per_prompt), "timings": timings(usages)}
+
+
 class Answer(ABC):
     """One answer's constant part, and the writing of its choices.
 
@@ -64,7 +99,7 @@ class Answer(ABC):
         self._logprobs = logprobs
         self._usage_in_chunks = usage_in_chunks
 
-    def whole(self, choices: Sequence[bytes], usage: Json) -> list[bytes]:
+    def whole(self, choices: Sequence[bytes], totals: Json) -> list[bytes]:
         """The answer in one piece, as the parts of its JSON, around choices that are encoded."""
         frame = encode(self._frame(self.whole_object, []))
         empty = b"[]}"
@@ -72,10 +107,11 @@ class Answer(ABC):
         parts = [frame.removesuffix(empty), b"["]
         for choice in choices:
             parts += [choice, b","]
-        return [*parts[:-1], b'],"usage":', encode(usage), b"}"]
+        return [*parts[:-1], b"],", encode(totals).removeprefix(b"{")]
 
-    def log_end(self, usage: Json) -> None:
+    def log_end(self, totals: Json) -> None:
         """Note in the log that the answer is complete."""
+        usage = totals["usage"]
         log.info(
             "%s: %d prompt tokens (%d cached), %d completion tokens, %.2f s",
             self.id,
@@ -97,14 +133,14 @@ class Answer(ABC):
         """A choice's last chunk, with the tokens that left no text."""
         return self._chunk([self._chunk_choice(index, "", tokens, finish)])
 
-    def usage(self, usage: Json) -> Json:
+    def usage(self, totals: Json) -> Json:
         """The chunk after all choices, sent when asked for."""
-        return self._chunk([], usage)
+        return self._chunk([]) | totals
 
-    def _chunk(self, choices: list[Json], usage: Json | None = None) -> Json:
+    def _chunk(self, choices: list[Json]) -> Json:
         chunk = self._frame(self.chunk_object, choices)
         if self._usage_in_chunks:
-            chunk["usage"] = usage
+            chunk["usage"] = None
         return chunk
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:

@@ -13,7 +13,7 @@ from heddle.errors import HeddleError
 from heddle.server.connection import ClientGoneError, unless_gone
 from heddle.server.encoding import encode
 from heddle.server.errors import error_body
-from heddle.server.responses import total_usage
+from heddle.server.responses import totals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -106,6 +106,6 @@ class EventStream(Response):
             log.info("%s: %s", self._answer.id, error.message)
             yield event(error_body(error)) + DONE
             return
-        usage = total_usage([writer.usage for writer in writers if writer.usage], self._n)
-        self._answer.log_end(usage)
-        yield (event(self._answer.usage(usage)) if self._usage else b"") + DONE
+        last = totals([writer.usage for writer in writers if writer.usage], self._n)
+        self._answer.log_end(last)
+        yield (event(self._answer.usage(last)) if self._usage else b"") + DONE

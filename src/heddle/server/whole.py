@@ -18,7 +18,7 @@ from starlette.responses import Response
 from heddle.server.connection import unless_gone
 from heddle.server.encoding import encode
 from heddle.server.memory import give_back
-from heddle.server.responses import total_usage
+from heddle.server.responses import totals
 from heddle.types import Output
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ def _output(deltas: list[Delta]) -> Output:
 
 def _encoded(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:
     """The answer's JSON in parts."""
-    usage = total_usage([output.usage for output in outputs], n)
-    answer.log_end(usage)
+    last = totals([output.usage for output in outputs], n)
+    answer.log_end(last)
     choices = [encode(answer.whole_choice(index, output)) for index, output in enumerate(outputs)]
-    return answer.whole(choices, usage)
+    return answer.whole(choices, last)
 
 
 def _encoded_large(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:

@@ -1,0 +1,59 @@
+"""`--cors`: which web pages may use the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from heddle.config import ServerConfig
+from heddle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Running
+
+PAGE = "https://page.example"
+
+
+def ask_first(server: Running, origin: str) -> httpx.Response:
+    """What a browser sends before a page's request."""
+    headers = {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization, content-type",
+    }
+    return httpx.options(server.url + "/v1/chat/completions", headers=headers)
+
+
+def test_without_it_no_page_is_allowed(shared: Running) -> None:
+    assert "access-control-allow-origin" not in ask_first(shared, PAGE).headers
+    answer = httpx.get(shared.url + "/v1/models", headers={"origin": PAGE})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_an_origin_is_allowed_and_others_are_not(serve: Callable[..., Running]) -> None:
+    server = serve(cors=(PAGE,), api_key=("sk-1",))
+    allowed = ask_first(server, PAGE)
+    assert allowed.status_code == 200, "a browser asks without a key"
+    assert allowed.headers["access-control-allow-origin"] == PAGE
+    assert "authorization" in allowed.headers["access-control-allow-headers"].lower()
+    assert "access-control-allow-origin" not in ask_first(server, "https://other.example").headers
+    refused = httpx.get(server.url + "/v1/models", headers={"origin": PAGE})
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == PAGE, "so that the page can read why"
+    headers = {"origin": PAGE, "authorization": "Bearer sk-1"}
+    assert httpx.get(server.url + "/v1/models", headers=headers).status_code == 200
+
+
+def test_all_origins(serve: Callable[..., Running]) -> None:
+    allowed = ask_first(serve(cors=("*",)), PAGE)
+    assert allowed.headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("origin", ["", "page.example", "https://page.example/", "https://a b"])
+def test_what_is_no_origin_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match="cors must be"):
+        ServerConfig(cors=(origin,))

@@ -1,0 +1,66 @@
+"""`--lenient`: unknown fields are ignored and named; nothing else is let through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Running
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+
+
+@pytest.fixture
+def lenient(serve: Callable[..., Running]) -> Running:
+    return serve(lenient=True)
+
+
+def test_unknown_fields_are_named_in_the_header(lenient: Running) -> None:
+    message = {"role": "user", "content": "hello", "mood": "good"}
+    body = CHAT | {"foo": 1, "ba\r\nr,": [2], "messages": [message]}
+    answer = lenient.post("/v1/chat/completions", body)
+    assert answer.status_code == 200
+    named = '299 heddle "ignored unknown parameters: mood, foo, ba??r?"'
+    assert answer.headers["warning"] == named
+    assert answer.json()["choices"]
+    assert "warning" not in lenient.post("/v1/chat/completions", CHAT).headers
+
+
+def test_a_stream_has_the_header_too(lenient: Running) -> None:
+    answer = lenient.post("/v1/chat/completions", CHAT | {"foo": 1, "stream": True})
+    assert answer.headers["warning"].endswith('parameters: foo"')
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_many_names_are_cut_short(lenient: Running) -> None:
+    few = lenient.post("/v1/chat/completions", CHAT | {f"field{i}": i for i in range(900)})
+    assert few.status_code == 200
+    assert len(few.headers["warning"]) < 1000
+    many = lenient.post("/v1/chat/completions", CHAT | {f"field{i}": i for i in range(2000)})
+    assert many.headers["warning"].endswith('too many to name"')
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"temperature": "hot"}, "temperature", "invalid_value"),
+        ({"functions": [{}]}, "functions", "unsupported_parameter"),
+        ({"messages": []}, "messages", "invalid_value"),
+    ],
+)
+def test_known_fields_are_held_to_what_they_may_be(
+    lenient: Running, fields: dict[str, Any], param: str, code: str
+) -> None:
+    answer = lenient.post("/v1/chat/completions", CHAT | {"foo": 1} | fields)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (param, code)
+
+
+def test_by_default_they_are_an_error(shared: Running) -> None:
+    answer = shared.post("/v1/chat/completions", CHAT | {"foo": 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "foo")
