@@ -365,6 +365,7 @@ class Delta:
         finish: set on the last delta, exactly once per request.
         error: set when `finish` is ERROR.
         usage: set on the last delta.
+        stop: on the last delta, the stop string that ended the output, if one did.
     """
 
     text: str = ""
@@ -372,13 +373,15 @@ class Delta:
     finish: FinishReason | None = None
     error: HeddleError | None = None
     usage: Usage | None = None
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A finished request, whole."""
+    """A finished request, whole. `stop` is the stop string that ended it, if one did."""
 
     text: str
     tokens: tuple[TokenLogprob, ...]
     finish: FinishReason
     usage: Usage
+    stop: str | None = None

@@ -82,7 +82,7 @@ def respond(streams: Any, receive: Any) -> list[bytes]:
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
 
-    run(EventStream(answer(), streams, len(streams), usage=False)({}, receive, send))
+    run(EventStream(answer(), streams, len(streams))({}, receive, send))
     return sent
 
 

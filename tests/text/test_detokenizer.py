@@ -204,3 +204,5 @@ def test_stop_strings_are_looked_for_after_the_first_tokens(
     first, rest = (TOKENIZER.decode(part) for part in (tokens[:min_tokens], tokens[min_tokens:]))
     assert text == first + cut_at_first_stop(rest, stop)
     assert detokenizer.stopped == (cut_at_first_stop(rest, stop) != rest)
+    found = detokenizer.stopped_by
+    assert found is None or (found in stop and rest.startswith(found, len(text) - len(first)))

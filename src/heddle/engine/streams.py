@@ -57,7 +57,8 @@ class Collector:
         assert last is not None and last.finish is not None and last.usage is not None
         if last.error is not None:
             raise last.error
-        return Output("".join(self._text), tuple(self._tokens), last.finish, last.usage)
+        text, tokens = "".join(self._text), tuple(self._tokens)
+        return Output(text, tokens, last.finish, last.usage, last.stop)
 
 
 class Stream:

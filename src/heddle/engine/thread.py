@@ -385,7 +385,8 @@ class EngineThread:
         self._counters.finished[finish] += 1
         usage = request.usage
         self._tell("on_finish", finish, usage)
-        self._emit(request, Delta(text, tokens, finish, error, usage))
+        stop = request.detokenizer.stopped_by
+        self._emit(request, Delta(text, tokens, finish, error, usage, stop))
 
     def _emit(self, request: Request, delta: Delta) -> None:
         try:

@@ -12,7 +12,8 @@ from starlette.middleware.cors import CORSMiddleware
 
 from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
-from heddle.server import admin, errors, generation, prefix_cache, tokens
+from heddle.server import admin, errors, generation, messages, prefix_cache, tokens
+from heddle.server.answering import Answering
 from heddle.server.body import Bodies
 from heddle.server.keys import RequireKey, keys_of
 from heddle.server.lenient import TellIgnored
@@ -51,7 +52,9 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
         )
     app.add_middleware(RequestId)  # outermost: what a key is missing for has an id as well
     errors.install(app)
-    app.include_router(generation.routes(service))
+    answering = Answering(service)
+    app.include_router(generation.routes(service, answering))
+    app.include_router(messages.routes(service, answering))
     app.include_router(tokens.routes(service))
     app.include_router(admin.routes(service))
     app.include_router(prefix_cache.routes(service))

@@ -21,6 +21,12 @@ def encode(value: Any) -> bytes:
     return _encode(value).encode("utf-8", "backslashreplace")
 
 
+def event(data: Any, name: str | None = None) -> bytes:
+    """One server-sent event, with a name or without."""
+    head = b"" if name is None else f"event: {name}\n".encode()
+    return head + b"data: " + encode(data) + b"\n\n"
+
+
 def json_response(
     value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:

@@ -1,4 +1,4 @@
-"""Errors as responses: OpenAI's error shape for everything that can go wrong."""
+"""Errors as responses: everything that can go wrong in OpenAI's shape, or in Anthropic's."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ _MOST_FAULTS = 1000
 """Faults of a body up to which they are looked at: pydantic makes all of them objects or none."""
 
 
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
 def error_body(error: HeddleError) -> dict[str, Any]:
     """The error in OpenAI's shape; the same in a response and in a stream."""
     return {
@@ -48,7 +58,15 @@ def error_body(error: HeddleError) -> dict[str, Any]:
     }
 
 
-def error_response(error: HeddleError) -> Response:
+def anthropic_error_body(error: HeddleError) -> dict[str, Any]:
+    """The error in Anthropic's shape."""
+    fallback = "invalid_request_error" if error.status < 500 else "api_error"
+    kind = _ANTHROPIC_TYPES.get(error.status, fallback)
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+def error_response(error: HeddleError, path: str) -> Response:
+    """The error in the shape of the vendor whose API `path` belongs to."""
     headers = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
@@ -56,7 +74,8 @@ def error_response(error: HeddleError) -> Response:
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, (BodyTooLargeError, BodyTimeoutError)):
         headers["connection"] = "close"  # the rest of the body may still be coming
-    return json_response(error_body(error), status=error.status, headers=headers)
+    body = anthropic_error_body if path.startswith(ANTHROPIC_PATH) else error_body
+    return json_response(body(error), status=error.status, headers=headers)
 
 
 def from_validation(error: ValidationError) -> InvalidRequestError:
@@ -97,7 +116,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the application in OpenAI's shape."""
+    """Answer every error of the application in its vendor's shape."""
     app.add_exception_handler(HeddleError, _on_heddle_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
@@ -108,7 +127,7 @@ def install(app: FastAPI) -> None:
 def refuse(request: Request, error: HeddleError) -> Response:
     """The error as a response, and as a line in the log."""
     _log(request, f"{error.status} {error.message}")
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
 async def _on_heddle_error(request: Request, error: Exception) -> Response:
@@ -122,7 +141,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     shaped = InvalidRequestError(f"{status.phrase}: {request.method} {request.url.path}")
     shaped.status = status
     shaped.code = status.phrase.lower().replace(" ", "_")
-    response = error_response(shaped)
+    response = error_response(shaped, request.url.path)
     response.headers.update(error.headers or {})
     return response
 
@@ -139,5 +158,6 @@ def _log(request: Request, what: str) -> None:
     log.info("%s", line.encode("unicode_escape").decode())
 
 
-async def _on_bug(_request: Request, error: Exception) -> Response:
-    return error_response(HeddleError(f"internal error: {type(error).__name__}"))
+async def _on_bug(request: Request, error: Exception) -> Response:
+    shaped = HeddleError(f"internal error: {type(error).__name__}")
+    return error_response(shaped, request.url.path)

@@ -8,17 +8,21 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from heddle.server.encoding import encode
+from heddle.server.encoding import encode, event
+from heddle.server.errors import error_body
 from heddle.server.logprobs import CompletionLogprobs, Spelling, chat_logprobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.types import FinishReason, Output, TokenLogprob, Usage
+    from heddle.errors import HeddleError
+    from heddle.types import Delta, FinishReason, Output, TokenLogprob, Usage
 
 log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
+
+DONE = b"data: [DONE]\n\n"
 
 
 def total_usage(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
@@ -78,36 +82,42 @@ def totals(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
 
 
 class Answer(ABC):
-    """One answer's constant part, and the writing of its choices.
+    """How one answer is written, whole or as events. Methods that return bytes return events.
 
     Attributes:
         id: the answer's id, also the name of the request in logs.
     """
 
     prefix: str
-    whole_object: str
-    chunk_object: str
 
-    def __init__(
-        self, model: str, spelling: Spelling, *, logprobs: bool, usage_in_chunks: bool = False
-    ) -> None:
+    def __init__(self, model: str) -> None:
         self.id = self.prefix + secrets.token_hex(12)
-        self._created = int(time.time())
         self._started = time.perf_counter()
         self._model = model
-        self._spelling = spelling
-        self._logprobs = logprobs
-        self._usage_in_chunks = usage_in_chunks
 
-    def whole(self, choices: Sequence[bytes], totals: Json) -> list[bytes]:
-        """The answer in one piece, as the parts of its JSON, around choices that are encoded."""
-        frame = encode(self._frame(self.whole_object, []))
-        empty = b"[]}"
-        assert frame.endswith(empty), "choices are the last field of a frame"
-        parts = [frame.removesuffix(empty), b"["]
-        for choice in choices:
-            parts += [choice, b","]
-        return [*parts[:-1], b"],", encode(totals).removeprefix(b"{")]
+    @abstractmethod
+    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+        """The answer in one piece, as the parts of its JSON."""
+
+    @abstractmethod
+    def opening(self, index: int) -> bytes:
+        """Before a choice's first text."""
+
+    @abstractmethod
+    def piece(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> bytes:
+        """New text of a choice."""
+
+    @abstractmethod
+    def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
+        """A choice's end, with the tokens that left no text."""
+
+    @abstractmethod
+    def ending(self, totals: Json) -> bytes:
+        """After all choices."""
+
+    @abstractmethod
+    def failure(self, error: HeddleError) -> bytes:
+        """What a stream ends with in place of the rest."""
 
     def log_end(self, totals: Json) -> None:
         """Note in the log that the answer is complete."""
@@ -121,21 +131,47 @@ class Answer(ABC):
             time.perf_counter() - self._started,
         )
 
-    def opening(self, index: int) -> Json | None:
-        """The chunk before a choice's first text, if there is one."""
-        return None
 
-    def piece(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> Json:
-        """A chunk with new text of a choice."""
-        return self._chunk([self._chunk_choice(index, text, tokens, None)])
+class OpenAIAnswer(Answer):
+    """The frame that chat and text completions have in common."""
 
-    def closing(self, index: int, tokens: Sequence[TokenLogprob], finish: FinishReason) -> Json:
-        """A choice's last chunk, with the tokens that left no text."""
-        return self._chunk([self._chunk_choice(index, "", tokens, finish)])
+    whole_object: str
+    chunk_object: str
 
-    def usage(self, totals: Json) -> Json:
-        """The chunk after all choices, sent when asked for."""
-        return self._chunk([]) | totals
+    def __init__(
+        self, model: str, spelling: Spelling, *, logprobs: bool, usage_in_chunks: bool = False
+    ) -> None:
+        """`usage_in_chunks` asks for a last chunk with the totals."""
+        super().__init__(model)
+        self._created = int(time.time())
+        self._spelling = spelling
+        self._logprobs = logprobs
+        self._usage_in_chunks = usage_in_chunks
+
+    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+        """Choices are encoded one by one: as objects they are six times as large."""
+        frame = encode(self._frame(self.whole_object, []))
+        empty = b"[]}"
+        assert frame.endswith(empty), "choices are the last field of a frame"
+        parts = [frame.removesuffix(empty), b"["]
+        for index, output in enumerate(outputs):
+            parts += [encode(self.whole_choice(index, output)), b","]
+        return [*parts[:-1], b"],", encode(totals).removeprefix(b"{")]
+
+    def opening(self, index: int) -> bytes:
+        return b""
+
+    def piece(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> bytes:
+        return event(self._chunk([self._chunk_choice(index, text, tokens, None)]))
+
+    def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
+        return event(self._chunk([self._chunk_choice(index, "", tokens, last.finish)]))
+
+    def ending(self, totals: Json) -> bytes:
+        return (event(self._chunk([]) | totals) if self._usage_in_chunks else b"") + DONE
+
+    def failure(self, error: HeddleError) -> bytes:
+        return event(error_body(error)) + DONE
 
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = self._frame(self.chunk_object, choices)
@@ -162,15 +198,16 @@ class Answer(ABC):
     ) -> Json: ...
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(OpenAIAnswer):
     """`chat.completion` and `chat.completion.chunk`."""
 
     prefix = "chatcmpl-"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def opening(self, index: int) -> Json:
-        return self._chunk([self._choice(index, {"role": "assistant", "content": ""}, None, None)])
+    def opening(self, index: int) -> bytes:
+        delta = {"role": "assistant", "content": ""}
+        return event(self._chunk([self._choice(index, delta, None, None)]))
 
     def whole_choice(self, index: int, output: Output) -> Json:
         return {
@@ -201,7 +238,7 @@ class ChatAnswer(Answer):
         return chat_logprobs(self._spelling, tokens) if self._logprobs else None
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(OpenAIAnswer):
     """`text_completion`, which has one name whole and in chunks."""
 
     prefix = "cmpl-"

@@ -11,8 +11,6 @@ from starlette.responses import Response
 
 from heddle.errors import HeddleError
 from heddle.server.connection import ClientGoneError, unless_gone
-from heddle.server.encoding import encode
-from heddle.server.errors import error_body
 from heddle.server.responses import totals
 
 if TYPE_CHECKING:
@@ -21,17 +19,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from heddle.engine.streams import AsyncStreams
-    from heddle.server.responses import Answer, Json
+    from heddle.server.responses import Answer
     from heddle.types import Delta, TokenLogprob, Usage
 
 log = logging.getLogger(__name__)
-
-DONE = b"data: [DONE]\n\n"
-
-
-def event(data: Json) -> bytes:
-    """One server-sent event."""
-    return b"data: " + encode(data) + b"\n\n"
 
 
 class ChoiceWriter:
@@ -44,18 +35,17 @@ class ChoiceWriter:
         self.usage: Usage | None = None
 
     def opening(self) -> bytes:
-        chunk = self._answer.opening(self._index)
-        return b"" if chunk is None else event(chunk)
+        return self._answer.opening(self._index)
 
     def events(self, delta: Delta) -> bytes:
         """What `delta` lets be sent: nothing, or a chunk of text, or the end, or both."""
         self._tokens += delta.tokens
         events = b""
         if delta.text:
-            events = event(self._answer.piece(self._index, delta.text, self._tokens))
+            events = self._answer.piece(self._index, delta.text, self._tokens)
             self._tokens = []
         if delta.finish is not None:
-            events += event(self._answer.closing(self._index, self._tokens, delta.finish))
+            events += self._answer.closing(self._index, self._tokens, delta)
             self.usage = delta.usage
         return events
 
@@ -63,8 +53,8 @@ class ChoiceWriter:
 class EventStream(Response):
     """Streams an answer whose requests have been accepted."""
 
-    def __init__(self, answer: Answer, streams: AsyncStreams, n: int, *, usage: bool) -> None:
-        """`n` choices belong to each prompt; `usage` asks for a last chunk with token counts."""
+    def __init__(self, answer: Answer, streams: AsyncStreams, n: int) -> None:
+        """`n` choices belong to each prompt."""
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
             media_type="text/event-stream",
@@ -73,7 +63,6 @@ class EventStream(Response):
         self._answer = answer
         self._streams = streams
         self._n = n
-        self._usage = usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -104,8 +93,8 @@ class EventStream(Response):
                     yield events
         except HeddleError as error:
             log.info("%s: %s", self._answer.id, error.message)
-            yield event(error_body(error)) + DONE
+            yield self._answer.failure(error)
             return
         last = totals([writer.usage for writer in writers if writer.usage], self._n)
         self._answer.log_end(last)
-        yield (event(self._answer.usage(last)) if self._usage else b"") + DONE
+        yield self._answer.ending(last)

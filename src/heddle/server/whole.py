@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from heddle.server.connection import unless_gone
-from heddle.server.encoding import encode
 from heddle.server.memory import give_back
 from heddle.server.responses import totals
 from heddle.types import Output
@@ -85,15 +84,14 @@ def _output(deltas: list[Delta]) -> Output:
     assert last.finish is not None and last.usage is not None
     text = "".join(delta.text for delta in deltas)
     tokens = tuple(token for delta in deltas for token in delta.tokens)
-    return Output(text, tokens, last.finish, last.usage)
+    return Output(text, tokens, last.finish, last.usage, last.stop)
 
 
 def _encoded(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:
     """The answer's JSON in parts."""
     last = totals([output.usage for output in outputs], n)
     answer.log_end(last)
-    choices = [encode(answer.whole_choice(index, output)) for index, output in enumerate(outputs)]
-    return answer.whole(choices, last)
+    return answer.whole(outputs, last)
 
 
 def _encoded_large(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:

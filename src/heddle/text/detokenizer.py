@@ -25,7 +25,8 @@ class Detokenizer:
     string. Broken UTF-8 becomes U+FFFD.
 
     Attributes:
-        stopped: a stop string is complete; everything after it is dropped.
+        stopped_by: the stop string that is complete, None while none is; everything after it is
+            dropped.
     """
 
     def __init__(
@@ -37,7 +38,12 @@ class Detokenizer:
         self._stop = StopStrings(stop) if stop else None
         self._held = ""
         self._unstoppable = min_tokens
-        self.stopped = False
+        self.stopped_by: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string is complete."""
+        return self.stopped_by is not None
 
     def push(self, token: int) -> str:
         """Add one token; returns the text that has become safe to send."""
@@ -63,7 +69,7 @@ class Detokenizer:
             safe = len(text) - self._stop.pending
             self._held = text[safe:]
         else:
-            self.stopped = True
             safe = len(self._held) + start
+            self.stopped_by = text[safe : safe + self._stop.found]
             self._held = ""
         return text[:safe]

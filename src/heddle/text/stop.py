@@ -12,7 +12,11 @@ from collections import deque
 
 class StopStrings:
     """Finds the first stop string to be complete in a growing text; of several that end at the
-    same character, the longest."""
+    same character, the longest.
+
+    Attributes:
+        found: length of the stop string that was found; 0 before.
+    """
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         """Build the automaton. `strings` are not empty; time and space are linear in them."""
@@ -24,6 +28,7 @@ class StopStrings:
             self._insert(string)
         self._link()
         self._state = 0
+        self.found = 0
 
     @property
     def pending(self) -> int:
@@ -43,7 +48,8 @@ class StopStrings:
                 state = self._fallback[state]
             state = self._next[state].get(char, 0)
             if self._matched[state]:
-                return position + 1 - self._matched[state]
+                self.found = self._matched[state]
+                return position + 1 - self.found
         self._state = state
         return None
 

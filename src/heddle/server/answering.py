@@ -1,0 +1,42 @@
+"""From a job to its answer: submitted at once, then sent whole or as events."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from heddle.server import intake
+from heddle.server.keys import salt_of_key
+from heddle.server.streaming import EventStream
+from heddle.server.whole import WholeAnswers
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from heddle.server.intake import Job
+    from heddle.server.responses import Answer
+    from heddle.server.service import Service
+
+
+class Answering:
+    """Makes the answers of one application, whatever their shape."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._whole = WholeAnswers(service.backlog)
+
+    async def answer(self, request: Request, writer: Answer, job: Job) -> Response:
+        """Submit everything at once, so that a refusal comes before the response begins.
+
+        Raises:
+            HeddleError: the engine refuses; of an answer in one piece, what it ended with.
+        """
+        service = self._service
+        if service.config.prefix_cache_per_key:
+            salt = salt_of_key(request.scope, job.params.cache_salt)
+            job = replace(job, params=replace(job.params, cache_salt=salt))
+        streams = service.engine.astream_many(intake.choices(job), service.backlog)
+        if job.stream:
+            return EventStream(writer, streams, job.n)
+        return await self._whole.response(writer, request.receive, streams, job.n)
