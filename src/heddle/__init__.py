@@ -1,10 +1,11 @@
 """Heddle: an LLM inference engine in Python with a native core. These are its public names.
 
-`Engine` and `LLM` are imported when first used, so that `import heddle` costs next to nothing.
+Those of the engine are imported when first used, so that `import heddle` costs next to nothing.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from heddle.config import EngineConfig
@@ -26,6 +27,7 @@ from heddle.errors import (
 from heddle.types import Delta, FinishReason, Output, SamplingParams, TokenLogprob, Usage
 
 if TYPE_CHECKING:
+    from heddle.engine.driven import DrivenSequence, SampledToken, SequenceSnapshot
     from heddle.engine.engine import Engine
     from heddle.engine.llm import LLM
 
@@ -35,6 +37,7 @@ __all__ = [
     "ConfigError",
     "ContextLengthError",
     "Delta",
+    "DrivenSequence",
     "Engine",
     "EngineClosedError",
     "EngineConfig",
@@ -47,7 +50,9 @@ __all__ = [
     "ModelSourceError",
     "Output",
     "OverloadedError",
+    "SampledToken",
     "SamplingParams",
+    "SequenceSnapshot",
     "TokenLogprob",
     "UnsupportedModelError",
     "UnsupportedParameterError",
@@ -55,15 +60,19 @@ __all__ = [
 ]
 
 
+_LATE = {
+    "DrivenSequence": "driven",
+    "Engine": "engine",
+    "LLM": "llm",
+    "SampledToken": "driven",
+    "SequenceSnapshot": "driven",
+}
+"""Names that are imported when first used, and their modules in `heddle.engine`."""
+
+
 def __getattr__(name: str) -> object:
-    if name == "Engine":
-        from heddle.engine.engine import Engine
-
-        return Engine
-    if name == "LLM":
-        from heddle.engine.llm import LLM
-
-        return LLM
+    if name in _LATE:
+        return getattr(import_module(f"heddle.engine.{_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

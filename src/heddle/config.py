@@ -70,6 +70,12 @@ class EngineConfig:
         low=0,
         high=3_600_000,
     )
+    batch_window_us: int = _setting(
+        200,
+        "microseconds that a step waits for callers of sequences who got a token from the last one",
+        low=0,
+        high=1_000_000,
+    )
     threads: int = _setting(
         0, "compute threads; 0 takes the cores this process may use", low=0, high=1024
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.engine.driven import DrivenSequence
 from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
@@ -140,6 +142,23 @@ class Engine:
             (prompt, params, inbox.sink(index)) for index, (prompt, params) in enumerate(requests)
         )
         return AsyncStreams(inbox)
+
+    def create_sequence(
+        self, params: SamplingParams = _DEFAULTS, *, single_line: bool = False
+    ) -> DrivenSequence:
+        """A sequence whose tokens the caller asks for one by one; empty at first.
+
+        Args:
+            params: of its sampling. The seed is drawn once if there is none; `max_tokens` and
+                `stop` have no meaning; `ignore_eos` makes no difference.
+            single_line: the end of a line counts as the end of the text; what a token has before
+                it is still text.
+
+        Raises:
+            InvalidRequestError: a parameter has no meaning here.
+        """
+        next_id = partial(next, self._ids)
+        return DrivenSequence(self._thread, self.model, next_id, params, single_line=single_line)
 
     # --- watching and closing --------------------------------------------------------------------
 

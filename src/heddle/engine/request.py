@@ -100,8 +100,9 @@ def prepare(
     """
     started = time.perf_counter()
     tokenizer = model.tokenizer
-    vocabulary = min(model.shape.vocabulary, tokenizer.vocabulary_size)
-    tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else _token_ids(prompt)
+    tokens = check_tokens(
+        model, tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, "prompt"
+    )
     if not tokens and tokenizer.bos_id is not None:
         tokens = [tokenizer.bos_id]
     if not tokens:
@@ -109,8 +110,7 @@ def prepare(
             "the prompt is empty and this model has no token to begin with; send some text",
             param="prompt",
         )
-    _check_range(tokens, vocabulary, "prompt")
-    _check_range(list(params.logit_bias), vocabulary, "logit_bias")
+    check_tokens(model, list(params.logit_bias), "logit_bias")
     if params.seed is None:
         params = params.with_seed(random.getrandbits(63))
     stops = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
@@ -120,20 +120,28 @@ def prepare(
     return Request(sequence, detokenizer, sink, started)
 
 
-def _token_ids(prompt: abc.Sequence[int]) -> list[int]:
-    if isinstance(prompt, (bytes, bytearray)):  # a sequence of integers, but never meant as ids
-        raise InvalidRequestError("the prompt must be text or token ids, got bytes", param="prompt")
-    try:
-        return list(map(operator.index, prompt))
-    except TypeError as error:
-        raise InvalidRequestError(
-            f"the prompt must be text or token ids: {error}", param="prompt"
-        ) from error
+def check_tokens(model: LoadedModel, given: abc.Sequence[int], param: str) -> list[int]:
+    """The token ids, as a new list of Python's own integers.
 
-
-def _check_range(tokens: list[int], vocabulary: int, param: str) -> None:
+    Raises:
+        InvalidRequestError: they are none, or one is not in the vocabulary.
+    """
+    tokens = _token_ids(given, param)
+    vocabulary = min(model.shape.vocabulary, model.tokenizer.vocabulary_size)
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocabulary):
         wrong = next(token for token in tokens if not 0 <= token < vocabulary)
         raise InvalidRequestError(
             f"{param} holds token id {wrong}, which is not in [0, {vocabulary})", param=param
         )
+    return tokens
+
+
+def _token_ids(given: abc.Sequence[int], param: str) -> list[int]:
+    if isinstance(given, (bytes, bytearray)):  # a sequence of integers, but never meant as ids
+        raise InvalidRequestError(f"the {param} must be text or token ids, got bytes", param=param)
+    try:
+        return list(map(operator.index, given))
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"the {param} must be text or token ids: {error}", param=param
+        ) from error

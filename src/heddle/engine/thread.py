@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from heddle.engine.streams import Mailbox
     from heddle.engine.telemetry import Observer
     from heddle.scheduler.scheduler import Event
+    from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class EngineThread:
             model.shape.context,
             Pace(config.max_gap_ms / 1e3 or None),
         )
+        self._window = config.batch_window_us / 1e6
         self._pid = os.getpid()
         # Guarded by the lock:
         self._requests: dict[int, Request] = {}
@@ -78,6 +80,7 @@ class EngineThread:
         # Of this thread alone:
         self._events: list[Event] = []  # to be delivered
         self._computed_at = 0.0  # when they were
+        self._asking: list[Sequence] = []  # driven ones that got a token from the last step
         self._cancelled: list[Request] = []  # to be told so
         self._failures = 0
         self._counters = Counters()
@@ -115,6 +118,18 @@ class EngineThread:
                 self._requests[request.sequence.id] = request
             self._accepted += len(requests)
             self._wake.notify()
+
+    def resume(self, request: Request) -> None:
+        """Have the next token of a driven sequence computed. Raises as `accept`."""
+        with self._lock:
+            self._check_open()
+            request.last_token_at = time.perf_counter()
+            self._scheduler.resume(request.sequence)
+            self._wake.notify()
+
+    def take_cancels(self) -> None:
+        """See to `cancels` now, although there may be no other work."""
+        self._notify()
 
     def check_length(self, tokens: int) -> None:
         """Raise the ContextLengthError of a prompt of so many tokens, if it is too long."""
@@ -198,7 +213,7 @@ class EngineThread:
             self._cache.flush()
 
     def _notify(self) -> None:
-        """Pages have come from disk."""
+        """Pages have come from disk, or something was cancelled."""
         with self._lock:
             self._wake.notify()
 
@@ -238,6 +253,8 @@ class EngineThread:
             self._take_cancels()
             while not (self._scheduler.busy or self._events or self._cancelled or self._refusal):
                 self._wake.wait()
+                self._take_cancels()
+            self._gather()
             if self._refusal is not None and not (self._drain and self._scheduler.busy):
                 return False
             began = time.perf_counter()
@@ -256,6 +273,21 @@ class EngineThread:
             self._deliver()
         self._counters.step_seconds += time.perf_counter() - began
         return True
+
+    def _gather(self) -> None:
+        """Let callers who just got a token ask for the next one, so that one step serves them all.
+
+        Those who were late once are not waited for again before they have asked, and a caller who
+        is alone waits for no one.
+        """
+        until = time.perf_counter() + self._window
+        while any(sequence.paused and not sequence.ended for sequence in self._asking):
+            left = until - time.perf_counter()
+            if left <= 0.0 or self._refusal is not None:
+                break
+            self._wake.wait(left)
+            self._take_cancels()
+        self._asking.clear()
 
     def _take_cancels(self) -> None:
         while self.cancels:
@@ -277,7 +309,11 @@ class EngineThread:
         self._computed_at = time.perf_counter()
         with self._lock:
             self._take_cancels()
-            self._events = self._scheduler.update(result, self._computed_at - began)
+            events = self._scheduler.update(result, self._computed_at - began)
+        self._events = [event for event in events if not event.sequence.driven]
+        driven = [event for event in events if event.sequence.driven]
+        self._deliver_tokens(driven)  # at once: the next step is to have what they ask for now
+        self._asking = [event.sequence for event in driven]
 
     def _note_first_step(self, slot: int, began: float) -> None:
         """A sequence that comes back after a preemption is bound again, and keeps its time."""
@@ -294,13 +330,16 @@ class EngineThread:
         eight streams over HTTP, while all compute threads stood idle.
         """
         events, self._events = self._events, []
+        self._deliver_tokens(events)
+        self._end_cancelled()
+        self._ring()
+
+    def _deliver_tokens(self, events: list[Event]) -> None:
         for event in events:
             try:
                 self._deliver_token(event)
             except Exception as cause:
                 self._give_up(event.sequence.id, cause)
-        self._end_cancelled()
-        self._ring()
 
     def _give_up_step(self, cause: Exception) -> None:
         """The requests of the failed step end; the others go on, unless this keeps happening."""

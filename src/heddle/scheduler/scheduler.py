@@ -10,6 +10,10 @@ Waiting sequences are taken in arrival order and never overtaken, and whoever mu
 youngest that runs. So every running sequence is older than every waiting one: the oldest always
 moves on, and no one is passed over for good.
 
+A driven sequence pauses after each token until its caller resumes it. Paused ones give way before
+all others, the longest idle first: to whoever lacks a slot as well as to whoever lacks a page. What
+was theirs stays in the prefix cache as long as it can, and they queue again when they are resumed.
+
 There is no prefill phase and no decode phase: a sequence needs the tokens from `computed` to
 `total`, and whoever reaches `total` has its next token sampled. It begins where the prefix cache
 ends: at `computed` tokens, or, while an older sequence computes more of its tokens, not yet. Where
@@ -93,7 +97,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """Whether `schedule` has work to hand out."""
-        return bool(self._live)
+        return any(not sequence.paused for sequence in self._live.values())
 
     @property
     def waiting(self) -> int:
@@ -125,7 +129,7 @@ class Scheduler:
                 "send fewer at a time or raise the setting `queue`",
                 param="n",
             )
-        held = len(self._live)
+        held = sum(not sequence.paused for sequence in self._live.values())
         if held + len(sequences) > self._room:
             raise OverloadedError(
                 f"{held} requests are running or waiting and slots and queue hold {self._room}; "
@@ -164,10 +168,22 @@ class Scheduler:
             return False
         sequence.ended = True
         if sequence.slot < 0:
-            self._waiting.remove(sequence)
+            if not sequence.paused:
+                self._waiting.remove(sequence)
         elif all(carried is not sequence for carried, _ in self._in_flight):
             self._vacate(sequence)
         return True
+
+    def resume(self, sequence: Sequence) -> None:
+        """Have the next token of a paused sequence computed. No effect if it has ended.
+
+        Its `limit` is for its caller to observe: it must have fewer tokens than that.
+        """
+        if sequence.ended or not sequence.paused:
+            return
+        sequence.paused = False
+        if sequence.slot < 0:
+            self._waiting.append(sequence)
 
     def cancel_all(self) -> None:
         """End every sequence early, between steps, and publish what they have computed."""
@@ -184,7 +200,8 @@ class Scheduler:
         self._admit()
         shares = self._share_out()
         while not self._grow_tables(shares):
-            self._preempt(self._running[-1])  # ends at the latest when the oldest is alone: it fits
+            # Ends at the latest when the oldest is alone: it fits.
+            self._preempt(self._longest_idle() or self._running[-1])
             shares = self._share_out()
         bindings: list[Binding] = []
         chunks: list[Chunk] = []
@@ -243,21 +260,35 @@ class Scheduler:
     # --- who may begin ---------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Give free slots to those who waited longest, while the tokens they have fit the cache."""
-        if not self._waiting or len(self._running) == len(self._slots):
+        """Give slots to those who waited longest, while the tokens they have fit the cache."""
+        if not self._waiting or not (self._slot_is_free or self._longest_idle()):
             return
         self._publish()
         unclaimed = self._unclaimed()
-        while self._waiting and len(self._running) < len(self._slots):
+        while self._waiting:
             sequence = self._waiting[0]
-            cost = self._take_prefix(sequence, unclaimed)
+            cost = self._take_prefix(sequence, unclaimed) if self._slot_is_free else None
             if cost is None:
-                return
+                idle = self._longest_idle()
+                if idle is None:
+                    return
+                self._preempt(idle)
+                unclaimed = self._unclaimed()
+                continue
             unclaimed -= cost
             sequence.slot = self._slots.index(None)
             self._slots[sequence.slot] = sequence
             self._to_the_back(sequence)
             self._running.append(self._waiting.popleft())
+
+    @property
+    def _slot_is_free(self) -> bool:
+        return len(self._running) < len(self._slots)
+
+    def _longest_idle(self) -> Sequence | None:
+        """The paused sequence with a slot whose last step is longest ago."""
+        idle = (sequence for sequence in self._running if sequence.paused)
+        return min(idle, key=lambda sequence: sequence.turn, default=None)
 
     def _load_restored(self) -> None:
         """Let sequences go on by the pages that have been read for them."""
@@ -385,11 +416,15 @@ class Scheduler:
         )
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back to the head of the queue: it is older than all who wait there."""
+        """Take slot and pages. Back to the head of the queue: it is older than all who wait there.
+
+        One that is paused waits for its caller first.
+        """
         self._vacate(sequence)
         sequence.computed = 0
         sequence.bound = False
-        self._waiting.appendleft(sequence)
+        if not sequence.paused:
+            self._waiting.appendleft(sequence)
         self.preemptions += 1
 
     def _count_computed(self, sequence: Sequence, count: int) -> None:
@@ -407,6 +442,9 @@ class Scheduler:
             return FinishReason.ERROR
         sequence.tokens.append(sampled.token)
         sequence.mu = sampled.mu
+        if sequence.driven:
+            sequence.paused = True
+            return None
         if sampled.token in sequence.stop_tokens:
             reason = FinishReason.STOP
         elif sequence.total == sequence.limit:

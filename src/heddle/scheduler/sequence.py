@@ -22,6 +22,7 @@ class SlotState(Enum):
     WAITING_FOR_PREFIX = "waiting_for_prefix"
     PREFILLING = "prefilling"
     GENERATING = "generating"
+    PAUSED = "paused"
     DRAINING = "draining"
 
 
@@ -50,6 +51,9 @@ class Sequence:
             sequence waits for it, and `computed` goes on by what was read.
         cached_tokens: tokens that were found in the prefix cache when it first began; None before.
         mu: what the executor wants back with the next binding.
+        driven: its caller asks for every token, and decides what ends it.
+        paused: it has the token that was asked for, and computes nothing until the next is. It
+            keeps slot and pages unless others need them.
     """
 
     id: int
@@ -70,6 +74,8 @@ class Sequence:
     restore: Restore | None = field(default=None, repr=False)
     cached_tokens: int | None = None
     mu: float | None = None
+    driven: bool = False
+    paused: bool = False
 
     @property
     def total(self) -> int:
@@ -95,13 +101,15 @@ class Sequence:
     @property
     def waits(self) -> bool:
         """Whether what it needs next is coming from elsewhere, so that it computes nothing."""
-        return self.leader is not None or self.restore is not None
+        return self.paused or self.leader is not None or self.restore is not None
 
     @property
     def state(self) -> SlotState:
         """State of its slot."""
         if self.ended:
             return SlotState.DRAINING
+        if self.paused:
+            return SlotState.PAUSED
         if self.waits:
             return SlotState.WAITING_FOR_PREFIX
         return SlotState.GENERATING if self.generating else SlotState.PREFILLING

@@ -1,0 +1,306 @@
+"""A sequence that its caller drives, token by token: for autocomplete inside an application.
+
+What a :class:`DrivenSequence` holds is tokens. To the engine it is a request from the first token
+asked for until the tokens are changed (a prompt, a trim, a restore) or it is cancelled; then that
+request ends, and what it has computed stays in the prefix cache. So a trim gives pages back, and
+the next token begins with what the cache has of the tokens that are left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import threading
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from heddle.engine.request import Ticket, check_tokens, prepare
+from heddle.errors import InvalidRequestError
+from heddle.text.detokenizer import Detokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from heddle.engine.loading import LoadedModel
+    from heddle.engine.request import Request
+    from heddle.engine.thread import EngineThread
+    from heddle.types import Delta, SamplingParams
+
+_CONTEXT_TOKENS = 8
+"""Tokens before a new one in which a character may have begun that the new one ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """What one call of `decode_prompt` or `sample_next` gives.
+
+    Attributes:
+        token: its id; -1 when cancelled.
+        text: what it adds to the text, whole characters only: empty while one is unfinished.
+        logprob: natural logarithm of its probability under the model's raw distribution, before
+            bias, penalties and temperature; NaN when cancelled.
+        top: (token id, logprob) of the likeliest tokens, best first, as many as the parameter
+            `logprobs` says.
+        is_eos: it ends the text, or with `single_line` the line.
+        was_cancelled: there is no token, because the sequence was cancelled.
+    """
+
+    token: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    is_eos: bool = False
+    was_cancelled: bool = False
+
+
+_CANCELLED = SampledToken(-1, "", math.nan, was_cancelled=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSnapshot:
+    """A state to go back to. Holds tokens and no pages: cheap to keep, and never invalid.
+
+    Attributes:
+        tokens: token ids of prompt and output, in order.
+        prompt_tokens: how many of them are the prompt.
+        bounds: mirostat's bound after each token of the output; None without mirostat.
+    """
+
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    bounds: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The request of a sequence; None comes out of `results` when it was cancelled."""
+
+    request: Request
+    ticket: Ticket
+    results: SimpleQueue[Delta | None]
+
+
+class DrivenSequence:
+    """Tokens that grow by one when asked. Made by `Engine.create_sequence`.
+
+    Calls on one sequence follow one another, from whichever threads; only `cancel` and `position`
+    do not wait. Threads that drive a sequence each share the engine's steps.
+
+    While nobody asks it keeps a slot and its pages, unless others need them; it is computed again
+    then, with the same bits. Given the same seed, the token at a position depends on the tokens
+    before it and on how many of those are output; not on what was trimmed, restored or evicted.
+    """
+
+    def __init__(
+        self,
+        thread: EngineThread,
+        model: LoadedModel,
+        next_id: Callable[[], int],
+        params: SamplingParams,
+        *,
+        single_line: bool,
+    ) -> None:
+        """See `Engine.create_sequence`. `next_id` gives an id that no request has had.
+
+        Raises:
+            InvalidRequestError: a parameter has no meaning here.
+        """
+        for name, unset in (("max_tokens", None), ("stop", ())):
+            if getattr(params, name) != unset:
+                raise InvalidRequestError(
+                    f"{name} has no meaning for a sequence that its caller drives; leave it out"
+                    " and stop asking when the text is long enough",
+                    param=name,
+                )
+        self._thread = thread
+        self._model = model
+        self._next_id = next_id
+        seed = random.getrandbits(63) if params.seed is None else params.seed
+        self._params = dataclasses.replace(params, seed=seed, logprobs=params.logprobs or 0)
+        self._single_line = single_line
+        self._lock = threading.Lock()
+        # Guarded by the lock:
+        self._tokens: list[int] = []
+        self._prompt_tokens = 0
+        self._bounds: list[float | None] = []
+        self._detokenizer: Detokenizer | None = None  # has seen all tokens; None if it has not
+        # Written under the lock, read by `cancel` without:
+        self._run: _Run | None = None
+        # Written without the lock:
+        self._cancelled = False
+
+    @property
+    def position(self) -> int:
+        """How many tokens it has, prompt and output: where the next one goes."""
+        return len(self._tokens)
+
+    def decode_prompt(self, tokens: Sequence[int], start: int = 0) -> SampledToken:
+        """Put `tokens` at position `start`, drop what was there, and sample what follows.
+
+        All tokens are prompt from then on. What is computed is what the prefix cache does not
+        have, so nothing is gained by finding out how much of an edited text is the same.
+
+        Args:
+            tokens: token ids, at least one.
+            start: in [0, position].
+
+        Raises:
+            InvalidRequestError: `start` is out of range, or a token is not in the vocabulary.
+            ContextLengthError: with these tokens there is no room for one more.
+            OverloadedError: the engine's queue is full; `sample_next` tries again.
+            EngineClosedError, EngineFailedError: the engine is no longer running.
+            NonFiniteLogitsError: the model computed no number after these tokens.
+        """
+        with self._lock:
+            self._check_position(start, "start")
+            added = check_tokens(self._model, tokens, "tokens")
+            if not added:
+                raise InvalidRequestError("tokens must hold at least one id", param="tokens")
+            whole = self._tokens[:start] + added
+            self._thread.check_length(len(whole))
+            self._change(whole, len(whole), [])
+            return self._sample()
+
+    def sample_next(self) -> SampledToken:
+        """Sample one token more and append it.
+
+        The token that ends a text is appended too, and may be gone on from.
+
+        Raises:
+            InvalidRequestError: there are no tokens to go on from.
+            ContextLengthError: the context, or the KV cache, is full.
+            OverloadedError, EngineClosedError, EngineFailedError, NonFiniteLogitsError: as
+                :meth:`decode_prompt`. The tokens are what they were.
+        """
+        with self._lock:
+            return self._sample()
+
+    def trim(self, keep: int) -> None:
+        """Keep the first `keep` tokens and drop the others.
+
+        Raises:
+            InvalidRequestError: `keep` is not in [0, position].
+        """
+        with self._lock:
+            self._check_position(keep, "keep")
+            prompt = min(keep, self._prompt_tokens)
+            self._change(self._tokens[:keep], prompt, self._bounds[: keep - prompt])
+
+    def snapshot(self) -> SequenceSnapshot:
+        """The state as it is now, for :meth:`restore`."""
+        with self._lock:
+            return SequenceSnapshot(tuple(self._tokens), self._prompt_tokens, tuple(self._bounds))
+
+    def restore(self, snapshot: SequenceSnapshot) -> None:
+        """Go back to a state, of this sequence or of another one of the same model.
+
+        The parameters stay this sequence's own.
+        """
+        with self._lock:
+            self._change(list(snapshot.tokens), snapshot.prompt_tokens, list(snapshot.bounds))
+
+    def cancel(self) -> None:
+        """Have the call that waits for a token return, and all later ones, with `was_cancelled`.
+
+        That holds until `decode_prompt`, `trim` or `restore` is called. From any thread; waits for
+        nothing and computes nothing. The tokens stay as they are.
+        """
+        self._cancelled = True
+        if (run := self._run) is not None:
+            run.results.put(None)
+            run.ticket.cancel()
+
+    def __del__(self) -> None:
+        run = getattr(self, "_run", None)  # there is none if the parameters were refused
+        if run is not None:
+            run.ticket.cancel()
+
+    # --- under the lock --------------------------------------------------------------------------
+
+    def _check_position(self, value: int, param: str) -> None:
+        if not 0 <= value <= len(self._tokens):
+            raise InvalidRequestError(
+                f"{param} must be in [0, {len(self._tokens)}], the tokens there are; got {value}",
+                param=param,
+            )
+
+    def _change(self, tokens: list[int], prompt_tokens: int, bounds: list[float | None]) -> None:
+        self._leave()
+        self._tokens, self._prompt_tokens, self._bounds = tokens, prompt_tokens, bounds
+        self._detokenizer = None
+        self._cancelled = False
+
+    def _leave(self) -> None:
+        """End the request, if there is one, and have the engine know at once."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.ticket.cancel()
+            self._thread.take_cancels()
+
+    def _sample(self) -> SampledToken:
+        if self._cancelled:
+            return _CANCELLED
+        if not self._tokens:
+            raise InvalidRequestError("there are no tokens; decode a prompt first", param="tokens")
+        self._thread.check_length(len(self._tokens))
+        run = self._ask()
+        try:
+            delta = run.results.get()
+        except BaseException:  # an interrupt: the token it would give must not come later
+            self._leave()
+            raise
+        if delta is None:
+            self._leave()
+            self._cancelled = True  # `cancel` may have set it before the tokens were changed
+            return _CANCELLED
+        if delta.finish is not None:
+            self._run = None
+            assert delta.error is not None  # who cancels says so first
+            raise delta.error
+        return self._append(delta, run.request.sequence.mu)
+
+    def _ask(self) -> _Run:
+        """Have the engine compute a token; the run that it will come from."""
+        run = self._run
+        if run is not None:
+            self._thread.resume(run.request)
+            return run
+        results: SimpleQueue[Delta | None] = SimpleQueue()
+        request = prepare(self._model, self._next_id(), self._tokens, self._params, results.put)
+        sequence = request.sequence
+        sequence.prompt_tokens, sequence.driven = self._prompt_tokens, True
+        sequence.mu = self._bounds[-1] if self._bounds else None
+        run = _Run(request, Ticket(request.sequence.id, self._thread.cancels), results)
+        self._run = run  # before it is accepted: `cancel` must find it
+        try:
+            self._thread.accept([request])
+        except BaseException:
+            self._run = None
+            raise
+        if self._cancelled:  # it may have looked for the run before there was one
+            results.put(None)
+        return run
+
+    def _append(self, delta: Delta, bound: float | None) -> SampledToken:
+        (sampled,) = delta.tokens
+        token = sampled.token
+        tokenizer = self._model.tokenizer
+        detokenizer = self._detokenizer
+        if detokenizer is None:
+            detokenizer = self._detokenizer = Detokenizer(tokenizer)
+            for before in self._tokens[-_CONTEXT_TOKENS:]:
+                detokenizer.push(before)
+        text = detokenizer.push(token)
+        is_eos = token in tokenizer.eos_ids
+        if self._single_line and (cut := _line_end(text)) is not None:
+            text, is_eos = text[:cut], True
+        self._tokens.append(token)
+        self._bounds.append(bound)
+        return SampledToken(token, text, sampled.logprob, sampled.top, is_eos)
+
+
+def _line_end(text: str) -> int | None:
+    """Where the first line of `text` ends; None if it does not."""
+    return min((at for at in map(text.find, "\r\n") if at >= 0), default=None)

@@ -1,0 +1,389 @@
+"""Sequences that their callers drive: tokens one by one, trims, snapshots, cancelling, company."""
+
+from __future__ import annotations
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fake_executor import END, VOCABULARY, FakeExecutor, next_token
+from fake_model import fake_model
+from heddle.config import EngineConfig
+from heddle.engine import Engine
+from heddle.errors import (
+    ContextLengthError,
+    EngineClosedError,
+    InvalidRequestError,
+    NonFiniteLogitsError,
+)
+from heddle.scheduler.sequence import SlotState
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from heddle.engine.driven import DrivenSequence
+
+PROMPT = [8, 5, 12, 12, 15]
+
+
+def params(seed: int = 1, **fields: Any) -> SamplingParams:
+    return SamplingParams(seed=seed, **fields)
+
+
+def expected(history: list[int], count: int, seed: int = 1, **fields: Any) -> list[int]:
+    """What comes after the history, whatever ends a text."""
+    chosen = params(seed, logprobs=0, **fields)
+    tokens = list(history)
+    for _ in range(count):
+        tokens.append(next_token(tokens, chosen))
+    return tokens[len(history) :]
+
+
+def take(sequence: DrivenSequence, count: int) -> list[int]:
+    return [sequence.sample_next().token for _ in range(count)]
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+def test_tokens_come_one_by_one_and_the_first_with_the_prompt(engine: Engine) -> None:
+    sequence = engine.create_sequence(params())
+    tokens = [sequence.decode_prompt(PROMPT).token]
+    assert sequence.position == 6
+    tokens += take(sequence, 40)
+    assert tokens == expected(PROMPT, 41)
+    assert sequence.position == 46
+    [slot] = [slot for slot in engine.snapshot().slots if slot.request is not None]
+    assert (slot.state, slot.generated_tokens) == (SlotState.PAUSED, 41)
+
+
+def test_nothing_is_computed_that_nobody_asked_for(engine: Engine, executor) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    take(sequence, 3)
+    assert engine.generate("abc", params(max_tokens=1)).tokens
+    assert executor.plans == [[(0, 0, 5)], [(0, 5, 1)], [(0, 6, 1)], [(0, 7, 1)], [(1, 0, 3)]]
+
+
+def test_an_end_of_text_is_told_and_may_be_gone_on_from(engine: Engine) -> None:
+    seed = next(seed for seed in range(999) if expected(PROMPT, 2, seed)[1] == END)
+    sequence = engine.create_sequence(params(seed))
+    assert not sequence.decode_prompt(PROMPT).is_eos
+    end = sequence.sample_next()
+    assert (end.token, end.is_eos, end.text) == (END, True, "")
+    assert sequence.sample_next().token == expected(PROMPT, 3, seed)[2]
+
+
+def test_text_comes_in_whole_characters(engine: Engine, monkeypatch) -> None:
+    pieces = {token: b"\xc3" if token % 2 else b"\xa9" for token in range(VOCABULARY)}
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
+    sequence = engine.create_sequence(params())
+    results = [sequence.decode_prompt(PROMPT)] + [sequence.sample_next() for _ in range(20)]
+    raw = b"".join(pieces[token] for token in PROMPT[-8:])
+    shown = len(raw.decode(errors="replace")) - raw.endswith(b"\xc3")
+    raw += b"".join(pieces[result.token] for result in results)
+    text = raw.decode(errors="replace")
+    text = text[:-1] if raw.endswith(b"\xc3") else text
+    assert "".join(result.text for result in results) == text[shown:]
+
+
+def test_text_after_a_trim_is_as_before(engine: Engine) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    results = [sequence.sample_next() for _ in range(30)]
+    for keep in (35, 20, 7):
+        sequence.trim(keep)
+        assert sequence.sample_next() == results[keep - 6]
+
+
+def test_the_end_of_a_line_ends_a_single_line(engine: Engine, monkeypatch) -> None:
+    pieces = {token: b"a\r\nb" if token % 4 == 0 else b"c" for token in range(VOCABULARY)}
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
+    sequence = engine.create_sequence(params(), single_line=True)
+    results = [sequence.decode_prompt(PROMPT)] + [sequence.sample_next() for _ in range(20)]
+    for result in results:
+        assert result.is_eos == (result.token % 4 == 0)
+        assert result.text == ("a" if result.is_eos else "c")
+    assert any(result.is_eos for result in results)
+
+
+def test_the_seed_is_drawn_once(engine: Engine) -> None:
+    sequence = engine.create_sequence()
+    first = [sequence.decode_prompt(PROMPT).token, *take(sequence, 5)]
+    assert [sequence.decode_prompt(PROMPT).token, *take(sequence, 5)] == first
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+def test_a_prompt_may_begin_anywhere_in_what_there_is(engine: Engine) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    take(sequence, 4)
+    kept = PROMPT + expected(PROMPT, 2)
+    result = sequence.decode_prompt([3, 4], start=7)
+    assert [result.token] == expected([*kept, 3, 4], 1)
+    assert sequence.position == 10
+
+
+def test_a_trim_gives_pages_back_and_computes_only_what_it_must(start, executor) -> None:
+    engine = start(batch_tokens=512)
+    sequence = engine.create_sequence(params())
+    prompt = [token % 31 + 1 for token in range(200)]
+    sequence.decode_prompt(prompt)
+    take(sequence, 10)
+    executor.plans.clear()
+    sequence.trim(70)
+    assert sequence.sample_next().token == next_token(prompt[:70], params(logprobs=0))
+    assert executor.plans == [[(0, 69, 1)]]
+    assert engine.snapshot().pages_used == 3
+
+
+def test_what_is_published_is_not_written_over_after_a_trim(engine: Engine) -> None:
+    first, second = engine.create_sequence(params()), engine.create_sequence(params())
+    prompt = [token % 31 + 1 for token in range(40)]
+    first.decode_prompt(prompt)
+    first.trim(36)
+    first.decode_prompt([1, 2, 3], start=36)
+    second.decode_prompt(prompt)
+    assert take(second, 9) == expected(prompt, 10)[1:]
+    assert take(first, 9) == expected([*prompt[:36], 1, 2, 3], 10)[1:]
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("mirostat", [0, 2])
+def test_a_snapshot_brings_back_the_same_tokens(start, prefix_cache, mirostat) -> None:
+    engine = start(prefix_cache=prefix_cache)
+    chosen = params(mirostat=mirostat)
+    sequence, other = engine.create_sequence(chosen), engine.create_sequence(chosen)
+    sequence.decode_prompt(PROMPT)
+    take(sequence, 3)
+    state = sequence.snapshot()
+    tokens = take(sequence, 50)
+    assert tokens == expected(PROMPT, 54, mirostat=mirostat)[4:]
+    sequence.restore(state)
+    assert sequence.position == 9
+    assert take(sequence, 50) == tokens
+    other.restore(state)
+    assert take(other, 50) == tokens
+    assert sequence.snapshot() == other.snapshot()
+
+
+class Model:
+    """What a sequence must do, in a few lines."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def sample(self) -> int:
+        self.tokens.append(next_token(self.tokens, params(logprobs=0)))
+        return self.tokens[-1]
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["sample"] * 4 + ["trim", "prompt", "swap"]),
+              st.floats(0, 1), st.integers(1, 50)),
+    max_size=60,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS, st.integers(1, 3), st.booleans())
+def test_sequences_that_share_too_few_pages_get_the_tokens_they_would_get_alone(
+    operations, slots, prefix_cache
+) -> None:
+    executor = FakeExecutor(pages=8)
+    config = EngineConfig(slots=slots, prefix_cache=prefix_cache)
+    with Engine(fake_model(executor, context=256), config) as engine:
+        sequences = [engine.create_sequence(params()) for _ in range(3)]
+        models = [Model() for _ in range(3)]
+        states = [(sequence.snapshot(), []) for sequence in sequences]
+        for index, what, where, length in operations:
+            sequence, model = sequences[index], models[index]
+            at = int(where * len(model.tokens))
+            if what == "trim":
+                sequence.trim(at)
+                del model.tokens[at:]
+            elif what == "swap":
+                now = (sequence.snapshot(), list(model.tokens))
+                sequence.restore(states[index][0])
+                model.tokens = list(states[index][1])
+                states[index] = now
+            elif what == "prompt" or not model.tokens:
+                added = [(token * length) % 31 + 1 for token in range(length)]
+                if at + length < 255:
+                    model.tokens = model.tokens[:at] + added
+                    assert sequence.decode_prompt(added, start=at).token == model.sample()
+            elif len(model.tokens) < 255:
+                assert sequence.sample_next().token == model.sample()
+            assert sequence.position == len(model.tokens)
+
+
+def test_idle_sequences_make_way_for_requests_and_come_back(start, executor) -> None:
+    engine = start(slots=2)
+    sequences = [engine.create_sequence(params(seed)) for seed in range(5)]
+    for sequence in sequences:
+        sequence.decode_prompt(PROMPT)
+    assert engine.generate("abc", params(max_tokens=30, ignore_eos=True)).usage.completion_tokens
+    for seed, sequence in enumerate(sequences):
+        assert take(sequence, 9) == expected(PROMPT, 10, seed)[1:]
+    assert engine.snapshot().preemptions >= 4
+
+
+def test_idle_sequences_do_not_fill_the_queue(start) -> None:
+    engine = start(slots=1, queue=0)
+    sequences = [engine.create_sequence(params()) for _ in range(5)]
+    for sequence in sequences:
+        sequence.decode_prompt(PROMPT)
+    assert take(sequences[0], 1) == expected(PROMPT, 2)[1:]
+
+
+def test_a_dropped_sequence_leaves_its_slot(engine: Engine) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    del sequence
+    engine.generate("abc", params(max_tokens=1))
+    engine.generate("abc", params(max_tokens=1))
+    assert engine.snapshot().running == 0
+
+
+# --- cancelling ----------------------------------------------------------------------------------
+
+
+def test_cancelling_returns_at_once_and_lasts_until_the_tokens_change(engine, executor) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    executor.entered.clear()
+    executor.gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(sequence.sample_next)
+        assert executor.entered.wait(60)
+        sequence.cancel()
+        result = waiting.result(60)  # while the step is still held
+        assert (result.was_cancelled, result.token, result.text) == (True, -1, "")
+        assert math.isnan(result.logprob)
+        assert sequence.sample_next().was_cancelled
+        assert sequence.position == 6
+        executor.gate.set()
+    sequence.trim(6)
+    assert take(sequence, 20) == expected(PROMPT, 21)[1:]
+
+
+def test_cancelling_while_nobody_asks_computes_nothing(engine, executor) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.cancel()
+    assert sequence.sample_next().was_cancelled
+    assert [sequence.decode_prompt(PROMPT).token] == expected(PROMPT, 1)
+    steps = executor.steps
+    sequence.cancel()
+    sequence.cancel()
+    assert sequence.sample_next().was_cancelled
+    assert executor.steps == steps
+    assert [sequence.decode_prompt([7]).token] == expected([7], 1)
+
+
+# --- company -------------------------------------------------------------------------------------
+
+
+def test_callers_who_ask_together_are_served_by_one_step(start, executor) -> None:
+    engine = start(batch_window_us=1_000_000)  # no timing: everyone is waited for
+    count, length = 4, 50
+    executor.gate.clear()
+    alone = threading.Thread(target=engine.generate, args=("a", params(max_tokens=1)))
+    alone.start()
+    assert executor.entered.wait(60)  # all prompts come while this step is held
+    ready = threading.Barrier(count + 1)
+
+    def drive(_: int) -> list[int]:
+        sequence = engine.create_sequence(params())
+        ready.wait(60)
+        return [sequence.decode_prompt(PROMPT).token, *take(sequence, length)]
+
+    with ThreadPoolExecutor(count) as pool:
+        outputs = pool.map(drive, range(count))
+        ready.wait(60)
+        executor.gate.set()
+        assert list(outputs) == [expected(PROMPT, length + 1)] * count
+    alone.join(60)
+    together = [plan for plan in executor.plans if len(plan) == count]
+    assert len(together) >= length - 2 * count  # those who began late end late
+
+
+def test_a_caller_who_stays_away_is_not_waited_for_twice(start, executor) -> None:
+    engine = start(batch_window_us=1)
+    away, busy = engine.create_sequence(params()), engine.create_sequence(params(2))
+    away.decode_prompt(PROMPT)
+    assert [busy.decode_prompt(PROMPT).token, *take(busy, 20)] == expected(PROMPT, 21, 2)
+    assert engine._thread._asking == [busy._run.request.sequence]
+
+
+def test_streams_go_on_beside_a_driven_sequence(engine: Engine) -> None:
+    chosen = params(3, max_tokens=60, ignore_eos=True)
+    stream = engine.stream("abc", chosen)
+    sequence = engine.create_sequence(params())
+    assert [sequence.decode_prompt(PROMPT).token, *take(sequence, 30)] == expected(PROMPT, 31)
+    tokens = [token.token for delta in stream for token in delta.tokens]
+    with Engine(fake_model(FakeExecutor()), EngineConfig()) as other:
+        assert tokens == [token.token for token in other.generate("abc", chosen).tokens]
+
+
+# --- refusals and failures -----------------------------------------------------------------------
+
+
+def test_what_has_no_meaning_is_refused(engine: Engine) -> None:
+    for wrong in (params(max_tokens=5), params(stop=("x",))):
+        with pytest.raises(InvalidRequestError, match="stop asking") as refusal:
+            engine.create_sequence(wrong)
+        assert refusal.value.param in {"max_tokens", "stop"}
+
+
+def test_positions_and_tokens_are_checked_before_anything_changes(start) -> None:
+    sequence = start(context=64).create_sequence(params())
+    with pytest.raises(InvalidRequestError, match="decode a prompt first"):
+        sequence.sample_next()
+    first = sequence.decode_prompt(PROMPT).token
+    for call, param in (
+        (lambda: sequence.trim(7), "keep"),
+        (lambda: sequence.trim(-1), "keep"),
+        (lambda: sequence.decode_prompt([1], start=7), "start"),
+        (lambda: sequence.decode_prompt([], start=6), "tokens"),
+        (lambda: sequence.decode_prompt([VOCABULARY], start=6), "tokens"),
+        (lambda: sequence.decode_prompt("text"), "tokens"),
+        (lambda: sequence.decode_prompt([1] * 58, start=6), "prompt"),
+    ):
+        with pytest.raises(InvalidRequestError) as refusal:
+            call()
+        assert refusal.value.param == param
+    assert [first, *take(sequence, 58)] == expected(PROMPT, 59)
+    assert sequence.position == 64
+    with pytest.raises(ContextLengthError, match="64"):
+        sequence.sample_next()
+    sequence.trim(60)
+    assert take(sequence, 1) == expected(PROMPT, 56)[55:]
+
+
+def test_a_sequence_survives_a_token_that_could_not_be_sampled(engine, executor) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    executor.poisonous = lambda history: len(history) == 8
+    take(sequence, 2)
+    with pytest.raises(NonFiniteLogitsError):
+        sequence.sample_next()
+    assert sequence.position == 8
+    executor.poisonous = lambda history: False
+    assert take(sequence, 5) == expected(PROMPT, 8)[3:]
+
+
+def test_a_closed_engine_samples_nothing(engine: Engine) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    engine.close()
+    for _ in range(2):
+        with pytest.raises(EngineClosedError):
+            sequence.sample_next()
+    sequence.cancel()
+    assert sequence.sample_next().was_cancelled
