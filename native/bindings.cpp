@@ -282,6 +282,7 @@ void bind_sampler_params(nb::module_& m) {
                 p.bad_sequences = std::move(sequences);
             })
         .def_rw("end_tokens", &SamplerParams::end_tokens)
+        .def_rw("forbidden", &SamplerParams::forbidden)
         .def_rw("min_tokens", &SamplerParams::min_tokens)
         .def_rw("seed", &SamplerParams::seed)
         .def_rw("logprobs", &SamplerParams::logprobs);

@@ -225,6 +225,16 @@ void Candidates::exclude(int token) {
     find_peak();
 }
 
+void Candidates::exclude(const std::vector<int>& tokens) {
+    if (tokens.empty()) return;
+    for (int token : tokens) {
+        if (token >= vocabulary_ || logits_[token] == -INFINITY) continue;
+        put(token, -INFINITY);
+        ++excluded_;
+    }
+    find_peak();
+}
+
 void Candidates::cool(float temperature) {
     const float factor = factor_ / temperature;
     if (factor < INFINITY) {

@@ -63,11 +63,12 @@ class Candidates {
     // at the temperature applied so far.
     template <typename Map, typename F>
     void edit(const Map& by_token, F f);
-    void exclude(int token);                     // before anything is cut off
-    void cool(float temperature);                // > 0
-    void cut(size_t count);                      // keeps that many of what is shown
-    void drop_best(size_t count);                // of what is shown
-    void keep(const std::vector<bool>& chosen);  // those of what is shown, at least one
+    void exclude(int token);                       // before anything is cut off
+    void exclude(const std::vector<int>& tokens);  // likewise; most of a vocabulary costs no more
+    void cool(float temperature);                  // > 0
+    void cut(size_t count);                        // keeps that many of what is shown
+    void drop_best(size_t count);                  // of what is shown
+    void keep(const std::vector<bool>& chosen);    // those of what is shown, at least one
 
     // --- choosing -----------------------------------------------------------------------------
 

@@ -29,14 +29,16 @@ void Sampler::report(Pick& pick) {
     for (const Candidate& c : candidates_.shown()) pick.top.emplace_back(c.token, c.logit);
 }
 
-// Excludes the ends of bad sequences, and all ends before there are enough tokens.
+// Excludes what is forbidden, the ends of bad sequences, and all ends before there are enough
+// tokens.
 void Sampler::forbid() {
+    candidates_.exclude(params_.forbidden);
     const History& history = state_.history;
     for (const TokenSequence& bad : params_.bad_sequences) {
         if (history.output_ends_with(bad.data(), bad.size() - 1)) candidates_.exclude(bad.back());
     }
     if (static_cast<int64_t>(history.output_tokens()) >= params_.min_tokens) return;
-    for (int token : params_.end_tokens) candidates_.exclude(token);
+    candidates_.exclude(params_.end_tokens);
 }
 
 Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {

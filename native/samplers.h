@@ -52,6 +52,7 @@ struct SamplerParams {
     std::unordered_map<int, float> bias;
     std::vector<TokenSequence> bad_sequences;
     std::vector<int> end_tokens;  // not before min_tokens
+    std::vector<int> forbidden;
     int min_tokens = 0;
     uint64_t seed = 0;
     int logprobs = -1;  // alternatives to report; -1 for no logprobs at all

@@ -38,9 +38,12 @@ WORK = ModelWork(
 """What a step is said to cost: two layers, one of them with a window."""
 
 
-def next_token(history: Sequence[int], params: SamplingParams) -> int:
+def next_token(
+    history: Sequence[int], params: SamplingParams, forbidden: Sequence[int] = ()
+) -> int:
     """What a sequence says next; its seed matters, and every token before."""
-    return zlib.crc32(repr((params.seed, list(history))).encode()) % VOCABULARY
+    allowed = [token for token in range(VOCABULARY) if token not in forbidden]
+    return allowed[zlib.crc32(repr((params.seed, list(history))).encode()) % len(allowed)]
 
 
 def mirostat_bound(history: Sequence[int], params: SamplingParams) -> float | None:
@@ -166,7 +169,7 @@ class FakeExecutor:
             return []
         if self.poisonous(history):
             return [Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
-        token = next_token(history, occupant.params)
+        token = next_token(history, occupant.params, occupant.rules.forbidden)
         occupant.history.append(token)
         bound = mirostat_bound(occupant.history, occupant.params)
         return [Sampled(chunk.slot, token, math.nan, mu=bound)]

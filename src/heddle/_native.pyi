@@ -137,6 +137,7 @@ class SamplerParams:
     bias: dict[int, float]
     bad_sequences: Sequence[Sequence[int]]
     end_tokens: Sequence[int]
+    forbidden: Sequence[int]
     min_tokens: int
     seed: int
     logprobs: int

@@ -44,11 +44,13 @@ class TokenRules:
         end_tokens: not to be sampled before `min_tokens`.
         bad_sequences: not to be generated.
         breakers: what DRY's repetitions do not reach across; None without DRY.
+        forbidden: not to be sampled at all; at least one token is not forbidden.
     """
 
     end_tokens: tuple[int, ...] = ()
     bad_sequences: tuple[tuple[int, ...], ...] = ()
     breakers: TokenSequences | None = None
+    forbidden: tuple[int, ...] = ()
 
 
 NO_RULES = TokenRules()

@@ -117,6 +117,68 @@ def test_the_seed_is_drawn_once(engine: Engine) -> None:
     assert [sequence.decode_prompt(PROMPT).token, *take(sequence, 5)] == first
 
 
+# --- words ---------------------------------------------------------------------------------------
+
+
+def test_a_word_goes_on_when_it_must_and_only_once(engine: Engine) -> None:
+    not_letters = (0, 27, 28, 29, 30)
+    for seed in range(40):
+        sequence = engine.create_sequence(params(seed))
+        sequence.force_word_continuation()
+        chosen = params(seed, logprobs=0)
+        first = next_token(PROMPT, chosen, not_letters)
+        assert sequence.decode_prompt(PROMPT).token == first
+        history = [*PROMPT, first]
+        assert take(sequence, 1) == [next_token(history, chosen)]
+        sequence.trim(6)
+        sequence.force_word_continuation()
+        assert take(sequence, 1) == [next_token(history, chosen, not_letters)]
+
+
+def test_a_cancelled_word_still_goes_on_later(engine: Engine) -> None:
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    sequence.force_word_continuation()
+    sequence.cancel()
+    assert sequence.sample_next().was_cancelled
+    sequence.trim(6)
+    history = [*PROMPT, *expected(PROMPT, 1)]
+    forced = next_token(history, params(logprobs=0), (0, 27, 28, 29, 30))
+    assert take(sequence, 1) == [forced]
+
+
+HEALED = {0: b"", 1: b"re", 2: b"tu", 3: b"rn", 4: b"return", 5: b"ret", 6: b"r", 7: b" x",
+          8: b"u", 9: b"returns"}  # fmt: skip
+
+
+def test_a_prompt_that_ends_inside_a_token_is_healed(engine: Engine, monkeypatch) -> None:
+    pieces = dict.fromkeys(range(VOCABULARY), b"-") | HEALED
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
+    seen = set()
+    for seed in range(60):
+        sequence = engine.create_sequence(params(seed))
+        result = sequence.decode_prompt([7, 1, 2], heal=True)
+        tokens = sequence.snapshot().tokens
+        text = b"".join(pieces[token] for token in tokens).decode()
+        assert text == " xretu" + result.text
+        assert result.text or result.token == 0
+        assert tokens[-1] == result.token
+        seen.add(tokens[1:])
+        assert sequence.sample_next().token == expected(list(tokens), 1, seed)[0]
+    assert {(4,), (9,)} < seen
+    assert any(tokens[:2] == (1, 2) for tokens in seen)
+
+
+def test_a_line_that_a_prompt_ends_is_not_the_end_of_what_follows(engine, monkeypatch) -> None:
+    pieces = dict.fromkeys(range(VOCABULARY), b"-") | {1: b"\n", 2: b"\n  "}
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
+    sequence = engine.create_sequence(params(), single_line=True)
+    for seed in range(20):
+        sequence = engine.create_sequence(params(seed), single_line=True)
+        result = sequence.decode_prompt([5, 1], heal=True)
+        assert result.is_eos == (result.token in (0, 1, 2) and result.text != "  ")
+
+
 # --- changes -------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,7 @@ def requests(draw):
 RULES = TokenRules(
     end_tokens=(0, 5),
     bad_sequences=((2,), (1, 1), (1, 2, 3)),
+    forbidden=(6, 7, 40, 290),
     breakers=TokenSequences(((4,), (3, 1))),
 )
 

@@ -286,6 +286,11 @@ def test_a_bad_sequence_loses_its_last_token_once_the_rest_is_there() -> None:
     assert kept(logits, Past([3], [3, 3, 0, 1], rules)) == [1, 3]
 
 
+def test_what_is_forbidden_never_comes() -> None:
+    rules = TokenRules(forbidden=(0, 3))
+    assert kept(np.array([9, 1, 1, 8], np.float32), Past(rules=rules)) == [1, 2]
+
+
 def test_no_end_before_min_tokens() -> None:
     rules = TokenRules(end_tokens=(1, 3))
     logits = np.array([0, 9, 1, 8], np.float32)

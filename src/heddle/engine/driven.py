@@ -8,6 +8,7 @@ the next token begins with what the cache has of the tokens that are left.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import math
 import random
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Request
     from heddle.engine.thread import EngineThread
+    from heddle.text.continuations import Continuations
     from heddle.types import Delta, SamplingParams
 
 _CONTEXT_TOKENS = 8
@@ -97,6 +99,7 @@ class DrivenSequence:
         self,
         thread: EngineThread,
         model: LoadedModel,
+        continuations: Continuations,
         next_id: Callable[[], int],
         params: SamplingParams,
         *,
@@ -116,6 +119,7 @@ class DrivenSequence:
                 )
         self._thread = thread
         self._model = model
+        self._continuations = continuations
         self._next_id = next_id
         seed = random.getrandbits(63) if params.seed is None else params.seed
         self._params = dataclasses.replace(params, seed=seed, logprobs=params.logprobs or 0)
@@ -126,6 +130,7 @@ class DrivenSequence:
         self._prompt_tokens = 0
         self._bounds: list[float | None] = []
         self._detokenizer: Detokenizer | None = None  # has seen all tokens; None if it has not
+        self._word_goes_on = False
         # Written under the lock, read by `cancel` without:
         self._run: _Run | None = None
         # Written without the lock:
@@ -136,7 +141,9 @@ class DrivenSequence:
         """How many tokens it has, prompt and output: where the next one goes."""
         return len(self._tokens)
 
-    def decode_prompt(self, tokens: Sequence[int], start: int = 0) -> SampledToken:
+    def decode_prompt(
+        self, tokens: Sequence[int], start: int = 0, *, heal: bool = False
+    ) -> SampledToken:
         """Put `tokens` at position `start`, drop what was there, and sample what follows.
 
         All tokens are prompt from then on. What is computed is what the prefix cache does not
@@ -145,6 +152,9 @@ class DrivenSequence:
         Args:
             tokens: token ids, at least one.
             start: in [0, position].
+            heal: the text may end inside a token. Then up to 4 tokens are taken back and sampled
+                again, as output, among tokens that agree with their text; what is returned is the
+                first token with text beyond the prompt's, and the text beyond.
 
         Raises:
             InvalidRequestError: `start` is out of range, or a token is not in the vocabulary.
@@ -160,8 +170,10 @@ class DrivenSequence:
                 raise InvalidRequestError("tokens must hold at least one id", param="tokens")
             whole = self._tokens[:start] + added
             self._thread.check_length(len(whole))
-            self._change(whole, len(whole), [])
-            return self._sample()
+            healed = self._continuations.unfinished(whole) if heal else 0
+            prompt = whole[: len(whole) - healed]
+            self._change(prompt, len(prompt), [])
+            return self._heal(whole[len(prompt) :]) if healed else self._sample_free()
 
     def sample_next(self) -> SampledToken:
         """Sample one token more and append it.
@@ -175,7 +187,16 @@ class DrivenSequence:
                 :meth:`decode_prompt`. The tokens are what they were.
         """
         with self._lock:
-            return self._sample()
+            return self._sample_free()
+
+    def force_word_continuation(self) -> None:
+        """Have the next token that is sampled go on with the word that the text ends in.
+
+        It begins with a letter, a digit, `_`, or a character beyond ASCII; if that is likely or
+        not. Holds for one token, the first of `decode_prompt` as well.
+        """
+        with self._lock:
+            self._word_goes_on = True
 
     def trim(self, keep: int) -> None:
         """Keep the first `keep` tokens and drop the others.
@@ -239,13 +260,35 @@ class DrivenSequence:
             run.ticket.cancel()
             self._thread.take_cancels()
 
-    def _sample(self) -> SampledToken:
+    def _heal(self, taken_back: list[int]) -> SampledToken:
+        """Sample what agrees with the text of these tokens until there is text beyond it."""
+        rest = b"".join(map(self._model.tokenizer.token_bytes, taken_back))
+        while rest:
+            result = self._sample(self._continuations.disagreeing(rest), rest)
+            if result.was_cancelled:
+                return result
+            piece = self._model.tokenizer.token_bytes(result.token)
+            if len(piece) > len(rest):
+                return result
+            rest = rest[len(piece) :]
+        return self._sample_free()
+
+    def _sample_free(self) -> SampledToken:
+        """Sample any token, or one that goes on with a word if that was asked for."""
+        if not self._word_goes_on:
+            return self._sample()
+        result = self._sample(self._continuations.not_in_word)
+        self._word_goes_on = result.was_cancelled
+        return result
+
+    def _sample(self, forbidden: tuple[int, ...] = (), known: bytes = b"") -> SampledToken:
+        """Sample a token that is not forbidden. The text that the caller knows is not told."""
         if self._cancelled:
             return _CANCELLED
         if not self._tokens:
             raise InvalidRequestError("there are no tokens; decode a prompt first", param="tokens")
         self._thread.check_length(len(self._tokens))
-        run = self._ask()
+        run = self._begin(forbidden) if self._run is None or forbidden else self._go_on(self._run)
         try:
             delta = run.results.get()
         except BaseException:  # an interrupt: the token it would give must not come later
@@ -259,19 +302,24 @@ class DrivenSequence:
             self._run = None
             assert delta.error is not None  # who cancels says so first
             raise delta.error
-        return self._append(delta, run.request.sequence.mu)
+        if forbidden:  # what it may not sample is its own for as long as it runs
+            self._leave()
+        return self._append(delta, run.request.sequence.mu, known)
 
-    def _ask(self) -> _Run:
-        """Have the engine compute a token; the run that it will come from."""
-        run = self._run
-        if run is not None:
-            self._thread.resume(run.request)
-            return run
+    def _go_on(self, run: _Run) -> _Run:
+        """Have the engine compute the next token."""
+        self._thread.resume(run.request)
+        return run
+
+    def _begin(self, forbidden: tuple[int, ...]) -> _Run:
+        """Have the engine compute a token in a new request."""
+        self._leave()
         results: SimpleQueue[Delta | None] = SimpleQueue()
         request = prepare(self._model, self._next_id(), self._tokens, self._params, results.put)
         sequence = request.sequence
         sequence.prompt_tokens, sequence.driven = self._prompt_tokens, True
         sequence.mu = self._bounds[-1] if self._bounds else None
+        sequence.rules = dataclasses.replace(sequence.rules, forbidden=forbidden)
         run = _Run(request, Ticket(request.sequence.id, self._thread.cancels), results)
         self._run = run  # before it is accepted: `cancel` must find it
         try:
@@ -283,7 +331,7 @@ class DrivenSequence:
             results.put(None)
         return run
 
-    def _append(self, delta: Delta, bound: float | None) -> SampledToken:
+    def _append(self, delta: Delta, bound: float | None, known: bytes) -> SampledToken:
         (sampled,) = delta.tokens
         token = sampled.token
         tokenizer = self._model.tokenizer
@@ -293,12 +341,21 @@ class DrivenSequence:
             for before in self._tokens[-_CONTEXT_TOKENS:]:
                 detokenizer.push(before)
         text = detokenizer.push(token)
+        if known:
+            text = _beyond(known, tokenizer.token_bytes(token))
         is_eos = token in tokenizer.eos_ids
         if self._single_line and (cut := _line_end(text)) is not None:
             text, is_eos = text[:cut], True
         self._tokens.append(token)
         self._bounds.append(bound)
         return SampledToken(token, text, sampled.logprob, sampled.top, is_eos)
+
+
+def _beyond(known: bytes, piece: bytes) -> str:
+    """Whole characters that `piece` has more than `known`, which it begins with; else none."""
+    decode = codecs.getincrementaldecoder("utf-8")
+    shown = decode("replace").decode(known)
+    return decode("replace").decode(piece)[len(shown) :]
 
 
 def _line_end(text: str) -> int | None:

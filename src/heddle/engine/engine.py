@@ -16,6 +16,7 @@ from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
+from heddle.text.continuations import Continuations
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Engine:
         self.model = model
         self.config = config
         self._thread = EngineThread(model, config)
+        self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
         self._ids = itertools.count()
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox]
         self._mailboxes = WeakValueDictionary()
@@ -158,7 +160,14 @@ class Engine:
             InvalidRequestError: a parameter has no meaning here.
         """
         next_id = partial(next, self._ids)
-        return DrivenSequence(self._thread, self.model, next_id, params, single_line=single_line)
+        return DrivenSequence(
+            self._thread,
+            self.model,
+            self._continuations,
+            next_id,
+            params,
+            single_line=single_line,
+        )
 
     # --- watching and closing --------------------------------------------------------------------
 

@@ -374,6 +374,7 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
     native.bias = dict(params.logit_bias)
     native.bad_sequences = rules.bad_sequences
     native.end_tokens = rules.end_tokens
+    native.forbidden = rules.forbidden
     if rules.breakers is not None:
         native.dry_breakers = _breakers(rules.breakers)
     native.seed = params.seed % 2**64

@@ -63,8 +63,8 @@ def repetition_lengths(
 
 
 def forbidden(params: SamplingParams, output: Sequence[int], rules: TokenRules) -> set[int]:
-    """Tokens that would complete a bad sequence of the output, or end it before `min_tokens`."""
-    tokens = {
+    """What rules forbid, what completes a bad sequence, and what ends before `min_tokens`."""
+    tokens = set(rules.forbidden) | {
         bad[-1]
         for bad in rules.bad_sequences
         if len(bad) <= len(output) + 1 and tuple(latest(output, len(bad) - 1)) == bad[:-1]
