@@ -56,6 +56,7 @@ def test_as_many_tokens_are_taken_back_as_a_longer_one_begins_with(pieces, picks
 @pytest.mark.parametrize(
     ("piece", "of_word"),
     [(b"a", True), (b"Z9", True), (b"7", True), (b"_x", True), ("é".encode(), True),
+     ("世界".encode(), True), (b"\xa9", True), (b"\xe2", False), ("—".encode(), False),
      (b" a", False), (b"(", False), (b"\n", False), (b"", False), (b"-", False)],
 )  # fmt: skip
 def test_what_goes_on_with_a_word(piece: bytes, of_word: bool) -> None:

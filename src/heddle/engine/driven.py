@@ -192,8 +192,8 @@ class DrivenSequence:
     def force_word_continuation(self) -> None:
         """Have the next token that is sampled go on with the word that the text ends in.
 
-        It begins with a letter, a digit, `_`, or a character beyond ASCII; if that is likely or
-        not. Holds for one token, the first of `decode_prompt` as well.
+        It begins with a letter, a digit or `_`, likely or not, or ends an unfinished character.
+        Holds for one token; the first of `decode_prompt` is one.
         """
         with self._lock:
             self._word_goes_on = True

@@ -45,8 +45,8 @@ class Continuations:
 
     @cached_property
     def not_in_word(self) -> tuple[int, ...]:
-        """Tokens that do not begin with a letter, a digit, `_`, or a byte of another script."""
-        return self._all_but(token for piece, token in self._sorted if _is_of_word(piece[0]))
+        """Tokens that do not begin with a letter, a digit, `_`, or the rest of a character."""
+        return self._all_but(token for piece, token in self._sorted if _goes_on_with_word(piece))
 
     def disagreeing(self, wanted: bytes) -> tuple[int, ...]:
         """Tokens with which a text that begins with `wanted` cannot begin.
@@ -102,5 +102,8 @@ class Continuations:
         return tuple(token for token in range(self._vocabulary) if token not in kept)
 
 
-def _is_of_word(byte: int) -> bool:
-    return byte >= 0x80 or chr(byte).isalnum() or byte == ord("_")
+def _goes_on_with_word(piece: bytes) -> bool:
+    if piece[0] & 0xC0 == 0x80:  # the rest of a character in UTF-8
+        return True
+    first = piece[:4].decode(errors="ignore")[:1]
+    return first.isalnum() or first == "_"
