@@ -29,9 +29,13 @@ KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pa
     // restarts the prefetcher. A hint; refusal costs speed only.
     madvise(base, static_cast<size_t>(pages_ * page_bytes()), MADV_HUGEPAGE);
     base_ = static_cast<uint8_t*>(base);
+    ahead_ = std::make_unique<FaultAhead>(base_, pages_ * page_bytes());
 }
 
-KvCache::~KvCache() { munmap(base_, static_cast<size_t>(pages_ * page_bytes())); }
+KvCache::~KvCache() {
+    ahead_.reset();
+    munmap(base_, static_cast<size_t>(pages_ * page_bytes()));
+}
 
 void KvCache::copy(int64_t source, int64_t target) {
     if (source < 0 || source >= pages_ || target < 0 || target >= pages_ || source == target) {

@@ -1,12 +1,14 @@
 // Pages of keys and values: one page holds 32 tokens of every layer.
 //
 // A page is contiguous, (layers, kv_heads) parts that kv_parts.h describes, so that copying or
-// storing one is a single run of bytes. Memory is mapped, not touched: pages cost nothing until
-// they are written.
+// storing one is a single run of bytes. Memory is mapped, and touched only as far as pages have
+// been used, and a little ahead.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "fault_ahead.h"
 #include "kernels.h"
 
 namespace heddle {
@@ -33,6 +35,8 @@ class KvCache {
     // A page's bytes, page_bytes() of them, out and in. Throw std::invalid_argument: no such page.
     void read(int64_t page, uint8_t* bytes);
     void write(int64_t page, const uint8_t* bytes);
+    // A step is about to write to the page.
+    void reached(int64_t page) { ahead_->reached((page + 1) * page_bytes_); }
     int kv_heads() const { return kv_heads_; }
     int head_dim() const { return head_dim_; }
     uint8_t* at(int64_t page, int layer, int head) {
@@ -47,6 +51,7 @@ class KvCache {
     int kv_heads_, head_dim_;
     int64_t pages_, part_bytes_, page_bytes_;
     uint8_t* base_;
+    std::unique_ptr<FaultAhead> ahead_;
 };
 
 }  // namespace heddle

@@ -221,6 +221,9 @@ void Program::run(Step& step, const std::function<void()>& meanwhile) {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     check(step);
+    for (const Span& span : step.spans) {
+        cache_.reached(span.pages[(span.first_position + span.tokens - 1) / kPageTokens]);
+    }
     step_ = &step;
     step.picks.assign(step.samplers.size(), Pick{});
     attention_.cut(step, widest_group_);
