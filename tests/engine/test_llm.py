@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -82,3 +83,21 @@ def test_close_closes_the_engine() -> None:
     with llm(executor):
         pass
     assert executor.closed
+
+
+def test_a_bar_counts_the_prompts_that_are_done(capsys) -> None:
+    with llm() as model:
+        model.generate(["ab"] * 30, params(max_tokens=2), progress=True)
+        assert "30/30" in capsys.readouterr().err
+        model.generate(["ab"] * 30, params(max_tokens=2), progress=False)
+        model.generate(["ab"] * 30, params(max_tokens=2))  # no terminal
+        assert capsys.readouterr().err == ""
+
+
+def test_only_a_batch_of_many_gets_a_bar_on_a_terminal(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    with llm() as model:
+        model.generate(["ab"] * 15, params(max_tokens=2))
+        assert capsys.readouterr().err == ""
+        model.generate(["ab"] * 16, params(max_tokens=2))
+        assert "16/16" in re.sub(r"\x1b\[[0-9;?]*\w", "", capsys.readouterr().err)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine.engine import Engine
+from heddle.engine.progress import batch_progress
 from heddle.engine.streams import Collector
 from heddle.errors import InvalidRequestError
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -49,12 +50,16 @@ class LLM:
         self,
         prompts: str | Iterable[Prompt],
         params: SamplingParams | Sequence[SamplingParams] = _DEFAULTS,
+        *,
+        progress: bool | None = None,
     ) -> list[Output]:
         """One output per prompt, in their order; as many at once as the engine has slots.
 
         Args:
             prompts: texts or lists of token ids, any number of them, or one text.
             params: for all prompts, or one for each.
+            progress: whether a bar on standard error shows how many are done; None shows it for
+                16 prompts or more, on a terminal.
 
         Raises:
             HeddleError: a prompt was refused or failed; the others are cancelled.
@@ -71,10 +76,11 @@ class LLM:
         tickets: list[Ticket] = []
         collectors: list[Collector] = []
         try:
-            for prompt, chosen in zip(prompts, params, strict=True):
-                collectors.append(Collector())
-                tickets.append(self._submit(prompt, chosen, collectors[-1]))
-            return [collector.wait() for collector in collectors]
+            with batch_progress(len(prompts), progress) as count:
+                for prompt, chosen in zip(prompts, params, strict=True):
+                    collectors.append(Collector())
+                    tickets.append(self._submit(prompt, chosen, collectors[-1], count))
+                return [collector.wait() for collector in collectors]
         except BaseException:
             for ticket in tickets:
                 ticket.cancel()
@@ -106,13 +112,20 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _submit(self, prompt: Prompt, params: SamplingParams, collector: Collector) -> Ticket:
-        """Submit as soon as there is a place; it is given back when the request ends."""
+    def _submit(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        collector: Collector,
+        count: Callable[[], None],
+    ) -> Ticket:
+        """Submit as soon as there is a place; it is given back, and counted, at the end."""
 
         def sink(delta: Delta) -> None:
-            collector(delta)
             if delta.finish is not None:
                 self._places.release()
+                count()
+            collector(delta)
 
         self._places.acquire()
         try:
