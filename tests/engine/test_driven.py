@@ -89,6 +89,9 @@ def test_text_comes_in_whole_characters(engine: Engine, monkeypatch) -> None:
     text = raw.decode(errors="replace")
     text = text[:-1] if raw.endswith(b"\xc3") else text
     assert "".join(result.text for result in results) == text[shown:]
+    for keep in range(25, 5, -1):
+        sequence.trim(keep)
+        assert sequence.sample_next() == results[keep - 5]
 
 
 def test_text_after_a_trim_is_as_before(engine: Engine) -> None:
@@ -205,6 +208,30 @@ def test_a_trim_gives_pages_back_and_computes_only_what_it_must(start, executor)
     assert engine.snapshot().pages_used == 3
 
 
+class Ends:
+    """An observer that waits for the end of a request."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def on_finish(self, *_: object) -> None:
+        self.ended.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def test_a_trim_gives_pages_back_before_anything_else_is_asked(engine: Engine) -> None:
+    ends = Ends()
+    engine.observe(ends)
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    assert engine.snapshot().pages_used == 1
+    sequence.trim(3)
+    assert ends.ended.wait(60)
+    assert engine.snapshot().pages_used == 0
+
+
 def test_what_is_published_is_not_written_over_after_a_trim(engine: Engine) -> None:
     first, second = engine.create_sequence(params()), engine.create_sequence(params())
     prompt = [token % 31 + 1 for token in range(40)]
@@ -233,6 +260,8 @@ def test_a_snapshot_brings_back_the_same_tokens(start, prefix_cache, mirostat) -
     other.restore(state)
     assert take(other, 50) == tokens
     assert sequence.snapshot() == other.snapshot()
+    sequence.trim(30)
+    assert take(sequence, 20) == tokens[21:41]
 
 
 class Model:

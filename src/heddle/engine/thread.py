@@ -287,7 +287,6 @@ class EngineThread:
                 break
             self._wake.wait(left)
             self._take_cancels()
-        self._asking.clear()
 
     def _take_cancels(self) -> None:
         while self.cancels:

@@ -1,0 +1,59 @@
+"""Sequences that pause after each token: what they hold, and when they give it up."""
+
+from heddle.scheduler.sequence import Sequence, SlotState
+from scheduler.test_scheduler import Rig
+
+
+def add(rig: Rig, identity: int, prompt: int) -> Sequence:
+    sequence = rig.sequence(identity, prompt)
+    sequence.driven = True
+    rig.scheduler.add(sequence)
+    return sequence
+
+
+def test_it_computes_nothing_until_it_is_resumed() -> None:
+    rig = Rig(slots=2)
+    sequence = add(rig, 1, prompt=5)
+    [event] = rig.step()
+    assert (event.finish, sequence.total, rig.states()[0]) == (None, 6, SlotState.PAUSED)
+    assert not rig.scheduler.busy
+    assert rig.step() == []
+    rig.scheduler.resume(sequence)
+    rig.scheduler.resume(sequence)
+    assert rig.scheduler.busy
+    assert [event.sequence for event in rig.step()] == [sequence]
+    assert rig.shares() == [(0, 1)]
+
+
+def test_the_longest_idle_gives_its_slot_to_who_waits() -> None:
+    rig = Rig(slots=3)
+    first, second, third = (add(rig, identity, prompt=5) for identity in (1, 2, 3))
+    rig.step()
+    rig.scheduler.resume(first)
+    rig.step()
+    rig.add(4, prompt=5)
+    rig.step()
+    assert [one.slot >= 0 for one in (first, second, third)] == [True, False, True]
+    rig.scheduler.resume(second)  # queues again
+    rig.step()
+    assert [one.slot >= 0 for one in (first, second, third)] == [True, True, False]
+    assert rig.scheduler.cancel(third.id)
+
+
+def test_a_page_that_is_short_comes_from_who_is_idle() -> None:
+    rig = Rig(slots=2, pages=3)
+    idle = add(rig, 1, prompt=60)
+    rig.step()
+    running = rig.add(2, prompt=20)
+    while running.total <= 33:
+        rig.step()
+    assert (idle.slot, running.slot >= 0, rig.scheduler.preemptions) == (-1, True, 1)
+
+
+def test_who_waits_for_pages_gets_those_of_who_is_idle() -> None:
+    rig = Rig(slots=2, pages=3)
+    idle = add(rig, 1, prompt=60)
+    rig.step()
+    running = rig.add(2, prompt=64)
+    rig.step()
+    assert (idle.slot, running.slot >= 0) == (-1, True)
