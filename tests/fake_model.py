@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fake_executor import END, VOCABULARY, FakeExecutor
 from heddle.engine.loading import LoadedModel, ModelInfo
-from heddle.errors import InvalidRequestError
+from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.models.base import ModelShape
 from heddle.text.sequences import find_breakers, spell
 
@@ -23,6 +23,7 @@ class FakeTokenizer:
     eos_id = END
     eos_ids = frozenset({END})
     vocabulary_size = VOCABULARY
+    fills_in = False
 
     def __init__(self, bos_id: int | None = None) -> None:
         self.bos_id = bos_id
@@ -39,6 +40,12 @@ class FakeTokenizer:
 
     def encode_chat(self, text: str) -> list[int]:
         return self.encode(text, add_special=False)
+
+    def encode_fill_in(self, before: Any, after: str) -> list[int]:
+        if not self.fills_in:
+            raise UnsupportedParameterError("no tokens for it", param="suffix")
+        before = self.encode(before) if isinstance(before, str) else before
+        return [28, *before, 29, *self.encode(after), 30]
 
     def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
         if wrong := [token for token in ids if token >= VOCABULARY]:

@@ -8,7 +8,8 @@ import pytest
 
 from fake_executor import solo_output
 from fake_model import FakeTokenizer, text_of
-from heddle.types import SamplingParams
+from heddle.server.responses import likeliest
+from heddle.types import FinishReason, Output, SamplingParams, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -102,3 +103,45 @@ def test_logprobs(shared: Running, stream: bool) -> None:
             assert text[offset] == "\ufffd"
         else:
             assert text[offset:].lstrip("\ufffd").startswith(name)
+
+
+@pytest.mark.parametrize("prompt", ["hello", HELLO])
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo(shared: Running, prompt: Any, stream: bool) -> None:
+    answer = ask(shared, [prompt, prompt], n=2, echo=True, stream=stream)
+    texts = [""] * 4
+    for part in answer if stream else [answer]:
+        for choice in part.choices:
+            texts[choice.index] += choice.text
+    assert texts == 2 * ["hello" + text_of(expected(HELLO, seed, 8)) for seed in (1, 2)]
+
+
+def test_the_best_of_many(shared: Running) -> None:
+    answer = ask(shared, ["hello", "bye"], n=2, best_of=4, echo=True)
+    bye = FakeTokenizer().encode("bye")
+    texts = []
+    for text, prompt in (("hello", HELLO), ("bye", bye)):
+        outputs = [expected(prompt, seed, 8) for seed in (1, 2, 3, 4)]
+        # Token t has the log probability -t / 8.
+        texts += [text + text_of(one) for one in sorted(outputs, key=sum)[:2]]
+    assert [choice.text for choice in answer.choices] == texts
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert all(choice.logprobs is None for choice in answer.choices)
+    assert answer.usage.completion_tokens == 64, "all that was generated"
+
+
+def test_the_mean_counts_and_not_the_sum() -> None:
+    def output(*logprobs: float) -> Output:
+        tokens = tuple(TokenLogprob(1, logprob) for logprob in logprobs)
+        return Output("", tokens, FinishReason.STOP, Usage(1, len(tokens)))
+
+    short, long, other = output(-1.0), output(-0.5, -0.75, -0.5), output(-1.0)
+    assert likeliest([short, long, other], 3, 2) == [long, short]
+
+
+def test_a_suffix_is_filled_up_to(shared: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTokenizer, "fills_in", True)
+    answer = ask(shared, "hello", suffix="bye")
+    prompt = FakeTokenizer().encode_fill_in("hello", "bye")
+    assert answer.choices[0].text == text_of(expected(prompt, 1, 8))
+    assert answer.usage.prompt_tokens == 11

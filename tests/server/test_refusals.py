@@ -53,9 +53,7 @@ def test_unknown_and_unsupported_fields_of_a_chat(shared: Running, field: str, v
     assert field in error["message"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("echo", True), ("suffix", "x"), ("best_of", 2), ("messages", [])]
-)
+@pytest.mark.parametrize(("field", "value"), [("suffix", "x"), ("messages", []), ("foo", None)])
 def test_unknown_and_unsupported_fields_of_a_completion(
     shared: Running, field: str, value: Any
 ) -> None:
@@ -157,6 +155,12 @@ def test_wrong_values_of_a_chat(
         ({"prompt": None}, "prompt"),
         ({"prompt": "hello" * 200}, "prompt"),
         ({"logprobs": True}, "logprobs"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"best_of": 0}, "best_of"),
+        ({"best_of": 129}, "best_of"),
+        ({"echo": True, "logprobs": 0}, "echo"),
+        ({"echo": 1}, "echo"),
         ({"logprobs": -1}, "logprobs"),
     ],
 )

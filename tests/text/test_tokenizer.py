@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vocabularies import byte_level, sentencepiece
 
-from heddle.errors import InvalidRequestError, ModelFileError, UnsupportedModelError
+from heddle.errors import (
+    InvalidRequestError,
+    ModelFileError,
+    UnsupportedModelError,
+    UnsupportedParameterError,
+)
 from heddle.text.tokenizer import Tokenizer
 from heddle.text.vocabulary import TokenType
 
@@ -193,6 +198,24 @@ def test_end_tokens_come_from_the_file_and_from_known_texts() -> None:
     for found in ("<|eot_id|>", "<|fim_pad|>", "<|fim_prefix|>"):
         (id,) = tokenizer.encode(found)
         assert tokenizer.is_special(id)
+
+
+def test_a_gap_is_told_by_its_tokens() -> None:
+    roles = dict.fromkeys(("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"), CONTROL)
+    tokenizer = Tokenizer.from_metadata(byte_level((), roles))
+    before, after, middle = (tokenizer.encode(role)[0] for role in roles)
+    [a], [b] = tokenizer.encode("a"), tokenizer.encode("b")
+    assert tokenizer.encode_fill_in("a", "b") == [before, a, after, b, middle]
+    assert tokenizer.encode_fill_in([b, a], "") == [before, b, a, after, middle]
+    hostile = tokenizer.encode_fill_in("<|fim_middle|>", "<|fim_suffix|>")
+    assert hostile.count(middle) == hostile.count(after) == 1
+
+
+def test_without_all_three_tokens_there_is_no_filling_in() -> None:
+    some = {"<|fim_prefix|>": CONTROL, "<|fim_suffix|>": CONTROL}
+    tokenizer = Tokenizer.from_metadata(byte_level((), some))
+    with pytest.raises(UnsupportedParameterError, match="no tokens for filling in the middle"):
+        tokenizer.encode_fill_in("a", "b")
 
 
 def test_a_named_role_is_not_searched_by_text() -> None:

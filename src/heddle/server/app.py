@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
-from heddle.server import admin, errors, generation, messages, prefix_cache, tokens
+from heddle.server import admin, errors, generation, infill, messages, prefix_cache, tokens
 from heddle.server.answering import Answering
 from heddle.server.body import Bodies
 from heddle.server.keys import RequireKey, keys_of
@@ -54,6 +54,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     errors.install(app)
     answering = Answering(service)
     app.include_router(generation.routes(service, answering))
+    app.include_router(infill.routes(service, answering))
     app.include_router(messages.routes(service, answering))
     app.include_router(tokens.routes(service))
     app.include_router(admin.routes(service))

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.server import intake
-from heddle.server.responses import ChatAnswer, CompletionAnswer, OpenAIAnswer
+from heddle.server.responses import ChatAnswer, CompletionAnswer
 from heddle.server.schemas import ChatRequest, CompletionRequest, takes
 
 if TYPE_CHECKING:
@@ -28,24 +28,28 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     def completion_job(asked: CompletionRequest) -> Job:
         return intake.completion_job(asked, service)
 
-    def writer(kind: type[OpenAIAnswer], job: Job) -> OpenAIAnswer:
-        return kind(
-            service.engine.model.info.id,
-            service.engine.model.tokenizer,
-            logprobs=job.params.logprobs is not None,
-            usage_in_chunks=job.usage,
-        )
+    name, tokenizer = service.engine.model.info.id, service.engine.model.tokenizer
 
     @router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """The next message of a conversation."""
         job = await bodies.take(request, ChatRequest, chat_job)
-        return await answering.answer(request, writer(ChatAnswer, job), job)
+        writer = ChatAnswer(name, tokenizer, logprobs=job.logprobs, usage_in_chunks=job.usage)
+        return await answering.answer(request, writer, job)
 
     @router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Text that goes on after a prompt, or after each of several."""
         job = await bodies.take(request, CompletionRequest, completion_job)
-        return await answering.answer(request, writer(CompletionAnswer, job), job)
+        writer = CompletionAnswer(
+            name,
+            tokenizer,
+            logprobs=job.logprobs,
+            usage_in_chunks=job.usage,
+            echo=job.echo,
+            n=job.n,
+            best=job.best,
+        )
+        return await answering.answer(request, writer, job)
 
     return router

@@ -16,8 +16,10 @@ from heddle.types import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from heddle.server.infill import InfillRequest
     from heddle.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, Message
     from heddle.server.service import Service
+    from heddle.text.tokenizer import Tokenizer
 
 DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions when it is left out, as in OpenAI's API. A chat ends by itself;
@@ -66,9 +68,12 @@ class Job:
     Attributes:
         prompts: token ids.
         params: for all prompts.
-        n: choices for each prompt.
+        n: choices to generate for each prompt.
         stream: whether the answer is to come in events.
         usage: whether the last event is to tell the token counts.
+        logprobs: whether the answer is to show log probabilities.
+        best: how many choices of each prompt to return, the likeliest; None for all.
+        echo: what each prompt's choices begin with; empty for nothing.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -76,6 +81,9 @@ class Job:
     n: int
     stream: bool
     usage: bool
+    logprobs: bool = False
+    best: int | None = None
+    echo: Sequence[str] = ()
 
 
 def chat_job(body: ChatRequest, service: Service) -> Job:
@@ -91,7 +99,7 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     prompt = service.engine.model.chat_prompt(for_template(body.messages), **ending(body))
     service.engine.check_length(len(prompt))
     token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
-    return Job([prompt], params, n, bool(body.stream), usage)
+    return Job([prompt], params, n, bool(body.stream), usage, bool(body.logprobs))
 
 
 def completion_job(body: CompletionRequest, service: Service) -> Job:
@@ -102,14 +110,44 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
     """
     service.check_model(body.model)
     params, usage, n = completion_params(body), _usage_wanted(body), body.n or 1
-    texts = _prompts_of(body)
-    service.check_choices(len(texts), n)
-    encode = service.engine.model.tokenizer.encode
-    prompts = [encode(text) if isinstance(text, str) else text for text in texts]
+    texts, of = _prompts_of(body), body.best_of or n
+    service.check_choices(len(texts), of)
+    tokenizer = service.engine.model.tokenizer
+    if body.suffix:
+        prompts = [tokenizer.encode_fill_in(text, body.suffix) for text in texts]
+    else:
+        prompts = [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
     for prompt in prompts:
         service.engine.check_length(len(prompt))
-    token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
-    return Job(prompts, params, n, bool(body.stream), usage)
+    token_rules(params, tokenizer)  # may take long, and is remembered
+    echo = [_text_of(text, tokenizer) for text in texts] if body.echo else ()
+    shown, best = body.logprobs is not None, n if of > n else None
+    return Job(prompts, params, of, bool(body.stream), usage, shown, best, echo)
+
+
+def infill_job(body: InfillRequest, service: Service) -> Job:
+    """What a request of `/infill` asks for. The filling goes on until it ends by itself.
+
+    Raises:
+        InvalidRequestError: a value cannot be served, the texts are too long for the context, or
+            the model has no tokens for filling in the middle.
+    """
+    service.check_model(body.model)
+    fields = _common(body)
+    if body.n_predict != -1:  # llama.cpp's word for no limit
+        _take_alias(fields, body, "max_tokens", "n_predict")
+    params, tokenizer = SamplingParams(**fields), service.engine.model.tokenizer
+    prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)
+    prompt += tokenizer.encode(
+        body.prompt or "", add_special=False, parse_special=False, continues=True
+    )
+    service.engine.check_length(len(prompt))
+    token_rules(params, tokenizer)  # may take long, and is remembered
+    return Job([prompt], params, 1, bool(body.stream), usage=True)
+
+
+def _text_of(prompt: str | list[int], tokenizer: Tokenizer) -> str:
+    return prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special=False)
 
 
 def _prompts_of(body: CompletionRequest) -> list[str] | list[list[int]]:
@@ -151,16 +189,26 @@ def completion_params(body: CompletionRequest) -> SamplingParams:
     """Sampling parameters of a completion request.
 
     Raises:
-        InvalidRequestError: a value is out of range.
-        UnsupportedParameterError: `best_of` asks for more than `n` choices.
+        InvalidRequestError: a value is out of range, or two fields contradict each other.
+        UnsupportedParameterError: `echo` with log probabilities, which would be the prompt's.
     """
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        raise UnsupportedParameterError(
-            f"best_of is supported only where it equals n ({body.n or 1}), got {body.best_of}",
+    n, of = body.n or 1, body.best_of or body.n or 1
+    if of < n or (of > n and body.stream):
+        raise InvalidRequestError(
+            f"best_of must be at least n ({n}), and n where the answer is a stream, got {of}",
             param="best_of",
         )
+    if body.echo and body.logprobs is not None:
+        raise UnsupportedParameterError(
+            "echo is not supported with logprobs: those of a prompt are not computed; leave one of"
+            " them out",
+            param="echo",
+        )
     fields = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | _common(body)
-    return SamplingParams(**fields, logprobs=body.logprobs)
+    # The likeliest choices are told by their log probabilities, whether they are shown or not.
+    return SamplingParams(
+        **fields, logprobs=0 if of > n and body.logprobs is None else body.logprobs
+    )
 
 
 def choices(job: Job) -> list[tuple[Sequence[int], SamplingParams]]:

@@ -81,6 +81,19 @@ def totals(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
     return {"usage": total_usage(usages, choices_per_prompt), "timings": timings(usages)}
 
 
+def likeliest(outputs: Sequence[Output], n: int, best: int) -> list[Output]:
+    """Of every `n` outputs the `best`, by the mean log probability of their tokens; ties in order.
+
+    Outputs have log probabilities, and at least one token each.
+    """
+
+    def unlikely(output: Output) -> float:
+        return -sum(token.logprob for token in output.tokens) / len(output.tokens)
+
+    groups = [outputs[start : start + n] for start in range(0, len(outputs), n)]
+    return [output for group in groups for output in sorted(group, key=unlikely)[:best]]
+
+
 class Answer(ABC):
     """How one answer is written, whole or as events. Methods that return bytes return events.
 
@@ -246,13 +259,40 @@ class CompletionAnswer(OpenAIAnswer):
     chunk_object = "text_completion"
 
     def __init__(
-        self, model: str, spelling: Spelling, *, logprobs: bool, usage_in_chunks: bool = False
+        self,
+        model: str,
+        spelling: Spelling,
+        *,
+        logprobs: bool,
+        usage_in_chunks: bool = False,
+        echo: Sequence[str] = (),
+        n: int = 1,
+        best: int | None = None,
     ) -> None:
+        """Of each prompt there are `n` choices, of which the `best` likeliest are returned, or all.
+
+        `echo` has what each prompt's choices begin with, or is empty.
+        """
         super().__init__(model, spelling, logprobs=logprobs, usage_in_chunks=usage_in_chunks)
+        self._echo, self._n, self._best = echo, n, best
         self._writers: dict[int, CompletionLogprobs] = {}
 
+    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+        if self._best is not None:
+            outputs, self._n = likeliest(outputs, self._n, self._best), self._best
+        return super().whole(outputs, totals)
+
+    def opening(self, index: int) -> bytes:
+        if not self._echo:
+            return b""
+        return event(self._chunk([self._chunk_choice(index, self._echoed(index), (), None)]))
+
     def whole_choice(self, index: int, output: Output) -> Json:
-        return self._chunk_choice(index, output.text, output.tokens, output.finish)
+        text = self._echoed(index) + output.text
+        return self._chunk_choice(index, text, output.tokens, output.finish)
+
+    def _echoed(self, index: int) -> str:
+        return self._echo[index // self._n] if self._echo else ""
 
     def _chunk_choice(
         self, index: int, text: str, tokens: Sequence[TokenLogprob], finish: FinishReason | None

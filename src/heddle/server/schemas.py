@@ -144,6 +144,6 @@ class CompletionRequest(GenerationRequest):
     prompt: Prompt
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
-    best_of: int | None = None
-    echo: Annotated[Any, only(False)] = None
-    suffix: Annotated[Any, only("")] = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None

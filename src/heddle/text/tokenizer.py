@@ -10,7 +10,12 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.errors import InvalidRequestError, ModelFileError, UnsupportedModelError
+from heddle.errors import (
+    InvalidRequestError,
+    ModelFileError,
+    UnsupportedModelError,
+    UnsupportedParameterError,
+)
 from heddle.text import bpe, sentencepiece
 from heddle.text.metadata import PREFIX, TokenizerMetadata, missing
 from heddle.text.pretokenizers import pre_tokenizer
@@ -39,6 +44,7 @@ class Tokenizer:
         bos_id: the token that begins a text, if the file names one.
         eos_id: the token that ends a text, if the file names one.
         eos_ids: all tokens that end a generation.
+        fill_in: tokens for filling in the middle; None if the model knows none.
     """
 
     def __init__(
@@ -55,6 +61,7 @@ class Tokenizer:
         self.bos_id = vocabulary.bos_id
         self.eos_id = vocabulary.eos_id
         self.eos_ids = vocabulary.end_ids
+        self.fill_in = vocabulary.fill_in
         self._prefix_ids = [_required(self.bos_id, "bos")] if add_bos else []
         self._suffix_ids = [_required(self.eos_id, "eos")] if add_eos else []
         self._space_prefix = " " if add_space_prefix else ""
@@ -154,6 +161,25 @@ class Tokenizer:
         """
         ids = self.encode(text, add_special=False)
         return ids if ids[:1] == self._prefix_ids else self._prefix_ids + ids
+
+    def encode_fill_in(self, before: str | Sequence[int], after: str) -> list[int]:
+        """Ids of a prompt whose continuation fills the gap between two texts.
+
+        The order is that of the models (Bavarian et al. 2022, arXiv:2207.14255: prefix, suffix,
+        middle). Control tokens in the texts are text.
+
+        Raises:
+            UnsupportedParameterError: the model has no tokens for it.
+        """
+        if self.fill_in is None:
+            raise UnsupportedParameterError(
+                "suffix is not supported: this model has no tokens for filling in the middle",
+                param="suffix",
+            )
+        inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
+        first = inside(before) if isinstance(before, str) else before
+        head = [*self._prefix_ids, self.fill_in.prefix]
+        return [*head, *first, self.fill_in.suffix, *inside(after), self.fill_in.middle]
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of `ids`; broken UTF-8 becomes U+FFFD.

@@ -36,11 +36,12 @@ class _Role:
 
     keys: tuple[str, ...]
     pieces: tuple[str, ...]
-    ends_generation: bool = False
 
 
 _BAR = "\uff5c"  # DeepSeek's full-width bar
 
+# Before a gap, after it, its filling; then three that end a generation: padding, a repository's
+# name, a file's end.
 _FILL_IN_THE_MIDDLE = (
     _Role(
         ("fim_pre_token_id", "prefix_token_id"),
@@ -66,14 +67,12 @@ _FILL_IN_THE_MIDDLE = (
     _Role(
         ("fim_pad_token_id",),
         ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
-        ends_generation=True,
     ),
     _Role(
         ("fim_rep_token_id",),
         ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
-        ends_generation=True,
     ),
-    _Role(("fim_sep_token_id",), ("<|file_sep|>",), ends_generation=True),
+    _Role(("fim_sep_token_id",), ("<|file_sep|>",)),
 )
 
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -83,6 +82,15 @@ _END_PIECES = (
     *("<end_of_turn>", "<turn|>", "<end_of_utterance>", "<eos>", "</s>", "[EOS]", "[e~["),
     *("<EOT>", "_<EOT>", "[EOT]", f"<{_BAR}end▁of▁sentence{_BAR}>"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class FillIn:
+    """Ids of the tokens that stand before what precedes a gap, what follows it, and its filling."""
+
+    prefix: int
+    suffix: int
+    middle: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,7 @@ class Vocabulary:
         bos_id: begins a text, if the file names one.
         eos_id: ends a text, if the file names one.
         end_ids: all tokens that end a generation.
+        fill_in: tokens for filling in the middle, if it has all three.
     """
 
     pieces: list[str]
@@ -104,6 +113,7 @@ class Vocabulary:
     bos_id: int | None
     eos_id: int | None
     end_ids: frozenset[int]
+    fill_in: FillIn | None
 
     @classmethod
     def from_metadata(cls, metadata: TokenizerMetadata) -> Vocabulary:
@@ -126,26 +136,30 @@ class Vocabulary:
         types = [TokenType.NORMAL.value] * size if numbers is None else [int(n) for n in numbers]
         named = {key: metadata.token_id(key, size) for key in ("bos_token_id", *_END_KEYS)}
         ends = {id for key in _END_KEYS if (id := named[key]) is not None}
-        ends |= _fill_in_the_middle_ends(metadata, ids, types)
+        roles = _fill_in_the_middle(metadata, ids, types)
+        before, after, middle, *others = roles
+        ends |= {id for id in others if id is not None}
+        fill_in = None
+        if before is not None and after is not None and middle is not None:
+            fill_in = FillIn(before, after, middle)
         for piece in _END_PIECES:
             if piece in ids:
                 ends.add(ids[piece])
                 types[ids[piece]] = TokenType.CONTROL
-        return cls(
-            pieces, ids, types, named["bos_token_id"], named["eos_token_id"], frozenset(ends)
-        )
+        bos, eos = named["bos_token_id"], named["eos_token_id"]
+        return cls(pieces, ids, types, bos, eos, frozenset(ends), fill_in)
 
     def of_types(self, *types: TokenType) -> list[int]:
         """Ids of the tokens that have one of `types`, ascending."""
         return [id for id, type in enumerate(self.types) if type in types]
 
 
-def _fill_in_the_middle_ends(
+def _fill_in_the_middle(
     metadata: TokenizerMetadata, ids: dict[str, int], types: list[int]
-) -> set[int]:
-    """Ids with a fill-in-the-middle role that end a generation; those found by text become
-    control tokens in `types`."""
-    ends = set()
+) -> list[int | None]:
+    """Ids of the fill-in-the-middle roles, in their order; those found by text become control
+    tokens in `types`."""
+    found = []
     for role in _FILL_IN_THE_MIDDLE:
         named = [metadata.token_id(key, len(ids)) for key in role.keys]
         id = next((id for id in reversed(named) if id is not None), None)
@@ -153,6 +167,5 @@ def _fill_in_the_middle_ends(
             id = next((ids[piece] for piece in role.pieces if piece in ids), None)
             if id is not None:
                 types[id] = TokenType.CONTROL
-        if id is not None and role.ends_generation:
-            ends.add(id)
-    return ends
+        found.append(id)
+    return found
