@@ -7,8 +7,8 @@
 //
 // A query's arithmetic is fixed by its own position alone: scores in the order of head elements,
 // one maximum and one sum a split, values added by ascending position. Queries are handled together
-// only to read each key and value once; where they are many, a page is converted to floats once for
-// all.
+// only to read each key and value once. (Converting a page to floats once for 48 queries gained
+// nothing with AVX-512, 5% with AVX2.)
 #pragma once
 
 #include "kernels.h"
@@ -28,8 +28,6 @@ constexpr int kTogether = 8, kWide = 2;
 constexpr int kTogether = 6, kWide = 1;
 #endif
 constexpr int kSplitPages = kSplitTokens / kPageTokens;
-// From so many queries on a page is converted once; fewer convert what they load.
-constexpr int kConvertQueries = 2 * kTogether + 1;
 
 struct QueryTile {
     int count;
@@ -41,7 +39,6 @@ struct QueryTile {
     float* mass;                     // (count,) sum of exponentials
     float* values;                   // (count, head_dim), unnormalised output
     float* weights;                  // (count, kSplitTokens), the split's scores, then exponentials
-    float* converted;                // (kPageTokens * head_dim) floats of a page's keys or values
 };
 
 // Asks for a half of a part, its keys or its values, bit by bit while another half is worked on.
@@ -66,52 +63,15 @@ class Ahead {
     const uint8_t *at_, *end_;
 };
 
-// A part whose keys, or whose values, lie converted in an array; scales are read where they are.
-template <typename Part>
-class Converted {
-  public:
-    static constexpr KvType kType = Part::kType;
-
-    static Converted keys_of(const Part& part, int head_dim, float* floats) {
-        for (int d = 0; d < head_dim; ++d) {
-            for (int i = 0; i < kPageTokens; i += 16) {
-                store(floats + d * kPageTokens + i, part.keys(d, i));
-            }
-        }
-        return {part, floats, head_dim};
-    }
-    static Converted values_of(const Part& part, int head_dim, float* floats) {
-        for (int i = 0; i < kPageTokens; ++i) {
-            for (int d = 0; d < head_dim; d += 16) {
-                store(floats + i * head_dim + d, part.values(i, d));
-            }
-        }
-        return {part, floats, head_dim};
-    }
-
-    V16 keys(int d, int position) const { return load(floats_ + d * kPageTokens + position); }
-    V16 values(int position, int d) const { return load(floats_ + position * head_dim_ + d); }
-    V16 key_scales(int block, int position) const { return part_.key_scales(block, position); }
-    V16 value_scales(int block, int position) const { return part_.value_scales(block, position); }
-
-  private:
-    Converted(const Part& part, const float* floats, int head_dim)
-        : part_(part), floats_(floats), head_dim_(head_dim) {}
-
-    const Part& part_;
-    const float* floats_;
-    int head_dim_;
-};
-
 // Where the scores of query i and a page's positions lie.
 inline float* page_weights(const QueryTile& tile, int i, int page) {
     return tile.weights + i * kSplitTokens + page % kSplitPages * kPageTokens;
 }
 
 // Scores of N queries: one chain of products over the head, or, with scales, over each block of it.
-template <int N, typename Part, typename Next>
+template <int N, typename Part>
 inline void page_scores(QueryTile& tile, int first, int page, const Part& part, int head_dim,
-                        Next& ahead) {
+                        Ahead<Part>& ahead) {
     constexpr bool kScaled = Part::kType != KvType::kF16;
     const int chain = kScaled ? kBlock : head_dim;
     const float* q[N];
@@ -126,7 +86,7 @@ inline void page_scores(QueryTile& tile, int first, int page, const Part& part, 
             for (int d = begin; d < begin + chain;) {
                 ahead.step();
 #pragma GCC unroll 8
-                for (int step = 0; step < Next::kEvery; ++step, ++d) {
+                for (int step = 0; step < Ahead<Part>::kEvery; ++step, ++d) {
                     V16 k[kWide];
                     for (int j = 0; j < kWide; ++j) k[j] = part.keys(d, from + j * 16);
 #pragma GCC unroll 8
@@ -154,10 +114,10 @@ inline void page_scores(QueryTile& tile, int first, int page, const Part& part, 
 
 // Adds weights[from..to) times the values of those positions, Wide vectors of the head from d on.
 // `weights` is (N, stride).
-template <int N, int Wide, typename Part, typename Next>
+template <int N, int Wide, typename Part>
 inline void add_value_columns(QueryTile& tile, int first, const float* weights, int stride,
                               const Part& part, int head_dim, int d, int from, int to,
-                              Next& ahead) {
+                              Ahead<Part>& ahead) {
     V16 acc[N][Wide];
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
@@ -174,7 +134,7 @@ inline void add_value_columns(QueryTile& tile, int first, const float* weights, 
             for (int j = 0; j < Wide; ++j) acc[i][j] = fma(w, v[j], acc[i][j]);
         }
     };
-    constexpr int kEvery = Next::kEvery;
+    constexpr int kEvery = Ahead<Part>::kEvery;
     int t = from;
     for (; t + kEvery <= to; t += kEvery) {
         ahead.step();
@@ -191,9 +151,9 @@ inline void add_value_columns(QueryTile& tile, int first, const float* weights, 
 }
 
 // A block of the head at a time. Scales join the weights, so that codes are used as they are.
-template <int N, typename Part, typename Next>
+template <int N, typename Part>
 inline void add_values(QueryTile& tile, int first, int page, const Part& part, int head_dim,
-                       int from, int to, Next& ahead) {
+                       int from, int to, Ahead<Part>& ahead) {
     const float* weights = page_weights(tile, first, page);
     int stride = kSplitTokens;
     alignas(64) float scaled[N * kPageTokens];
@@ -302,9 +262,9 @@ inline Viewers viewers(const QueryTile& tile, int page) {
     return {begin, end};
 }
 
-template <typename Part, typename Next>
+template <typename Part>
 inline void score_page(QueryTile& tile, Viewers who, int page, const Part& part, int head_dim,
-                       Next ahead) {
+                       Ahead<Part> ahead) {
     for_queries(who.end - who.begin, [&](auto n, int first) {
         page_scores<decltype(n)::value>(tile, who.begin + first, page, part, head_dim, ahead);
     });
@@ -312,9 +272,9 @@ inline void score_page(QueryTile& tile, Viewers who, int page, const Part& part,
 
 // Positions that all queries see are handled together, those before and after one query at a time;
 // for each query, values are added by ascending position.
-template <typename Part, typename Next>
+template <typename Part>
 inline void add_page(QueryTile& tile, Viewers who, int page, const Part& part, int head_dim,
-                     Next ahead) {
+                     Ahead<Part> ahead) {
     const auto add_alone = [&](int i, int from, int to) {
         if (from < to) add_values<1>(tile, i, page, part, head_dim, from, to, ahead);
     };
@@ -341,7 +301,6 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
     QueryTile tile;
     tile.count = count;
     tile.weights = a.scratch;
-    tile.converted = a.scratch + kAttendQueries * kSplitTokens;
     for (int i = 0; i < count; ++i) {
         const int token = (first_query + i) / a.group, head = (first_query + i) % a.group;
         const int64_t at = token * a.q_stride + static_cast<int64_t>(head) * a.head_dim;
@@ -371,7 +330,6 @@ template <typename Part>
 inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uint8_t* next) {
     const int dim = a.head_dim;
     const int64_t half = kv_part_bytes(Part::kType, dim) / 2;
-    const bool convert = tile.count >= kConvertQueries;
     const int begin = tile.first_seen[0] / kPageTokens;
     const int end = tile.position[tile.count - 1] / kPageTokens + 1;
     const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
@@ -380,26 +338,14 @@ inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uin
         const Part part(part_of(a, page), dim);
         const Ahead<Part> ahead(page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + half,
                                 dim);
-        const Viewers who = viewers(tile, page);
-        if (convert) {
-            const auto keys = Converted<Part>::keys_of(part, dim, tile.converted);
-            score_page(tile, who, page, keys, dim, ahead);
-        } else {
-            score_page(tile, who, page, part, dim, ahead);
-        }
+        score_page(tile, viewers(tile, page), page, part, dim, ahead);
     }
     for (int i = 0; i < tile.count; ++i) soften(tile, i, split, a.scale);
     for (int i = 0; i < tile.count * dim; ++i) tile.values[i] = 0.0f;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
         const Ahead<Part> ahead(page + 1 < to ? part_of(a, page + 1) + half : next, dim);
-        const Viewers who = viewers(tile, page);
-        if (convert) {
-            const auto values = Converted<Part>::values_of(part, dim, tile.converted);
-            add_page(tile, who, page, values, dim, ahead);
-        } else {
-            add_page(tile, who, page, part, dim, ahead);
-        }
+        add_page(tile, viewers(tile, page), page, part, dim, ahead);
     }
 }
 
@@ -450,7 +396,7 @@ inline void attend_parts(const AttendArgs& a) {
     for (int i = 0; i < tiles; ++i) {  // of nearly equal size
         const int first = queries * i / tiles, last = queries * (i + 1) / tiles;
         QueryTile total = make_tile(a, first, last - first);
-        float* total_part = total.converted + kPageTokens * a.head_dim;
+        float* total_part = a.scratch + kAttendQueries * kSplitTokens;
         float* split_part = total_part + attend_part(kAttendQueries, a.head_dim);
         QueryTile part = total;
         keep_in(total, total_part, a.head_dim);

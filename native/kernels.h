@@ -101,7 +101,7 @@ constexpr int kSplitTokens = 256;   // positions of a split, a multiple of the p
 constexpr int64_t attend_part(int queries, int head_dim) {
     return static_cast<int64_t>(queries) * head_dim + (2 * queries + 15) / 16 * 16;
 }
-// Scores of a split, a page as floats, sums of all splits and of one.
+// Scores of a split, sums of all splits and of one.
 constexpr int64_t attend_scratch(int head_dim) {
     return static_cast<int64_t>(kAttendQueries) * kSplitTokens +
            static_cast<int64_t>(kPageTokens) * head_dim + 2 * attend_part(kAttendQueries, head_dim);
