@@ -117,11 +117,21 @@ def test_an_empty_prompt_begins_with_the_bos_token(start) -> None:
 
 
 def test_many_threads_at_once_get_what_each_would_get_alone(start) -> None:
-    engine = start(executor=FakeExecutor(pages=6), slots=4, queue=60, batch_tokens=16)
+    executor = FakeExecutor(pages=6)
+    engine = start(executor=executor, slots=4, queue=60, batch_tokens=16)
     prompts = [("hello world " * (1 + i % 4)).strip() for i in range(24)]
     chosen = [params(seed=i, max_tokens=20 + i, ignore_eos=i % 3 > 0) for i in range(24)]
+
+    def submit(prompt: str, one: SamplingParams) -> Collector:
+        collector = Collector()
+        engine.submit(prompt, one, collector)
+        return collector
+
+    executor.gate.clear()  # until all are there: fast steps would finish the first before
     with ThreadPoolExecutor(24) as pool:
-        outputs = list(pool.map(engine.generate, prompts, chosen))
+        collectors = list(pool.map(submit, prompts, chosen))
+    executor.gate.set()
+    outputs = [collector.wait() for collector in collectors]
     for prompt, one, output in zip(prompts, chosen, outputs, strict=True):
         tokens = solo_output(FakeTokenizer().encode(prompt), one, 6 * 32)
         assert [token.token for token in output.tokens] == tokens
