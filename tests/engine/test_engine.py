@@ -476,7 +476,9 @@ def test_an_observer_that_fails_is_logged_and_harms_no_one(engine: Engine, caplo
 
 def test_usage_tells_the_times(executor: FakeExecutor, engine: Engine) -> None:
     executor.before_step = lambda _: time.sleep(0.01)
+    began = time.perf_counter()
     usage = engine.generate("hello", params(max_tokens=3)).usage
+    assert usage.prompt_seconds + usage.completion_seconds <= time.perf_counter() - began
     assert usage.prompt_seconds >= 0.01
     assert usage.completion_seconds >= 0.02
     assert engine.generate("hello", params(max_tokens=1)).usage.completion_seconds == 0
