@@ -66,7 +66,7 @@ class EngineConfig:
     batch_tokens: int = _setting(512, "most tokens computed in one step", low=1, high=65_536)
     max_gap_ms: int = _setting(
         0,
-        "milliseconds that steps with prompts may last while streams run; 0 takes 2.5 decode steps",
+        "milliseconds that steps with prompts may last while streams run; 0 takes 2.6 decode steps",
         low=0,
         high=3_600_000,
     )
