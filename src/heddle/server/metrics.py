@@ -112,44 +112,54 @@ class SnapshotCollector(Collector):
 
 def prefix_cache_metrics(stats: PrefixCacheStats) -> Iterator[Metric]:
     """The figures of `GET /v1/prefix_cache_stats`, under their names there."""
-    prefix = "heddle_prefix_cache"
-    for name, text, total in (
-        ("hits", "Requests that found tokens of their prompt.", stats.hits),
-        ("misses", "Requests that found none.", stats.misses),
-        ("evictions", "Runs of tokens that had to go.", stats.evictions),
-        ("query_tokens", "Prompt tokens looked up.", stats.query_tokens),
-        ("hit_tokens", "Prompt tokens found.", stats.hit_tokens),
-    ):
-        yield CounterMetricFamily(f"{prefix}_{name}", text, value=total)
-    for name, text, level in (
-        ("enabled", "Whether prefixes are found and kept.", stats.enabled),
-        ("hit_rate", "Part of the requests that found tokens.", stats.hit_rate),
-        ("avg_hit_tokens", "Tokens found by those that found any.", stats.mean_hit_tokens),
-        ("len", "Runs of tokens that are kept.", stats.nodes),
-        ("cached_tokens", "Tokens that are kept.", stats.cached_tokens),
-        ("cached_bytes", "Bytes of the KV pages they lie in.", stats.cached_bytes),
-        ("capacity_bytes", "Bytes of all KV pages.", stats.capacity_bytes),
-    ):
-        yield GaugeMetricFamily(f"{prefix}_{name}", text, value=level)
+    yield from _families(
+        "heddle_prefix_cache",
+        totals=(
+            ("hits", "Requests that found tokens of their prompt.", stats.hits),
+            ("misses", "Requests that found none.", stats.misses),
+            ("evictions", "Runs of tokens that had to go.", stats.evictions),
+            ("query_tokens", "Prompt tokens looked up.", stats.query_tokens),
+            ("hit_tokens", "Prompt tokens found.", stats.hit_tokens),
+        ),
+        levels=(
+            ("enabled", "Whether prefixes are found and kept.", stats.enabled),
+            ("hit_rate", "Part of the requests that found tokens.", stats.hit_rate),
+            ("avg_hit_tokens", "Tokens found by those that found any.", stats.mean_hit_tokens),
+            ("len", "Runs of tokens that are kept.", stats.nodes),
+            ("cached_tokens", "Tokens that are kept.", stats.cached_tokens),
+            ("cached_bytes", "Bytes of the KV pages they lie in.", stats.cached_bytes),
+            ("capacity_bytes", "Bytes of all KV pages.", stats.capacity_bytes),
+        ),
+    )
     if stats.disk is not None:
         yield from disk_metrics(stats.disk)
 
 
 def disk_metrics(stats: DiskStats) -> Iterator[Metric]:
     """The figures of the disk tier, under their names in `GET /v1/prefix_cache_stats`."""
-    prefix = "heddle_prefix_cache_disk"
-    for name, text, total in (
-        ("hits", "Restores that brought at least one page.", stats.hits),
-        ("restored_tokens", "Tokens taken from files.", stats.restored_tokens),
-        ("writes", "Pages written.", stats.writes),
-        ("dropped", "Pages not written, for want of time.", stats.dropped),
-        ("errors", "Files not as they should be, and failed writes.", stats.errors),
-    ):
+    yield from _families(
+        "heddle_prefix_cache_disk",
+        totals=(
+            ("hits", "Restores that brought at least one page.", stats.hits),
+            ("restored_tokens", "Tokens taken from files.", stats.restored_tokens),
+            ("writes", "Pages written.", stats.writes),
+            ("dropped", "Pages not written, for want of time.", stats.dropped),
+            ("errors", "Files not as they should be, and failed writes.", stats.errors),
+        ),
+        levels=(
+            ("enabled", "Whether pages are saved and restored.", stats.enabled),
+            ("files", "Page files in the directory.", stats.files),
+            ("bytes", "Their size.", stats.bytes),
+            ("capacity_bytes", "What they may have together.", stats.capacity_bytes),
+        ),
+    )
+
+
+Figures = tuple[tuple[str, str, float], ...]  # name, text, value
+
+
+def _families(prefix: str, totals: Figures, levels: Figures) -> Iterator[Metric]:
+    for name, text, total in totals:
         yield CounterMetricFamily(f"{prefix}_{name}", text, value=total)
-    for name, text, level in (
-        ("enabled", "Whether pages are saved and restored.", stats.enabled),
-        ("files", "Page files in the directory.", stats.files),
-        ("bytes", "Their size.", stats.bytes),
-        ("capacity_bytes", "What they may have together.", stats.capacity_bytes),
-    ):
+    for name, text, level in levels:
         yield GaugeMetricFamily(f"{prefix}_{name}", text, value=level)

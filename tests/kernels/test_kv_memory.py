@@ -1,0 +1,30 @@
+"""Memory for pages of keys and values: mapped, provided a little ahead of use and no further."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from heddle import _native
+
+MEGABYTE = 1 << 20
+AHEAD = 128 * MEGABYTE  # as native/fault_ahead.cpp has it
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux provides memory ahead")
+def test_memory_is_provided_ahead_and_only_so_far() -> None:
+    before = resident()
+    cache = _native.KvCache("f16", 30, 3, 64, 1000)  # 737 MB
+    deadline = time.monotonic() + 60
+    while resident() - before < 0.9 * AHEAD:
+        assert time.monotonic() < deadline, f"{(resident() - before) / MEGABYTE:.0f} MB"
+    assert resident() - before < 1.5 * AHEAD
+    del cache
+    assert resident() - before < 0.5 * AHEAD
+
+
+def resident() -> int:
+    """Bytes of memory that the process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
