@@ -17,7 +17,7 @@ def test_memory_is_provided_ahead_and_only_so_far() -> None:
     before = resident()
     cache = _native.KvCache("f16", 30, 3, 64, 1000)  # 737 MB
     deadline = time.monotonic() + 60
-    while resident() - before < 0.9 * AHEAD:
+    while resident() - before < 0.9 * AHEAD or growing():
         assert time.monotonic() < deadline, f"{(resident() - before) / MEGABYTE:.0f} MB"
     assert resident() - before < 1.5 * AHEAD
     del cache
@@ -28,3 +28,12 @@ def resident() -> int:
     """Bytes of memory that the process has."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
+
+
+def growing() -> bool:
+    """Whether memory comes within a fifth of a second; a slow machine may wrongly say no."""
+    first, end = resident(), time.monotonic() + 0.2
+    while time.monotonic() < end:
+        if resident() != first:
+            return True
+    return False
