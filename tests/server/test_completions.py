@@ -8,7 +8,7 @@ import pytest
 
 from fake_executor import solo_output
 from fake_model import FakeTokenizer, text_of
-from heddle.server.responses import likeliest
+from heddle.server.answers import likeliest
 from heddle.types import FinishReason, Output, SamplingParams, TokenLogprob, Usage
 
 if TYPE_CHECKING:

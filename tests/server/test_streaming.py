@@ -11,9 +11,9 @@ import pytest
 from fake_model import FakeTokenizer
 from heddle.engine.backlog import Backlog
 from heddle.errors import BacklogError, EngineFailedError
+from heddle.server.answers import ChatAnswer
 from heddle.server.connection import ClientGoneError
 from heddle.server.encoding import encode
-from heddle.server.responses import ChatAnswer
 from heddle.server.streaming import EventStream
 from heddle.server.whole import Pieces, WholeAnswers
 from heddle.types import Delta, FinishReason, TokenLogprob, Usage

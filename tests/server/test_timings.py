@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from heddle.server.responses import timings
+from heddle.server.answers import timings
 from heddle.types import Usage
 
 if TYPE_CHECKING:

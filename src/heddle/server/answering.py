@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from heddle.server.answers import Answer
     from heddle.server.intake import Job
-    from heddle.server.responses import Answer
     from heddle.server.service import Service
 
 

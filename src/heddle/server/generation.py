@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.server import intake
-from heddle.server.responses import ChatAnswer, CompletionAnswer
+from heddle.server.answers import ChatAnswer, CompletionAnswer
 from heddle.server.schemas import ChatRequest, CompletionRequest, takes
 
 if TYPE_CHECKING:

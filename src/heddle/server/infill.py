@@ -11,10 +11,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.server import intake
+from heddle.server.answers import Answer
 from heddle.server.encoding import encode, event
 from heddle.server.errors import error_body
 from heddle.server.fields import only
-from heddle.server.responses import Answer
 from heddle.server.schemas import GenerationRequest, takes
 from heddle.types import FinishReason
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.server.answering import Answering
-    from heddle.server.responses import Json
+    from heddle.server.answers import Json
     from heddle.server.service import Service
     from heddle.types import Delta, Output, TokenLogprob
 

@@ -12,11 +12,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, Tag
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
+from heddle.server.answers import Answer
 from heddle.server.encoding import encode, event, json_response
 from heddle.server.errors import anthropic_error_body
 from heddle.server.fields import FIRST_FAULT, only, shaped
 from heddle.server.intake import Job
-from heddle.server.responses import Answer
 from heddle.server.schemas import MAX_ITEMS, Schema, takes
 from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH, FinishReason, SamplingParams
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.server.answering import Answering
-    from heddle.server.responses import Json
+    from heddle.server.answers import Json
     from heddle.server.service import Service
     from heddle.types import Delta, Output, TokenLogprob
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from heddle.errors import HeddleError
+from heddle.server.answers import totals
 from heddle.server.connection import ClientGoneError, unless_gone
-from heddle.server.responses import totals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from heddle.engine.streams import AsyncStreams
-    from heddle.server.responses import Answer
+    from heddle.server.answers import Answer
     from heddle.types import Delta, TokenLogprob, Usage
 
 log = logging.getLogger(__name__)

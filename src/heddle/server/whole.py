@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from heddle.server.answers import totals
 from heddle.server.connection import unless_gone
 from heddle.server.memory import give_back
-from heddle.server.responses import totals
 from heddle.types import Output
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heddle.engine.backlog import Backlog
     from heddle.engine.streams import AsyncStreams
     from heddle.errors import BacklogError
-    from heddle.server.responses import Answer
+    from heddle.server.answers import Answer
     from heddle.types import Delta
 
 log = logging.getLogger(__name__)
