@@ -115,7 +115,8 @@ void add_spans(Step& step, const IntRows& spans, const Ints& pages) {
 }
 
 nb::list run_program(Program& program, Ints ids, Ints positions, IntRows spans, Ints pages,
-                     Ints rows, std::vector<Sampler*> samplers, nb::object meanwhile) {
+                     Ints rows, std::vector<Sampler*> samplers, nb::object meanwhile,
+                     nb::object before_sampling) {
     Step step;
     if (ids.size() != positions.size()) throw std::invalid_argument("as many positions as ids");
     step.tokens = static_cast<int>(ids.size());
@@ -125,14 +126,18 @@ nb::list run_program(Program& program, Ints ids, Ints positions, IntRows spans, 
     step.samplers = std::move(samplers);
     add_spans(step, spans, pages);
     std::optional<nb::python_error> failure;
+    step.may_sample = before_sampling.is_none();
     const auto call_meanwhile = [&] {
-        if (meanwhile.is_none()) return;
+        if (before_sampling.is_none() && meanwhile.is_none()) return;
         nb::gil_scoped_acquire acquire;
         try {
-            meanwhile();
+            if (!before_sampling.is_none()) before_sampling();
+            step.may_sample.store(true, std::memory_order_release);
+            if (!meanwhile.is_none()) meanwhile();
         } catch (nb::python_error& error) {
             failure.emplace(std::move(error));
         }
+        step.may_sample.store(true, std::memory_order_release);
     };
     {
         nb::gil_scoped_release release;
@@ -299,6 +304,13 @@ void bind_sampler(nb::module_& m) {
                 return s.params().mirostat ? std::optional<double>(s.mu()) : std::nullopt;
             },
             &Sampler::set_mu, "Mirostat's bound in bits; None without mirostat.")
+        .def(
+            "allow_only",
+            [](Sampler& s, nb::bytes mask) {
+                const auto* bits = static_cast<const uint8_t*>(mask.data());
+                s.allow_only({bits, bits + mask.size()});
+            },
+            nb::arg("mask"), "Tokens t with bit t % 8 of mask[t // 8] may be picked; empty: all.")
         .def("observe_prompt",
              [](Sampler& s, Ints tokens) {
                  s.observe_prompt(tokens.data(), static_cast<int64_t>(tokens.size()));
@@ -377,7 +389,7 @@ void bind_program(nb::module_& m) {
         .def("sample", &Program::sample, nb::arg("logits"))
         .def("run", &run_program, nb::arg("ids"), nb::arg("positions"), nb::arg("spans"),
              nb::arg("pages"), nb::arg("rows"), nb::arg("samplers"),
-             nb::arg("meanwhile") = nb::none(),
+             nb::arg("meanwhile") = nb::none(), nb::arg("before_sampling") = nb::none(),
              "One step, without the GIL. Spans are (first row, tokens, first position, index of "
              "the first page in pages); returns (token, logprob, top) per sampler.")
         .def_prop_ro("seconds", &Program::seconds,

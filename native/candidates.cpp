@@ -235,6 +235,27 @@ void Candidates::exclude(const std::vector<int>& tokens) {
     find_peak();
 }
 
+void Candidates::allow_only(const uint8_t* mask, size_t bytes) {
+    static_assert(kPeakBlock % 8 == 0, "a byte of the mask lies in one block");
+    for (int first = 0; first < vocabulary_; first += 8) {
+        const size_t place = static_cast<size_t>(first / 8);
+        const unsigned allowed = place < bytes ? mask[place] : 0;
+        if (allowed == 0xFF) continue;
+        const int count = std::min(8, vocabulary_ - first);
+        for (int i = 0; i < count; ++i) {
+            if (allowed >> i & 1) continue;
+            logits_[first + i] = -INFINITY;
+            ++excluded_;
+        }
+    }
+    for (size_t block = 0; block < block_peaks_.size(); ++block) {
+        const int first = static_cast<int>(block) * kPeakBlock;
+        block_peaks_[block] =
+            kernels_->max(logits_ + first, std::min(kPeakBlock, vocabulary_ - first));
+    }
+    find_peak();
+}
+
 void Candidates::cool(float temperature) {
     const float factor = factor_ / temperature;
     if (factor < INFINITY) {

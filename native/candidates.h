@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -65,10 +67,12 @@ class Candidates {
     void edit(const Map& by_token, F f);
     void exclude(int token);                       // before anything is cut off
     void exclude(const std::vector<int>& tokens);  // likewise; most of a vocabulary costs no more
-    void cool(float temperature);                  // > 0
-    void cut(size_t count);                        // keeps that many of what is shown
-    void drop_best(size_t count);                  // of what is shown
-    void keep(const std::vector<bool>& chosen);    // those of what is shown, at least one
+    // Excludes all but the tokens t with bit t % 8 of mask[t / 8] set; right after `reset`.
+    void allow_only(const uint8_t* mask, size_t bytes);
+    void cool(float temperature);                // > 0
+    void cut(size_t count);                      // keeps that many of what is shown
+    void drop_best(size_t count);                // of what is shown
+    void keep(const std::vector<bool>& chosen);  // those of what is shown, at least one
 
     // --- choosing -----------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 // Instructions that treat each row by itself.
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "instruction.h"
@@ -201,6 +202,8 @@ class Sample final : public Instruction {
     int items(const Program& p) const override { return static_cast<int>(step(p).samplers.size()); }
     void run(Program& p, int item, int) override {
         Step& s = step(p);
+        // The thread that makes the masks computes only afterwards: it never waits here for itself.
+        while (!s.may_sample.load(std::memory_order_acquire)) std::this_thread::yield();
         s.picks[item] =
             s.samplers[item]->pick(kernels(p), row(p, logits_, item), width(p, logits_));
     }

@@ -45,9 +45,13 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
     Pick result;
     if (!candidates_.reset(kernels, logits, vocabulary)) return result;
     if (params_.logprobs >= 0) report(result);
+    if (!mask_.empty()) candidates_.allow_only(mask_.data(), mask_.size());
     candidates_.edit(params_.bias, [](float logit, float bias) { return logit + bias; });
     forbid();
-    if (!std::isfinite(candidates_.peak())) return Pick{};
+    if (!std::isfinite(candidates_.peak())) {
+        result.token = kNothingLeft;
+        return result;
+    }
     for (Stage stage : chain_) {
         apply(stage, candidates_, params_, state_);
         if (!std::isfinite(candidates_.peak()))

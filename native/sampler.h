@@ -1,11 +1,12 @@
 // One request's sampler: from a row of logits to a token.
 //
-// What is forbidden is excluded and the bias added, then a chain of stages cuts the candidates
-// down, then one counter-based random number chooses. The definition is
+// What a grammar's mask or a rule forbids is excluded and the bias added, then a chain of stages
+// cuts the candidates down, then one counter-based random number chooses. The definition is
 // src/heddle/sampling/reference.py; this is the fast version of it. State belongs to the slot's
 // sequence alone.
 #pragma once
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -13,8 +14,11 @@
 
 namespace heddle {
 
+constexpr int kNotFinite = -1;    // in place of a token: a logit is NaN or infinite
+constexpr int kNothingLeft = -2;  // all tokens are forbidden
+
 struct Pick {
-    int token = -1;  // -1: a logit is NaN or infinite
+    int token = kNotFinite;
     float logprob = 0.0f;
     std::vector<std::pair<int, float>> top;  // (token, logprob), best first
 };
@@ -25,6 +29,9 @@ class Sampler {
 
     void observe_prompt(const int32_t* tokens, int64_t count);
     void observe_output(int token);
+
+    // The tokens that may be picked from now on; see Candidates::allow_only. Empty for all.
+    void allow_only(std::vector<uint8_t> mask) { mask_ = std::move(mask); }
 
     // Chooses a token and observes it. Overwrites `logits`.
     Pick pick(const Kernels& kernels, float* logits, int vocabulary);
@@ -42,6 +49,7 @@ class Sampler {
     SamplerParams params_;
     std::vector<Stage> chain_;
     SamplerState state_;
+    std::vector<uint8_t> mask_;
     Candidates candidates_;
 };
 

@@ -1,6 +1,7 @@
 // What one step computes: tokens, where each lies in its sequence, and whose logits are wanted.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct Step {
     std::vector<int32_t> rows;       // token rows whose logits are wanted
     std::vector<Sampler*> samplers;  // one per row; empty leaves the logits alone
     std::vector<Pick> picks;         // filled by the step
+    // Whether the samplers may run: what they need may be made while the step computes.
+    std::atomic<bool> may_sample{true};
 };
 
 }  // namespace heddle

@@ -15,14 +15,14 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heddle.errors import NonFiniteLogitsError
+from heddle.errors import GrammarError, NonFiniteLogitsError
 from heddle.roofline import Limits, ModelWork
 from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, Sampled, StepPlan, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from heddle.step import TokenRules
+    from heddle.step import GrammarState, TokenRules
     from heddle.types import SamplingParams
 
 VOCABULARY = 32
@@ -44,6 +44,11 @@ def next_token(
     """What a sequence says next; its seed matters, and every token before."""
     allowed = [token for token in range(VOCABULARY) if token not in forbidden]
     return allowed[zlib.crc32(repr((params.seed, list(history))).encode()) % len(allowed)]
+
+
+def tokens_of(mask: bytes) -> list[int]:
+    """The tokens that a grammar's mask allows."""
+    return [token for token in range(8 * len(mask)) if mask[token // 8] >> token % 8 & 1]
 
 
 def mirostat_bound(history: Sequence[int], params: SamplingParams) -> float | None:
@@ -69,6 +74,8 @@ class Occupant:
     params: SamplingParams
     history: list[int]
     rules: TokenRules
+    unseen: list[int]  # by the grammar
+    grammar: GrammarState | None = None
     computed: int | None = None
 
 
@@ -146,7 +153,10 @@ class FakeExecutor:
         history = [*binding.prompt, *binding.output]
         bound = mirostat_bound(history, binding.params) if binding.output else None
         assert binding.mu == bound, "mirostat's bound was lost"
-        self.slots[binding.slot] = Occupant(binding.params, history, binding.rules)
+        occupant = Occupant(binding.params, history, binding.rules, list(binding.output))
+        if binding.rules.grammar is not None:
+            occupant.grammar = binding.rules.grammar.begin()
+        self.slots[binding.slot] = occupant
 
     def _write(self, chunk: Chunk) -> None:
         occupant = self.slots[chunk.slot]
@@ -170,6 +180,13 @@ class FakeExecutor:
         if self.poisonous(history):
             return [Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
         token = next_token(history, occupant.params, occupant.rules.forbidden)
+        if occupant.grammar is not None:
+            try:
+                allowed = tokens_of(occupant.grammar.next_mask(occupant.unseen))
+            except GrammarError as error:
+                return [Failed(chunk.slot, error)]
+            token = allowed[token % len(allowed)]
+            occupant.unseen = [token]
         occupant.history.append(token)
         bound = mirostat_bound(occupant.history, occupant.params)
         return [Sampled(chunk.slot, token, math.nan, mu=bound)]

@@ -9,10 +9,12 @@ from fake_executor import END, VOCABULARY, FakeExecutor
 from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.models.base import ModelShape
+from heddle.text.grammar import CompiledGrammar, GrammarCompiler
 from heddle.text.sequences import find_breakers, spell
 
 if TYPE_CHECKING:
     from heddle.step import TokenSequences
+    from heddle.types import Grammar
 
 PIECES = [b"", *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz .-\n"), b"\xc3"]
 
@@ -27,6 +29,7 @@ class FakeTokenizer:
 
     def __init__(self, bos_id: int | None = None) -> None:
         self.bos_id = bos_id
+        self._grammars = GrammarCompiler(self)
 
     def encode(
         self,
@@ -57,6 +60,9 @@ class FakeTokenizer:
 
     def spellings(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         return spell(self.encode, words)
+
+    def grammar(self, grammar: Grammar) -> CompiledGrammar:
+        return self._grammars.compile(grammar)
 
     def token_bytes(self, token: int) -> bytes:
         return PIECES[token]

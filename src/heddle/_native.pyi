@@ -153,10 +153,15 @@ class Sampler:
     def mu(self, value: float) -> None: ...
     @property
     def logprobs(self) -> int: ...
+    def allow_only(self, mask: bytes) -> None:
+        """Tokens t with bit t % 8 of mask[t // 8] may be picked from now on; empty: all."""
     def observe_prompt(self, tokens: _Ints) -> None: ...
     def observe_output(self, tokens: _Ints) -> None: ...
     def pick(self, isa: str, logits: _Floats) -> _Pick:
-        """(token, logprob, top) from logits (vocabulary,); observes the token."""
+        """(token, logprob, top) from logits (vocabulary,); observes the token.
+
+        In place of a token, -1: a logit is NaN or infinite; -2: all tokens are forbidden.
+        """
 
 class Program:
     """A recorded model: instructions over numbered buffers; see native/program.h."""
@@ -200,11 +205,13 @@ class Program:
         rows: _Ints,
         samplers: Sequence[Sampler],
         meanwhile: Callable[[], object] | None = None,
+        before_sampling: Callable[[], object] | None = None,
     ) -> list[_Pick]:
         """One step, without the GIL.
 
         `meanwhile`, if given, is called by this thread, once, while the others begin; what it
         raises is raised at the end. A step that is refused does not call it.
+        `before_sampling` is called likewise before it; no sampler runs until it has returned.
 
         Spans (S, 4) are (first row, tokens, first position, index of the first page in `pages`).
         Returns one pick per sampler; -1 as token where a logit is NaN or infinite.

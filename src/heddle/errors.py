@@ -55,6 +55,12 @@ class ContextLengthError(InvalidRequestError):
     code = "context_length_exceeded"
 
 
+class GrammarError(InvalidRequestError):
+    """A grammar cannot be followed: it is wrong, can match nothing, or takes too much work."""
+
+    code = "invalid_grammar"
+
+
 class AuthenticationError(InvalidRequestError):
     """The request brings no API key that this server knows."""
 
@@ -129,6 +135,12 @@ class NonFiniteLogitsError(EngineFailedError):
     """The model computed NaN or infinite logits for one sequence, which ends; the others go on."""
 
     code = "non_finite_logits"
+
+
+class NothingAllowedError(InvalidRequestError):
+    """Of what a grammar allows next, the request's other fields forbid everything."""
+
+    code = "nothing_allowed"
 
 
 # --- settings, files and downloads ---------------------------------------------------------------

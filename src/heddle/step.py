@@ -36,6 +36,31 @@ class TokenSequences:
     sequences: tuple[tuple[int, ...], ...] = ()
 
 
+class GrammarState(Protocol):
+    """Where one sequence's output stands in its grammar. For one thread at a time."""
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        """What may come after `tokens`, which go on from the last call's.
+
+        Returns:
+            A bit per token id: t is allowed if bit t % 8 of byte t // 8 is set. Ids past the end
+            are not. Where the output may end, the tokens that end it are allowed. What is returned
+            depends on all tokens so far, and not on how they were cut into calls.
+
+        Raises:
+            GrammarError: following the grammar takes too much work.
+        """
+        ...
+
+
+class TokenGrammar(Protocol):
+    """What an output may be. Shared by requests and threads."""
+
+    def begin(self) -> GrammarState:
+        """The state of an empty output."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRules:
     """What a request's strings, and the ends it must not come to yet, are in tokens.
@@ -45,12 +70,14 @@ class TokenRules:
         bad_sequences: not to be generated.
         breakers: what DRY's repetitions do not reach across; None without DRY.
         forbidden: not to be sampled at all; at least one token is not forbidden.
+        grammar: what the output may be; None for anything.
     """
 
     end_tokens: tuple[int, ...] = ()
     bad_sequences: tuple[tuple[int, ...], ...] = ()
     breakers: TokenSequences | None = None
     forbidden: tuple[int, ...] = ()
+    grammar: TokenGrammar | None = None
 
 
 NO_RULES = TokenRules()

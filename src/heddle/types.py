@@ -6,6 +6,7 @@ Plain data, open to every room. The contract between scheduler and executor live
 from __future__ import annotations
 
 import copy
+import json
 import math
 import operator
 import reprlib
@@ -15,10 +16,10 @@ from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING
 
-from heddle.errors import InvalidRequestError
+from heddle.errors import GrammarError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from heddle.errors import HeddleError
 
@@ -26,6 +27,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STRING_LENGTH = 1024
 MAX_SALT_LENGTH = 256
+MAX_GRAMMAR_LENGTH = 65_536
 
 
 class FinishReason(Enum):
@@ -35,6 +37,65 @@ class FinishReason(Enum):
     LENGTH = "length"
     CANCELLED = "cancelled"
     ERROR = "error"
+
+
+class GrammarKind(Enum):
+    """What the text of a :class:`Grammar` is."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the whole output has to be. Cut off only by `max_tokens`, a stop string or a cancel.
+
+    Attributes:
+        kind: what `text` is.
+        text: a JSON schema; a regular expression in Rust's syntax, for the whole output; a JSON
+            list of strings, one of which is the output; or a grammar in llguidance's form of Lark.
+            At most 65,536 characters.
+        param: the request's field that it came from, for errors.
+
+    Raises:
+        GrammarError: the text is too long, or is not Unicode.
+    """
+
+    kind: GrammarKind
+    text: str
+    param: str = "grammar"
+
+    def __post_init__(self) -> None:
+        if len(self.text) > MAX_GRAMMAR_LENGTH:
+            raise GrammarError(
+                f"{self.param} has {len(self.text)} characters; at most {MAX_GRAMMAR_LENGTH} are"
+                " taken, so send a smaller one",
+                param=self.param,
+            )
+        if any("\ud800" <= character <= "\udfff" for character in self.text):
+            raise GrammarError(f"{self.param} has half a surrogate pair in it", param=self.param)
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, object], param: str = "grammar") -> Grammar:
+        """JSON that `schema` allows."""
+        return cls(GrammarKind.JSON_SCHEMA, json.dumps(schema), param)
+
+    @classmethod
+    def regex(cls, pattern: str, param: str = "grammar") -> Grammar:
+        """Text that `pattern` matches from its beginning to its end."""
+        return cls(GrammarKind.REGEX, pattern, param)
+
+    @classmethod
+    def choice(cls, choices: Sequence[str], param: str = "grammar") -> Grammar:
+        """One of the strings."""
+        return cls(GrammarKind.CHOICE, json.dumps(list(choices)), param)
+
+    @classmethod
+    def lark(cls, grammar: str, param: str = "grammar") -> Grammar:
+        """Text of the rule `start`."""
+        return cls(GrammarKind.LARK, grammar, param)
 
 
 def _check(condition: bool, param: str, value: object, expected: str) -> None:
@@ -191,6 +252,9 @@ class SamplingParams:
         ignore_eos: go on past end-of-sequence tokens.
         cache_salt: prefixes are shared among requests of one salt only, so that no one can learn
             from the time an answer takes what others have sent; None is a salt of its own.
+        grammar: what the output has to be; it ends where the grammar does, or, `ignore_eos` or
+            not, where the grammar lets it and an end-of-sequence token is sampled. Not together
+            with `min_tokens`.
 
     Raises:
         InvalidRequestError: naming the field and its value.
@@ -238,6 +302,7 @@ class SamplingParams:
         Stage.TEMPERATURE,
     )
     bad_words: tuple[str, ...] = ()
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         self._take_types()
@@ -264,6 +329,18 @@ class SamplingParams:
             "min_tokens",
             self.min_tokens,
             f"at most max_tokens ({self.max_tokens})",
+        )
+        _check(
+            self.grammar is None or isinstance(self.grammar, Grammar),
+            "grammar",
+            self.grammar,
+            "a Grammar",
+        )
+        _check(
+            self.grammar is None or not self.min_tokens,
+            "min_tokens",
+            self.min_tokens,
+            "0 where the output has a grammar, which says itself where it may end",
         )
         _check(
             len(set(self.samplers)) == len(self.samplers),

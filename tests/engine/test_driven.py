@@ -22,7 +22,7 @@ from heddle.errors import (
     NonFiniteLogitsError,
 )
 from heddle.scheduler.sequence import SlotState
-from heddle.types import SamplingParams
+from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence
@@ -426,10 +426,10 @@ def test_streams_go_on_beside_a_driven_sequence(engine: Engine) -> None:
 
 
 def test_what_has_no_meaning_is_refused(engine: Engine) -> None:
-    for wrong in (params(max_tokens=5), params(stop=("x",))):
+    for wrong in (params(max_tokens=5), params(stop=("x",)), params(grammar=Grammar.regex("a"))):
         with pytest.raises(InvalidRequestError, match="stop asking") as refusal:
             engine.create_sequence(wrong)
-        assert refusal.value.param in {"max_tokens", "stop"}
+        assert refusal.value.param in {"max_tokens", "stop", "grammar"}
 
 
 def test_positions_and_tokens_are_checked_before_anything_changes(start) -> None:

@@ -23,7 +23,42 @@ def native(params, past=Past()):  # noqa: B008
     sampler.observe_output(np.array(past.output, np.int32))
     if past.mu is not None:
         sampler.mu = past.mu
+    if past.mask is not None:
+        sampler.allow_only(past.mask)
     return sampler
+
+
+def mask_of(rng, vocabulary, share):
+    """Allows about that share of the tokens, and always 4, which no rule forbids."""
+    allowed = rng.random(vocabulary) < share
+    allowed[4] = True
+    return np.packbits(allowed, bitorder="little").tobytes()
+
+
+def test_a_mask_holds_until_the_next_one():
+    sampler = native(SamplingParams(temperature=0, seed=1))
+    logits = np.arange(20, dtype=np.float32)
+    sampler.allow_only(bytes([0b00100100]))  # shorter than the vocabulary: no others
+    assert [sampler.pick("auto", logits)[0] for _ in range(2)] == [5, 5]
+    sampler.allow_only(bytes([0xFF, 0xFF]))
+    assert sampler.pick("auto", logits)[0] == 15
+    sampler.allow_only(b"")
+    assert sampler.pick("auto", logits)[0] == 19
+
+
+def test_what_forbids_everything_is_told_from_what_is_not_finite():
+    logits = np.zeros(12, np.float32)
+    sampler = native(SamplingParams(seed=1))
+    sampler.allow_only(b"\0\0")
+    assert sampler.pick("auto", logits)[0] == -2
+    logits[11] = np.nan
+    assert sampler.pick("auto", logits)[0] == -1
+
+
+def test_a_bias_brings_nothing_back():
+    sampler = native(SamplingParams(temperature=0, seed=1, logit_bias={3: 100.0}))
+    sampler.allow_only(bytes([0b00000001]))
+    assert sampler.pick("auto", np.zeros(8, np.float32))[0] == 0
 
 
 def test_the_random_numbers_are_the_references():
@@ -111,13 +146,16 @@ RULES = TokenRules(
     spread=st.sampled_from([0.1, 2.0, 8.0]),
     seed=st.integers(0, 2**32 - 1),
     mu=st.sampled_from([None, -1.0, 2.5, 40.0]),
+    share=st.sampled_from([None, None, 0.01, 0.5, 0.99]),
 )
-def test_picks_what_the_reference_picks(params, vocabulary, spread, seed, mu):
+def test_picks_what_the_reference_picks(params, vocabulary, spread, seed, mu, share):
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, spread, vocabulary).astype(np.float32)
     # Few different tokens, so that there is something to repeat.
     prompt, output = ([int(t) for t in rng.integers(0, 6, n)] for n in (9, 14))
-    past = Past(prompt, output, RULES, mu)
+    past = Past(
+        prompt, output, RULES, mu, None if share is None else mask_of(rng, vocabulary, share)
+    )
     expected = sample(logits, params, past)
     sampler = native(params, past)
     token, logprob, top = sampler.pick("auto", logits)

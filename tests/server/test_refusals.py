@@ -35,12 +35,10 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
         ("foo", 1),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
         ("reasoning_effort", "low"),
         ("store", True),
         ("store", 0),
         ("modalities", ["text", "audio"]),
-        ("guided_json", {}),
         ("best_of", 2),
     ],
 )

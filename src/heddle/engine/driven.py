@@ -110,7 +110,7 @@ class DrivenSequence:
         Raises:
             InvalidRequestError: a parameter has no meaning here.
         """
-        for name, unset in (("max_tokens", None), ("stop", ())):
+        for name, unset in (("max_tokens", None), ("stop", ()), ("grammar", None)):
             if getattr(params, name) != unset:
                 raise InvalidRequestError(
                     f"{name} has no meaning for a sequence that its caller drives; leave it out"

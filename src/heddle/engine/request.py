@@ -97,6 +97,7 @@ def prepare(
     Raises:
         InvalidRequestError: a token id is not in the vocabulary, or the prompt is empty and the
             model has no token that begins a text.
+        GrammarError: the grammar is wrong, or too large.
     """
     started = time.perf_counter()
     tokenizer = model.tokenizer
@@ -113,8 +114,11 @@ def prepare(
     check_tokens(model, list(params.logit_bias), "logit_bias")
     if params.seed is None:
         params = params.with_seed(random.getrandbits(63))
-    stops = frozenset() if params.ignore_eos else frozenset(tokenizer.eos_ids)
+    endless = params.ignore_eos and params.grammar is None
+    stops = frozenset() if endless else frozenset(tokenizer.eos_ids)
     rules = token_rules(params, tokenizer)
+    if params.grammar is not None:
+        rules = replace(rules, grammar=tokenizer.grammar(params.grammar))
     sequence = Sequence(request_id, params, tokens, len(tokens), stops, rules)
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens)
     return Request(sequence, detokenizer, sink, started)

@@ -22,10 +22,12 @@ from heddle.errors import (
     EngineFailedError,
     ModelFileError,
     NonFiniteLogitsError,
+    NothingAllowedError,
     UnsupportedModelError,
 )
 from heddle.kernels.ops import Batch
 from heddle.models import build
+from heddle.runner.grammar_masks import GrammarMasks
 from heddle.runner.limits import measure, model_work
 from heddle.runner.lowering import lower
 from heddle.runner.memory import available_bytes
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from heddle.config import EngineConfig
+    from heddle.errors import HeddleError
     from heddle.models.base import Model, ModelShape
     from heddle.roofline import Limits
     from heddle.step import Binding, Chunk, StepPlan, TokenRules, TokenSequences
@@ -184,6 +187,7 @@ class CpuExecutor:
         self._logits = self._record(model, weights, positions)
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
+        self._masks = GrammarMasks()
 
     def _record(self, model: Model, weights: Any, positions: int) -> int:
         ops = RecordingOps()
@@ -240,20 +244,24 @@ class CpuExecutor:
     def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
         for binding in plan.bindings:
             self._samplers[binding.slot] = _bound_sampler(binding)
+            self._masks.bind(binding)
         arrays = _batch_arrays(plan)
         sampling = [chunk for chunk in plan.chunks if chunk.sample]
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
         try:
             for copy in plan.copies:
                 self._cache.copy(copy.source, copy.target)
-            picks = self._program.run(*arrays, samplers, meanwhile)
+            fill = self._masks.filling({c.slot: self._samplers[c.slot] for c in sampling})
+            picks = self._program.run(*arrays, samplers, meanwhile, fill)
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
         results: list[Sampled | Failed] = []
         for chunk, sampler, (token, logprob, top) in zip(sampling, samplers, picks, strict=True):
-            if token < 0:
-                results.append(Failed(chunk.slot, _non_finite(chunk)))
+            failure = self._masks.failure(chunk.slot) or _failure(token, chunk)
+            if failure is not None:
+                results.append(Failed(chunk.slot, failure))
                 continue
+            self._masks.observe(chunk.slot, token)
             known = logprob if sampler.logprobs >= 0 else math.nan
             results.append(Sampled(chunk.slot, token, known, tuple(top), sampler.mu))
         return StepResult(tuple(results))
@@ -315,7 +323,16 @@ def _kv_cache(config: EngineConfig, shape: ModelShape) -> _native.KvCache:
         ) from error
 
 
-def _non_finite(chunk: Chunk) -> NonFiniteLogitsError:
+def _failure(token: int, chunk: Chunk) -> HeddleError | None:
+    """The error of what a sampler gives in place of a token."""
+    if token >= 0:
+        return None
+    if token == _NOTHING_LEFT:
+        return NothingAllowedError(
+            f"after {chunk.start + len(chunk.tokens)} tokens there is none that may come next: what"
+            " the grammar allows is excluded by bad_words; send fewer of them",
+            param="bad_words",
+        )
     return NonFiniteLogitsError(
         f"the logits after the first {chunk.start + len(chunk.tokens)} tokens are NaN or infinite,"
         " so no token can be sampled; the model file may be damaged where these tokens lead:"
@@ -331,6 +348,9 @@ def _bound_sampler(binding: Binding) -> _native.Sampler:
         sampler.mu = binding.mu
     return sampler
 
+
+_NOTHING_LEFT = -2
+"""What a sampler gives in place of a token when all are forbidden."""
 
 _SAMPLER_FIELDS = (
     "temperature",

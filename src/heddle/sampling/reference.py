@@ -1,6 +1,7 @@
 """The sampler chain in NumPy float64: the truth that the native sampler is tested against.
 
-First `logit_bias` is added, and what `bad_words` and `min_tokens` forbid is excluded. Then the
+First `logit_bias` is added, and what a grammar, `bad_words` and `min_tokens` forbid is
+excluded. Then the
 samplers run in the order of `params.samplers`, each on the candidates that the one before left.
 Then one draw by inverse CDF: the first candidate whose cumulative probability exceeds
 :func:`heddle.sampling.philox.uniform`. Candidates are in descending order of logit, ties by lower
@@ -51,12 +52,14 @@ class Past:
         output: token ids.
         rules: of the request.
         mu: mirostat's bound in bits; None for the one it begins with.
+        mask: a grammar's, of bits as in `heddle.step.GrammarState`; None for none.
     """
 
     prompt: Sequence[int] = ()
     output: Sequence[int] = ()
     rules: TokenRules = NO_RULES
     mu: float | None = None
+    mask: bytes | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -282,6 +285,11 @@ def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: 
     for token, bias in params.logit_bias.items():
         scores[token] += bias
     banned = forbidden(params, past.output, past.rules)
+    if past.mask is not None:
+        allowed = np.flatnonzero(
+            np.unpackbits(np.frombuffer(past.mask, np.uint8), bitorder="little")
+        )
+        banned |= set(range(len(scores))) - set(allowed.tolist())
     ids = np.array([token for token in range(len(scores)) if token not in banned])
     candidates = Candidates(ids, scores[ids])
     for stage in params.samplers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from heddle.server import intake
@@ -36,6 +37,9 @@ class Answering:
         if service.config.prefix_cache_per_key:
             salt = salt_of_key(request.scope, job.params.cache_salt)
             job = replace(job, params=replace(job.params, cache_salt=salt))
+        if job.params.grammar is not None:  # compiled here, and remembered
+            task = partial(service.engine.model.tokenizer.grammar, job.params.grammar)
+            await service.bodies.work(request, task)
         streams = service.engine.astream_many(intake.choices(job), service.backlog)
         if job.stream:
             return EventStream(writer, streams, job.n)

@@ -90,10 +90,6 @@ class Bodies:
             return digest(self._parse(raw, schema, request.scope))
         worker = self._worker if len(raw) < _LARGE else self._worker_of_large
 
-        async def in_worker() -> T:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(worker, work)
-
         def work() -> T:
             try:
                 return digest(self._parse(raw, schema, request.scope))
@@ -101,7 +97,15 @@ class Bodies:
                 if len(raw) >= _LARGE:
                     give_back()
 
-        return await unless_gone(request.receive, in_worker())
+        return await _in_worker(request, worker, work)
+
+    async def work(self, request: Request, task: Callable[[], T]) -> T:
+        """What `task` returns: work on a body that is too long for the event loop.
+
+        Raises:
+            ClientGoneError: the client went away before it was done.
+        """
+        return await _in_worker(request, self._worker, task)
 
     def _parse(self, raw: bytes, schema: type[S], scope: Scope) -> S:
         try:
@@ -113,6 +117,13 @@ class Bodies:
                 return parse_leniently(raw, schema, error, scope)
         except ValidationError as error:
             raise from_validation(error) from None
+
+
+async def _in_worker(request: Request, worker: ThreadPoolExecutor, task: Callable[[], T]) -> T:
+    async def wait() -> T:
+        return await asyncio.get_running_loop().run_in_executor(worker, task)
+
+    return await unless_gone(request.receive, wait())
 
 
 async def _bytes(request: Request, limit: int) -> bytes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.server.grammar import grammar_of
 from heddle.text.sequences import token_rules
 from heddle.types import SamplingParams
 
@@ -277,6 +278,7 @@ def _common(body: GenerationRequest) -> dict[str, Any]:
     _take_alias(fields, body, "repetition_penalty", "repeat_penalty")
     if body.logit_bias is not None:
         fields["logit_bias"] = _logit_bias(body.logit_bias)
+    fields["grammar"] = grammar_of(body)
     return fields
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
-from heddle.server.fields import FIRST_FAULT, Prompt, Stop, only, shaped
+from heddle.server.fields import FIRST_FAULT, Prompt, Stop, Strings, only, shaped
 from heddle.types import MAX_TOP_LOGPROBS
 
 MAX_CHOICES = 128
@@ -33,6 +33,20 @@ def takes(schema: type[Schema]) -> dict[str, Any]:
 class StreamOptions(Schema):
     include_usage: bool | None = None
     include_obfuscation: Annotated[Any, only(False)] = None
+
+
+class JsonSchemaFormat(Schema):
+    """A schema and its labels. It is followed whether `strict` asks for it or not."""
+
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Schema):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
 
 
 class GenerationRequest(Schema):
@@ -71,6 +85,11 @@ class GenerationRequest(Schema):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
+    guided_grammar: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -127,7 +146,6 @@ class ChatRequest(GenerationRequest):
     parallel_tool_calls: Annotated[Any, only(False, True)] = None
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only("none", "auto")] = None
-    response_format: Annotated[Any, only({"type": "text"})] = None
     modalities: Annotated[Any, only(["text"])] = None
     audio: Annotated[Any, only()] = None
     prediction: Annotated[Any, only()] = None

@@ -17,6 +17,7 @@ from heddle.errors import (
     UnsupportedParameterError,
 )
 from heddle.text import bpe, sentencepiece
+from heddle.text.grammar import CompiledGrammar, GrammarCompiler
 from heddle.text.metadata import PREFIX, TokenizerMetadata, missing
 from heddle.text.pretokenizers import pre_tokenizer
 from heddle.text.sequences import find_breakers, spell
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from heddle.step import TokenSequences
+    from heddle.types import Grammar
 
 
 class Encoder(Protocol):
@@ -75,6 +77,7 @@ class Tokenizer:
         self._all_parsed = SpecialTokens({self._pieces[id]: id for id in hidden + user_defined})
         inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
         self._breakers = lru_cache(maxsize=32)(partial(find_breakers, self._bytes, inside))
+        self._grammars = GrammarCompiler(self)
         self._spellings = lru_cache(maxsize=32)(partial(spell, inside))
 
     @classmethod
@@ -210,6 +213,16 @@ class Tokenizer:
     def spellings(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """The words in tokens; see `sequences.spell`. What was asked for lately is kept."""
         return self._spellings(words)
+
+    def grammar(self, grammar: Grammar) -> CompiledGrammar:
+        """The grammar over these tokens; what was asked for lately is kept.
+
+        May take 100 ms, the very first one more: not for event loops, unless it is kept.
+
+        Raises:
+            GrammarError: it is wrong, can match nothing, or is too large.
+        """
+        return self._grammars.compile(grammar)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes the token adds to a text; none for special and unused tokens."""

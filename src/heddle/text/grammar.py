@@ -1,0 +1,235 @@
+"""Grammars over a model's tokens: from a schema, a regular expression, choices or Lark to masks.
+
+The work is llguidance's (https://github.com/guidance-ai/llguidance). Here is what it is told of a
+tokenizer, what it may spend, and what a caller hears of its errors.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Protocol
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from heddle.errors import GrammarError
+from heddle.types import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,  # 20 ms
+    step_lexer_fuel=100_000,  # 7 ms
+    step_max_items=50_000,  # 2.5 ms
+    max_items_in_row=10_000,  # an object of 1,000 optional members takes 4,000
+    max_lexer_states=10_000,  # 2 kB each
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+"""What a grammar may spend; times by llguidance's own figures. A step waits for its masks."""
+
+_LOOK_AHEAD = 256
+"""Characters of prescribed text that are made tokens, of which only the first is ever wanted.
+llguidance hands over all that is prescribed at every step, which for 70 kB took 10 ms."""
+
+_JSON_SPACE = r" ?|\n[ \t]{0,32}"
+"""Room between JSON's tokens: none, a space, or a line's indentation. Without a bound a small model
+may go on with spaces for ever."""
+
+
+class Tokens(Protocol):
+    """What of a tokenizer a grammar needs; see `heddle.text.tokenizer.Tokenizer`."""
+
+    @property
+    def vocabulary_size(self) -> int: ...
+    @property
+    def bos_id(self) -> int | None: ...
+    @property
+    def eos_ids(self) -> Collection[int]: ...
+    def token_bytes(self, id: int, /) -> bytes: ...
+    def token_text(self, id: int, /) -> str: ...
+    def is_special(self, id: int, /) -> bool: ...
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        continues: bool = False,
+    ) -> list[int]: ...
+
+
+class MatcherState:
+    """One output's place in a grammar; see `heddle.step.GrammarState`.
+
+    Copies of a matcher share what its lexer has learnt, and the bound on that: one output might use
+    up what another one needs. So where a mask is refused it is tried again with a matcher of its
+    own, and what cannot be made does not depend on who else follows the grammar.
+    """
+
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        self._grammar = grammar
+        self._shared = grammar.matcher
+        self._matcher = self._shared.deep_copy()
+        self._tokens: list[int] = []
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        """See `heddle.step.GrammarState`. The GIL is released while the mask is made."""
+        self._tokens += tokens
+        mask = _mask(self._matcher, tokens)
+        if mask is None:
+            self._matcher = self._grammar.renew(self._shared)
+            mask = _mask(self._matcher, self._tokens)
+        if mask is None:
+            param = self._grammar.param
+            raise GrammarError(
+                f"{param} cannot be followed any further: {_reason(self._matcher)};"
+                " send a simpler one",
+                param=param,
+            )
+        return mask
+
+
+class CompiledGrammar:
+    """A grammar over one model's tokens; see `heddle.step.TokenGrammar`.
+
+    Attributes:
+        param: the request's field that it came from.
+        matcher: at the beginning of an output; for copies.
+    """
+
+    def __init__(self, make: Callable[[], LLMatcher], param: str) -> None:
+        """`make` gives matchers that share nothing."""
+        self._make = make
+        self.param = param
+        self.matcher = make()
+
+    def begin(self) -> MatcherState:
+        """A state for one output."""
+        return MatcherState(self)
+
+    def renew(self, spent: LLMatcher) -> LLMatcher:
+        """A matcher that shares nothing; and another one for copies in place of `spent`."""
+        if self.matcher is spent:
+            self.matcher = self._make()
+        return self._make()
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer. From any thread."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._lock = threading.Lock()
+        self._kept = lru_cache(maxsize=32)(self._compile)
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """The grammar, made ready; what was asked for lately is kept.
+
+        Raises:
+            GrammarError: it is wrong, can match nothing, or is too large. Names `grammar.param`.
+        """
+        return self._kept(grammar)
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        if not self._tokens.eos_ids:
+            raise _refused(grammar, "this model has no token that ends a text")
+        with self._lock:  # the tokenizer is made once
+            tokenizer = self._tokenizer
+        try:
+            source = _source(grammar)
+        except ValueError as error:
+            raise _refused(grammar, str(error)) from error
+        make = partial(LLMatcher, tokenizer, source, log_level=0, limits=_LIMITS)
+        compiled = CompiledGrammar(make, grammar.param)
+        _check_beginning(grammar, compiled.matcher)
+        return compiled
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        ends = sorted(self._tokens.eos_ids)
+        return LLTokenizer(TokenizerWrapper(_Described(self._tokens)), eos_token=ends)
+
+
+class _Described:
+    """A tokenizer as llguidance asks about it."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        ids = range(tokens.vocabulary_size)
+        self.bos_token_id = tokens.bos_id
+        self.eos_token_id = min(tokens.eos_ids)
+        self.special_token_ids = [id for id in ids if tokens.is_special(id)]
+        special = frozenset(self.special_token_ids)
+        # Special tokens have their names, by which a Lark grammar may ask for them.
+        self.tokens = [
+            tokens.token_text(id).encode() if id in special else tokens.token_bytes(id)
+            for id in ids
+        ]
+        self._encode = tokens.encode
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        """Ids of text that goes on after other text; of its beginning, if it is long."""
+        plain = text.decode() if isinstance(text, bytes) else text
+        return self._encode(
+            plain[:_LOOK_AHEAD], add_special=False, parse_special=False, continues=True
+        )
+
+
+def _source(grammar: Grammar) -> str:
+    """The grammar in llguidance's own form.
+
+    Raises:
+        ValueError: it is not even JSON.
+    """
+    if grammar.kind is GrammarKind.JSON_SCHEMA:
+        return LLMatcher.grammar_from_json_schema(
+            grammar.text, overrides={"whitespace_pattern": _JSON_SPACE}
+        )
+    if grammar.kind is GrammarKind.REGEX:
+        return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind is GrammarKind.CHOICE:
+        choices = json.loads(grammar.text)
+        if not choices or not all(isinstance(one, str) and one for one in choices):
+            raise ValueError("it must be a list of strings that are not empty")
+        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
+    return LLMatcher.grammar_from_lark(grammar.text)
+
+
+def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:
+    """Make the first masks: they are the dearest, and show whether anything can match at all."""
+    further = matcher
+    if not matcher.is_error():
+        mask = matcher.compute_bitmask()  # by itself: its copies find what it has learnt
+        further = matcher.deep_copy()
+        if not further.is_stopped():
+            further.consume_token(_first(mask))
+            further.compute_bitmask()
+    for tried in (matcher, further):
+        if tried.is_error():
+            raise _refused(grammar, _reason(tried))
+
+
+def _first(mask: bytes) -> int:
+    """The first token that a mask allows."""
+    place, byte = next((place, byte) for place, byte in enumerate(mask) if byte)
+    return 8 * place + (byte & -byte).bit_length() - 1
+
+
+def _mask(matcher: LLMatcher, tokens: Sequence[int]) -> bytes | None:
+    """The mask after these tokens; None if the matcher cannot make it."""
+    if not matcher.is_error():
+        matcher.consume_tokens(list(tokens))
+    mask = None if matcher.is_error() else matcher.compute_bitmask()
+    return None if matcher.is_error() else mask
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """The first line of what llguidance says."""
+    reason = matcher.get_error().partition("\n")[0]
+    return "it can match nothing" if reason.startswith("NoExtension") else reason
+
+
+def _refused(grammar: Grammar, reason: str) -> GrammarError:
+    return GrammarError(f"{grammar.param} cannot be served: {reason}", param=grammar.param)

@@ -1,0 +1,132 @@
+"""`response_format` and `guided_*` over HTTP, on a model that can only say letters."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Running
+
+CHAT = {"messages": [{"role": "user", "content": "hello"}], "seed": 1}
+LETTER_STRING = 'start: "a" (/[b-f]/)+ "z"'
+
+
+def chat(server: Running, **fields: Any) -> Any:
+    response = server.post("/v1/chat/completions", CHAT | fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"guided_regex": "[a-c]{5}-[x-z]{3}"}, "[a-c]{5}-[x-z]{3}"),
+        ({"guided_choice": ["tea", "ten"]}, "tea|ten"),
+        ({"guided_grammar": LETTER_STRING}, "a[b-f]+z"),
+        ({"guided_json": {"const": None}}, "null"),
+        ({"guided_json": '{"enum": [true, false]}'}, "true|false"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "strict": True, "schema": {"type": "boolean"}},
+                }
+            },
+            "true|false",
+        ),
+    ],
+)
+def test_every_choice_is_what_was_asked_for(
+    shared: Running, fields: dict[str, Any], pattern: str
+) -> None:
+    choices = chat(shared, n=4, **fields)["choices"]
+    assert len(choices) == 4
+    for choice in choices:
+        assert re.fullmatch(pattern, choice["message"]["content"])
+        assert choice["finish_reason"] == "stop"
+
+
+def test_a_completion_takes_them_too(shared: Running) -> None:
+    body = {"prompt": "hello", "guided_choice": ["tea"], "max_tokens": 9}
+    assert shared.post("/v1/completions", body).json()["choices"][0]["text"] == "tea"
+
+
+def test_a_stream(shared: Running) -> None:
+    chunks = list(
+        shared.openai.chat.completions.create(
+            model="fake",
+            messages=[{"role": "user", "content": "hello"}],
+            stream=True,
+            extra_body={"guided_regex": "[ab]{9}"},
+        )
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert re.fullmatch("[ab]{9}", text)
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_text_asks_for_nothing(shared: Running) -> None:
+    plain = chat(shared, max_tokens=9)
+    shaped = chat(shared, max_tokens=9, response_format={"type": "text"})
+    assert plain["choices"] == shaped["choices"]
+
+
+def test_max_tokens_cuts_it_off(shared: Running) -> None:
+    choice = chat(shared, guided_regex="[ab]{9}", max_tokens=4)["choices"][0]
+    assert re.fullmatch("[ab]{4}", choice["message"]["content"])
+    assert choice["finish_reason"] == "length"
+
+
+SCHEMA = "response_format.json_schema.schema"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_regex": "("}, "guided_regex"),
+        ({"guided_regex": "A"}, "guided_regex"),  # none of its tokens has that letter
+        ({"guided_regex": "a{4000000000}"}, "guided_regex"),
+        ({"guided_regex": "a" * 65_537}, "guided_regex"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": [1]}, "guided_choice[0]"),
+        ({"guided_grammar": "start: nowhere"}, "guided_grammar"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": {"type": "nope"}}, "guided_json"),
+        ({"guided_json": {"enum": ["x" * 70_000]}}, "guided_json"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),  # it has no braces
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {"schema": {}}}},
+            "response_format.json_schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            SCHEMA,
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"minimum": 2, "maximum": 1, "type": "integer"}},
+                }
+            },
+            SCHEMA,
+        ),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_regex": "a", "min_tokens": 1}, "min_tokens"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_refused_before_anything_is_answered(
+    shared: Running, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    response = shared.post("/v1/chat/completions", CHAT | fields | {"stream": stream})
+    error = response.json()["error"]
+    assert response.status_code == 400
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert param.split("[", maxsplit=1)[0] in error["message"]
