@@ -1,10 +1,8 @@
-"""Driven sequences on the default model: the bits of `generate`, and the page about them."""
+"""Driven sequences on the default model: the bits of `generate`."""
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,12 +13,12 @@ from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from heddle.engine.driven import SampledToken
 
 pytestmark = pytest.mark.model
 
-PAGE = Path(__file__).parents[2] / "docs" / "sequence.md"
 PROMPT = "Once upon a time there was a loom in a long room, and " * 4
 
 
@@ -71,9 +69,3 @@ def test_a_word_goes_on_in_a_large_vocabulary(engine: Engine) -> None:
     assert not sequence.decode_prompt(prompt).text[0].isalnum()
     sequence.force_word_continuation()
     assert sequence.decode_prompt(prompt).text[0].isalnum()
-
-
-def test_the_code_on_the_page_runs(model_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 8
-    exec(compile("\n".join(blocks), str(PAGE), "exec"), {"__name__": "page"})

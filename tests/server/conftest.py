@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
@@ -16,18 +15,16 @@ from fake_executor import VOCABULARY, FakeExecutor
 from fake_model import FakeTokenizer, fake_model
 from heddle.config import EngineConfig, ServerConfig
 from heddle.engine import Engine
-from heddle.server.app import create_app
-from heddle.server.process import Server, bind, url
 from heddle.step import Failed, Sampled, StepResult
+from live_server import PATIENCE, live_server
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from heddle.server.process import Server
     from heddle.step import StepPlan
-
-PATIENCE = 20
-"""Seconds after which a test that waits for something has failed."""
 
 
 class ScoringExecutor(FakeExecutor):
@@ -93,23 +90,17 @@ class Running:
 def run_server(server: ServerConfig, context: int = 512, **settings: Any) -> Iterator[Running]:
     executor = ScoringExecutor()
     model = replace(fake_model(executor, context=context), tokenizer=AnyTextTokenizer())
-    with Engine(model, EngineConfig(**settings)) as engine:
-        listener, ready = bind(server), threading.Event()
-        uvicorn = Server(create_app(engine, server), engine, server, ready.set)
-        thread = threading.Thread(target=uvicorn.run, kwargs={"sockets": [listener]})
-        thread.start()
+    with (
+        Engine(model, EngineConfig(**settings)) as engine,
+        live_server(engine, server) as live,
+        openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client,
+    ):
         try:
-            assert ready.wait(PATIENCE)
-            place = url(listener)
-            with openai.OpenAI(base_url=f"{place}/v1", api_key="none", max_retries=0) as client:
-                address = listener.getsockname()
-                yield Running(uvicorn, engine, executor, address, place, thread, client)
+            yield Running(
+                live.server, engine, executor, live.address, live.url, live.thread, client
+            )
         finally:
             executor.gate.set()
-            uvicorn.should_exit = uvicorn.force_exit = True
-            thread.join(PATIENCE)
-            listener.close()
-            assert not thread.is_alive()
 
 
 @pytest.fixture(scope="session")

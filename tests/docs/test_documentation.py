@@ -1,0 +1,132 @@
+"""The code in README.md and docs/ runs as it stands, on the default model.
+
+A page's Python blocks and its `curl` commands run in their order, the blocks in one namespace. At
+`http://127.0.0.1:8080` they find a server with the default settings. Other shell commands are not
+run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from heddle import LLM, Engine
+from heddle.config import DEFAULT_MODEL
+from live_server import PATIENCE, live_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.model
+
+ROOT = Path(__file__).parents[2]
+ADDRESS = "http://127.0.0.1:8080"
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its language, its text, and the line of the page that it begins at."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks_of(page: str) -> list[Block]:
+    """All fenced blocks of a page. None may be indented, so that none is missed."""
+    blocks = [
+        Block(match[1], match[2], page.count("\n", 0, match.start(2)) + 1)
+        for match in _FENCE.finditer(page)
+    ]
+    assert page.count("```") == 2 * len(blocks)
+    return blocks
+
+
+def commands_of(script: str) -> Iterator[list[str]]:
+    """The words of each command of a shell block. A command goes on while a quote is open."""
+    lines: list[str] = []
+    for line in script.splitlines():
+        lines.append(line)
+        try:
+            words = shlex.split("\n".join(lines), comments=True)
+        except ValueError:
+            continue
+        if not line.endswith("\\"):
+            yield words
+            lines.clear()
+    assert not lines, "a command has no end"
+
+
+def runnable(block: Block) -> bool:
+    """Whether the tests can run it, or a part of it."""
+    return block.language == "python" or (
+        block.language == "sh" and any(words[:1] == ["curl"] for words in commands_of(block.text))
+    )
+
+
+PAGES = [
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    if any(map(runnable, blocks_of(path.read_text("utf-8"))))
+]
+
+
+def send(words: list[str]) -> None:
+    """Send what `curl` would with these arguments. The answer must be no error."""
+    method, url, headers, body = None, "", {}, None
+    rest = iter(words)
+    for word in rest:
+        match word:
+            case "-N" | "-s":
+                pass
+            case "-X":
+                method = next(rest)
+            case "-H":
+                name, _, value = next(rest).partition(": ")
+                headers[name] = value
+            case "-d":
+                body = next(rest)
+            case _:
+                assert not word.startswith("-") and not url, f"curl {word} is not known here"
+                url = word
+    method = method or ("GET" if body is None else "POST")
+    answer = httpx.request(method, url, headers=headers, content=body, timeout=PATIENCE)
+    assert answer.is_success, f"{shlex.join(words)}: {answer.status_code} {answer.text}"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with Engine.load(DEFAULT_MODEL) as engine, live_server(engine) as live:
+        yield live.url
+
+
+def test_the_pages_with_code_are_found() -> None:
+    names = {path.name for path in PAGES}
+    assert names >= {"README.md", "sequence.md", "serving.md"}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_code_on_a_page_runs(path: Path, address: str) -> None:
+    page = path.read_text("utf-8").replace(ADDRESS, address)
+    namespace: dict[str, Any] = {"__name__": path.stem}
+    try:
+        for block in filter(runnable, blocks_of(page)):
+            if block.language == "python":
+                # Empty lines before it, so that a traceback names the page's own line.
+                code = "\n" * (block.line - 1) + block.text
+                exec(compile(code, str(path), "exec"), namespace)
+            else:
+                for words in commands_of(block.text):
+                    if words[:1] == ["curl"]:
+                        send(words[1:])
+    finally:
+        for value in namespace.values():
+            if isinstance(value, (LLM, Engine)):
+                value.close()

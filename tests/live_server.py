@@ -1,0 +1,48 @@
+"""A server of an engine on a real socket, in a thread of the test's process."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from heddle.config import ServerConfig
+from heddle.server.app import create_app
+from heddle.server.process import Server, bind, url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from heddle.engine import Engine
+
+PATIENCE = 20
+"""Seconds after which a test that waits for something has failed."""
+
+
+@dataclass(frozen=True)
+class LiveServer:
+    """One that accepts connections."""
+
+    server: Server
+    thread: threading.Thread
+    address: tuple[str, int]
+    url: str
+
+
+@contextmanager
+def live_server(engine: Engine, config: ServerConfig | None = None) -> Iterator[LiveServer]:
+    """Serves `engine`, on a free port if nothing else is said. The caller closes the engine."""
+    config = config or ServerConfig(port=0)
+    listener, ready = bind(config), threading.Event()
+    server = Server(create_app(engine, config), engine, config, ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE)
+        yield LiveServer(server, thread, listener.getsockname(), url(listener))
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(PATIENCE)
+        listener.close()
+        assert not thread.is_alive()
