@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from anthropic import Anthropic
+from openai import OpenAI
 
 from heddle import LLM, Engine
 from heddle.config import DEFAULT_MODEL
@@ -116,17 +118,19 @@ def test_the_pages_with_code_are_found() -> None:
 def test_the_code_on_a_page_runs(path: Path, address: str) -> None:
     page = path.read_text("utf-8").replace(ADDRESS, address)
     namespace: dict[str, Any] = {"__name__": path.stem}
+    made: list[Any] = []  # also what a later block has replaced
     try:
         for block in filter(runnable, blocks_of(page)):
             if block.language == "python":
                 # Empty lines before it, so that a traceback names the page's own line.
                 code = "\n" * (block.line - 1) + block.text
                 exec(compile(code, str(path), "exec"), namespace)
+                made += namespace.values()
             else:
                 for words in commands_of(block.text):
                     if words[:1] == ["curl"]:
                         send(words[1:])
     finally:
-        for value in namespace.values():
-            if isinstance(value, (LLM, Engine)):
+        for value in made:
+            if isinstance(value, (LLM, Engine, OpenAI, Anthropic)):
                 value.close()

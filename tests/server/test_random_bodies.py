@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from heddle.server.response_schemas import ResponsesRequest
 from heddle.server.schemas import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:
@@ -59,6 +60,13 @@ MESSAGES = st.lists(
     max_size=3,
 )
 CHAT = {"messages": MESSAGES, "logprobs": st.booleans(), "max_completion_tokens": st.integers(1, 9)}
+RESPONSE = {
+    "input": st.text(min_size=1) | MESSAGES,
+    "instructions": st.text(),
+    "include": st.just(["message.output_text.logprobs"]),
+    "top_logprobs": st.integers(0, 20),
+    "max_output_tokens": st.integers(1, 9),
+}
 COMPLETION = {"prompt": PROMPTS, "logprobs": st.integers(0, 20), "max_tokens": st.integers(1, 9)}
 
 
@@ -84,7 +92,14 @@ def check(client: httpx.Client, path: str, body: bytes) -> None:
     """Send `body`; the answer must be whole or a refusal."""
     response = client.post(path, content=body, headers={"content-type": "application/json"})
     if response.status_code == 200 and response.headers["content-type"] == "application/json":
-        assert all(choice["finish_reason"] for choice in response.json()["choices"])
+        answer = response.json()
+        if path == "/v1/responses":
+            assert answer["status"] in ("completed", "incomplete")
+        else:
+            assert all(choice["finish_reason"] for choice in answer["choices"])
+    elif response.status_code == 200 and path == "/v1/responses":
+        last = response.text.removesuffix("\n\n").rpartition("\n\n")[-1]
+        assert last.startswith(("event: response.completed\n", "event: response.incomplete\n"))
     elif response.status_code == 200:
         assert response.text.endswith("\n\ndata: [DONE]\n\n")
         assert '"error"' not in response.text
@@ -111,6 +126,12 @@ def test_chat_completions(client: httpx.Client, body: Any) -> None:
 @given(body=bodies(CompletionRequest, "prompt", COMPLETION))
 def test_completions(client: httpx.Client, body: Any) -> None:
     check(client, "/v1/completions", json.dumps(body).encode())
+
+
+@quick
+@given(body=bodies(ResponsesRequest, "input", RESPONSE))
+def test_responses(client: httpx.Client, body: Any) -> None:
+    check(client, "/v1/responses", json.dumps(body).encode())
 
 
 @quick

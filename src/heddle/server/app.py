@@ -12,7 +12,16 @@ from starlette.middleware.cors import CORSMiddleware
 
 from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
-from heddle.server import admin, errors, generation, infill, messages, prefix_cache, tokens
+from heddle.server import (
+    admin,
+    errors,
+    generation,
+    infill,
+    messages,
+    prefix_cache,
+    response_routes,
+    tokens,
+)
 from heddle.server.answering import Answering
 from heddle.server.body import Bodies
 from heddle.server.keys import RequireKey, keys_of
@@ -55,6 +64,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     answering = Answering(service)
     app.include_router(generation.routes(service, answering))
     app.include_router(infill.routes(service, answering))
+    app.include_router(response_routes.routes(service, answering))
     app.include_router(messages.routes(service, answering))
     app.include_router(tokens.routes(service))
     app.include_router(admin.routes(service))

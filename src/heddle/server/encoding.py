@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -21,10 +21,28 @@ def encode(value: Any) -> bytes:
     return _encode(value).encode("utf-8", "backslashreplace")
 
 
+def joined(fields: Mapping[str, Any], **encoded: bytes) -> bytes:
+    """JSON of an object with `fields`, of which there are some, and with values that are JSON."""
+    parts = [encode(fields)[:-1]]
+    for name, value in encoded.items():
+        parts += [b',"', name.encode(), b'":', value]
+    return b"".join(parts) + b"}"
+
+
+def array(encoded: Iterable[bytes]) -> bytes:
+    """JSON of an array whose elements are JSON."""
+    return b"[" + b",".join(encoded) + b"]"
+
+
 def event(data: Any, name: str | None = None) -> bytes:
     """One server-sent event, with a name or without."""
+    return encoded_event(encode(data), name)
+
+
+def encoded_event(data: bytes, name: str | None = None) -> bytes:
+    """As :func:`event`, of data that are JSON."""
     head = b"" if name is None else f"event: {name}\n".encode()
-    return head + b"data: " + encode(data) + b"\n\n"
+    return head + b"data: " + data + b"\n\n"
 
 
 def json_response(

@@ -18,14 +18,18 @@ SHAPE = "heddle_shape"
 """Error type of a value that has none of a field's shapes."""
 
 
-def only(*neutral: object) -> PlainValidator:
-    """Accept null and the values that ask for nothing; refuse the rest as not supported."""
+def only(*neutral: object, instead: str = "") -> PlainValidator:
+    """Accept null and the values that ask for nothing; refuse the rest as not supported.
+
+    `instead` says what to do, where that is not simply to leave the field out.
+    """
+    why = f" ({instead})" if instead else ""
 
     def check(value: object) -> object:
         # Types are compared too: in Python False == 0 and True == 1.
         if value is None or any(type(value) is type(ok) and value == ok for ok in neutral):
             return value
-        raise PydanticCustomError(UNSUPPORTED, "is not supported by this server")
+        raise PydanticCustomError(UNSUPPORTED, "is not supported by this server" + why)
 
     return PlainValidator(check)
 

@@ -1,5 +1,5 @@
-"""What a request's fields say about the form of the answer: OpenAI's `response_format`, and the
-`guided_*` fields of vLLM. One grammar comes of them, or none."""
+"""What a request's fields say about the form of the answer: OpenAI's `response_format` and
+`text.format`, and the `guided_*` fields of vLLM. One grammar comes of them, or none."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from heddle.errors import InvalidRequestError
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
-    from heddle.server.schemas import GenerationRequest, ResponseFormat
+    from heddle.server.response_schemas import TextFormat
+    from heddle.server.schemas import ResponseFormat, SamplingRequest
 
 _ANY_OBJECT = {"type": "object"}
 
 
-def grammar_of(body: GenerationRequest) -> Grammar | None:
-    """The grammar that a body asks for; it is not compiled here.
+def grammar_of(body: SamplingRequest, form: Grammar | None) -> Grammar | None:
+    """The grammar that a body asks for by `form` or otherwise; it is not compiled here.
 
     Raises:
-        InvalidRequestError: two fields ask for one, or one is not whole.
+        InvalidRequestError: two fields ask for one.
         GrammarError: it is too long.
     """
-    asked = [grammar for grammar in _grammars(body) if grammar is not None]
+    asked = [grammar for grammar in (form, *_guides(body)) if grammar is not None]
     if len(asked) > 1:
         names = " and ".join(grammar.param.partition(".")[0] for grammar in asked)
         raise InvalidRequestError(
@@ -30,11 +31,43 @@ def grammar_of(body: GenerationRequest) -> Grammar | None:
     return asked[0] if asked else None
 
 
-def _grammars(body: GenerationRequest) -> list[Grammar | None]:
+def response_format(wanted: ResponseFormat | None) -> Grammar | None:
+    """The grammar of the field that chats and completions have.
+
+    Raises:
+        InvalidRequestError: a schema is missing, or one too many.
+        GrammarError: it is too long.
+    """
+    if wanted is None:
+        return None
+    schema = None if wanted.json_schema is None else wanted.json_schema.schema_
+    return _of_format("response_format", wanted.type, schema, "json_schema", ".schema")
+
+
+def text_format(wanted: TextFormat | None) -> Grammar | None:
+    """The grammar of the field that responses have. Errors are those of `response_format`."""
+    if wanted is None:
+        return None
+    return _of_format("text.format", wanted.type, wanted.schema_, "schema")
+
+
+def _of_format(
+    field: str, kind: str, schema: dict[str, object] | None, name: str, within: str = ""
+) -> Grammar | None:
+    """`within` the member `name` of a `field` of this kind there is the schema."""
+    member = f"{field}.{name}"
+    if (schema is not None) != (kind == "json_schema"):
+        needs = "needs" if schema is None else "takes no"
+        raise InvalidRequestError(f"{field} of type {kind!r} {needs} {member}", param=member)
+    if schema is not None:
+        return Grammar.json_schema(schema, member + within)
+    return Grammar.json_schema(_ANY_OBJECT, field) if kind != "text" else None
+
+
+def _guides(body: SamplingRequest) -> list[Grammar | None]:
     schema, regex, choice = body.guided_json, body.guided_regex, body.guided_choice
     lark = body.guided_grammar
     return [
-        None if body.response_format is None else _of_format(body.response_format),
         None if schema is None else _of_schema(schema),
         None if regex is None else Grammar.regex(regex, "guided_regex"),
         None if choice is None else Grammar.choice(choice, "guided_choice"),
@@ -46,16 +79,3 @@ def _of_schema(schema: dict[str, object] | str) -> Grammar:
     if isinstance(schema, str):
         return Grammar(GrammarKind.JSON_SCHEMA, schema, "guided_json")
     return Grammar.json_schema(schema, "guided_json")
-
-
-def _of_format(wanted: ResponseFormat) -> Grammar | None:
-    if (wanted.json_schema is not None) != (wanted.type == "json_schema"):
-        raise InvalidRequestError(
-            f"response_format of type {wanted.type!r} "
-            + ("needs" if wanted.json_schema is None else "takes no")
-            + " response_format.json_schema",
-            param="response_format.json_schema",
-        )
-    if wanted.json_schema is not None:
-        return Grammar.json_schema(wanted.json_schema.schema_, "response_format.json_schema.schema")
-    return Grammar.json_schema(_ANY_OBJECT, "response_format") if wanted.type != "text" else None

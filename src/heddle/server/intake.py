@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
-from heddle.server.grammar import grammar_of
+from heddle.server.grammar import grammar_of, response_format
 from heddle.text.sequences import token_rules
 from heddle.types import SamplingParams
 
@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from heddle.server.infill import InfillRequest
-    from heddle.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, Message
+    from heddle.server.schemas import (
+        ChatRequest,
+        CompletionRequest,
+        GenerationRequest,
+        Message,
+        SamplingRequest,
+    )
     from heddle.server.service import Service
     from heddle.text.tokenizer import Tokenizer
+    from heddle.types import Grammar
 
 DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions when it is left out, as in OpenAI's API. A chat ends by itself;
@@ -29,7 +36,6 @@ a completion of plain text mostly does not."""
 _SEEDS = 2**64
 
 _SAMPLING_FIELDS = (
-    "max_tokens",
     "temperature",
     "top_p",
     "top_k",
@@ -134,7 +140,7 @@ def infill_job(body: InfillRequest, service: Service) -> Job:
             the model has no tokens for filling in the middle.
     """
     service.check_model(body.model)
-    fields = _common(body)
+    fields = _generation_fields(body)
     if body.n_predict != -1:  # llama.cpp's word for no limit
         _take_alias(fields, body, "max_tokens", "n_predict")
     params, tokenizer = SamplingParams(**fields), service.engine.model.tokenizer
@@ -179,7 +185,7 @@ def chat_params(body: ChatRequest) -> SamplingParams:
         raise InvalidRequestError(
             f"top_logprobs needs logprobs to be true, got {body.logprobs!r}", param="top_logprobs"
         )
-    fields = _common(body)
+    fields = _generation_fields(body)
     _take_alias(fields, body, "max_tokens", "max_completion_tokens")
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
@@ -205,7 +211,7 @@ def completion_params(body: CompletionRequest) -> SamplingParams:
             " them out",
             param="echo",
         )
-    fields = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | _common(body)
+    fields = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | _generation_fields(body)
     # The likeliest choices are told by their log probabilities, whether they are shown or not.
     return SamplingParams(
         **fields, logprobs=0 if of > n and body.logprobs is None else body.logprobs
@@ -268,8 +274,22 @@ def _plain(message: Message) -> dict[str, str]:
     return fields
 
 
-def _common(body: GenerationRequest) -> dict[str, Any]:
-    """Keywords of `SamplingParams` that both endpoints have, without those left out."""
+def _generation_fields(body: GenerationRequest) -> dict[str, Any]:
+    """As :func:`sampling_fields`, and `max_tokens`."""
+    fields = sampling_fields(body, response_format(body.response_format))
+    if body.max_tokens is not None:
+        fields["max_tokens"] = body.max_tokens
+    return fields
+
+
+def sampling_fields(body: SamplingRequest, form: Grammar | None) -> dict[str, Any]:
+    """Keywords of `SamplingParams` that all endpoints have, without those left out.
+
+    `form` is what the endpoint's own field says about the form of the answer.
+
+    Raises:
+        InvalidRequestError: two fields contradict each other.
+    """
     fields = {
         name: value for name in _SAMPLING_FIELDS if (value := getattr(body, name)) is not None
     }
@@ -278,11 +298,11 @@ def _common(body: GenerationRequest) -> dict[str, Any]:
     _take_alias(fields, body, "repetition_penalty", "repeat_penalty")
     if body.logit_bias is not None:
         fields["logit_bias"] = _logit_bias(body.logit_bias)
-    fields["grammar"] = grammar_of(body)
+    fields["grammar"] = grammar_of(body, form)
     return fields
 
 
-def _take_alias(fields: dict[str, Any], body: GenerationRequest, name: str, alias: str) -> None:
+def _take_alias(fields: dict[str, Any], body: SamplingRequest, name: str, alias: str) -> None:
     """Take a field's value from its other name, unless the two contradict each other."""
     value = getattr(body, alias)
     if value is None:

@@ -1,4 +1,4 @@
-"""Log probabilities in the two shapes of OpenAI's API."""
+"""Log probabilities in the shapes of OpenAI's APIs."""
 
 from __future__ import annotations
 
@@ -35,19 +35,28 @@ def token_name(spelling: Spelling, token: int) -> str:
 
 def chat_logprobs(spelling: Spelling, tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
     """`choices[].logprobs` of a chat completion. A token that leaves no text has null bytes."""
+    return {"content": _entries(spelling, tokens, no_bytes=None), "refusal": None}
 
+
+def response_logprobs(spelling: Spelling, tokens: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
+    """`logprobs` of the text of a response. A token that leaves no text has no bytes."""
+    return _entries(spelling, tokens, no_bytes=[])
+
+
+def _entries(
+    spelling: Spelling, tokens: Iterable[TokenLogprob], no_bytes: list[int] | None
+) -> list[dict[str, Any]]:
     def entry(token: int, logprob: float) -> dict[str, Any]:
         return {
             "token": token_name(spelling, token),
             "logprob": max(logprob, LOWEST),
-            "bytes": list(spelling.token_bytes(token)) or None,
+            "bytes": list(spelling.token_bytes(token)) or no_bytes,
         }
 
-    content = [
+    return [
         entry(item.token, item.logprob) | {"top_logprobs": [entry(*pair) for pair in item.top]}
         for item in tokens
     ]
-    return {"content": content, "refusal": None}
 
 
 class CompletionLogprobs:

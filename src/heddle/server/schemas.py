@@ -1,4 +1,4 @@
-"""What clients may send to the two generation endpoints, after OpenAI's API reference.
+"""What clients may send to chat and text completions, after OpenAI's API reference.
 
 Every field either works or is refused by name. Null means the default. Ranges of sampling fields
 are checked once, by `SamplingParams`; here are types, and the fields that have another name there.
@@ -49,11 +49,10 @@ class ResponseFormat(Schema):
     json_schema: JsonSchemaFormat | None = None
 
 
-class GenerationRequest(Schema):
-    """What both endpoints take."""
+class SamplingRequest(Schema):
+    """What all endpoints of OpenAI's that generate take."""
 
     model: str | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -85,20 +84,26 @@ class GenerationRequest(Schema):
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
-    response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
     guided_grammar: str | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
 
     # Labels for the sender's own accounting: they ask nothing of the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+
+class GenerationRequest(SamplingRequest):
+    """What chats and completions of text take."""
+
+    max_tokens: int | None = None
+    response_format: ResponseFormat | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream_options: StreamOptions | None = None
 
 
 class TextPart(Schema):

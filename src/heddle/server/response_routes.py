@@ -1,0 +1,115 @@
+"""OpenAI's `/v1/responses`, which keeps nothing: a request brings its whole conversation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.errors import InvalidRequestError
+from heddle.server.encoding import encode
+from heddle.server.grammar import text_format
+from heddle.server.intake import Job, sampling_fields
+from heddle.server.response_answer import ResponseAnswer
+from heddle.server.response_schemas import ResponsesRequest
+from heddle.server.schemas import takes
+from heddle.text.sequences import token_rules
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from heddle.server.answering import Answering
+    from heddle.server.answers import Json
+    from heddle.server.response_schemas import Content
+    from heddle.server.service import Service
+
+
+def routes(service: Service, answering: Answering) -> APIRouter:
+    """Routes of one service."""
+    router = APIRouter()
+    name, tokenizer = service.engine.model.info.id, service.engine.model.tokenizer
+
+    def digest(asked: ResponsesRequest) -> tuple[Job, bytes]:
+        job = _job(asked, service)
+        return job, _repeated(asked, job.params)
+
+    @router.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
+    async def responses(request: Request) -> Response:
+        """The next items of a conversation."""
+        job, repeated = await service.bodies.take(request, ResponsesRequest, digest)
+        writer = ResponseAnswer(name, tokenizer, repeated, logprobs=job.logprobs)
+        return await answering.answer(request, writer, job)
+
+    return router
+
+
+def _job(body: ResponsesRequest, service: Service) -> Job:
+    """What a request asks for.
+
+    Raises:
+        InvalidRequestError: a value cannot be served, the model has no chat template, its template
+            refuses the messages, or they are too long for the context.
+    """
+    service.check_model(body.model)
+    params = _params(body)
+    prompt = service.engine.model.chat_prompt(_messages(body))
+    service.engine.check_length(len(prompt))
+    token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
+    shown = params.logprobs is not None
+    return Job([prompt], params, 1, bool(body.stream), usage=True, logprobs=shown)
+
+
+def _params(body: ResponsesRequest) -> SamplingParams:
+    """Sampling parameters of a request.
+
+    Raises:
+        InvalidRequestError: a value is out of range, or two fields contradict each other.
+    """
+    fields = sampling_fields(body, text_format(body.form))
+    if body.max_output_tokens is not None:
+        fields["max_tokens"] = body.max_output_tokens
+    if body.include:
+        fields["logprobs"] = body.top_logprobs or 0
+    elif body.top_logprobs:
+        raise InvalidRequestError(
+            "top_logprobs needs include to have 'message.output_text.logprobs', got"
+            f" {body.include!r}",
+            param="top_logprobs",
+        )
+    return SamplingParams(**fields)
+
+
+def _messages(body: ResponsesRequest) -> list[dict[str, str]]:
+    """The conversation as chat templates expect it."""
+    messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    if isinstance(body.input, str):
+        return [*messages, {"role": "user", "content": body.input}]
+    return messages + [{"role": item.role, "content": _text(item.content)} for item in body.input]
+
+
+def _text(content: Content) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def _repeated(body: ResponsesRequest, params: SamplingParams) -> bytes:
+    """JSON of the fields of a request that its response repeats, with the values that hold."""
+    form = body.form
+    fields: Json = {
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "default",
+        "store": False,
+        "temperature": params.temperature,
+        "text": {"format": form.model_dump(by_alias=True) if form else {"type": "text"}},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": [],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": params.top_p,
+        "truncation": "disabled",
+        "background": False,
+    }
+    return encode(fields)
