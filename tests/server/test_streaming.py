@@ -14,6 +14,7 @@ from heddle.errors import BacklogError, EngineFailedError
 from heddle.server.answers import ChatAnswer
 from heddle.server.connection import ClientGoneError
 from heddle.server.encoding import encode
+from heddle.server.response_answer import ResponseAnswer
 from heddle.server.streaming import EventStream
 from heddle.server.whole import Pieces, WholeAnswers
 from heddle.types import Delta, FinishReason, TokenLogprob, Usage
@@ -27,13 +28,16 @@ class ScriptedStreams:
 
     held = 0
 
-    def __init__(self, *script: tuple[int, Delta] | Exception, endless: bool = False) -> None:
+    def __init__(
+        self, *script: tuple[int, Delta] | Exception, endless: bool = False, choices: int = 2
+    ) -> None:
         self._script = list(script)
         self._endless = endless
+        self._choices = choices
         self.closed = False
 
     def __len__(self) -> int:
-        return 2
+        return self._choices
 
     def __aiter__(self) -> ScriptedStreams:
         return self
@@ -82,7 +86,7 @@ def respond(streams: Any, receive: Any) -> list[bytes]:
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
 
-    run(EventStream(answer(), streams, len(streams))({}, receive, send))
+    run(EventStream(answer(), streams, len(streams), Backlog(1 << 20))({}, receive, send))
     return sent
 
 
@@ -192,3 +196,66 @@ def test_a_whole_answer_is_json_with_all_choices(held: int) -> None:
     assert [choice["message"]["content"] for choice in body["choices"]] == ["aa!", "a!"]
     assert [len(choice["logprobs"]["content"]) for choice in body["choices"]] == [2, 1]
     assert body["usage"]["completion_tokens"] == 4
+
+
+def long_response(backlog: Backlog) -> EventStream:
+    """A response of 200 tokens with 20 alternatives each, which its last events say again."""
+    token = TokenLogprob(1, -0.5, tuple((other, -1.0) for other in range(20)))
+    script = [(0, Delta("a", (token,)))] * 200 + [(0, LAST)]
+    streams: Any = ScriptedStreams(*script, choices=1)
+    writer = ResponseAnswer("fake", FakeTokenizer(), b'{"tools":[]}', logprobs=True)
+    return EventStream(writer, streams, 1, backlog)
+
+
+def test_what_is_kept_to_be_said_again_is_counted() -> None:
+    backlog = Backlog(1 << 20)
+    response = long_response(backlog)
+    most = 0
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        nonlocal most
+        messages.append(message)
+        most = max(most, backlog.held)
+
+    run(response({}, staying, send))
+    sent = b"".join(message.get("body", b"") for message in messages)
+    last = sent.rpartition(b"event: response.incomplete")[2]
+    assert max(len(message.get("body", b"")) for message in messages) <= 64 * 1024
+    assert messages[-1]["more_body"] is False
+    # The last event is being sent while what it is made of is still kept.
+    assert len(last) > 64 * 1024
+    assert len(last) < most < 2 * len(sent)
+    assert backlog.cut == 0
+
+
+def test_an_answer_that_keeps_too_much_ends_with_an_error() -> None:
+    backlog = Backlog(100_000)
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    run(long_response(backlog)({}, staying, send))
+    sent = b"".join(message.get("body", b"") for message in messages)
+    assert b"event: response.failed" in sent
+    assert b'"code":"backlog_full"' in sent.rpartition(b"event: error")[2]
+    assert b"response.output_text.done" not in sent
+    assert messages[-1]["more_body"] is False
+    assert (backlog.cut, backlog.held) == (1, 0)
+
+
+def test_a_large_event_that_is_cut_has_no_end() -> None:
+    backlog = Backlog(1 << 20)
+    response = long_response(backlog)
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+        if len(message.get("body", b"")) == 64 * 1024:
+            response.cut(BacklogError("full"))
+            assert backlog.held == 0
+
+    run(response({}, staying, send))
+    assert messages[-1]["more_body"] is True
+    assert b"response.incomplete" not in b"".join(m.get("body", b"") for m in messages[:-1])

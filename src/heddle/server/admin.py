@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
@@ -23,7 +24,9 @@ def routes(service: Service) -> APIRouter:
     @router.get("/v1/models")
     async def models() -> Response:
         """The loaded model, in a list of one."""
-        return json_response({"object": "list", "data": [_model(service)]})
+        model = _model(service)
+        page = {"has_more": False, "first_id": model["id"], "last_id": model["id"]}
+        return json_response({"object": "list", "data": [model], **page})
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
@@ -54,6 +57,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _model(service: Service) -> dict[str, Any]:
+    """The model as OpenAI's API has it, with what Anthropic's has on the same path."""
     info = service.engine.model.info
     return {
         "id": info.id,
@@ -66,4 +70,10 @@ def _model(service: Service) -> dict[str, Any]:
         "quantisation": info.quantisation,
         "kv_type": service.engine.config.kv_type,
         "parameters": info.parameters,
+        "type": "model",
+        "display_name": info.id,
+        "created_at": datetime.fromtimestamp(info.created, UTC).isoformat(),
+        "lifecycle": "active",
+        "max_input_tokens": service.engine.context,
+        "max_tokens": service.engine.context,
     }

@@ -42,5 +42,5 @@ class Answering:
             await service.bodies.work(request, task)
         streams = service.engine.astream_many(intake.choices(job), service.backlog)
         if job.stream:
-            return EventStream(writer, streams, job.n)
+            return EventStream(writer, streams, job.n, service.backlog)
         return await self._whole.response(writer, request.receive, streams, job.n)

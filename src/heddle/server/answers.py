@@ -132,6 +132,14 @@ class Answer(ABC):
     def failure(self, error: HeddleError) -> bytes:
         """What a stream ends with in place of the rest."""
 
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for later events, about."""
+        return 0
+
+    def forget(self) -> None:  # noqa: B027  most answers keep nothing
+        """Let go of them: after this comes nothing but `failure`."""
+
     def log_end(self, totals: Json) -> None:
         """Note in the log that the answer is complete."""
         usage = totals["usage"]

@@ -74,6 +74,13 @@ class ResponseAnswer(Answer):
             "error", fields | error_body(error)
         )
 
+    @property
+    def held(self) -> int:
+        return self._message.held
+
+    def forget(self) -> None:
+        self._message = Message(0)
+
     def _final(self, totals: Json) -> bytes:
         cut = {"reason": "max_output_tokens"} if self._status == INCOMPLETE else None
         return self._response(

@@ -36,12 +36,12 @@ class Message:
     """What the assistant says.
 
     Attributes:
-        size: bytes kept for later events, about.
+        held: bytes kept for later events, about.
     """
 
     def __init__(self, index: int) -> None:
         """`index` is the item's place in the output."""
-        self.size = 0
+        self.held = 0
         self._id = "msg_" + secrets.token_hex(12)
         self._place = {"item_id": self._id, "output_index": index, "content_index": 0}
         self._text: list[str] = []
@@ -52,7 +52,7 @@ class Message:
         encoded = [encode(logprob) for logprob in logprobs]
         self._text.append(text)
         self._logprobs += encoded
-        self.size += len(text) + sum(map(len, encoded))
+        self.held += len(text) + sum(map(len, encoded))
         return array(encoded)
 
     def opening(self, events: Events) -> bytes:

@@ -12,13 +12,16 @@ from starlette.responses import Response
 from heddle.errors import HeddleError
 from heddle.server.answers import totals
 from heddle.server.connection import ClientGoneError, unless_gone
+from heddle.server.whole import PIECE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from starlette.types import Receive, Scope, Send
 
+    from heddle.engine.backlog import Backlog
     from heddle.engine.streams import AsyncStreams
+    from heddle.errors import BacklogError
     from heddle.server.answers import Answer
     from heddle.types import Delta, TokenLogprob, Usage
 
@@ -51,9 +54,12 @@ class ChoiceWriter:
 
 
 class EventStream(Response):
-    """Streams an answer whose requests have been accepted."""
+    """Streams an answer whose requests have been accepted.
 
-    def __init__(self, answer: Answer, streams: AsyncStreams, n: int) -> None:
+    A holder of the backlog, for what the answer keeps to say again, and for an event that is large.
+    """
+
+    def __init__(self, answer: Answer, streams: AsyncStreams, n: int, backlog: Backlog) -> None:
         """`n` choices belong to each prompt."""
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
@@ -63,6 +69,22 @@ class EventStream(Response):
         self._answer = answer
         self._streams = streams
         self._n = n
+        self._backlog = backlog
+        self._looked_at = 0
+        self._part = b""
+        self._failure: BacklogError | None = None
+        backlog.watch(self)
+
+    @property
+    def held(self) -> int:
+        """Bytes that the answer keeps, and of an event that is being sent."""
+        return self._answer.held + (len(self._part) if len(self._part) > PIECE else 0)
+
+    def cut(self, error: BacklogError) -> None:
+        """End with `error` in place of the next event, or amid a large one without an end."""
+        self._failure = error
+        self._part = b""
+        self._answer.forget()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -78,8 +100,13 @@ class EventStream(Response):
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
         async with aclosing(self._events()) as parts:
-            async for part in parts:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+            async for self._part in parts:
+                size = len(self._part)
+                for start in range(0, size, PIECE):
+                    piece = self._part[start : start + PIECE]
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    if size > PIECE and not self._part:
+                        return  # cut amid it: without an end, so that the connection closes
                 if self._streams.held:  # neither reading nor sending waited, so others may now
                     await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -90,11 +117,24 @@ class EventStream(Response):
         try:
             async for index, delta in self._streams:
                 if events := writers[index].events(delta):
-                    yield events
+                    yield self._counted(events)
+            last = totals([writer.usage for writer in writers if writer.usage], self._n)
+            yield self._counted(self._answer.ending(last))
+            self._answer.log_end(last)
         except HeddleError as error:
             log.info("%s: %s", self._answer.id, error.message)
             yield self._answer.failure(error)
-            return
-        last = totals([writer.usage for writer in writers if writer.usage], self._n)
-        self._answer.log_end(last)
-        yield self._answer.ending(last)
+
+    def _counted(self, part: bytes) -> bytes:
+        """`part`, after the backlog has looked if there is much more than when it last did.
+
+        Raises:
+            BacklogError: the answer was cut, now or before.
+        """
+        self._part = part
+        if self.held > self._looked_at + PIECE:
+            self._looked_at = self.held
+            self._backlog.check()
+        if self._failure is not None:
+            raise self._failure
+        return part

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _LARGE = 256 * 1024
 """Bytes of deltas from which an answer is encoded in a thread: some 10 ms of work."""
-_PIECE = 64 * 1024
+PIECE = 64 * 1024
 """Bytes given to a connection at once. It takes the next when these are nearly gone."""
 
 
@@ -114,8 +114,8 @@ class Pieces(Response):
         super().__init__(headers={"content-length": str(length)}, media_type="application/json")
         self.held = length
         self._name = name
-        self._parts = deque(parts if length > _PIECE else [b"".join(parts)])
-        if length > _PIECE:
+        self._parts = deque(parts if length > PIECE else [b"".join(parts)])
+        if length > PIECE:
             backlog.watch(self)
             backlog.check()
 
@@ -126,8 +126,8 @@ class Pieces(Response):
         )
         while self._parts:
             part = self._parts[0]
-            for start in range(0, len(part), _PIECE):
-                piece = part[start : start + _PIECE]
+            for start in range(0, len(part), PIECE):
+                piece = part[start : start + PIECE]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 # A connection with room does not wait; others have their turn, and news of its end.
                 await asyncio.sleep(0)

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The conformance tests with other versions of the official clients than those that are installed.
+#
+#     scripts/check_clients.sh [REQUIREMENT...]      by default the majors before the newest ones
+#
+# The current environment has Heddle and its test extra. Each requirement is installed into a folder
+# of its own, which comes before that environment's packages for one run of the tests.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+[ $# -gt 0 ] || set -- 'openai<3' 'anthropic<2'
+
+for requirement in "$@"; do
+    packages="$folder/$requirement"
+    python -m pip install --quiet --disable-pip-version-check --target "$packages" "$requirement"
+    client=${requirement%%[<>=!~]*}
+    PYTHONPATH="$packages${PYTHONPATH:+:$PYTHONPATH}" python - "$client" <<'PYTHON'
+import sys
+from importlib.metadata import version
+
+import pytest
+
+client = sys.argv[1]
+print(f"{client} {version(client)}", flush=True)
+sys.exit(pytest.main(["-q", f"tests/conformance/test_{client}_client.py"]))
+PYTHON
+done
