@@ -37,9 +37,9 @@ class Answering:
         if service.config.prefix_cache_per_key:
             salt = salt_of_key(request.scope, job.params.cache_salt)
             job = replace(job, params=replace(job.params, cache_salt=salt))
-        if job.params.grammar is not None:  # compiled here, and remembered
+        if job.params.grammar is not None:  # not in the event loop, which finds it while it is held
             task = partial(service.engine.model.tokenizer.grammar, job.params.grammar)
-            await service.bodies.work(request, task)
+            _held = await service.bodies.compile(request, task)
         streams = service.engine.astream_many(intake.choices(job), service.backlog)
         if job.stream:
             return EventStream(writer, streams, job.n, service.backlog)
