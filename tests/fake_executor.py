@@ -42,7 +42,11 @@ def next_token(
     history: Sequence[int], params: SamplingParams, forbidden: Sequence[int] = ()
 ) -> int:
     """What a sequence says next; its seed matters, and every token before."""
-    allowed = [token for token in range(VOCABULARY) if token not in forbidden]
+    return draw([token for token in range(VOCABULARY) if token not in forbidden], history, params)
+
+
+def draw(allowed: Sequence[int], history: Sequence[int], params: SamplingParams) -> int:
+    """One of the tokens, by a hash of the seed and of every token before."""
     return allowed[zlib.crc32(repr((params.seed, list(history))).encode()) % len(allowed)]
 
 
@@ -170,6 +174,14 @@ class FakeExecutor:
             self.memory[chunk.pages[position // PAGE_TOKENS]][position % PAGE_TOKENS] = token
         occupant.computed = end
 
+    def _choose(self, occupant: Occupant, history: Sequence[int]) -> int:
+        """The token that comes next, if the grammar allows it."""
+        return next_token(history, occupant.params, occupant.rules.forbidden)
+
+    def _draw(self, allowed: Sequence[int], occupant: Occupant, history: Sequence[int]) -> int:
+        """The token that comes next if the grammar allows these, and not the one chosen."""
+        return draw(allowed, history, occupant.params)
+
     def _read(self, chunk: Chunk) -> list[Sampled | Failed]:
         occupant = self.slots[chunk.slot]
         stored = [token for page in chunk.pages for token in self.memory[page]]
@@ -179,13 +191,14 @@ class FakeExecutor:
             return []
         if self.poisonous(history):
             return [Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
-        token = next_token(history, occupant.params, occupant.rules.forbidden)
+        token = self._choose(occupant, history)
         if occupant.grammar is not None:
             try:
                 allowed = tokens_of(occupant.grammar.next_mask(occupant.unseen))
             except GrammarError as error:
                 return [Failed(chunk.slot, error)]
-            token = allowed[token % len(allowed)]
+            if allowed and token not in allowed:  # an empty mask allows all
+                token = self._draw(allowed, occupant, history)
             occupant.unseen = [token]
         occupant.history.append(token)
         bound = mirostat_bound(occupant.history, occupant.params)

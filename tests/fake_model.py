@@ -9,11 +9,12 @@ from fake_executor import END, VOCABULARY, FakeExecutor
 from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.models.base import ModelShape
-from heddle.text.grammar import CompiledGrammar, GrammarCompiler
+from heddle.text.dialect import Dialect
+from heddle.text.grammar import GrammarCompiler
 from heddle.text.sequences import find_breakers, spell
 
 if TYPE_CHECKING:
-    from heddle.step import TokenSequences
+    from heddle.step import TokenGrammar, TokenSequences
     from heddle.types import Grammar
 
 PIECES = [b"", *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz .-\n"), b"\xc3"]
@@ -61,7 +62,7 @@ class FakeTokenizer:
     def spellings(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         return spell(self.encode, words)
 
-    def grammar(self, grammar: Grammar) -> CompiledGrammar:
+    def grammar(self, grammar: Grammar) -> TokenGrammar:
         return self._grammars.compile(grammar)
 
     def token_bytes(self, token: int) -> bytes:
@@ -70,12 +71,17 @@ class FakeTokenizer:
     def token_text(self, token: int) -> str:
         return PIECES[token].decode(errors="replace") or "<end>"
 
+    def control_id(self, text: str) -> int | None:
+        return None
+
     def is_special(self, token: int) -> bool:
         return token == END
 
 
 class FakeTemplate:
     """`user- hello.` per line. The newline after the last is left out where an answer begins."""
+
+    dialect = Dialect.of("", ())
 
     def render(self, messages: Any, *, add_generation_prompt: bool = True, **_: Any) -> str:
         text = "\n".join(f"{m['role']}- {m['content']}." for m in messages)

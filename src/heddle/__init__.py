@@ -15,7 +15,6 @@ from heddle.errors import (
     ContextLengthError,
     EngineClosedError,
     EngineFailedError,
-    GrammarError,
     HeddleError,
     InvalidRequestError,
     ModelFileError,
@@ -25,7 +24,7 @@ from heddle.errors import (
     UnsupportedModelError,
     UnsupportedParameterError,
 )
-from heddle.types import Delta, FinishReason, Grammar, Output, SamplingParams, TokenLogprob, Usage
+from heddle.types import Delta, FinishReason, Output, SamplingParams, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence, SampledToken, SequenceSnapshot
@@ -44,8 +43,6 @@ __all__ = [
     "EngineConfig",
     "EngineFailedError",
     "FinishReason",
-    "Grammar",
-    "GrammarError",
     "HeddleError",
     "InvalidRequestError",
     "ModelFileError",

@@ -44,8 +44,9 @@ class GrammarState(Protocol):
 
         Returns:
             A bit per token id: t is allowed if bit t % 8 of byte t // 8 is set. Ids past the end
-            are not. Where the output may end, the tokens that end it are allowed. What is returned
-            depends on all tokens so far, and not on how they were cut into calls.
+            are not. Empty where anything may come. Where the output may end, the tokens that end it
+            are allowed. What is returned depends on all tokens so far, and not on how they were cut
+            into calls.
 
         Raises:
             GrammarError: following the grammar takes too much work.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import GrammarError, InvalidRequestError
 
@@ -27,7 +27,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STRING_LENGTH = 1024
 MAX_SALT_LENGTH = 256
-MAX_GRAMMAR_LENGTH = 131_072
+MAX_GRAMMAR_LENGTH = 65_536
 
 
 class FinishReason(Enum):
@@ -48,6 +48,22 @@ class GrammarKind(Enum):
     LARK = "lark"
 
 
+class Beginning(Protocol):
+    """Finds the place in an output from which on it has to be what a grammar says."""
+
+    @property
+    def specials(self) -> Sequence[str]:
+        """Control tokens that are to be looked at as text."""
+        ...
+
+    def watch(self) -> Callable[[str], str | None]:
+        """For one output: takes its text piece by piece, and gives what comes after the place.
+
+        Until there is such a place, it gives None.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """What the whole output has to be. Cut off only by `max_tokens`, a stop string or a cancel.
@@ -56,8 +72,10 @@ class Grammar:
         kind: what `text` is.
         text: a JSON schema; a regular expression in Rust's syntax, for the whole output; a JSON
             list of strings, one of which is the output; or a grammar in llguidance's form of Lark.
-            At most 131,072 characters.
+            At most 65,536 characters.
         param: the request's field that it came from, for errors.
+        beginning: finds where the output has to begin to be it; None for its beginning. What
+            precedes that place is free, and so is an output that has none.
 
     Raises:
         GrammarError: the text is too long, or is not Unicode.
@@ -66,6 +84,7 @@ class Grammar:
     kind: GrammarKind
     text: str
     param: str = "grammar"
+    beginning: Beginning | None = None
 
     def __post_init__(self) -> None:
         if len(self.text) > MAX_GRAMMAR_LENGTH:
@@ -193,6 +212,7 @@ _STRINGS = {
     "stop": (MAX_STOP_STRINGS, MAX_STRING_LENGTH),
     "dry_sequence_breakers": (32, 40),
     "bad_words": (1000, 256),
+    "shown_specials": (16, 64),
 }
 
 
@@ -246,6 +266,8 @@ class SamplingParams:
         stop: strings that end the output, of 1 to 1024 characters; the string itself is not
             returned.
         bad_words: strings whose tokens are not generated in a row, with and without a space before.
+        shown_specials: control tokens that the text shows, as they are written; of others it shows
+            nothing.
         logit_bias: token id to a value in [-100, 100] added to its logit.
         logprobs: None for none, else how many alternatives to report beside the chosen token
             (0 to 20), as natural logarithms under the model's raw distribution.
@@ -303,6 +325,7 @@ class SamplingParams:
     )
     bad_words: tuple[str, ...] = ()
     grammar: Grammar | None = None
+    shown_specials: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._take_types()

@@ -426,10 +426,15 @@ def test_streams_go_on_beside_a_driven_sequence(engine: Engine) -> None:
 
 
 def test_what_has_no_meaning_is_refused(engine: Engine) -> None:
-    for wrong in (params(max_tokens=5), params(stop=("x",)), params(grammar=Grammar.regex("a"))):
-        with pytest.raises(InvalidRequestError, match="leave it out and") as refusal:
+    for wrong in (
+        params(max_tokens=5),
+        params(stop=("x",)),
+        params(grammar=Grammar.regex("a")),
+        params(shown_specials=("<end>",)),
+    ):
+        with pytest.raises(InvalidRequestError, match="stop asking") as refusal:
             engine.create_sequence(wrong)
-        assert refusal.value.param in {"max_tokens", "stop", "grammar"}
+        assert refusal.value.param in {"max_tokens", "stop", "grammar", "shown_specials"}
 
 
 def test_positions_and_tokens_are_checked_before_anything_changes(start) -> None:

@@ -17,8 +17,6 @@ NAMES = [
     "EngineConfig",
     "EngineFailedError",
     "FinishReason",
-    "Grammar",
-    "GrammarError",
     "HeddleError",
     "InvalidRequestError",
     "ModelFileError",

@@ -33,8 +33,8 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     ("field", "value"),
     [
         ("foo", 1),
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
+        ("functions", [{"name": "f"}]),
+        ("function_call", {"name": "f"}),
         ("reasoning_effort", "low"),
         ("store", True),
         ("store", 0),

@@ -98,7 +98,7 @@ def test_a_chat_goes_on_with_the_last_message(shared: Running) -> None:
         ("/tokenize", {"prompt": "a", "content": "a"}, None),
         ("/tokenize", {"prompt": "a", "foo": 1}, "foo"),
         ("/tokenize", {"messages": ASKED, "add_special_tokens": True}, "add_special_tokens"),
-        ("/tokenize", {"messages": ASKED, "tools": [{}]}, "tools"),
+        ("/tokenize", {"messages": ASKED, "tools": [{}]}, "tools[0].type"),
         ("/tokenize", {"prompt": 7}, "prompt"),
         ("/detokenize", {"tokens": "a"}, "tokens"),
         ("/detokenize", {}, "tokens"),

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _CONTEXT_TOKENS = 8
 """Tokens before a new one in which a character may have begun that the new one ends."""
 
+_MEANINGLESS = {"max_tokens": None, "stop": (), "grammar": None, "shown_specials": ()}
+"""Parameters that are about whole outputs, with the values that ask for nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
@@ -84,14 +87,6 @@ class _Run:
     results: SimpleQueue[Delta | None]
 
 
-_MEANINGLESS: dict[str, tuple[object, str]] = {
-    "max_tokens": (None, "stop asking when the text is long enough"),
-    "stop": ((), "stop asking when the text has come to it"),
-    "grammar": (None, "take whole outputs, from Engine.generate or Engine.stream"),
-}
-"""Parameters that have no meaning here: their values if left out, and what to do instead."""
-
-
 class DrivenSequence:
     """Tokens that grow by one when asked. Made by `Engine.create_sequence`.
 
@@ -118,11 +113,11 @@ class DrivenSequence:
         Raises:
             InvalidRequestError: a parameter has no meaning here.
         """
-        for name, (unset, way_out) in _MEANINGLESS.items():
+        for name, unset in _MEANINGLESS.items():
             if getattr(params, name) != unset:
                 raise InvalidRequestError(
-                    f"{name} has no meaning for a sequence that its caller drives; leave it out and"
-                    f" {way_out}",
+                    f"{name} has no meaning for a sequence that its caller drives; leave it out"
+                    " and stop asking when the text is long enough",
                     param=name,
                 )
         self._thread = thread

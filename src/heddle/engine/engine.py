@@ -151,8 +151,8 @@ class Engine:
         """A sequence whose tokens the caller asks for one by one; empty at first.
 
         Args:
-            params: of its sampling. The seed is drawn once if there is none; `max_tokens`, `stop`
-                and `grammar` have no meaning; `ignore_eos` makes no difference.
+            params: of its sampling. The seed is drawn once if there is none; `max_tokens`, `stop`,
+                `grammar` and `shown_specials` have no meaning; `ignore_eos` makes no difference.
             single_line: the end of a line counts as the end of the text; what a token has before
                 it is still text.
 

@@ -76,13 +76,18 @@ class LoadedModel:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> str:
         """A conversation as the model's chat template writes it.
 
         Args:
-            messages: each with `role` and `content`, a string.
+            messages: each with `role` and `content`, a string; as OpenAI's API has them, but with
+                arguments of calls as objects.
+            tools: functions that the model may call, as OpenAI's API has them.
+            variables: more names for the template, such as `enable_thinking`.
             add_generation_prompt: end with the beginning of the assistant's answer.
             continue_final_message: end inside the last message, where its content ends; nothing
                 is added then.
@@ -96,13 +101,15 @@ class LoadedModel:
             raise InvalidRequestError(
                 f"{self.info.id} has no chat template; send a prompt", param="messages"
             )
+        written, told = self.template.dialect.conversation(messages, tools)
+        names = {**(variables or {}), "tools": told}
         if continue_final_message:
-            return render_unfinished(self.template, messages)
-        return self.template.render(messages, add_generation_prompt=add_generation_prompt)
+            return render_unfinished(self.template, written, **names)
+        return self.template.render(written, add_generation_prompt=add_generation_prompt, **names)
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **ending: bool) -> list[int]:
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> list[int]:
         """Token ids of a conversation. Arguments and errors are those of :meth:`chat_text`."""
-        return self.tokenizer.encode_chat(self.chat_text(messages, **ending))
+        return self.tokenizer.encode_chat(self.chat_text(messages, **more))
 
     def close(self) -> None:
         """Free threads and memory. Idempotent."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections import abc, deque
 
     from heddle.engine.loading import LoadedModel
+    from heddle.text.tokenizer import Tokenizer
     from heddle.types import SamplingParams
 
 Prompt: TypeAlias = "str | abc.Sequence[int]"
@@ -95,8 +96,8 @@ def prepare(
     """Check and tokenize a prompt, draw the seed.
 
     Raises:
-        InvalidRequestError: a token id is not in the vocabulary, or the prompt is empty and the
-            model has no token that begins a text.
+        InvalidRequestError: a token id is not in the vocabulary, one of `shown_specials` is no
+            control token, or the prompt is empty and the model has no token that begins a text.
         GrammarError: the grammar is wrong, or too large.
     """
     started = time.perf_counter()
@@ -120,8 +121,19 @@ def prepare(
     if params.grammar is not None:
         rules = replace(rules, grammar=tokenizer.grammar(params.grammar))
     sequence = Sequence(request_id, params, tokens, len(tokens), stops, rules)
-    detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens)
+    shown = [_control_token(tokenizer, text) for text in params.shown_specials]
+    detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
     return Request(sequence, detokenizer, sink, started)
+
+
+def _control_token(tokenizer: Tokenizer, text: str) -> int:
+    token = tokenizer.control_id(text)
+    if token is None:
+        raise InvalidRequestError(
+            f"shown_specials holds {text!r}, which is no control token of this model",
+            param="shown_specials",
+        )
+    return token
 
 
 def check_tokens(model: LoadedModel, given: abc.Sequence[int], param: str) -> list[int]:

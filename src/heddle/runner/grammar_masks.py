@@ -27,7 +27,7 @@ class _Place:
         self._state: GrammarState | None = None
 
     def next_mask(self) -> bytes:
-        """The mask of the next token; empty, and `failure` set, if there is none."""
+        """The mask of the next token; empty for any, and where it cannot be made: see `failure`."""
         if self._state is None:
             self._state = self._grammar.begin()
         unseen, self.unseen = self.unseen, []

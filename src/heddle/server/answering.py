@@ -6,18 +6,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from heddle.errors import GrammarError
 from heddle.server import intake
 from heddle.server.keys import salt_of_key
 from heddle.server.streaming import EventStream
 from heddle.server.whole import WholeAnswers
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from heddle.server.answers import Answer
     from heddle.server.intake import Job
     from heddle.server.service import Service
+    from heddle.text.tokenizer import Tokenizer
+    from heddle.types import Grammar
 
 
 class Answering:
@@ -37,10 +42,24 @@ class Answering:
         if service.config.prefix_cache_per_key:
             salt = salt_of_key(request.scope, job.params.cache_salt)
             job = replace(job, params=replace(job.params, cache_salt=salt))
-        if job.params.grammar is not None:  # not in the event loop, which finds it while it is held
-            task = partial(service.engine.model.tokenizer.grammar, job.params.grammar)
-            _held = await service.bodies.compile(request, task)
+        if job.params.grammar is not None:  # compiled here, and remembered
+            tokenizer = service.engine.model.tokenizer
+            task = partial(_compile, tokenizer, job.params.grammar, job.suspects)
+            await service.bodies.work(request, task)
         streams = service.engine.astream_many(intake.choices(job), service.backlog)
         if job.stream:
             return EventStream(writer, streams, job.n, service.backlog)
         return await self._whole.response(writer, request.receive, streams, job.n)
+
+
+def _compile(tokenizer: Tokenizer, grammar: Grammar, suspects: Sequence[Grammar]) -> None:
+    """
+    Raises:
+        GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is.
+    """
+    try:
+        tokenizer.grammar(grammar)
+    except GrammarError:
+        for suspect in suspects:
+            tokenizer.grammar(suspect)
+        raise

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any
 from heddle.server.encoding import encode, event
 from heddle.server.errors import error_body
 from heddle.server.logprobs import CompletionLogprobs, Spelling, chat_logprobs
+from heddle.text.parts import CallArguments, CallStart, Reasoning, Text
+from heddle.text.reading import PLAIN
+from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.errors import HeddleError
-    from heddle.types import Delta, FinishReason, Output, TokenLogprob, Usage
+    from heddle.text.parts import Part
+    from heddle.text.reading import Reading
+    from heddle.types import Delta, Output, TokenLogprob, Usage
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +104,13 @@ class Answer(ABC):
 
     Attributes:
         id: the answer's id, also the name of the request in logs.
+        reading: how the parts of its choices are told apart.
     """
 
     prefix: str
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, reading: Reading = PLAIN) -> None:
+        self.reading = reading
         self.id = self.prefix + secrets.token_hex(12)
         self._started = time.perf_counter()
         self._model = model
@@ -117,8 +124,8 @@ class Answer(ABC):
         """Before a choice's first text."""
 
     @abstractmethod
-    def piece(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> bytes:
-        """New text of a choice."""
+    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+        """A new part of a choice, with the tokens that came since the last one."""
 
     @abstractmethod
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
@@ -160,10 +167,16 @@ class OpenAIAnswer(Answer):
     chunk_object: str
 
     def __init__(
-        self, model: str, spelling: Spelling, *, logprobs: bool, usage_in_chunks: bool = False
+        self,
+        model: str,
+        spelling: Spelling,
+        *,
+        logprobs: bool,
+        usage_in_chunks: bool = False,
+        reading: Reading = PLAIN,
     ) -> None:
         """`usage_in_chunks` asks for a last chunk with the totals."""
-        super().__init__(model)
+        super().__init__(model, reading)
         self._created = int(time.time())
         self._spelling = spelling
         self._logprobs = logprobs
@@ -182,11 +195,11 @@ class OpenAIAnswer(Answer):
     def opening(self, index: int) -> bytes:
         return b""
 
-    def piece(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> bytes:
-        return event(self._chunk([self._chunk_choice(index, text, tokens, None)]))
+    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+        return event(self._chunk([self._chunk_choice(index, part, tokens, None)]))
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
-        return event(self._chunk([self._chunk_choice(index, "", tokens, last.finish)]))
+        return event(self._chunk([self._chunk_choice(index, None, tokens, last.finish)]))
 
     def ending(self, totals: Json) -> bytes:
         return (event(self._chunk([]) | totals) if self._usage_in_chunks else b"") + DONE
@@ -215,7 +228,11 @@ class OpenAIAnswer(Answer):
 
     @abstractmethod
     def _chunk_choice(
-        self, index: int, text: str, tokens: Sequence[TokenLogprob], finish: FinishReason | None
+        self,
+        index: int,
+        part: Part | None,
+        tokens: Sequence[TokenLogprob],
+        finish: FinishReason | None,
     ) -> Json: ...
 
 
@@ -226,37 +243,89 @@ class ChatAnswer(OpenAIAnswer):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
+    def __init__(
+        self,
+        model: str,
+        spelling: Spelling,
+        *,
+        logprobs: bool,
+        usage_in_chunks: bool = False,
+        reading: Reading = PLAIN,
+    ) -> None:
+        super().__init__(
+            model, spelling, logprobs=logprobs, usage_in_chunks=usage_in_chunks, reading=reading
+        )
+        self._called: set[int] = set()  # choices that have calls
+
     def opening(self, index: int) -> bytes:
         delta = {"role": "assistant", "content": ""}
         return event(self._chunk([self._choice(index, delta, None, None)]))
 
     def whole_choice(self, index: int, output: Output) -> Json:
+        found = self.reading.read(output.text)
+        message: Json = {"role": "assistant", "content": found.text, "refusal": None}
+        if found.reasoning:
+            message["reasoning_content"] = found.reasoning
+        if found.calls:
+            self._called.add(index)
+            message["content"] = found.text or None
+            message["tool_calls"] = [_call(call.name, call.arguments) for call in found.calls]
         return {
             "index": index,
-            "message": {"role": "assistant", "content": output.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs_of(output.tokens),
-            "finish_reason": output.finish.value,
+            "finish_reason": self._reason(index, output.finish),
         }
 
     def _chunk_choice(
-        self, index: int, text: str, tokens: Sequence[TokenLogprob], finish: FinishReason | None
+        self,
+        index: int,
+        part: Part | None,
+        tokens: Sequence[TokenLogprob],
+        finish: FinishReason | None,
     ) -> Json:
-        delta = {"content": text} if text else {}
-        return self._choice(index, delta, self._logprobs_of(tokens) if tokens else None, finish)
+        if isinstance(part, CallStart):
+            self._called.add(index)
+        logprobs = self._logprobs_of(tokens) if tokens else None
+        return self._choice(index, _delta(part), logprobs, finish)
 
-    @staticmethod
     def _choice(
-        index: int, delta: Json, logprobs: Json | None, finish: FinishReason | None
+        self, index: int, delta: Json, logprobs: Json | None, finish: FinishReason | None
     ) -> Json:
         return {
             "index": index,
             "delta": delta,
             "logprobs": logprobs,
-            "finish_reason": finish and finish.value,
+            "finish_reason": finish and self._reason(index, finish),
         }
+
+    def _reason(self, index: int, finish: FinishReason) -> str:
+        """Why a choice ended, in OpenAI's words."""
+        called = finish is FinishReason.STOP and index in self._called
+        return "tool_calls" if called else finish.value
 
     def _logprobs_of(self, tokens: Sequence[TokenLogprob]) -> Json | None:
         return chat_logprobs(self._spelling, tokens) if self._logprobs else None
+
+
+def _delta(part: Part | None) -> Json:
+    """A part in the shape of a chunk."""
+    match part:
+        case Text(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case CallStart(place, name):
+            return {"tool_calls": [{"index": place} | _call(name, "")]}
+        case CallArguments(place, text):
+            return {"tool_calls": [{"index": place, "function": {"arguments": text}}]}
+    return {}
+
+
+def _call(name: str, arguments: str) -> Json:
+    """A call with an id of its own."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 class CompletionAnswer(OpenAIAnswer):
@@ -293,16 +362,25 @@ class CompletionAnswer(OpenAIAnswer):
     def opening(self, index: int) -> bytes:
         if not self._echo:
             return b""
-        return event(self._chunk([self._chunk_choice(index, self._echoed(index), (), None)]))
+        return event(self._chunk([self._text_choice(index, self._echoed(index), (), None)]))
 
     def whole_choice(self, index: int, output: Output) -> Json:
         text = self._echoed(index) + output.text
-        return self._chunk_choice(index, text, output.tokens, output.finish)
+        return self._text_choice(index, text, output.tokens, output.finish)
 
     def _echoed(self, index: int) -> str:
         return self._echo[index // self._n] if self._echo else ""
 
     def _chunk_choice(
+        self,
+        index: int,
+        part: Part | None,
+        tokens: Sequence[TokenLogprob],
+        finish: FinishReason | None,
+    ) -> Json:
+        return self._text_choice(index, part.text if isinstance(part, Text) else "", tokens, finish)
+
+    def _text_choice(
         self, index: int, text: str, tokens: Sequence[TokenLogprob], finish: FinishReason | None
     ) -> Json:
         logprobs = None

@@ -34,7 +34,13 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         """The next message of a conversation."""
         job = await bodies.take(request, ChatRequest, chat_job)
-        writer = ChatAnswer(name, tokenizer, logprobs=job.logprobs, usage_in_chunks=job.usage)
+        writer = ChatAnswer(
+            name,
+            tokenizer,
+            logprobs=job.logprobs,
+            usage_in_chunks=job.usage,
+            reading=job.reading,
+        )
         return await answering.answer(request, writer, job)
 
     @router.post("/v1/completions", openapi_extra=takes(CompletionRequest))

@@ -16,6 +16,7 @@ from heddle.server.encoding import encode, event
 from heddle.server.errors import error_body
 from heddle.server.fields import only
 from heddle.server.schemas import GenerationRequest, takes
+from heddle.text.parts import Text
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from heddle.server.answering import Answering
     from heddle.server.answers import Json
     from heddle.server.service import Service
+    from heddle.text.parts import Part
     from heddle.types import Delta, Output, TokenLogprob
 
 
@@ -73,8 +75,9 @@ class InfillAnswer(Answer):
     def opening(self, index: int) -> bytes:
         return b""
 
-    def piece(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> bytes:
-        return event({"index": 0, "content": text, "stop": False})
+    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+        assert isinstance(part, Text), "nothing else is looked for"
+        return event({"index": 0, "content": part.text, "stop": False})
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
         assert last.finish is not None

@@ -6,11 +6,14 @@ in OpenAI's API: `n` of the first prompt, then `n` of the second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.server.conversation import chat_prompt, tool_use, written
 from heddle.server.grammar import grammar_of, response_format
+from heddle.server.tools import held_to, suspects
+from heddle.text.reading import PLAIN
 from heddle.text.sequences import token_rules
 from heddle.types import SamplingParams
 
@@ -22,10 +25,11 @@ if TYPE_CHECKING:
         ChatRequest,
         CompletionRequest,
         GenerationRequest,
-        Message,
         SamplingRequest,
     )
     from heddle.server.service import Service
+    from heddle.server.tools import ToolUse
+    from heddle.text.reading import Reading
     from heddle.text.tokenizer import Tokenizer
     from heddle.types import Grammar
 
@@ -81,6 +85,8 @@ class Job:
         logprobs: whether the answer is to show log probabilities.
         best: how many choices of each prompt to return, the likeliest; None for all.
         echo: what each prompt's choices begin with; empty for nothing.
+        reading: how parts of the answers are told apart.
+        suspects: what to compile if the grammar of `params` cannot be: one of them says why.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -91,6 +97,8 @@ class Job:
     logprobs: bool = False
     best: int | None = None
     echo: Sequence[str] = ()
+    reading: Reading = PLAIN
+    suspects: Sequence[Grammar] = ()
 
 
 def chat_job(body: ChatRequest, service: Service) -> Job:
@@ -103,10 +111,17 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     service.check_model(body.model)
     params, usage, n = chat_params(body), _usage_wanted(body), body.n or 1
     service.check_choices(1, n)
-    prompt = service.engine.model.chat_prompt(for_template(body.messages), **ending(body))
-    service.engine.check_length(len(prompt))
+    use = tool_use(body)
+    singly = suspects(use)
+    prompt, reading = chat_prompt(service.engine, written(body, use.tools), use)
+    params = for_reading(params, use, reading, service)
     token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
-    return Job([prompt], params, n, bool(body.stream), usage, bool(body.logprobs))
+    shown = bool(body.logprobs)
+    return Job(
+        *([prompt], params, n, bool(body.stream), usage, shown),
+        reading=reading,
+        suspects=singly,
+    )
 
 
 def completion_job(body: CompletionRequest, service: Service) -> Job:
@@ -218,6 +233,23 @@ def completion_params(body: CompletionRequest) -> SamplingParams:
     )
 
 
+def for_reading(
+    params: SamplingParams, use: ToolUse, reading: Reading, service: Service
+) -> SamplingParams:
+    """The same for answers that may have more than text in them: calls are held to a grammar.
+
+    Raises:
+        InvalidRequestError: the answer is to be something else as well.
+        GrammarError: the functions are too many or too large.
+    """
+    control_id = service.engine.model.tokenizer.control_id
+    shown = tuple(text for text in reading.specials if control_id(text) is not None)
+    grammar = held_to(params.grammar, use, reading, control_id)
+    if grammar is params.grammar and not shown:
+        return params
+    return replace(params, grammar=grammar, shown_specials=shown)
+
+
 def choices(job: Job) -> list[tuple[Sequence[int], SamplingParams]]:
     """All choices of a job. Choice i of a prompt draws with `seed + i`, so that they differ."""
     variants = [job.params]
@@ -227,51 +259,6 @@ def choices(job: Job) -> list[tuple[Sequence[int], SamplingParams]]:
         wrapped = seed - _SEEDS if seed is not None and seed >= _SEEDS else seed
         variants.append(job.params.with_seed(wrapped))
     return [(prompt, variant) for prompt in job.prompts for variant in variants]
-
-
-class _Ending(Protocol):
-    """The fields of a body that say how its conversation ends."""
-
-    @property
-    def add_generation_prompt(self) -> bool | None: ...
-
-    @property
-    def continue_final_message(self) -> bool | None: ...
-
-
-def ending(body: _Ending) -> dict[str, bool]:
-    """How the prompt is to end, as keywords of `LoadedModel.chat_text`.
-
-    Raises:
-        InvalidRequestError: two ends are asked for.
-    """
-    goes_on = bool(body.continue_final_message)
-    if goes_on and body.add_generation_prompt:
-        raise InvalidRequestError(
-            "continue_final_message and add_generation_prompt exclude each other; send one of them",
-            param="continue_final_message",
-        )
-    return {
-        "continue_final_message": goes_on,
-        "add_generation_prompt": body.add_generation_prompt is not False and not goes_on,
-    }
-
-
-def for_template(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """The messages as chat templates expect them: content one string, absent fields absent."""
-    return [_plain(message) for message in messages]
-
-
-def _plain(message: Message) -> dict[str, str]:
-    content = message.content
-    if not isinstance(content, str):
-        content = "".join(part.text for part in content)
-    fields = {"role": message.role, "content": content}
-    if message.name is not None:
-        fields["name"] = message.name
-    if message.tool_call_id is not None:
-        fields["tool_call_id"] = message.tool_call_id
-    return fields
 
 
 def _generation_fields(body: GenerationRequest) -> dict[str, Any]:

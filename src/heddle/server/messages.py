@@ -18,6 +18,7 @@ from heddle.server.errors import anthropic_error_body
 from heddle.server.fields import FIRST_FAULT, only, shaped
 from heddle.server.intake import Job
 from heddle.server.schemas import MAX_ITEMS, Schema, takes
+from heddle.text.parts import Text
 from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH, FinishReason, SamplingParams
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from heddle.server.answering import Answering
     from heddle.server.answers import Json
     from heddle.server.service import Service
+    from heddle.text.parts import Part
     from heddle.types import Delta, Output, TokenLogprob
 
 
@@ -184,8 +186,9 @@ class MessageAnswer(Answer):
             + _event("ping")
         )
 
-    def piece(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> bytes:
-        delta = {"type": "text_delta", "text": text}
+    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+        assert isinstance(part, Text), "nothing else is looked for"
+        delta = {"type": "text_delta", "text": part.text}
         return _event("content_block_delta", index=0, delta=delta)
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:

@@ -11,6 +11,7 @@ from heddle.server.encoding import array, joined
 from heddle.server.errors import error_body
 from heddle.server.logprobs import response_logprobs
 from heddle.server.response_items import COMPLETED, INCOMPLETE, Events, Message
+from heddle.text.parts import Text
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.server.answers import Json
     from heddle.server.logprobs import Spelling
+    from heddle.text.parts import Part
     from heddle.types import Delta, Output, TokenLogprob
 
 
@@ -52,8 +54,9 @@ class ResponseAnswer(Answer):
             + self._message.opening(self._events)
         )
 
-    def piece(self, index: int, text: str, tokens: Sequence[TokenLogprob]) -> bytes:
-        return self._message.piece(self._events, text, self._logprobs_of(tokens))
+    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+        assert isinstance(part, Text), "nothing else is looked for"
+        return self._message.piece(self._events, part.text, self._logprobs_of(tokens))
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
         assert last.finish is not None

@@ -16,6 +16,8 @@ from heddle.types import MAX_TOP_LOGPROBS
 MAX_CHOICES = 128
 MAX_ITEMS = 8192
 """Messages, and parts of one. A body may hold 300,000, which would be seconds of work."""
+MAX_TOOLS = 1024
+"""Functions of a request, and calls of a message."""
 MAX_BIASES = 16_384
 """Tokens of a logit bias, 100 bytes each, which stay for as long as the request does."""
 
@@ -118,15 +120,67 @@ Content = Annotated[
 ]
 
 
+FunctionName = Annotated[str, Field(pattern=r"\A[a-zA-Z0-9_-]{1,64}\z")]
+
+
+class Function(Schema):
+    """A function that may be called. Without `parameters` it has none."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Schema):
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(Schema):
+    name: str
+
+
+class FunctionChoice(Schema):
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), FIRST_FAULT]
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<str>")]
+    | Annotated[FunctionChoice, Tag("<dict>")],
+    shaped("'none', 'auto', 'required' or an object that names a function"),
+]
+
+
+class CalledFunction(Schema):
+    name: str
+    arguments: str
+
+
+class ToolCall(Schema):
+    """A call of an earlier answer."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+    index: int | None = None
+
+
 class Message(Schema):
-    """One message. Fields of an earlier answer that a client sends back are accepted when empty."""
+    """One message. Fields of an earlier answer that a client sends back are accepted when empty.
+
+    `content` may be left out of a message that has `tool_calls`.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content
+    content: Content | None = None
     name: str | None = None
     tool_call_id: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
+    reasoning_content: str | None = None
 
-    tool_calls: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only()] = None
     refusal: Annotated[Any, only()] = None
     audio: Annotated[Any, only()] = None
@@ -142,13 +196,14 @@ class ChatRequest(GenerationRequest):
     messages: Messages
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
-    tools: Annotated[Any, only([])] = None
-    tool_choice: Annotated[Any, only("none", "auto")] = None
-    parallel_tool_calls: Annotated[Any, only(False, True)] = None
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only("none", "auto")] = None
     modalities: Annotated[Any, only(["text"])] = None

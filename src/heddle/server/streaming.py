@@ -29,11 +29,12 @@ log = logging.getLogger(__name__)
 
 
 class ChoiceWriter:
-    """The events of one choice. Tokens wait for the text they are part of."""
+    """The events of one choice. Tokens wait for the part of the answer that they make known."""
 
     def __init__(self, answer: Answer, index: int) -> None:
         self._answer = answer
         self._index = index
+        self._reader = answer.reading.reader()
         self._tokens: list[TokenLogprob] = []
         self.usage: Usage | None = None
 
@@ -41,11 +42,14 @@ class ChoiceWriter:
         return self._answer.opening(self._index)
 
     def events(self, delta: Delta) -> bytes:
-        """What `delta` lets be sent: nothing, or a chunk of text, or the end, or both."""
+        """What `delta` lets be sent: nothing, or parts of the answer, or its end, or both."""
         self._tokens += delta.tokens
+        parts = self._reader.feed(delta.text)
+        if delta.finish is not None:
+            parts += self._reader.finish()
         events = b""
-        if delta.text:
-            events = self._answer.piece(self._index, delta.text, self._tokens)
+        for part in parts:
+            events += self._answer.piece(self._index, part, self._tokens)
             self._tokens = []
         if delta.finish is not None:
             events += self._answer.closing(self._index, self._tokens, delta)

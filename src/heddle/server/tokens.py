@@ -14,10 +14,11 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError
-from heddle.server import intake
+from heddle.server.conversation import functions_of, written
 from heddle.server.encoding import encode, json_response
 from heddle.server.fields import TokenIds, only
-from heddle.server.schemas import Messages, Schema, takes
+from heddle.server.schemas import Messages, Schema, Tools, takes
+from heddle.server.tools import use_of
 from heddle.server.whole import Pieces
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Conversation(Schema):
     messages: Messages
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
 
 
 class TokenizeRequest(Schema):
@@ -46,6 +49,8 @@ class TokenizeRequest(Schema):
     messages: Messages | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
@@ -54,7 +59,6 @@ class TokenizeRequest(Schema):
     parse_special: bool | None = None
     with_pieces: bool | None = None
 
-    tools: Annotated[Any, only([])] = None
     chat_template: Annotated[Any, only()] = None
 
 
@@ -104,8 +108,8 @@ def routes(service: Service) -> APIRouter:
 
     def rendered(asked: Conversation) -> Rendered:
         service.check_model(asked.model)
-        messages, end = intake.for_template(asked.messages), intake.ending(asked)
-        return Rendered(prompt=service.engine.model.chat_text(messages, **end))
+        conversation = written(asked, use_of(functions_of(asked.tools), None).tools)
+        return Rendered(prompt=service.engine.model.chat_text(**conversation))
 
     @router.post("/tokenize", response_model=Tokens, openapi_extra=takes(TokenizeRequest))
     async def tokenize(request: Request) -> Response:
@@ -170,7 +174,7 @@ def _token_ids(asked: TokenizeRequest, service: Service) -> Sequence[int]:
                 " true with messages: the chat template adds what the model needs; leave it out",
                 param="add_special_tokens",
             )
-        return model.chat_prompt(intake.for_template(asked.messages), **intake.ending(asked))
+        return model.chat_prompt(**written(asked, use_of(functions_of(asked.tools), None).tools))
     text = asked.prompt if asked.content is None else asked.content
     assert text is not None
     if special is None:

@@ -7,12 +7,20 @@ the prompt.
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heddle.text.stop import StopStrings
 
 if TYPE_CHECKING:
-    from heddle.text.tokenizer import Tokenizer
+    from collections.abc import Collection
+
+
+class Spelling(Protocol):
+    """What of a tokenizer a detokenizer needs."""
+
+    def token_bytes(self, id: int, /) -> bytes: ...
+    def token_text(self, id: int, /) -> str: ...
+
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
@@ -30,10 +38,20 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: tuple[str, ...] = (), min_tokens: int = 0
+        self,
+        tokenizer: Spelling,
+        stop: tuple[str, ...] = (),
+        min_tokens: int = 0,
+        shown: Collection[int] = (),
     ) -> None:
-        """Stop strings are not looked for in the text of the first `min_tokens` tokens."""
+        """Stop strings are not looked for in the text of the first `min_tokens` tokens.
+
+        The text shows control tokens if they are among `shown`.
+        """
         self._token_bytes = tokenizer.token_bytes
+        if shown:
+            texts = {token: tokenizer.token_text(token).encode() for token in shown}
+            self._token_bytes = lambda id: texts.get(id) or tokenizer.token_bytes(id)
         self._decode = _utf8("replace").decode
         self._stop = StopStrings(stop) if stop else None
         self._held = ""

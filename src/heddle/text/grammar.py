@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import json
 import threading
-from concurrent.futures import Future
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Protocol
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from heddle.errors import GrammarError
+from heddle.text.detokenizer import Detokenizer
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-T = TypeVar("T")
+    from heddle.step import TokenGrammar
+    from heddle.types import Beginning
 
 _LIMITS = LLParserLimits(
-    # 550 kB of schemas for 250 tools take no more; with ten times that, 64 kB of `a?` took 2 GB.
-    initial_lexer_fuel=100_000,
+    initial_lexer_fuel=1_000_000,  # 20 ms
     step_lexer_fuel=100_000,  # 7 ms
     step_max_items=50_000,  # 2.5 ms
     max_items_in_row=10_000,  # an object of 1,000 optional members takes 4,000
@@ -39,26 +39,9 @@ _LOOK_AHEAD = 256
 """Characters of prescribed text that are made tokens, of which only the first is ever wanted.
 llguidance hands over all that is prescribed at every step, which for 70 kB took 10 ms."""
 
-_STACK = 256 << 20
-"""Bytes of stack to compile on; what is not touched costs nothing. llguidance recurses: 3 kB for a
-rule of a chain, 7.5 kB for a `$ref`, so that 31 kB of Lark ended the process on 8 MB. Masks need no
-depth."""
-
-_JSON_SPACE = r" ?|\n[ \t]{0,32}"
+JSON_SPACE = r" ?|\n[ \t]{0,32}"
 """Room between JSON's tokens: none, a space, or a line's indentation. Without a bound a small model
 may go on with spaces for ever."""
-
-
-_SLICES = [
-    *LLTokenizer.general_slices()[:1],
-    "[a-z ]{1,30}",
-    "[a-zA-Z ]{1,30}",
-    *LLTokenizer.general_slices()[1:],
-]
-"""Sets of tokens, the first to match has a token, that a mask takes whole where the grammar allows
-all such text, without looking at each token: 0.01 ms in place of 0.24 ms for `[a-z ]{5,200}`
-(SmolLM2, 49,152 tokens). More sets, or shorter ones, were no quicker with JSON or classes of
-letters, and `[a-z]{1,10}` beside these made the test for the others fail by its cost."""
 
 
 class Tokens(Protocol):
@@ -73,6 +56,7 @@ class Tokens(Protocol):
     def token_bytes(self, id: int, /) -> bytes: ...
     def token_text(self, id: int, /) -> str: ...
     def is_special(self, id: int, /) -> bool: ...
+    def control_id(self, text: str, /) -> int | None: ...
     def encode(
         self,
         text: str,
@@ -139,25 +123,82 @@ class CompiledGrammar:
         return self._make()
 
 
+class LateState:
+    """One output's place before a grammar begins, and then in it; see `heddle.step.GrammarState`.
+
+    What the token that brought the beginning has beyond it is followed in tokens of its own. If
+    that already breaks the grammar, which was not there to prevent it, the output stays free.
+    """
+
+    def __init__(self, grammar: LateGrammar) -> None:
+        self._grammar = grammar
+        self._watch = grammar.beginning.watch()
+        self._text = Detokenizer(grammar.tokens, shown=grammar.shown)
+        self._state: MatcherState | None = None
+        self._free = False
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        """See `heddle.step.GrammarState`."""
+        for place, token in enumerate(tokens):
+            if self._state is not None:
+                return self._state.next_mask(tokens[place:])
+            if not self._free:
+                self._look(self._text.push(token))
+        return b"" if self._state is None else self._state.next_mask(())
+
+    def _look(self, text: str) -> None:
+        begun = self._watch(text)
+        if begun is None:
+            return
+        state, encode = self._grammar.compiled.begin(), self._grammar.tokens.encode
+        ids = encode(begun, add_special=False, parse_special=False, continues=True)
+        try:
+            state.next_mask(ids)
+            self._state = state
+        except GrammarError:
+            self._free = True
+
+
+class LateGrammar:
+    """A grammar that holds from some place of an output on; see `heddle.step.TokenGrammar`.
+
+    Attributes:
+        compiled: what holds then.
+        beginning: finds the place.
+        tokens: the model's.
+        shown: control tokens that are text to `beginning`.
+    """
+
+    def __init__(self, compiled: CompiledGrammar, beginning: Beginning, tokens: Tokens) -> None:
+        self.compiled = compiled
+        self.beginning = beginning
+        self.tokens = tokens
+        ids = (tokens.control_id(text) for text in beginning.specials)
+        self.shown = [id for id in ids if id is not None]
+
+    def begin(self) -> LateState:
+        """A state for one output."""
+        return LateState(self)
+
+
 class GrammarCompiler:
     """Compiles grammars for one tokenizer. From any thread."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._lock = threading.Lock()
-        self._alive: WeakValueDictionary[Grammar, CompiledGrammar] = WeakValueDictionary()
         self._kept = lru_cache(maxsize=32)(self._compile)
 
-    def compile(self, grammar: Grammar) -> CompiledGrammar:
-        """The grammar, made ready; what is in use or was asked for lately is kept.
+    def compile(self, grammar: Grammar) -> TokenGrammar:
+        """The grammar, made ready; what was asked for lately is kept.
 
         Raises:
             GrammarError: it is wrong, can match nothing, or is too large. Names `grammar.param`.
         """
-        compiled = self._alive.get(grammar)
-        if compiled is None:
-            compiled = self._alive[grammar] = self._kept(grammar)
-        return compiled
+        if grammar.beginning is None:
+            return self._kept(grammar)
+        compiled = self._kept(replace(grammar, beginning=None))
+        return LateGrammar(compiled, grammar.beginning, self._tokens)
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         if not self._tokens.eos_ids:
@@ -168,17 +209,15 @@ class GrammarCompiler:
             source = _source(grammar)
         except ValueError as error:
             raise _refused(grammar, str(error)) from error
-        matcher = partial(LLMatcher, tokenizer, source, log_level=0, limits=_LIMITS)
-        compiled = CompiledGrammar(partial(_on_deep_stack, matcher), grammar.param)
+        make = partial(LLMatcher, tokenizer, source, log_level=0, limits=_LIMITS)
+        compiled = CompiledGrammar(make, grammar.param)
         _check_beginning(grammar, compiled.matcher)
         return compiled
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
         ends = sorted(self._tokens.eos_ids)
-        return LLTokenizer(
-            TokenizerWrapper(_Described(self._tokens)), eos_token=ends, slices=_SLICES
-        )
+        return LLTokenizer(TokenizerWrapper(_Described(self._tokens)), eos_token=ends)
 
 
 class _Described:
@@ -205,33 +244,6 @@ class _Described:
         )
 
 
-def json_in_lark(schema: Mapping[str, object]) -> str:
-    """What stands in llguidance's Lark for JSON that `schema` allows; see `Grammar.json_schema`."""
-    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": _JSON_SPACE}})
-
-
-def _on_deep_stack(task: Callable[[], T]) -> T:
-    """What `task` returns, from a thread with `_STACK` bytes of stack."""
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(task())
-        except BaseException as error:
-            result.set_exception(error)
-
-    with _starting:
-        usual = threading.stack_size(_STACK)
-        try:
-            threading.Thread(target=run, name="heddle-grammar").start()
-        finally:
-            threading.stack_size(usual)
-    return result.result()
-
-
-_starting = threading.Lock()  # the size of stacks is the process's
-
-
 def _source(grammar: Grammar) -> str:
     """The grammar in llguidance's own form.
 
@@ -240,7 +252,7 @@ def _source(grammar: Grammar) -> str:
     """
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         return LLMatcher.grammar_from_json_schema(
-            grammar.text, overrides={"whitespace_pattern": _JSON_SPACE}
+            grammar.text, overrides={"whitespace_pattern": JSON_SPACE}
         )
     if grammar.kind is GrammarKind.REGEX:
         return LLMatcher.grammar_from_regex(grammar.text)

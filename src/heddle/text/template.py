@@ -13,11 +13,12 @@ import secrets
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from heddle.errors import InvalidRequestError, ModelFileError
+from heddle.text.dialect import Dialect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,11 @@ _MAX_STEPS = 100_000
 
 
 class ChatTemplate:
-    """A model's chat template. Safe to share between threads."""
+    """A model's chat template. Safe to share between threads.
+
+    Attributes:
+        dialect: what it shows of how its model writes calls and reasoning.
+    """
 
     def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
         """Parse `source`; the tokens are the texts that templates write for BOS and EOS.
@@ -46,10 +51,12 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(source)
+            variables = meta.find_undeclared_variables(environment.parse(source))
         except Exception as error:  # Jinja's own, and Python's where its output does not compile
             raise ModelFileError(
                 f"the chat template does not parse: {error}", field="tokenizer.chat_template"
             ) from error
+        self.dialect = Dialect.of(source, variables)
         self._defaults = {
             "bos_token": bos_token,
             "eos_token": eos_token,
@@ -69,7 +76,7 @@ class ChatTemplate:
         Args:
             messages: the conversation so far; contents are strings.
             add_generation_prompt: end with the beginning of the assistant's answer.
-            variables: more names for the template, such as `tools`.
+            variables: more names for the template, such as `tools`; not those it always has.
 
         Raises:
             InvalidRequestError: the template refuses these messages, or fails on them.
@@ -88,7 +95,9 @@ class ChatTemplate:
             ) from error
 
 
-def render_unfinished(template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> str:
+def render_unfinished(
+    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **variables: Any
+) -> str:
     """The prompt for `messages` of which the last goes on: it ends where that one's content does.
 
     A template ends each message with something, and may trim its content. So a mark is rendered in
@@ -99,7 +108,8 @@ def render_unfinished(template: ChatTemplate, messages: Sequence[Mapping[str, An
     """
     mark = f"<{secrets.token_hex(16)}>"
     last = messages[-1]
-    text = template.render([*messages[:-1], {**last, "content": mark}], add_generation_prompt=False)
+    marked = [*messages[:-1], {**last, "content": mark}]
+    text = template.render(marked, add_generation_prompt=False, **variables)
     head, found, _ = text.rpartition(mark)
     if not found:
         raise InvalidRequestError(

@@ -17,7 +17,7 @@ from heddle.errors import (
     UnsupportedParameterError,
 )
 from heddle.text import bpe, sentencepiece
-from heddle.text.grammar import CompiledGrammar, GrammarCompiler
+from heddle.text.grammar import GrammarCompiler
 from heddle.text.metadata import PREFIX, TokenizerMetadata, missing
 from heddle.text.pretokenizers import pre_tokenizer
 from heddle.text.sequences import find_breakers, spell
@@ -27,7 +27,7 @@ from heddle.text.vocabulary import TokenType, Vocabulary
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from heddle.step import TokenSequences
+    from heddle.step import TokenGrammar, TokenSequences
     from heddle.types import Grammar
 
 
@@ -73,6 +73,7 @@ class Tokenizer:
         hidden = vocabulary.of_types(TokenType.CONTROL, TokenType.UNKNOWN)
         user_defined = vocabulary.of_types(TokenType.USER_DEFINED)
         self._special = frozenset(hidden)
+        self._control_ids = {self._pieces[id]: id for id in hidden}
         self._always_parsed = SpecialTokens({self._pieces[id]: id for id in user_defined})
         self._all_parsed = SpecialTokens({self._pieces[id]: id for id in hidden + user_defined})
         inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
@@ -214,7 +215,7 @@ class Tokenizer:
         """The words in tokens; see `sequences.spell`. What was asked for lately is kept."""
         return self._spellings(words)
 
-    def grammar(self, grammar: Grammar) -> CompiledGrammar:
+    def grammar(self, grammar: Grammar) -> TokenGrammar:
         """The grammar over these tokens; what was asked for lately is kept.
 
         May take 100 ms, the very first one more: not for event loops, unless it is kept.
@@ -231,6 +232,10 @@ class Tokenizer:
     def token_text(self, id: int) -> str:
         """A readable form of one token, special ones included; broken UTF-8 as U+FFFD."""
         return self._visible_bytes(id).decode(errors="replace")
+
+    def control_id(self, text: str) -> int | None:
+        """The control token that is written as `text`; None if there is none."""
+        return self._control_ids.get(text)
 
     def is_special(self, id: int) -> bool:
         """Whether the token is a control or unknown token, which text never shows."""

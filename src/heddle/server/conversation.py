@@ -1,0 +1,160 @@
+"""From a body's messages and functions to what the model's chat template is given."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from heddle.errors import InvalidRequestError
+from heddle.server.tools import function_of, use_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from heddle.engine import Engine
+    from heddle.server.schemas import ChatRequest, FunctionTool, Message, ToolCall
+    from heddle.server.tools import Function, ToolUse
+    from heddle.text.reading import Reading
+
+Json = dict[str, Any]
+
+_OWN_VARIABLES = frozenset(
+    ("messages", "tools", "add_generation_prompt", "continue_final_message", "range")
+)
+"""Names of a template that the request has other fields for, or none."""
+
+
+class Conversation(Protocol):
+    """The fields of a body that say how its messages are written."""
+
+    @property
+    def messages(self) -> Sequence[Message] | None: ...
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+    @property
+    def continue_final_message(self) -> bool | None: ...
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
+
+
+def written(body: Conversation, tools: Sequence[Json] = ()) -> Json:
+    """The conversation as keywords of `LoadedModel.chat_text`.
+
+    Raises:
+        InvalidRequestError: a message lacks what its role needs, or two ends are asked for.
+    """
+    goes_on = bool(body.continue_final_message)
+    if goes_on and body.add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt exclude each other; send one of them",
+            param="continue_final_message",
+        )
+    variables = body.chat_template_kwargs or {}
+    for name in variables:
+        if name in _OWN_VARIABLES:
+            raise InvalidRequestError(
+                f"chat_template_kwargs cannot hold {name!r}, which the template is given anyway",
+                param="chat_template_kwargs",
+            )
+    return {
+        "messages": _for_template(body.messages or ()),
+        "tools": tools,
+        "variables": variables,
+        "continue_final_message": goes_on,
+        "add_generation_prompt": body.add_generation_prompt is not False and not goes_on,
+    }
+
+
+def chat_prompt(engine: Engine, conversation: Json, use: ToolUse) -> tuple[list[int], Reading]:
+    """Token ids of a conversation, keywords of `LoadedModel.chat_text`, and how to read its answer.
+
+    Raises:
+        InvalidRequestError: the model has no chat template, its template refuses the messages, or
+            they are too long for the context.
+    """
+    model = engine.model
+    text = model.chat_text(**conversation)
+    assert model.template is not None, "it wrote the text"
+    goes_on = conversation["continue_final_message"]
+    begun = conversation["messages"][-1]["content"] if goes_on else ""
+    prompt = model.tokenizer.encode_chat(text)
+    engine.check_length(len(prompt))
+    return prompt, model.template.dialect.reading(text, use.names, begun)
+
+
+def functions_of(tools: Sequence[FunctionTool] | None) -> list[Function]:
+    """The functions of a body, in OpenAI's shape.
+
+    Raises:
+        InvalidRequestError: a schema is not one of an object.
+    """
+    return [
+        function_of(
+            tool.function.name,
+            tool.function.description,
+            tool.function.parameters,
+            strict=bool(tool.function.strict),
+            param=f"tools[{place}].function.parameters",
+        )
+        for place, tool in enumerate(tools or ())
+    ]
+
+
+def tool_use(body: ChatRequest) -> ToolUse:
+    """What functions the answer to a chat may call.
+
+    Raises:
+        InvalidRequestError: see `function_of` and `use_of`.
+    """
+    choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    functions = functions_of(body.tools)
+    if choice is None or isinstance(choice, str):
+        return use_of(functions, choice, parallel=parallel)
+    return use_of(functions, None, named=choice.function.name, parallel=parallel)
+
+
+def _for_template(messages: Sequence[Message]) -> list[Json]:
+    """The messages as chat templates expect them: content one string, absent fields absent."""
+    return [_plain(message, f"messages[{place}]") for place, message in enumerate(messages)]
+
+
+def _plain(message: Message, path: str) -> Json:
+    calls = message.tool_calls or ()
+    if calls and message.role != "assistant":
+        raise InvalidRequestError(
+            f"{path}.tool_calls needs role to be 'assistant', got {message.role!r}",
+            param=f"{path}.tool_calls",
+        )
+    content = message.content
+    if content is None:
+        if not calls:
+            raise InvalidRequestError(
+                f"missing required parameter: {path}.content", param=f"{path}.content"
+            )
+        content = ""
+    if not isinstance(content, str):
+        content = "".join(part.text for part in content)
+    fields: Json = {"role": message.role, "content": content}
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            fields[name] = value
+    if calls:
+        fields["tool_calls"] = [_plain_call(call) for call in calls]
+    return fields
+
+
+def _plain_call(call: ToolCall) -> Json:
+    function = {"name": call.function.name, "arguments": _object(call.function.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _object(arguments: str) -> Json | str:
+    """Arguments of a call as an object, as templates want them.
+
+    What a model once wrote need not be JSON; such a conversation is not lost for that.
+    """
+    try:
+        value = json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+    return value if isinstance(value, dict) else arguments

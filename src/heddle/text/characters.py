@@ -1,0 +1,138 @@
+"""Characters that arrive over time, for code that reads them as if they were all there.
+
+What reads is a generator: it asks for the next character with `yield from source.next()` and is
+suspended until one comes. So a parser is written as plain recursive descent, and how a text was cut
+into pieces cannot make a difference. What has been read can be put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, str, T]
+"""Reads characters that are sent to it, and returns a T."""
+
+Take: TypeAlias = Callable[[str], object]
+"""Is given text as it is read."""
+
+END = ""
+"""Comes after the last character, as often as it is asked for."""
+
+
+class Characters:
+    """A text that grows at its end."""
+
+    def __init__(self) -> None:
+        self._returned: list[str] = []  # last first
+        self._record: list[str] | None = None
+        self._arrived = 0
+        self._ended = False
+
+    @property
+    def position(self) -> int:
+        """How many characters have been read and not put back."""
+        return self._arrived - len(self._returned)
+
+    def next(self) -> Steps[str]:
+        """The next character, or END."""
+        if self._returned:
+            char = self._returned.pop()
+        elif self._ended:
+            return END
+        else:
+            char = yield
+            self._arrived += len(char)
+            self._ended = char == END
+        if self._record is not None:
+            self._record.append(char)
+        return char
+
+    def put_back(self, text: str) -> None:
+        """Have `text`, which was read last, read again. END needs no putting back."""
+        self._returned.extend(reversed(text))
+        if self._record is not None and text:
+            del self._record[-len(text) :]
+
+    def attempt(self, steps: Steps[bool]) -> Steps[bool]:
+        """Whether `steps` succeeds. If it does not, nothing has been read.
+
+        Once it is clear that it will, it may call :meth:`commit`, and nothing is kept any longer.
+        """
+        self._record = []
+        done = yield from steps
+        read, self._record = self._record, None
+        if not done and read is not None:
+            self.put_back("".join(read))
+        return done
+
+    def commit(self) -> None:
+        """Forget what would be put back if the attempt failed."""
+        self._record = None
+
+    def after_space(self) -> Steps[str]:
+        """The next character that is no space, or END."""
+        char = yield from self.next()
+        while char.isspace():
+            char = yield from self.next()
+        return char
+
+    def skip(self, expected: str) -> Steps[bool]:
+        """Whether `expected` comes next, perhaps after space. If not, nothing is read."""
+        read = matched = ""
+        while matched != expected:
+            char = yield from self.next()
+            read += char
+            if char.isspace() and not matched:
+                continue
+            matched += char
+            if char == END or not expected.startswith(matched):
+                self.put_back(read)
+                return False
+        return True
+
+    def until(self, mark: str, take: Take) -> Steps[bool]:
+        """Hand over what comes before `mark`, and read that too; False if it never comes."""
+        held = ""
+        while held != mark:
+            char = yield from self.next()
+            if char == END:
+                take(held)
+                return False
+            held += char
+            while not mark.startswith(held):
+                take(held[0])
+                held = held[1:]
+        return True
+
+    def json_value(self, take: Take) -> Steps[None]:
+        """Hand over the JSON value that comes next, after space: up to where it ends.
+
+        Nothing but its end is looked for, so that what is no JSON inside of it goes through.
+        """
+        char = yield from self.after_space()
+        if char not in ("{", "[", '"'):
+            while char != END and char not in ",}]" and not char.isspace():
+                take(char)
+                char = yield from self.next()
+            self.put_back(char)
+            return
+        depth = 0
+        while char != END:
+            take(char)
+            if char == '"':
+                yield from self._rest_of_string(take)
+            depth += (char in "{[") - (char in "}]")
+            if not depth:
+                return
+            char = yield from self.next()
+
+    def _rest_of_string(self, take: Take) -> Steps[None]:
+        while (char := (yield from self.next())) != END:
+            take(char)
+            if char == "\\":
+                take((yield from self.next()))
+            elif char == '"':
+                return

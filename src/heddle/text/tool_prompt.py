@@ -1,0 +1,63 @@
+"""Functions for models whose chat template knows none: told in a system message, in Hermes' form.
+
+What such a model has called before, and what came of it, is written out in the same form, since
+its template would leave both out.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Json = Mapping[str, Any]
+
+_INSTRUCTIONS = """\
+# Functions
+
+You can call functions to answer the user. Each line between <tools> and </tools> is one of them:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and its arguments as JSON between these two tags:
+<tool_call>
+{{"name": "<the function's name>", "arguments": {{"<a parameter>": <its value>}}}}
+</tool_call>
+What a call returns comes between <tool_response> and </tool_response>. Where no function helps, \
+answer in words."""
+
+
+def written_out(messages: Sequence[Json], tools: Sequence[Json]) -> list[dict[str, Any]]:
+    """The conversation in messages of text alone, which tell of `tools` first."""
+    written: list[dict[str, Any]] = []
+    for before, message in zip([{}, *messages], messages, strict=False):
+        if message["role"] == "tool":
+            content = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if before.get("role") == "tool":
+                content = f"{written.pop()['content']}\n{content}"
+            written.append({"role": "user", "content": content})
+        else:
+            written.append(_with_calls(message))
+    return _told(written, tools) if tools else written
+
+
+def _with_calls(message: Json) -> dict[str, Any]:
+    plain = {name: value for name, value in message.items() if name != "tool_calls"}
+    calls = [
+        f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>"
+        for call in message.get("tool_calls", ())
+    ]
+    content = [message["content"]] if message["content"] else []
+    return plain | {"content": "\n".join(content + calls)}
+
+
+def _told(messages: list[dict[str, Any]], tools: Sequence[Json]) -> list[dict[str, Any]]:
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = _INSTRUCTIONS.format(tools=lines)
+    if messages[0]["role"] not in ("system", "developer"):
+        return [{"role": "system", "content": text}, *messages]
+    first = messages[0]
+    return [first | {"content": f"{first['content']}\n\n{text}"}, *messages[1:]]

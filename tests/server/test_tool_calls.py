@@ -1,0 +1,480 @@
+"""Tools and reasoning in chat completions, over a socket, in the form of every family of models."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import templates
+from talking_model import Talking, talking_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ASKED: Any = [{"role": "user", "content": "Weather?"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tells the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+TOOLS: Any = [WEATHER, CLOCK]
+PARIS = '{"city": "Paris"}'
+
+FAMILIES = {
+    "hermes": (
+        templates.HERMES,
+        '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
+        '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>\n'
+        '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
+    ),
+    "unknowing": (
+        templates.CHATML,
+        '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
+        '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>\n'
+        '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
+    ),
+    "llama": (templates.LLAMA, '<|python_tag|>{"name": "%s", "parameters": %s}', None),
+    "mistral": (
+        templates.MISTRAL,
+        '[TOOL_CALLS][{"name": "%s", "arguments": %s}]',
+        '[TOOL_CALLS][{"name": "%s", "arguments": %s}, {"name": "%s", "arguments": %s}]',
+    ),
+    "named": (
+        templates.MISTRAL_NAMED,
+        "[TOOL_CALLS]%s[ARGS]%s",
+        "[TOOL_CALLS]%s[ARGS]%s[TOOL_CALLS]%s[ARGS]%s",
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Iterator[tuple[Talking, str, str | None]]:
+    """A server of a family's template, and how it writes one call and two."""
+    template, one, two = FAMILIES[request.param]
+    with talking_server(template) as server:
+        yield server, one, two
+
+
+@pytest.fixture(scope="module")
+def hermes() -> Iterator[Talking]:
+    with talking_server(templates.HERMES) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def thinking() -> Iterator[Talking]:
+    with talking_server(templates.QWEN3) as server:
+        yield server
+
+
+def ask(server: Talking, **fields: Any) -> Any:
+    options: Any = {"model": "fake", "messages": ASKED, "seed": 0, "max_tokens": 600}
+    return server.openai.chat.completions.create(**(options | fields))
+
+
+def called(choice: Any) -> list[tuple[str, str]]:
+    return [(call.function.name, call.function.arguments) for call in choice.message.tool_calls]
+
+
+def gathered(chunks: Any) -> tuple[str, str, list[tuple[str, str]], str]:
+    """Content, reasoning, calls and finish reason of a stream of one choice."""
+    content, reasoning, finish = "", "", None
+    calls: list[list[str]] = []
+    ids = set()
+    for chunk in chunks:
+        [choice] = chunk.choices
+        content += choice.delta.content or ""
+        reasoning += getattr(choice.delta, "reasoning_content", "") or ""
+        for call in choice.delta.tool_calls or ():
+            if call.index == len(calls):
+                assert call.type == "function"
+                ids.add(call.id)
+                calls.append([call.function.name, ""])
+            else:
+                assert (call.id, call.function.name) == (None, None)
+            calls[call.index][1] += call.function.arguments
+        finish = choice.finish_reason or finish
+    assert len(ids) == len(calls)
+    assert finish is not None
+    return content, reasoning, [(name, arguments) for name, arguments in calls], finish
+
+
+def test_a_call(family: Any) -> None:
+    server, one, _ = family
+    server.says(one % ("get_weather", PARIS))
+    answer = ask(server, tools=TOOLS)
+    [choice] = answer.choices
+    assert called(choice) == [("get_weather", PARIS)]
+    assert choice.message.content is None
+    assert choice.finish_reason == "tool_calls"
+    [call] = choice.message.tool_calls
+    assert call.id.startswith("call_")
+    assert answer.usage.completion_tokens > 5
+    assert "get_weather" in server.prompt
+    assert "Tells the weather." in server.prompt
+
+
+def test_a_call_as_a_stream(family: Any) -> None:
+    server, one, _ = family
+    server.says(one % ("get_weather", PARIS))
+    chunks = list(ask(server, tools=TOOLS, stream=True))
+    assert gathered(chunks) == ("", "", [("get_weather", PARIS)], "tool_calls")
+    pieces = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    assert len(pieces) > 5, "arguments come as they are written"
+
+
+def test_several_calls(family: Any) -> None:
+    server, _, two = family
+    if two is None:
+        return  # the family has none
+    server.says(two % ("get_weather", PARIS, "clock", "{}"))
+    expected = [("get_weather", PARIS), ("clock", "{}")]
+    assert called(ask(server, tools=TOOLS).choices[0]) == expected
+    assert gathered(ask(server, tools=TOOLS, stream=True))[2] == expected
+    single = ask(server, tools=TOOLS, parallel_tool_calls=False).choices[0]
+    assert called(single) == expected[:1]
+
+
+def test_words_instead_of_a_call(family: Any) -> None:
+    server, _, _ = family
+    server.says(" It is warm. \n")
+    [choice] = ask(server, tools=TOOLS).choices
+    assert (choice.message.content, choice.finish_reason) == (" It is warm. \n", "stop")
+    assert choice.message.tool_calls is None
+    assert gathered(ask(server, tools=TOOLS, stream=True)) == (" It is warm. \n", "", [], "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "clock"}}]
+)
+def test_a_call_is_enforced(family: Any, choice: Any, stream: bool) -> None:
+    server, _, _ = family
+    server.says("I would rather not.")
+    answer = ask(server, tools=TOOLS, tool_choice=choice, stream=stream, parallel_tool_calls=False)
+    if stream:
+        content, _, calls, finish = gathered(answer)
+    else:
+        [made] = answer.choices
+        content, calls, finish = made.message.content or "", called(made), made.finish_reason
+    assert (content, finish) == ("", "tool_calls")
+    [(name, arguments)] = calls
+    if choice != "required":
+        assert name == "clock"
+    if name == "get_weather":
+        assert json.loads(arguments)["city"] in ("Paris", "Rome")
+    else:
+        assert isinstance(json.loads(arguments), dict)
+
+
+def test_no_call_is_made_where_none_is_wanted(family: Any) -> None:
+    server, one, _ = family
+    server.says(one % ("clock", "{}"))
+    [choice] = ask(server, tools=TOOLS, tool_choice="none").choices
+    assert choice.message.tool_calls is None
+    assert '"clock"' in choice.message.content or choice.message.content == "clock{}"
+    assert choice.finish_reason == "stop"
+    assert "Tells the weather." not in server.prompt
+
+
+def test_a_call_is_held_to_json_once_it_has_begun(family: Any) -> None:
+    server, one, _ = family
+    server.says(one % ("get_weather", '{"city": , "x": 3'))
+    [choice] = ask(server, tools=TOOLS).choices
+    [(name, arguments)] = called(choice)
+    assert name == "get_weather"
+    assert isinstance(json.loads(arguments), dict)
+
+
+def test_strict_arguments_follow_their_schema(family: Any) -> None:
+    server, one, _ = family
+    server.says(one % ("get_weather", '{"city": "Berlin", "unit": "K"}'))
+    strict = {"type": "function", "function": WEATHER["function"] | {"strict": True}}
+    for _, arguments in called(ask(server, tools=[strict, CLOCK]).choices[0]):
+        assert json.loads(arguments)["city"] in ("Paris", "Rome")
+        assert json.loads(arguments).keys() <= {"city", "days"}
+    [(_, arguments)] = called(ask(server, tools=TOOLS).choices[0])
+    assert arguments == '{"city": "Berlin", "unit": "K"}'
+
+
+def test_what_was_called_before_is_told(family: Any) -> None:
+    server, _, _ = family
+    server.says("Warm.")
+    calls = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": arguments},
+        }
+        for number, arguments in enumerate([PARIS, "no json"])
+    ]
+    history = [
+        *ASKED,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "call_0", "content": "20 degrees"},
+        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "none"}]},
+    ]
+    assert ask(server, messages=history, tools=TOOLS).choices[0].message.content == "Warm."
+    assert PARIS in server.prompt
+    assert '"no json"' in server.prompt
+    assert server.prompt.index(PARIS) < server.prompt.index("20 degrees")
+
+
+def test_a_model_that_knows_no_tools_is_told(hermes: Talking) -> None:
+    with talking_server(templates.CHATML) as server:
+        server.says("x")
+        system = {"role": "system", "content": "Be brief."}
+        ask(server, messages=[system, *ASKED], tools=[CLOCK])
+        assert server.prompt.startswith("<|im_start|>system\nBe brief.\n\n# Functions\n")
+        assert '{"type": "function", "function": {"name": "clock", "parameters"' in server.prompt
+        ask(server, messages=ASKED, tools=[CLOCK])
+        assert server.prompt.startswith("<|im_start|>system\n# Functions\n")
+        results = [
+            {"role": "tool", "tool_call_id": "a", "content": "1"},
+            {"role": "tool", "tool_call_id": "b", "content": "2"},
+        ]
+        ask(server, messages=[*ASKED, *results])
+        told = "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
+        assert f"<|im_start|>user\n{told}<|im_end|>" in server.prompt
+        assert "Functions" not in server.prompt
+
+
+def test_choices_have_calls_of_their_own(hermes: Talking) -> None:
+    call = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+    hermes.says(call, "Words.", f"Both. {call}")
+    choices = ask(hermes, tools=TOOLS, n=3).choices
+    assert [choice.message.content for choice in choices] == [None, "Words.", "Both."]
+    assert [bool(choice.message.tool_calls) for choice in choices] == [True, False, True]
+    assert [choice.finish_reason for choice in choices] == ["tool_calls", "stop", "tool_calls"]
+    finishes = {}
+    for chunk in ask(hermes, tools=TOOLS, n=3, stream=True):
+        [choice] = chunk.choices
+        finishes[choice.index] = choice.finish_reason
+    assert finishes == {0: "tool_calls", 1: "stop", 2: "tool_calls"}
+
+
+def test_a_call_that_is_cut_off_says_so(hermes: Talking) -> None:
+    hermes.says('<tool_call>\n{"name": "clock", "arguments": {"a": "bcdefg"}}\n</tool_call>')
+    [choice] = ask(hermes, tools=TOOLS, max_tokens=45).choices
+    assert choice.finish_reason == "length"
+    [(name, arguments)] = called(choice)
+    assert name == "clock"
+    assert '{"a": "bcdefg"}'.startswith(arguments)
+
+
+def test_a_stop_string_ends_an_answer_with_calls(hermes: Talking) -> None:
+    hermes.says('Hm <tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
+    [choice] = ask(hermes, tools=TOOLS, stop="</tool_call>").choices
+    assert (called(choice), choice.finish_reason) == ([("clock", "{}")], "tool_calls")
+    [choice] = ask(hermes, tools=TOOLS, stop="m").choices
+    assert (choice.message.content, choice.finish_reason) == ("H", "stop")
+
+
+def test_every_token_has_its_logprob(hermes: Talking) -> None:
+    hermes.says('Hm <tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
+    whole = ask(hermes, tools=TOOLS, logprobs=True)
+    told = whole.choices[0].logprobs.content
+    assert len(told) == whole.usage.completion_tokens
+    streamed = [
+        token.token
+        for chunk in ask(hermes, tools=TOOLS, logprobs=True, stream=True)
+        if chunk.choices[0].logprobs
+        for token in chunk.choices[0].logprobs.content
+    ]
+    assert streamed == [token.token for token in told]
+
+
+def test_an_answer_may_be_json_or_a_call(hermes: Talking) -> None:
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": {"type": "object", "required": ["ok"]}},
+    }
+    hermes.says('<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
+    assert called(ask(hermes, tools=TOOLS, response_format=form).choices[0]) == [("clock", "{}")]
+    hermes.says('{"ok": 1}')
+    [choice] = ask(hermes, tools=TOOLS, response_format=form).choices
+    assert (choice.message.content, choice.finish_reason) == ('{"ok": 1}', "stop")
+
+
+# --- reasoning
+
+
+def test_reasoning(thinking: Talking) -> None:
+    thinking.says("<think>\nLet me see.\n</think>\n\nYes.")
+    message = ask(thinking).choices[0].message
+    assert (message.content, message.reasoning_content) == ("Yes.", "Let me see.")
+    assert gathered(ask(thinking, stream=True)) == ("Yes.", "Let me see.", [], "stop")
+
+
+def test_reasoning_before_a_call(thinking: Talking) -> None:
+    thinking.says('<think>A <tool_call>?</think><tool_call>{"name": "clock"}</tool_call>')
+    [choice] = ask(thinking, tools=TOOLS).choices
+    assert choice.message.reasoning_content == "A <tool_call>?"
+    assert [name for name, _ in called(choice)] == ["clock"]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_reasoning_before_what_is_enforced(opened: bool) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [7]}}}
+    with talking_server(templates.THINKING if opened else templates.QWEN3) as server:
+        thoughts = "Hm.</think>" if opened else "<think>Hm.</think>"
+        server.says(f"{thoughts}I will not.")
+        [choice] = ask(server, tools=TOOLS, tool_choice="required").choices
+        assert choice.message.reasoning_content == "Hm."
+        assert choice.finish_reason == "tool_calls"
+        message = ask(server, response_format=form).choices[0].message
+        assert (message.reasoning_content, message.content.strip()) == ("Hm.", "7")
+
+
+def test_variables_reach_the_template(thinking: Talking) -> None:
+    thinking.says("Yes.")
+    message = (
+        ask(thinking, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+        .choices[0]
+        .message
+    )
+    assert thinking.prompt.endswith("<think>\n\n</think>\n\n")
+    assert message.content == "Yes."
+    assert not hasattr(message, "reasoning_content")
+
+
+def test_a_prompt_that_opens_the_reasoning() -> None:
+    with talking_server(templates.THINKING) as server:
+        server.says("Let me see.\n</think>\nYes.")
+        assert gathered(ask(server, stream=True)) == ("Yes.", "Let me see.", [], "stop")
+        begun = {"role": "assistant", "content": "<think>\nWell, "}
+        message = (
+            ask(
+                server,
+                messages=[*ASKED, begun],
+                extra_body={"continue_final_message": True},
+            )
+            .choices[0]
+            .message
+        )
+        assert server.prompt.endswith("<think>\nWell, ")
+        assert message.reasoning_content == "Let me see."
+
+
+def test_reasoning_in_control_tokens() -> None:
+    template = templates.CHATML + "{# [THINK][/THINK] #}"
+    with talking_server(template) as server:
+        server.says("[THINK]Hm.[/THINK]Yes.")
+        message = ask(server).choices[0].message
+        assert (message.content, message.reasoning_content) == ("Yes.", "Hm.")
+
+
+def test_reasoning_of_earlier_answers_is_accepted(thinking: Talking) -> None:
+    thinking.says("Yes.")
+    earlier = {"role": "assistant", "content": "No.", "reasoning_content": "Hm."}
+    assert ask(thinking, messages=[*ASKED, earlier, *ASKED]).choices[0].message.content == "Yes."
+
+
+# --- what is refused
+
+
+def function(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f"} | fields}
+
+
+SCHEMA = "tools[0].function.parameters"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"tools": [function(name="a b")]}, "tools[0].function.name", "'a b'"),
+        ({"tools": [function(name="")]}, "tools[0].function.name", "''"),
+        ({"tools": [{"type": "code"}]}, "tools[0].type", "'code'"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing"),
+        ({"tools": [function(extra=1)]}, "tools[0].function.extra", "unknown"),
+        ({"tools": [function(), function()]}, "tools", "two functions"),
+        ({"tools": [function(parameters={"type": "string"})]}, SCHEMA, "'object'"),
+        ({"tools": [function(parameters=[])]}, SCHEMA, "[]"),
+        (
+            {"tools": [CLOCK, function(parameters={"$ref": "#/no"}, strict=True)]},
+            "tools[1].function.parameters",
+            "cannot be served",
+        ),
+        (
+            {
+                "tools": [function(parameters={"properties": {"a": {"type": "nope"}}})],
+                "tool_choice": "required",
+            },
+            SCHEMA,
+            "nope",
+        ),
+        ({"tools": [function(parameters={"enum": ["x" * 70_000]}, strict=True)]}, SCHEMA, "65536"),
+        ({"tool_choice": "required"}, "tool_choice", "no tools"),
+        ({"tool_choice": "any"}, "tool_choice", "'any'"),
+        ({"tool_choice": 3}, "tool_choice", "names a function"),
+        (
+            {"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            "tool_choice",
+            "'g'",
+        ),
+        (
+            {
+                "tools": [CLOCK],
+                "tool_choice": "required",
+                "response_format": {"type": "json_object"},
+            },
+            "response_format",
+            "tools",
+        ),
+        ({"tools": [CLOCK], "guided_regex": "a"}, "guided_regex", "tools"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "'messages'"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": "x",
+                        "tool_calls": [
+                            {
+                                "id": "1",
+                                "type": "function",
+                                "function": {"name": "f", "arguments": "{}"},
+                            }
+                        ],
+                    }
+                ]
+            },
+            "messages[0].tool_calls",
+            "'assistant'",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+            "messages[0].tool_calls[0].type",
+            "missing",
+        ),
+    ],
+)
+def test_what_is_refused(hermes: Talking, fields: dict[str, Any], param: str, said: str) -> None:
+    for stream in (False, True):
+        body = {"messages": ASKED, "stream": stream} | fields
+        response = hermes.post("/v1/chat/completions", body)
+        error = response.json()["error"]
+        assert response.status_code == 400
+        assert error["param"] == param
+        assert said in error["message"]
+
+
+def test_templates_can_be_looked_at_with_tools(hermes: Talking) -> None:
+    body = {"messages": ASKED, "tools": [CLOCK]}
+    prompt = hermes.post("/apply_template", body).json()["prompt"]
+    assert '"name": "clock"' in prompt
+    counted = hermes.post("/tokenize", body).json()["count"]
+    assert counted > hermes.post("/tokenize", {"messages": ASKED}).json()["count"]

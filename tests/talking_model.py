@@ -1,0 +1,156 @@
+"""A loaded model that says what a test tells it to, over tokens of one letter and some marks.
+
+Where a grammar does not let it, it says something that the grammar allows, and soon ends.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import openai
+
+from fake_executor import END, FakeExecutor
+from fake_model import fake_model
+from heddle.config import EngineConfig
+from heddle.engine import Engine
+from heddle.models.base import ModelShape
+from heddle.step import Sampled
+from heddle.text.grammar import GrammarCompiler
+from heddle.text.template import ChatTemplate
+from live_server import PATIENCE, live_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fake_executor import Occupant
+    from heddle.step import Chunk, Failed, TokenGrammar
+    from heddle.types import Grammar
+
+CONTROL = ("[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "[THINK]", "[/THINK]")
+"""Control tokens, from id 128 on: text does not show them unless it is asked to."""
+WORDS = ("<tool_call>", "</tool_call>", "<think>", ">\n{")
+"""Tokens of several letters, from id 136 on, which are text."""
+VOCABULARY = 144
+
+
+class LetterTokenizer:
+    """A token per ASCII letter, whose code is its id; 0 ends a text."""
+
+    bos_id = None
+    eos_id = END
+    eos_ids = frozenset({END})
+    vocabulary_size = VOCABULARY
+
+    def __init__(self) -> None:
+        self._pieces = {id: chr(id) for id in range(1, 128)}
+        self._pieces |= {136 + place: word for place, word in enumerate(WORDS)}
+        self._control = {128 + place: word for place, word in enumerate(CONTROL)}
+        self._grammars = GrammarCompiler(self)
+
+    def encode(self, text: str, *, parse_special: bool = True, **_: bool) -> list[int]:
+        ids, known = [], self._pieces | (self._control if parse_special else {})
+        while text:
+            id = max(
+                (id for id in known if text.startswith(known[id])), key=lambda i: len(known[i])
+            )
+            ids.append(id)
+            text = text[len(known[id]) :]
+        return ids
+
+    def encode_chat(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def spellings(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        return ()
+
+    def grammar(self, grammar: Grammar) -> TokenGrammar:
+        return self._grammars.compile(grammar)
+
+    def token_bytes(self, id: int) -> bytes:
+        return self._pieces.get(id, "").encode()
+
+    def token_text(self, id: int) -> str:
+        return self._control.get(id) or self._pieces.get(id, "<end>")
+
+    def control_id(self, text: str) -> int | None:
+        return next((id for id, word in self._control.items() if word == text), None)
+
+    def is_special(self, id: int) -> bool:
+        return id not in self._pieces
+
+
+class TalkingExecutor(FakeExecutor):
+    """Says one of `answers`, by the seed, and then the end."""
+
+    def __init__(self, tokenizer: LetterTokenizer) -> None:
+        super().__init__(pages=256)
+        self.answers: Sequence[str] = ("",)
+        self.prompts: list[str] = []
+        self._tokenizer = tokenizer
+
+    def _bind(self, binding: Any) -> None:
+        super()._bind(binding)
+        if not binding.output:
+            text = "".join(map(self._tokenizer.token_text, binding.prompt))
+            self.prompts.append(text)
+        self.slots[binding.slot].said = len(binding.prompt)  # type: ignore[attr-defined]
+
+    def _choose(self, occupant: Occupant, history: Sequence[int]) -> int:
+        assert occupant.params.seed is not None
+        answer = self.answers[occupant.params.seed % len(self.answers)]
+        said = len(history) - occupant.said  # type: ignore[attr-defined]
+        return [*self._tokenizer.encode(answer), END][
+            min(said, len(self._tokenizer.encode(answer)))
+        ]
+
+    def _read(self, chunk: Chunk) -> list[Sampled | Failed]:
+        return [
+            replace(one, logprob=-1.0) if isinstance(one, Sampled) else one
+            for one in super()._read(chunk)
+        ]
+
+    def _draw(self, allowed: Sequence[int], occupant: Occupant, history: Sequence[int]) -> int:
+        ends = [token for token in (END, *map(ord, '}]"')) if token in allowed]
+        return ends[0] if ends else super()._draw(allowed, occupant, history)
+
+
+@dataclass
+class Talking:
+    """A server whose model talks."""
+
+    url: str
+    executor: TalkingExecutor
+    openai: openai.OpenAI
+
+    def says(self, *answers: str) -> None:
+        """What is said from now on, by the seed."""
+        self.executor.answers = answers
+        self.executor.prompts.clear()
+
+    @property
+    def prompt(self) -> str:
+        """What it was asked last."""
+        return self.executor.prompts[-1]
+
+    def post(self, path: str, body: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=PATIENCE)
+
+
+@contextmanager
+def talking_server(template: str, context: int = 4096) -> Iterator[Talking]:
+    """A server of a model with this chat template."""
+    tokenizer = LetterTokenizer()
+    executor = TalkingExecutor(tokenizer)
+    model = fake_model(executor, context=context)
+    shape = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=context)
+    parts: Any = {"tokenizer": tokenizer, "template": ChatTemplate(template, "", "<end>")}
+    model = replace(model, shape=shape, **parts)
+    with (
+        Engine(model, EngineConfig(slots=4, queue=16)) as engine,
+        live_server(engine) as live,
+        openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield Talking(live.url, executor, client)
