@@ -1,5 +1,6 @@
 #include "candidates.h"
 
+#include <array>
 #include <cfloat>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,33 @@ bool all_finite(const float* logits, int count) {
         found |= static_cast<uint32_t>((bits & kExponent) == kExponent);
     }
     return found == 0;
+}
+
+// What a byte of a mask leaves of eight logits: each is at most infinity, or minus infinity. By
+// tables, without branches: most bytes of most masks mix what is allowed with what is not.
+using Bounds = std::array<std::array<float, 8>, 256>;
+constexpr Bounds make_bounds() {
+    Bounds bounds{};
+    for (size_t bits = 0; bits < 256; ++bits) {
+        for (size_t i = 0; i < 8; ++i) bounds[bits][i] = bits >> i & 1 ? INFINITY : -INFINITY;
+    }
+    return bounds;
+}
+constexpr Bounds kBounds = make_bounds();
+
+constexpr std::array<uint8_t, 256> count_bits() {
+    std::array<uint8_t, 256> counts{};
+    for (size_t bits = 1; bits < 256; ++bits) counts[bits] = counts[bits / 2] + bits % 2;
+    return counts;
+}
+constexpr std::array<uint8_t, 256> kSetBits = count_bits();
+
+inline void bound(float* logits, const float* bounds, int count) {
+    if (count < 8) {
+        for (int i = 0; i < count; ++i) logits[i] = std::min(logits[i], bounds[i]);
+        return;
+    }
+    for (int i = 0; i < 8; ++i) logits[i] = std::min(logits[i], bounds[i]);
 }
 
 // Ascending keys for descending logits.
@@ -237,22 +265,20 @@ void Candidates::exclude(const std::vector<int>& tokens) {
 
 void Candidates::allow_only(const uint8_t* mask, size_t bytes) {
     static_assert(kPeakBlock % 8 == 0, "a byte of the mask lies in one block");
-    for (int first = 0; first < vocabulary_; first += 8) {
-        const size_t place = static_cast<size_t>(first / 8);
-        const unsigned allowed = place < bytes ? mask[place] : 0;
-        if (allowed == 0xFF) continue;
-        const int count = std::min(8, vocabulary_ - first);
-        for (int i = 0; i < count; ++i) {
-            if (allowed >> i & 1) continue;
-            logits_[first + i] = -INFINITY;
-            ++excluded_;
-        }
-    }
+    int allowed = 0;
     for (size_t block = 0; block < block_peaks_.size(); ++block) {
-        const int first = static_cast<int>(block) * kPeakBlock;
-        block_peaks_[block] =
-            kernels_->max(logits_ + first, std::min(kPeakBlock, vocabulary_ - first));
+        const int begin = static_cast<int>(block) * kPeakBlock;
+        const int end = std::min(begin + kPeakBlock, vocabulary_);
+        for (int first = begin; first < end; first += 8) {
+            const size_t place = static_cast<size_t>(first / 8);
+            const int count = std::min(8, end - first);
+            const unsigned bits = (place < bytes ? mask[place] : 0u) & (0xFFu >> (8 - count));
+            bound(logits_ + first, kBounds[bits].data(), count);
+            allowed += kSetBits[bits];
+        }
+        block_peaks_[block] = kernels_->max(logits_ + begin, end - begin);
     }
+    excluded_ = vocabulary_ - allowed;
     find_peak();
 }
 

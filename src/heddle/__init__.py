@@ -15,6 +15,7 @@ from heddle.errors import (
     ContextLengthError,
     EngineClosedError,
     EngineFailedError,
+    GrammarError,
     HeddleError,
     InvalidRequestError,
     ModelFileError,
@@ -24,7 +25,7 @@ from heddle.errors import (
     UnsupportedModelError,
     UnsupportedParameterError,
 )
-from heddle.types import Delta, FinishReason, Output, SamplingParams, TokenLogprob, Usage
+from heddle.types import Delta, FinishReason, Grammar, Output, SamplingParams, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence, SampledToken, SequenceSnapshot
@@ -43,6 +44,8 @@ __all__ = [
     "EngineConfig",
     "EngineFailedError",
     "FinishReason",
+    "Grammar",
+    "GrammarError",
     "HeddleError",
     "InvalidRequestError",
     "ModelFileError",

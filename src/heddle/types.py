@@ -27,7 +27,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STRING_LENGTH = 1024
 MAX_SALT_LENGTH = 256
-MAX_GRAMMAR_LENGTH = 65_536
+MAX_GRAMMAR_LENGTH = 131_072
 
 
 class FinishReason(Enum):
@@ -72,7 +72,7 @@ class Grammar:
         kind: what `text` is.
         text: a JSON schema; a regular expression in Rust's syntax, for the whole output; a JSON
             list of strings, one of which is the output; or a grammar in llguidance's form of Lark.
-            At most 65,536 characters.
+            At most 131,072 characters.
         param: the request's field that it came from, for errors.
         beginning: finds where the output has to begin to be it; None for its beginning. What
             precedes that place is free, and so is an output that has none.

@@ -432,7 +432,7 @@ def test_what_has_no_meaning_is_refused(engine: Engine) -> None:
         params(grammar=Grammar.regex("a")),
         params(shown_specials=("<end>",)),
     ):
-        with pytest.raises(InvalidRequestError, match="stop asking") as refusal:
+        with pytest.raises(InvalidRequestError, match="leave it out and") as refusal:
             engine.create_sequence(wrong)
         assert refusal.value.param in {"max_tokens", "stop", "grammar", "shown_specials"}
 

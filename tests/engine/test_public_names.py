@@ -17,6 +17,8 @@ NAMES = [
     "EngineConfig",
     "EngineFailedError",
     "FinishReason",
+    "Grammar",
+    "GrammarError",
     "HeddleError",
     "InvalidRequestError",
     "ModelFileError",

@@ -54,6 +54,13 @@ def test_a_completion_takes_them_too(shared: Running) -> None:
     assert shared.post("/v1/completions", body).json()["choices"][0]["text"] == "tea"
 
 
+def test_the_best_of_some(shared: Running) -> None:
+    body = {"prompt": "hello", "guided_regex": "[a-m]{4}", "n": 2, "best_of": 5, "seed": 1}
+    choices = shared.post("/v1/completions", body).json()["choices"]
+    assert len(choices) == 2
+    assert all(re.fullmatch("[a-m]{4}", choice["text"]) for choice in choices)
+
+
 def test_a_stream(shared: Running) -> None:
     chunks = list(
         shared.openai.chat.completions.create(
@@ -89,13 +96,13 @@ SCHEMA = "response_format.json_schema.schema"
         ({"guided_regex": "("}, "guided_regex"),
         ({"guided_regex": "A"}, "guided_regex"),  # none of its tokens has that letter
         ({"guided_regex": "a{4000000000}"}, "guided_regex"),
-        ({"guided_regex": "a" * 65_537}, "guided_regex"),
+        ({"guided_regex": "a" * 131_073}, "guided_regex"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": [1]}, "guided_choice[0]"),
         ({"guided_grammar": "start: nowhere"}, "guided_grammar"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": {"type": "nope"}}, "guided_json"),
-        ({"guided_json": {"enum": ["x" * 70_000]}}, "guided_json"),
+        ({"guided_json": {"enum": ["x" * 140_000]}}, "guided_json"),
         ({"response_format": {"type": "json_object"}}, "response_format"),  # it has no braces
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),

@@ -415,7 +415,11 @@ SCHEMA = "tools[0].function.parameters"
             SCHEMA,
             "nope",
         ),
-        ({"tools": [function(parameters={"enum": ["x" * 70_000]}, strict=True)]}, SCHEMA, "65536"),
+        (
+            {"tools": [function(parameters={"enum": ["x" * 140_000]}, strict=True)]},
+            SCHEMA,
+            "131072",
+        ),
         ({"tool_choice": "required"}, "tool_choice", "no tools"),
         ({"tool_choice": "any"}, "tool_choice", "'any'"),
         ({"tool_choice": 3}, "tool_choice", "names a function"),

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from fake_executor import END, VOCABULARY, tokens_of
 from fake_model import PIECES, FakeTokenizer
 from heddle.errors import GrammarError, InvalidRequestError
-from heddle.text.grammar import GrammarCompiler
+from heddle.text import grammar as grammar_module
+from heddle.text.grammar import GrammarCompiler, json_in_lark
 from heddle.types import MAX_GRAMMAR_LENGTH, Grammar, GrammarKind, SamplingParams
 
 COMPILER = GrammarCompiler(FakeTokenizer())
@@ -36,6 +37,33 @@ class JsonTokenizer(FakeTokenizer):
 
 
 JSON = GrammarCompiler(JsonTokenizer())
+
+
+class WordTokenizer(JsonTokenizer):
+    """The same with pairs of characters, words, and two control tokens at the end."""
+
+    words = (
+        *(first + second for first in 'aZ 1,"é\n' for second in "bY 2.\\ü"),
+        *("weaver", " weaver", "Weaver", " a long way", "x" * 29, "x" * 35, "    "),
+    )
+    specials = ("<call>", "[CALL]")
+    vocabulary_size = 128 + len(words) + len(specials)
+
+    def token_bytes(self, token):
+        if token < 128:
+            return super().token_bytes(token)
+        return b"".join(word.encode() for word in self.words[token - 128 : token - 127])
+
+    def token_text(self, token):
+        if self.is_special(token) and token:
+            return self.specials[token - 128 - len(self.words)]
+        return self.token_bytes(token).decode() or "<end>"
+
+    def is_special(self, token):
+        return token == END or token >= 128 + len(self.words)
+
+
+CALL, BRACKETED_CALL = (WordTokenizer.vocabulary_size - place for place in (2, 1))
 
 
 def ids(text):
@@ -189,7 +217,7 @@ def test_a_grammar_that_becomes_too_much_work_fails_alone():
 
 def test_too_long_a_grammar_is_refused_before_it_is_looked_at():
     Grammar.regex("a" * MAX_GRAMMAR_LENGTH)
-    with pytest.raises(GrammarError, match="65537 characters"):
+    with pytest.raises(GrammarError, match="131073 characters"):
         Grammar.regex("a" * (MAX_GRAMMAR_LENGTH + 1))
     with pytest.raises(GrammarError, match="surrogate"):
         Grammar.regex("\ud800")
@@ -203,8 +231,88 @@ def test_a_model_without_an_end_has_no_grammars():
         GrammarCompiler(Endless()).compile(Grammar.regex("a"))
 
 
-def test_what_was_compiled_lately_is_kept():
-    assert COMPILER.compile(Grammar.regex("kept")) is COMPILER.compile(Grammar.regex("kept"))
+PATTERNS = (
+    "[a-z ]{3,40}",
+    "[a-zA-Z ]*",
+    "(.|\\n){2,33}",
+    "([a-z]{2,9} ){2,}",
+    "[^0-9]{1,30}",
+    "\\w+( \\w+)*",
+)
+GRAMMARS = [Grammar.regex(pattern) for pattern in PATTERNS] + [
+    Grammar.json_schema({"type": "array", "items": {"type": "string", "maxLength": 32}})
+]
+
+
+@settings(deadline=None)
+@given(grammar=st.sampled_from(GRAMMARS), seed=st.integers(0, 2**32))
+def test_tokens_taken_in_sets_are_those_taken_one_by_one(grammar, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grammar_module, "_SLICES", [])
+        one_by_one = ONE_BY_ONE.compile(grammar).begin()
+    in_sets, seen, choose = IN_SETS.compile(grammar).begin(), [], random.Random(seed).choice
+    for _ in range(12):
+        mask = in_sets.next_mask(seen)
+        assert one_by_one.next_mask(seen) == mask
+        seen = [choose(tokens_of(mask))]
+        if seen == [END]:
+            break
+
+
+ONE_BY_ONE, IN_SETS = GrammarCompiler(WordTokenizer()), GrammarCompiler(WordTokenizer())
+
+
+def test_lark_may_ask_for_control_tokens_by_name_or_by_id():
+    by_name, by_id = Grammar.lark('start: <call> "a"'), Grammar.lark(f"start: <[{BRACKETED_CALL}]>")
+    assert accepts(IN_SETS, by_name, [CALL, ord("a")])
+    assert accepts(IN_SETS, by_id, [BRACKETED_CALL])
+    assert not accepts(IN_SETS, by_name, list(b"<call>a"))
+    assert CALL not in tokens_of(IN_SETS.compile(Grammar.regex("(.|\\n)*")).begin().next_mask([]))
+
+
+def test_text_a_mark_and_json_with_little_room():
+    lark = 'start: before object\nbefore[suffix="<call>"]: /(.|\\n)*/\nobject: '
+    lark += json_in_lark({"type": "object", "properties": {"a": {"type": "integer"}}})
+    grammar = Grammar.lark(lark)
+    assert accepts(JSON, grammar, b'so: <call>{"a": 1}')
+    assert accepts(JSON, grammar, b'<call>{\n\t"a":1\n}')
+    assert not accepts(JSON, grammar, b'so: {"a": 1}')
+    assert not accepts(JSON, grammar, b'so: <call>{"a": "b"}')
+    assert not accepts(JSON, grammar, b'so: <call>{  "a": 1}')
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar.lark(
+            "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(4500)) + 'r4500: "z"'
+        ),
+        Grammar.lark(
+            "start: T0\n" + "".join(f'T{i}: (T{i + 1} "b")*\n' for i in range(3000)) + 'T3000: "z"'
+        ),
+        Grammar.json_schema(
+            {"$ref": "#/$defs/0"}
+            | {"$defs": {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(1800)} | {"1800": {}}}
+        ),
+    ],
+    ids=["rules", "terminals", "references"],
+)
+def test_long_chains_of_definitions_do_not_end_the_process(grammar):
+    try:
+        compiled = JSON.compile(grammar)
+    except GrammarError:
+        return
+    state = compiled.begin()
+    for _ in range(3):
+        allowed = tokens_of(state.next_mask([]))
+    state.next_mask(allowed[:1])
+
+
+def test_what_is_in_use_is_not_compiled_again():
+    kept = COMPILER.compile(Grammar.regex("kept"))
+    for count in range(1, 50):
+        COMPILER.compile(Grammar.regex("other" * count))
+    assert COMPILER.compile(Grammar.regex("kept")) is kept
 
 
 def test_choices_are_taken_as_they_are():

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from heddle.types import Delta
 
 
+_GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One load.
@@ -69,17 +72,22 @@ def run_prompts(engine: Engine, prompts: Sequence[Sequence[int]]) -> Run:
     return Run(load.streams(), before, engine.snapshot())
 
 
-def run_decode(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int) -> Run:
+def run_decode(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    tokens: int,
+    params: SamplingParams = _GREEDY,
+) -> Run:
     """Send the prompts at once; when all are computed, measure `tokens` further ones of each.
 
     Streams whose prompt is computed early run on until then, so that all run to the end. What they
-    did before is no part of the streams returned.
+    did before is no part of the streams returned. `params` must let them go on for so long.
 
     Raises:
         HeddleError: a request was refused or failed.
         ConfigError: a stream met the end of its context first.
     """
-    load = _Load(engine, prompts, SamplingParams(temperature=0, ignore_eos=True), tokens)
+    load = _Load(engine, prompts, params, tokens)
     load.measured.wait()
     load.cancel()
     load.wait()

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 _CONTEXT_TOKENS = 8
 """Tokens before a new one in which a character may have begun that the new one ends."""
 
-_MEANINGLESS = {"max_tokens": None, "stop": (), "grammar": None, "shown_specials": ()}
-"""Parameters that are about whole outputs, with the values that ask for nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
@@ -87,6 +84,15 @@ class _Run:
     results: SimpleQueue[Delta | None]
 
 
+_MEANINGLESS: dict[str, tuple[object, str]] = {
+    "max_tokens": (None, "stop asking when the text is long enough"),
+    "stop": ((), "stop asking when the text has come to it"),
+    "grammar": (None, "take whole outputs, from Engine.generate or Engine.stream"),
+    "shown_specials": ((), "look at the ids of the tokens"),
+}
+"""Parameters that have no meaning here: their values if left out, and what to do instead."""
+
+
 class DrivenSequence:
     """Tokens that grow by one when asked. Made by `Engine.create_sequence`.
 
@@ -113,11 +119,11 @@ class DrivenSequence:
         Raises:
             InvalidRequestError: a parameter has no meaning here.
         """
-        for name, unset in _MEANINGLESS.items():
+        for name, (unset, way_out) in _MEANINGLESS.items():
             if getattr(params, name) != unset:
                 raise InvalidRequestError(
-                    f"{name} has no meaning for a sequence that its caller drives; leave it out"
-                    " and stop asking when the text is long enough",
+                    f"{name} has no meaning for a sequence that its caller drives; leave it out and"
+                    f" {way_out}",
                     param=name,
                 )
         self._thread = thread

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from heddle.server.answers import Answer
     from heddle.server.intake import Job
     from heddle.server.service import Service
+    from heddle.step import TokenGrammar
     from heddle.text.tokenizer import Tokenizer
     from heddle.types import Grammar
 
@@ -42,23 +43,23 @@ class Answering:
         if service.config.prefix_cache_per_key:
             salt = salt_of_key(request.scope, job.params.cache_salt)
             job = replace(job, params=replace(job.params, cache_salt=salt))
-        if job.params.grammar is not None:  # compiled here, and remembered
+        if job.params.grammar is not None:  # not in the event loop, which finds it while it is held
             tokenizer = service.engine.model.tokenizer
-            task = partial(_compile, tokenizer, job.params.grammar, job.suspects)
-            await service.bodies.work(request, task)
+            task = partial(_compiled, tokenizer, job.params.grammar, job.suspects)
+            _held = await service.bodies.compile(request, task)
         streams = service.engine.astream_many(intake.choices(job), service.backlog)
         if job.stream:
             return EventStream(writer, streams, job.n, service.backlog)
         return await self._whole.response(writer, request.receive, streams, job.n)
 
 
-def _compile(tokenizer: Tokenizer, grammar: Grammar, suspects: Sequence[Grammar]) -> None:
+def _compiled(tokenizer: Tokenizer, grammar: Grammar, suspects: Sequence[Grammar]) -> TokenGrammar:
     """
     Raises:
         GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is.
     """
     try:
-        tokenizer.grammar(grammar)
+        return tokenizer.grammar(grammar)
     except GrammarError:
         for suspect in suspects:
             tokenizer.grammar(suspect)

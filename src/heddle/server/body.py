@@ -53,6 +53,7 @@ class Bodies:
         self._places = asyncio.Semaphore(_PLACES)
         self._worker = ThreadPoolExecutor(1, "heddle-body")
         self._worker_of_large = ThreadPoolExecutor(1, "heddle-large-body")
+        self._worker_of_grammars = ThreadPoolExecutor(1, "heddle-grammar")
 
     async def take(self, request: Request, schema: type[S], digest: Callable[[S], T]) -> T:
         """What `digest` makes of the body; neither text nor parsed body outlives the call.
@@ -99,13 +100,13 @@ class Bodies:
 
         return await _in_worker(request, worker, work)
 
-    async def work(self, request: Request, task: Callable[[], T]) -> T:
-        """What `task` returns: work on a body that is too long for the event loop.
+    async def compile(self, request: Request, task: Callable[[], T]) -> T:
+        """What `task` returns, which compiles a body's grammar. One at a time.
 
         Raises:
             ClientGoneError: the client went away before it was done.
         """
-        return await _in_worker(request, self._worker, task)
+        return await _in_worker(request, self._worker_of_grammars, task)
 
     def _parse(self, raw: bytes, schema: type[S], scope: Scope) -> S:
         try:

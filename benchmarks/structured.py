@@ -1,0 +1,123 @@
+"""What structured output costs: steps of eight constrained slots beside steps of eight free ones.
+
+    python benchmarks/structured.py [MODEL]
+
+Eight streams decode with a grammar, then eight with none, by turns, in this process. A round's
+figure is the mean time of its steps, overhead included: dear masks are few and far between, and a
+median would not show them. Printed are medians over the rounds, in milliseconds, and of the ratios
+of the two; with the least and the largest ratio. Then the time that masks took by themselves, of
+one thread, for all eight slots: with two threads half of that is the least that a step gets longer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from heddle.bench.local import run_decode
+from heddle.config import EngineConfig
+from heddle.engine import Engine
+from heddle.text.grammar import MatcherState
+from heddle.types import Grammar, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SLOTS, THREADS, TOKENS, ROUNDS = 8, 2, 48, 5
+FREE = SamplingParams(temperature=0.8, top_p=0.95, seed=1, ignore_eos=True)
+PROMPTS = [
+    f"Write about {subject}, at length and in small letters."
+    for subject in ("wool", "bread", "a river", "iron", "the sea", "a market", "winter", "horses")
+]
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "trade": {"enum": ["weaver", "smith", "miller"]},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 20}},
+        "story": {"type": "string", "maxLength": 500},
+    },
+    "required": ["name", "age", "trade", "tags", "story"],
+    "additionalProperties": False,
+}
+EXPRESSION = """
+start: sum
+sum: product (("+" | "-") product){99}
+product: factor ("*" factor)*
+factor: /[0-9]+/ | /[a-z_][a-z_0-9]*/ | "(" sum ")"
+"""
+
+
+def array(items: dict[str, object]) -> Grammar:
+    """One that no stream comes to the end of."""
+    return Grammar.json_schema({"type": "array", "items": items, "minItems": 500})
+
+
+GRAMMARS = {
+    "JSON, a schema": array(PERSON),
+    "JSON, any objects": array({"type": "object"}),
+    "JSON, short strings": array({"type": "string", "maxLength": 20}),
+    "Lark, expressions": Grammar.lark(EXPRESSION),
+    "regex (.|\\n){900,}": Grammar.regex(r"(.|\n){900,}"),
+    "regex [a-z ]{900,2000}": Grammar.regex("[a-z ]{900,2000}"),
+    "regex [^0-9]{900,2000}": Grammar.regex("[^0-9]{900,2000}"),
+    "regex ([a-z]{2,9} ){900,}": Grammar.regex("([a-z]{2,9} ){900,}"),
+    "regex (\\w+[ .,]+){900,}": Grammar.regex(r"(\w+[ .,]+){900,}"),
+}
+
+
+class MaskClock:
+    """Time that the engine thread has spent on masks, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        original = MatcherState.next_mask
+
+        def timed(state: MatcherState, tokens: Sequence[int]) -> bytes:
+            began = time.perf_counter()
+            try:
+                return original(state, tokens)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        MatcherState.next_mask = timed  # type: ignore[method-assign]
+
+
+def step_ms(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> float:
+    run = run_decode(engine, prompts, TOKENS, params)
+    steps = run.after.steps - run.before.steps
+    return (run.after.step_seconds - run.before.step_seconds) / steps * 1e3
+
+
+def main() -> None:
+    model = sys.argv[1] if len(sys.argv) > 1 else "smollm2-135m"
+    clock = MaskClock()
+    with Engine.load(model, EngineConfig(slots=SLOTS, threads=THREADS)) as engine:
+        tokenizer = engine.model.tokenizer
+        prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
+        print(f"{model}, {tokenizer.vocabulary_size:,} tokens, {SLOTS} slots, {THREADS} threads")
+        print(f"{'':28}{'free':>8}{'bound':>8}{'ratio':>8}{'least':>8}{'most':>8}{'masks':>8}")
+        for name, grammar in GRAMMARS.items():
+            pairs, masks = [], []
+            for round in range(ROUNDS + 1):  # the first warms up
+                params = replace(FREE, seed=round)
+                free = step_ms(engine, prompts, params)
+                before = clock.seconds
+                bound = step_ms(engine, prompts, replace(params, grammar=grammar))
+                masks.append((clock.seconds - before) / TOKENS * 1e3)
+                pairs.append((free, bound))
+            ratios = [bound / free for free, bound in pairs[1:]]
+            free, bound = (statistics.median(column) for column in zip(*pairs[1:], strict=True))
+            print(
+                f"{name:28}{free:8.2f}{bound:8.2f}{statistics.median(ratios):8.3f}"
+                f"{min(ratios):8.3f}{max(ratios):8.3f}{statistics.median(masks[1:]):8.3f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
