@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
+from openai.types.responses import Response
 
+from checked_responses import events_of, response_of
 from fake_executor import solo_output
 from fake_model import FakeTokenizer, text_of
 from heddle.types import SamplingParams
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 SEEDED = {"seed": 1, "ignore_eos": True}
 BODY: dict[str, Any] = {"model": "fake", "input": "hello", "max_output_tokens": 8} | SEEDED
 LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def text_after(prompt: str, max_tokens: int = 8) -> str:
@@ -31,23 +29,11 @@ def text_after(prompt: str, max_tokens: int = 8) -> str:
 
 
 def create(server: Running, **fields: Any) -> Response:
-    """A whole response, every field of which has the type that the client declares."""
-    answer = server.post("/v1/responses", BODY | fields)
-    assert answer.status_code == 200, answer.text
-    return Response.model_validate(answer.json(), strict=True)
+    return response_of(server.post("/v1/responses", BODY | fields))
 
 
 def stream(server: Running, **fields: Any) -> list[dict[str, Any]]:
-    """Events, every one of which is as the client declares them."""
-    answer = server.post("/v1/responses", BODY | {"stream": True} | fields)
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    pairs = [event.split("\n") for event in answer.text.split("\n\n")[:-1]]
-    events = [json.loads(data.removeprefix("data: ")) for _, data in pairs]
-    assert [name.removeprefix("event: ") for name, _ in pairs] == [one["type"] for one in events]
-    assert [one["sequence_number"] for one in events] == list(range(len(events)))
-    for one in events:
-        EVENT.validate_python(one, strict=True)
-    return events
+    return events_of(server.post("/v1/responses", BODY | {"stream": True} | fields))
 
 
 def test_a_response(shared: Running) -> None:
@@ -137,11 +123,7 @@ def test_the_events_of_a_stream(shared: Running) -> None:
         "output_item.done",
         "incomplete",
     ]
-    added, done, last = events[2]["item"], events[-2]["item"], events[-1]["response"]
-    assert (added["status"], added["content"]) == ("in_progress", [])
-    assert [done] == last["output"]
-    assert done["content"] == [events[-3]["part"]]
-    assert {one["item_id"] for one in events if "item_id" in one} == {done["id"]} == {added["id"]}
+    last = events[-1]["response"]
     for one in events[:2]:
         assert one["response"]["id"] == last["id"]
         assert (one["response"]["status"], one["response"]["output"]) == ("in_progress", [])
@@ -196,7 +178,11 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"conversation": "c"}, "conversation is not supported"),
         ({"background": True}, "background is not supported"),
         ({"truncation": "auto"}, "truncation is not supported"),
-        ({"tools": [{"type": "web_search"}]}, "tools is not supported"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type must be"),
+        ({"tools": [{"type": "function", "name": "no good"}]}, "tools[0].name"),
+        ({"tool_choice": "required"}, "tool_choice asks for a call, but there are no tools"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice.type must be"),
+        ({"max_tool_calls": 1}, "max_tool_calls is not supported"),
         ({"n": 2}, "unknown parameter: n"),
         ({"max_tokens": 2}, "unknown parameter: max_tokens"),
         ({"max_output_tokens": 0}, "max_output_tokens must be"),
@@ -205,7 +191,11 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"temperature": -1}, "temperature must be at least 0"),
         ({"input": None}, "input must be a string or a list of items"),
         ({"input": []}, "input must be"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type must be"),
+        ({"input": [{"type": "item_reference"}]}, "input[0] is not supported by this server"),
+        ({"input": ["a"]}, "input must be a string or a list of items"),
+        ({"input": [{"role": "user", "content": "a"}, 3]}, "input[1] is not supported"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        ({"input": [{"type": "reasoning", "encrypted_content": "x"}]}, "input[0].encrypted"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role must be"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from heddle.engine import Engine
-    from heddle.server.schemas import ChatRequest, FunctionTool, Message, ToolCall
+    from heddle.server.schemas import ChatRequest, FunctionTool, Message
     from heddle.server.tools import Function, ToolUse
     from heddle.text.reading import Reading
 
@@ -49,20 +49,29 @@ def written(body: Conversation, tools: Sequence[Json] = ()) -> Json:
             "continue_final_message and add_generation_prompt exclude each other; send one of them",
             param="continue_final_message",
         )
-    variables = body.chat_template_kwargs or {}
+    return {
+        "messages": _for_template(body.messages or ()),
+        "tools": tools,
+        "variables": template_variables(body.chat_template_kwargs),
+        "continue_final_message": goes_on,
+        "add_generation_prompt": body.add_generation_prompt is not False and not goes_on,
+    }
+
+
+def template_variables(asked: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What a body's `chat_template_kwargs` gives the template.
+
+    Raises:
+        InvalidRequestError: it has a name that the template is given something else for.
+    """
+    variables = asked or {}
     for name in variables:
         if name in _OWN_VARIABLES:
             raise InvalidRequestError(
                 f"chat_template_kwargs cannot hold {name!r}, which the template is given anyway",
                 param="chat_template_kwargs",
             )
-    return {
-        "messages": _for_template(body.messages or ()),
-        "tools": tools,
-        "variables": variables,
-        "continue_final_message": goes_on,
-        "add_generation_prompt": body.add_generation_prompt is not False and not goes_on,
-    }
+    return variables
 
 
 def chat_prompt(engine: Engine, conversation: Json, use: ToolUse) -> tuple[list[int], Reading]:
@@ -139,13 +148,17 @@ def _plain(message: Message, path: str) -> Json:
         if (value := getattr(message, name)) is not None:
             fields[name] = value
     if calls:
-        fields["tool_calls"] = [_plain_call(call) for call in calls]
+        fields["tool_calls"] = [
+            call_for_template(call.id, call.function.name, call.function.arguments)
+            for call in calls
+        ]
     return fields
 
 
-def _plain_call(call: ToolCall) -> Json:
-    function = {"name": call.function.name, "arguments": _object(call.function.arguments)}
-    return {"id": call.id, "type": "function", "function": function}
+def call_for_template(id: str, name: str, arguments: str) -> Json:
+    """A call of an earlier answer as chat templates expect it."""
+    function = {"name": name, "arguments": _object(arguments)}
+    return {"id": id, "type": "function", "function": function}
 
 
 def _object(arguments: str) -> Json | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from typing import TYPE_CHECKING
 
@@ -10,59 +11,97 @@ from heddle.server.answers import Answer
 from heddle.server.encoding import array, joined
 from heddle.server.errors import error_body
 from heddle.server.logprobs import response_logprobs
-from heddle.server.response_items import COMPLETED, INCOMPLETE, Events, Message
-from heddle.text.parts import Text
+from heddle.server.response_items import (
+    COMPLETED,
+    INCOMPLETE,
+    Events,
+    FunctionCall,
+    Item,
+    Message,
+    Reasoning,
+)
+from heddle.text import parts
+from heddle.text.reading import PLAIN
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from heddle.errors import HeddleError
     from heddle.server.answers import Json
     from heddle.server.logprobs import Spelling
     from heddle.text.parts import Part
+    from heddle.text.reading import Reading
     from heddle.types import Delta, Output, TokenLogprob
 
 
 class ResponseAnswer(Answer):
-    """A `response`. As events it is told three times, of which the last has the output."""
+    """A `response`. As events it is told three times, of which the last has the output.
+
+    Of its items the last is being made, and the others are complete.
+    """
 
     prefix = "resp_"
 
-    def __init__(self, model: str, spelling: Spelling, asked: bytes, *, logprobs: bool) -> None:
+    def __init__(
+        self,
+        model: str,
+        spelling: Spelling,
+        asked: bytes,
+        *,
+        logprobs: bool,
+        reading: Reading = PLAIN,
+    ) -> None:
         """`asked` are the fields of the request that a response repeats, as a JSON object."""
-        super().__init__(model)
+        super().__init__(model, reading)
         self._created = int(time.time())
         self._spelling = spelling
         self._asked = asked
         self._logprobs = logprobs
         self._events = Events()
-        self._message = Message(0)
+        self._items: list[Item] = []
         self._status = COMPLETED
+        self._reasoning_tokens = 0
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         [output] = outputs
-        self._message.add(output.text, self._logprobs_of(output.tokens))
-        self._status = _status(output.finish)
+        reader = self.reading.reader()
+        waiting: list[TokenLogprob] = []
+        for piece, tokens in self._cut(output):
+            waiting += tokens
+            for part in reader.feed(piece) if piece is not None else reader.finish():
+                item, _ = self._item_of(part)
+                text = "" if isinstance(part, parts.CallStart) else part.text
+                item.add(text, self._take_tokens(item, waiting))
+                waiting = []
+        item, _ = self._end(output.finish)
+        item.add("", self._take_tokens(item, waiting))
         return [self._final(totals)]
 
     def opening(self, index: int) -> bytes:
         response = self._response("in_progress", [])
-        return (
-            self._events("response.created", response=response)
-            + self._events("response.in_progress", response=response)
-            + self._message.opening(self._events)
+        return self._events("response.created", response=response) + self._events(
+            "response.in_progress", response=response
         )
 
     def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
-        assert isinstance(part, Text), "nothing else is looked for"
-        return self._message.piece(self._events, part.text, self._logprobs_of(tokens))
+        last = self._items[-1:]
+        item, new = self._item_of(part)
+        events = b""
+        if new:
+            events = b"".join(before.closing(self._events, COMPLETED) for before in last)
+            events += item.opening(self._events)
+        logprobs = self._take_tokens(item, tokens)
+        if isinstance(part, parts.CallStart):
+            return events
+        return events + item.piece(self._events, part.text, logprobs)
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
         assert last.finish is not None
-        self._status = _status(last.finish)
-        self._message.add("", self._logprobs_of(tokens))
-        return self._message.closing(self._events, self._status)
+        item, new = self._end(last.finish)
+        events = item.opening(self._events) if new else b""
+        item.add("", self._take_tokens(item, tokens))
+        return events + item.closing(self._events, self._status)
 
     def ending(self, totals: Json) -> bytes:
         return self._events(f"response.{self._status}", response=self._final(totals))
@@ -79,19 +118,72 @@ class ResponseAnswer(Answer):
 
     @property
     def held(self) -> int:
-        return self._message.held
+        return sum(item.held for item in self._items)
 
     def forget(self) -> None:
-        self._message = Message(0)
+        self._items.clear()
+
+    def _item_of(self, part: Part) -> tuple[Item, bool]:
+        """The item that a part belongs to, and whether it is a new one."""
+        last, index = self._items[-1] if self._items else None, len(self._items)
+        match part:
+            case parts.CallStart(_, name):
+                item: Item = FunctionCall(index, name)
+            case parts.CallArguments():
+                assert isinstance(last, FunctionCall), "it has begun"
+                return last, False
+            case _:
+                kind = Message if isinstance(part, parts.Text) else Reasoning
+                if isinstance(last, kind):
+                    return last, False
+                item = kind(index)
+        self._items.append(item)
+        return item, True
+
+    def _end(self, finish: FinishReason) -> tuple[Item, bool]:
+        """The last item, and whether it is a new one: there is a message if there is nothing."""
+        if finish is FinishReason.LENGTH:
+            self._status = INCOMPLETE
+        new = not self._items
+        if new:
+            self._items.append(Message(0))
+        return self._items[-1], new
+
+    def _cut(self, output: Output) -> Iterator[tuple[str | None, Sequence[TokenLogprob]]]:
+        """The text by its tokens, then None for its end. Where nothing but text is looked for, it
+        is in one piece.
+
+        What the parts are does not depend on the cuts, so that their places may be about right.
+        """
+        start = 0
+        if self.reading is not PLAIN:
+            decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+            for token in output.tokens:
+                name = self._spelling.token_text(token.token)
+                if name not in self.reading.specials:
+                    name = decode(self._spelling.token_bytes(token.token))
+                yield output.text[start : start + len(name)], [token]
+                start += len(name)
+        yield output.text[start:], output.tokens if self.reading is PLAIN else ()
+        yield None, ()
+
+    def _take_tokens(self, item: Item, tokens: Sequence[TokenLogprob]) -> list[Json]:
+        """What an item has of its tokens. Those of reasoning are counted."""
+        if isinstance(item, Reasoning):
+            self._reasoning_tokens += len(tokens)
+        shown = self._logprobs and isinstance(item, Message)
+        return response_logprobs(self._spelling, tokens) if shown else []
 
     def _final(self, totals: Json) -> bytes:
+        *before, last = self._items
+        output = [item.encoded(COMPLETED) for item in before] + [last.encoded(self._status)]
         cut = {"reason": "max_output_tokens"} if self._status == INCOMPLETE else None
         return self._response(
             self._status,
-            [self._message.encoded(self._status)],
+            output,
             incomplete_details=cut,
             completed_at=None if cut else int(time.time()),
-            usage=_usage(totals["usage"]),
+            usage=_usage(totals["usage"], self._reasoning_tokens),
             timings=totals["timings"],
         )
 
@@ -110,20 +202,13 @@ class ResponseAnswer(Answer):
         }
         return joined(fields, output=array(output))[:-1] + b"," + self._asked[1:]
 
-    def _logprobs_of(self, tokens: Sequence[TokenLogprob]) -> list[Json]:
-        return response_logprobs(self._spelling, tokens) if self._logprobs else []
 
-
-def _status(finish: FinishReason) -> str:
-    return INCOMPLETE if finish is FinishReason.LENGTH else COMPLETED
-
-
-def _usage(usage: Json) -> Json:
+def _usage(usage: Json, reasoning_tokens: int) -> Json:
     """Token counts under the names of this API."""
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": usage["total_tokens"],
     }

@@ -1,12 +1,13 @@
 """The items that a response's output is made of, each whole and as the events of its making.
 
-An item is repeated in later events of its stream: in its own last ones, and in the response's. So
+An item is said again in later events of its stream: in its own last ones, and in the response's. So
 its log probabilities are kept as the JSON they are sent as, which is a tenth of them as objects.
 """
 
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.encoding import array, encode, encoded_event, joined
@@ -32,63 +33,161 @@ class Events:
         return encoded_event(joined(head, **encoded), kind)
 
 
-class Message:
-    """What the assistant says.
+class Item(ABC):
+    """One item. What it says comes in pieces of text, and for some with log probabilities.
 
     Attributes:
         held: bytes kept for later events, about.
     """
 
+    prefix: str
+    said: str
+    """What begins the names of the events of its text."""
+
     def __init__(self, index: int) -> None:
         """`index` is the item's place in the output."""
         self.held = 0
-        self._id = "msg_" + secrets.token_hex(12)
-        self._place = {"item_id": self._id, "output_index": index, "content_index": 0}
-        self._text: list[str] = []
-        self._logprobs: list[bytes] = []
+        self._id = self.prefix + secrets.token_hex(12)
+        self._index = index
+        self._pieces: list[str] = []
 
-    def add(self, text: str, logprobs: Sequence[Json]) -> bytes:
-        """Take in the next piece of text; its log probabilities as JSON."""
-        encoded = [encode(logprob) for logprob in logprobs]
-        self._text.append(text)
-        self._logprobs += encoded
-        self.held += len(text) + sum(map(len, encoded))
-        return array(encoded)
+    def add(self, text: str, logprobs: Sequence[Json] = ()) -> None:
+        """Take in the next piece of text."""
+        self._pieces.append(text)
+        self.held += len(text)
 
     def opening(self, events: Events) -> bytes:
         """Events before the first text."""
-        index = self._place["output_index"]
-        item = joined(self._frame("in_progress"), content=b"[]")
-        return events("response.output_item.added", {"output_index": index}, item=item) + events(
-            "response.content_part.added", self._place, part=_part(b'""', b"[]")
-        )
+        item = self._with(b'""', "in_progress", empty=True)
+        return events("response.output_item.added", {"output_index": self._index}, item=item)
 
-    def piece(self, events: Events, text: str, logprobs: Sequence[Json]) -> bytes:
-        """The event of new text."""
-        added = self.add(text, logprobs)
-        fields = {**self._place, "delta": text}
-        return events("response.output_text.delta", fields, logprobs=added)
+    def piece(self, events: Events, text: str, logprobs: Sequence[Json] = ()) -> bytes:
+        """Take in the next piece of text; its event."""
+        self.add(text, logprobs)
+        return events(f"{self.said}.delta", {**self._place, "delta": text})
 
     def closing(self, events: Events, status: str) -> bytes:
         """Events after the last text."""
-        text, logprobs = encode("".join(self._text)), array(self._logprobs)
-        index = self._place["output_index"]
-        return (
-            events("response.output_text.done", self._place, text=text, logprobs=logprobs)
-            + events("response.content_part.done", self._place, part=_part(text, logprobs))
-            + events(
-                "response.output_item.done", {"output_index": index}, item=self.encoded(status)
-            )
-        )
+        item = self.encoded(status)
+        return events("response.output_item.done", {"output_index": self._index}, item=item)
 
     def encoded(self, status: str) -> bytes:
         """The item as JSON."""
-        part = _part(encode("".join(self._text)), array(self._logprobs))
-        return joined(self._frame(status), content=array([part]))
+        return self._with(self._text, status)
+
+    @property
+    def _place(self) -> Json:
+        return {"item_id": self._id, "output_index": self._index}
+
+    @property
+    def _text(self) -> bytes:
+        return encode("".join(self._pieces))
+
+    @abstractmethod
+    def _with(self, text: bytes, status: str, *, empty: bool = False) -> bytes:
+        """The item as JSON with this text, or before it has any."""
+
+
+class PartItem(Item):
+    """An item whose text is a part of its content."""
+
+    def opening(self, events: Events) -> bytes:
+        part = self._part(b'""')
+        return super().opening(events) + events(
+            "response.content_part.added", self._place, part=part
+        )
+
+    def closing(self, events: Events, status: str) -> bytes:
+        text = self._text
+        return (
+            events(f"{self.said}.done", self._place, text=text, **self._beside())
+            + events("response.content_part.done", self._place, part=self._part(text))
+            + super().closing(events, status)
+        )
+
+    @property
+    def _place(self) -> Json:
+        return super()._place | {"content_index": 0}
+
+    def _with(self, text: bytes, status: str, *, empty: bool = False) -> bytes:
+        content = array([] if empty else [self._part(text)])
+        return joined(self._frame(status), content=content)
+
+    def _beside(self) -> dict[str, bytes]:
+        """Fields beside a part's text, as JSON."""
+        return {}
+
+    @abstractmethod
+    def _part(self, text: bytes) -> bytes: ...
+
+    @abstractmethod
+    def _frame(self, status: str) -> Json: ...
+
+
+class Message(PartItem):
+    """What the assistant says."""
+
+    prefix = "msg_"
+    said = "response.output_text"
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self._logprobs: list[bytes] = []
+
+    def add(self, text: str, logprobs: Sequence[Json] = ()) -> None:
+        super().add(text)
+        encoded = [encode(logprob) for logprob in logprobs]
+        self._logprobs += encoded
+        self.held += sum(map(len, encoded))
+
+    def piece(self, events: Events, text: str, logprobs: Sequence[Json] = ()) -> bytes:
+        before = len(self._logprobs)
+        self.add(text, logprobs)
+        fields = {**self._place, "delta": text}
+        return events(f"{self.said}.delta", fields, logprobs=array(self._logprobs[before:]))
+
+    def _beside(self) -> dict[str, bytes]:
+        return {"logprobs": array(self._logprobs)}
+
+    def _part(self, text: bytes) -> bytes:
+        return joined({"type": "output_text", "annotations": []}, text=text, **self._beside())
 
     def _frame(self, status: str) -> Json:
         return {"id": self._id, "type": "message", "status": status, "role": "assistant"}
 
 
-def _part(text: bytes, logprobs: bytes) -> bytes:
-    return joined({"type": "output_text", "annotations": []}, text=text, logprobs=logprobs)
+class Reasoning(PartItem):
+    """What the model says to itself. It is told in full, and there is no summary."""
+
+    prefix = "rs_"
+    said = "response.reasoning_text"
+
+    def _part(self, text: bytes) -> bytes:
+        return joined({"type": "reasoning_text"}, text=text)
+
+    def _frame(self, status: str) -> Json:
+        return {"id": self._id, "type": "reasoning", "status": status, "summary": []}
+
+
+class FunctionCall(Item):
+    """A call that the model asks for. Its text is the arguments."""
+
+    prefix = "fc_"
+    said = "response.function_call_arguments"
+
+    def __init__(self, index: int, name: str) -> None:
+        super().__init__(index)
+        self._fields = {
+            "id": self._id,
+            "type": "function_call",
+            "call_id": "call_" + secrets.token_hex(12),
+            "name": name,
+        }
+
+    def closing(self, events: Events, status: str) -> bytes:
+        fields = {**self._place, "name": self._fields["name"]}
+        done = events(f"{self.said}.done", fields, arguments=self._text)
+        return done + super().closing(events, status)
+
+    def _with(self, text: bytes, status: str, *, empty: bool = False) -> bytes:
+        return joined({**self._fields, "status": status}, arguments=text)

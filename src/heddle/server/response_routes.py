@@ -8,19 +8,22 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError
+from heddle.server.conversation import chat_prompt
 from heddle.server.encoding import encode
 from heddle.server.grammar import text_format
-from heddle.server.intake import Job, sampling_fields
+from heddle.server.intake import Job, for_reading, sampling_fields
 from heddle.server.response_answer import ResponseAnswer
+from heddle.server.response_conversation import tool_use, written
 from heddle.server.response_schemas import ResponsesRequest
 from heddle.server.schemas import takes
+from heddle.server.tools import suspects
 from heddle.text.sequences import token_rules
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from heddle.server.answering import Answering
     from heddle.server.answers import Json
-    from heddle.server.response_schemas import Content
+    from heddle.server.response_schemas import FunctionTool
     from heddle.server.service import Service
 
 
@@ -37,7 +40,9 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     async def responses(request: Request) -> Response:
         """The next items of a conversation."""
         job, repeated = await service.bodies.take(request, ResponsesRequest, digest)
-        writer = ResponseAnswer(name, tokenizer, repeated, logprobs=job.logprobs)
+        writer = ResponseAnswer(
+            name, tokenizer, repeated, logprobs=job.logprobs, reading=job.reading
+        )
         return await answering.answer(request, writer, job)
 
     return router
@@ -51,12 +56,16 @@ def _job(body: ResponsesRequest, service: Service) -> Job:
             refuses the messages, or they are too long for the context.
     """
     service.check_model(body.model)
-    params = _params(body)
-    prompt = service.engine.model.chat_prompt(_messages(body))
-    service.engine.check_length(len(prompt))
+    params, use = _params(body), tool_use(body)
+    prompt, reading = chat_prompt(service.engine, written(body, use), use)
+    params = for_reading(params, use, reading, service)
     token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
     shown = params.logprobs is not None
-    return Job([prompt], params, 1, bool(body.stream), usage=True, logprobs=shown)
+    return Job(
+        *([prompt], params, 1, bool(body.stream), True, shown),
+        reading=reading,
+        suspects=suspects(use),
+    )
 
 
 def _params(body: ResponsesRequest) -> SamplingParams:
@@ -79,18 +88,6 @@ def _params(body: ResponsesRequest) -> SamplingParams:
     return SamplingParams(**fields)
 
 
-def _messages(body: ResponsesRequest) -> list[dict[str, str]]:
-    """The conversation as chat templates expect it."""
-    messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
-    if isinstance(body.input, str):
-        return [*messages, {"role": "user", "content": body.input}]
-    return messages + [{"role": item.role, "content": _text(item.content)} for item in body.input]
-
-
-def _text(content: Content) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
-
-
 def _repeated(body: ResponsesRequest, params: SamplingParams) -> bytes:
     """JSON of the fields of a request that its response repeats, with the values that hold."""
     form = body.form
@@ -105,11 +102,20 @@ def _repeated(body: ResponsesRequest, params: SamplingParams) -> bytes:
         "store": False,
         "temperature": params.temperature,
         "text": {"format": form.model_dump(by_alias=True) if form else {"type": "text"}},
-        "tool_choice": body.tool_choice or "auto",
-        "tools": [],
+        "tool_choice": _tool_choice(body),
+        "tools": [_tool(tool) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": "disabled",
         "background": False,
     }
     return encode(fields)
+
+
+def _tool_choice(body: ResponsesRequest) -> Json | str:
+    choice = body.tool_choice or "auto"
+    return choice if isinstance(choice, str) else choice.model_dump()
+
+
+def _tool(tool: FunctionTool) -> Json:
+    return tool.model_dump() | {"strict": bool(tool.strict)}

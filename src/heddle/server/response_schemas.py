@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import Discriminator, Field, Tag
 
-from heddle.server.fields import FIRST_FAULT, only, shaped
-from heddle.server.schemas import MAX_ITEMS, SamplingRequest, Schema
+from heddle.server.fields import FIRST_FAULT, UNSUPPORTED, only, shaped
+from heddle.server.schemas import MAX_ITEMS, MAX_TOOLS, FunctionName, SamplingRequest, Schema
 from heddle.types import MAX_TOP_LOGPROBS
 
 _ALL_OF_IT = "nothing is stored here, so send the whole conversation as `input`"
@@ -34,26 +34,102 @@ Content = Annotated[
 ]
 
 
-class MessageItem(Schema):
+class Item(Schema):
+    """What all items may have: labels of an earlier answer's."""
+
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+
+class MessageItem(Item):
     """A message, be it written for the purpose or the item of an earlier answer."""
 
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
-    id: str | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
     phase: Annotated[Any, only("final_answer")] = None
 
+
+class CallItem(Item):
+    """A call that the model has asked for."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class CallOutputItem(Item):
+    """What has come of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+
+
+class ReasoningText(Schema):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(Item):
+    """What the model has said to itself. Some templates tell it that again."""
+
+    type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], Field(max_length=MAX_ITEMS), FIRST_FAULT] | None = None
+    summary: Annotated[Any, only([])] = None
+    encrypted_content: Annotated[Any, only()] = None
+
+
+def _type_of(item: object) -> str:
+    """Tag of an item: its type, which a message may leave out."""
+    return f"<{item.get('type') or 'message'}>" if isinstance(item, dict) else "<none>"
+
+
+AnyItem = Annotated[
+    Annotated[MessageItem, Tag("<message>")]
+    | Annotated[CallItem, Tag("<function_call>")]
+    | Annotated[CallOutputItem, Tag("<function_call_output>")]
+    | Annotated[ReasoningItem, Tag("<reasoning>")],
+    Discriminator(
+        _type_of,
+        custom_error_type=UNSUPPORTED,
+        custom_error_message="is not supported by this server (items are of type message,"
+        " function_call, function_call_output or reasoning)",
+    ),
+]
 
 Input = Annotated[
     Annotated[str, Tag("<str>")]
     | Annotated[
-        list[MessageItem],
+        list[AnyItem],
         Field(min_length=1, max_length=MAX_ITEMS),
         FIRST_FAULT,
         Tag("<list of dict>"),
     ],
     shaped("a string or a list of items"),
+]
+
+
+class FunctionTool(Schema):
+    """A function that may be called. Without `parameters` it has none."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(Schema):
+    type: Literal["function"]
+    name: str
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<str>")]
+    | Annotated[FunctionChoice, Tag("<dict>")],
+    shaped("'none', 'auto', 'required' or an object that names a function"),
 ]
 
 
@@ -99,10 +175,11 @@ class ResponsesRequest(SamplingRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     stream_options: StreamOptions | None = None
     metadata: Annotated[Metadata, Field(max_length=16)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
-    tools: Annotated[Any, only([])] = None
-    tool_choice: Annotated[Any, only("none", "auto")] = None
-    parallel_tool_calls: Annotated[Any, only(False, True)] = None
     max_tool_calls: Annotated[Any, only()] = None
     store: Annotated[Any, only(False, instead=_ALL_OF_IT)] = None
     previous_response_id: Annotated[Any, only(instead=_ALL_OF_IT)] = None
