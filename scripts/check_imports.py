@@ -14,7 +14,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
-OPEN = {"types", "config", "errors", "step", "roofline"}
+OPEN = {"types", "config", "errors", "ranges", "step", "roofline"}
 """What every room may import, beside itself."""
 
 MAY_IMPORT = {
@@ -36,9 +36,10 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "config": {"errors"},
     "errors": set(),
+    "ranges": set(),
     "roofline": set(),
     "step": {"types"},
-    "types": {"errors"},
+    "types": {"errors", "ranges"},
     "_native": set(),
 }
 

@@ -17,13 +17,13 @@ from numbers import Real
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import GrammarError, InvalidRequestError
+from heddle.ranges import RANGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from heddle.errors import HeddleError
 
-MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STRING_LENGTH = 1024
 MAX_SALT_LENGTH = 256
@@ -174,36 +174,6 @@ _INTEGERS = (
     "logprobs",
 )
 
-# Names of fields to whether a value is in range, and the range in words.
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "max_tokens": (lambda x: x >= 1, "at least 1"),
-    "min_tokens": (lambda x: 0 <= x < 2**31, "at least 0"),
-    "temperature": (lambda x: x >= 0, "at least 0"),
-    "dynatemp_range": (lambda x: 0 <= x <= 100, "in [0, 100] (0 keeps the temperature fixed)"),
-    "dynatemp_exponent": (lambda x: 0 <= x <= 100, "in [0, 100]"),
-    "top_k": (lambda x: -1 <= x < 2**31, "at least 0 (0 keeps all)"),
-    "top_p": (lambda x: 0 < x <= 1, "in (0, 1]"),
-    "min_p": (lambda x: 0 <= x <= 1, "in [0, 1]"),
-    "typical_p": (lambda x: 0 < x <= 1, "in (0, 1]"),
-    "top_n_sigma": (lambda x: x == -1 or 0 <= x <= 1000, "in [0, 1000] (0 keeps all)"),
-    "xtc_probability": (lambda x: 0 <= x <= 1, "in [0, 1]"),
-    "xtc_threshold": (lambda x: 0 < x <= 1, "in (0, 1]"),
-    # Far from 1 it would take logits out of float32's range.
-    "repetition_penalty": (lambda x: 0.01 <= x <= 100, "in [0.01, 100]"),
-    "repeat_last_n": (lambda x: -1 <= x < 2**31, "at least -1 (-1 is the whole sequence)"),
-    "presence_penalty": (lambda x: -2 <= x <= 2, "in [-2, 2]"),
-    "frequency_penalty": (lambda x: -2 <= x <= 2, "in [-2, 2]"),
-    "dry_multiplier": (lambda x: 0 <= x <= 1000, "in [0, 1000] (0 turns DRY off)"),
-    "dry_base": (lambda x: 1 <= x <= 1000, "in [1, 1000]"),
-    "dry_allowed_length": (lambda x: 1 <= x < 2**31, "at least 1"),
-    "dry_penalty_last_n": (lambda x: -1 <= x < 2**31, "at least -1 (-1 is the whole sequence)"),
-    "mirostat": (lambda x: x in (0, 2), "0 (off) or 2; version 1 is not offered"),
-    "mirostat_tau": (lambda x: 0 <= x <= 100, "in [0, 100]"),
-    "mirostat_eta": (lambda x: 0 <= x <= 1, "in [0, 1]"),
-    "seed": (lambda x: -(2**63) <= x < 2**64, "a 64-bit integer"),
-    "logprobs": (lambda x: 0 <= x <= MAX_TOP_LOGPROBS, f"between 0 and {MAX_TOP_LOGPROBS}"),
-}
-
 _OPTIONAL = frozenset({"max_tokens", "seed", "logprobs"})
 """Numbers that may be None."""
 
@@ -329,9 +299,10 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         self._take_types()
-        for name, (allowed, words) in _RANGES.items():
+        for name, allowed in RANGES.items():
             value = getattr(self, name)
-            _check((value is None and name in _OPTIONAL) or allowed(value), name, value, words)
+            absent = value is None and name in _OPTIONAL
+            _check(absent or value in allowed, name, value, allowed.words)
         for name, (most, longest) in _STRINGS.items():
             strings = getattr(self, name)
             _check(len(strings) <= most, name, strings, f"at most {most} strings")
@@ -394,7 +365,7 @@ class SamplingParams:
         A wrong type that came as far as the executor would end every request of a step.
         """
         put = partial(object.__setattr__, self)  # the class is frozen
-        for name in _RANGES:
+        for name in RANGES:
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue

@@ -1,106 +1,18 @@
-"""Real servers on real sockets, with a fake model behind them."""
+"""Servers with a fake model for the tests of this room."""
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-import httpx
-import openai
 import pytest
 
-from fake_executor import VOCABULARY, FakeExecutor
-from fake_model import FakeTokenizer, fake_model
-from heddle.config import EngineConfig, ServerConfig
-from heddle.engine import Engine
-from heddle.step import Failed, Sampled, StepResult
-from live_server import PATIENCE, live_server
+from fake_server import Running, run_server
+from heddle.config import ServerConfig
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from heddle.server.process import Server
-    from heddle.step import StepPlan
-
-
-class ScoringExecutor(FakeExecutor):
-    """Gives token t the log probability -t / 8, whatever came before."""
-
-    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
-        sampled = super().execute(plan, meanwhile).sampled
-        return StepResult(tuple(self._score(one) for one in sampled))
-
-    def _score(self, sampled: Sampled | Failed) -> Sampled | Failed:
-        wanted = self.slots[sampled.slot].params.logprobs
-        if wanted is None or isinstance(sampled, Failed):
-            return sampled
-        top = tuple((token, -token / 8) for token in range(min(wanted, VOCABULARY)))
-        return replace(sampled, logprob=-sampled.token / 8, top=top)
-
-
-class AnyTextTokenizer(FakeTokenizer):
-    """Takes letters it does not know for hyphens, so that a test may send any text."""
-
-    def encode(self, text: str, **special: bool) -> list[int]:
-        known = "abcdefghijklmnopqrstuvwxyz .-\n"
-        return super().encode("".join(letter if letter in known else "-" for letter in text))
-
-
-@dataclass
-class Running:
-    """A server that runs in a thread."""
-
-    server: Server
-    engine: Engine
-    executor: ScoringExecutor
-    address: tuple[str, int]
-    url: str
-    thread: threading.Thread
-    openai: openai.OpenAI
-
-    def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=PATIENCE, **options)
-
-    def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=PATIENCE)
-
-    def delete(self, path: str) -> httpx.Response:
-        return httpx.delete(self.url + path, timeout=PATIENCE)
-
-    def stream(self, path: str, body: Any) -> AbstractContextManager[httpx.Response]:
-        return httpx.stream("POST", self.url + path, json=body, timeout=PATIENCE)
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds."""
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline, "it never came to hold"
-            time.sleep(0.001)  # lets other threads run
-
-    def idle(self) -> bool:
-        now = self.engine.snapshot()
-        return now.running == 0 and now.queue_depth == 0
-
-
-@contextmanager
-def run_server(server: ServerConfig, context: int = 512, **settings: Any) -> Iterator[Running]:
-    executor = ScoringExecutor()
-    model = replace(fake_model(executor, context=context), tokenizer=AnyTextTokenizer())
-    with (
-        Engine(model, EngineConfig(**settings)) as engine,
-        live_server(engine, server) as live,
-        openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        try:
-            yield Running(
-                live.server, engine, executor, live.address, live.url, live.thread, client
-            )
-        finally:
-            executor.gate.set()
 
 
 @pytest.fixture(scope="session")

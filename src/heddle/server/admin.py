@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from heddle.server.encoding import json_response
 
@@ -34,7 +34,7 @@ def routes(service: Service) -> APIRouter:
         service.check_model(name)
         return json_response(_model(service))
 
-    @router.get("/health")
+    @router.get("/health", responses={503: {"description": "The engine has stopped."}})
     @router.head("/health", include_in_schema=False)  # what some health checkers send
     async def health() -> Response:
         """200 while requests are served, 503 once the engine has stopped."""
@@ -42,7 +42,7 @@ def routes(service: Service) -> APIRouter:
             return json_response({"status": "stopped"}, status=503)
         return json_response({"status": "ok"})
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics in Prometheus' text format."""
         return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

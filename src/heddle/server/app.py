@@ -6,7 +6,6 @@ import re
 import secrets
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 
@@ -24,12 +23,14 @@ from heddle.server import (
 )
 from heddle.server.answering import Answering
 from heddle.server.body import Bodies
+from heddle.server.description import Application
 from heddle.server.keys import RequireKey, keys_of
 from heddle.server.lenient import TellIgnored
 from heddle.server.metrics import Metrics
 from heddle.server.service import Service
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from heddle.engine import Engine
@@ -46,8 +47,9 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     config = config or ServerConfig()
     backlog = Backlog(config.backlog)
     service = Service(engine, config, Metrics(engine, backlog), backlog, Bodies(config))
-    app = FastAPI(title="Heddle")
-    if keys := keys_of(service.config):
+    keys = keys_of(service.config)
+    app = Application(engine.model.info.id, needs_key=bool(keys))
+    if keys:
         app.add_middleware(RequireKey, keys=keys)
     if service.config.lenient:
         app.add_middleware(TellIgnored)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match
 
 from heddle.errors import (
     AuthenticationError,
@@ -35,6 +36,7 @@ _LOG_CHARACTERS = 500
 _MOST_FAULTS = 1000
 """Faults of a body up to which they are looked at: pydantic makes all of them objects or none."""
 
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 ANTHROPIC_PATH = "/v1/messages"
 _ANTHROPIC_TYPES = {
@@ -143,7 +145,19 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     shaped.code = status.phrase.lower().replace(" ", "_")
     response = error_response(shaped, request.url.path)
     response.headers.update(error.headers or {})
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["allow"] = ", ".join(_methods_at(request))
     return response
+
+
+def _methods_at(request: Request) -> list[str]:
+    """Methods that the request's path has. The exception knows those of one route alone."""
+    asked = [{**request.scope, "method": method} for method in _METHODS]
+    return [
+        scope["method"]
+        for scope in asked
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    ]
 
 
 async def _on_client_gone(request: Request, _error: Exception) -> Response:

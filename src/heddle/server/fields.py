@@ -7,9 +7,9 @@ looks at the value once to pick the shape, so that an error names the element th
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, PlainValidator, Tag
+from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 UNSUPPORTED = "heddle_unsupported"
@@ -31,7 +31,8 @@ def only(*neutral: object, instead: str = "") -> PlainValidator:
             return value
         raise PydanticCustomError(UNSUPPORTED, "is not supported by this server" + why)
 
-    return PlainValidator(check)
+    schema = WithJsonSchema({"enum": [None, *neutral]})
+    return PlainValidator(check, json_schema_input_type=Annotated[Any, schema])
 
 
 def shape(value: object) -> str:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from heddle.ranges import MAX_TOP_LOGPROBS
 from heddle.server.fields import FIRST_FAULT, UNSUPPORTED, only, shaped
 from heddle.server.schemas import MAX_ITEMS, MAX_TOOLS, FunctionName, SamplingRequest, Schema
-from heddle.types import MAX_TOP_LOGPROBS
 
 _ALL_OF_IT = "nothing is stored here, so send the whole conversation as `input`"
 

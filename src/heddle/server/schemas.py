@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
+from heddle.ranges import MAX_TOP_LOGPROBS
 from heddle.server.fields import FIRST_FAULT, Prompt, Stop, Strings, only, shaped
-from heddle.types import MAX_TOP_LOGPROBS
 
 MAX_CHOICES = 128
 MAX_ITEMS = 8192
@@ -83,7 +83,16 @@ class SamplingRequest(Schema):
     bad_words: list[str] | None = None
     seed: int | None = None
     stop: Stop | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES)] | None = None
+    logit_bias: (
+        Annotated[
+            dict[str, float],
+            Field(
+                max_length=MAX_BIASES,
+                json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,9}$"}},
+            ),
+        ]
+        | None
+    ) = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
     guided_json: dict[str, Any] | str | None = None

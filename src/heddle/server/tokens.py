@@ -83,13 +83,18 @@ class Text(BaseModel):
 
 
 class Tokens(BaseModel):
-    """Answer of `POST /tokenize`. For `content` it has `tokens` alone."""
+    """Answer of `POST /tokenize` to `content`."""
 
-    count: int = Field(description="how many tokens there are")
-    max_model_len: int = Field(description="most tokens of a request, prompt and output")
     tokens: list[int] | list[dict[str, Any]] = Field(
         description="ids; with_pieces: objects of id and piece, a string or a list of bytes"
     )
+
+
+class CountedTokens(Tokens):
+    """Answer of `POST /tokenize` to `prompt` or `messages`."""
+
+    count: int = Field(description="how many tokens there are")
+    max_model_len: int = Field(description="most tokens of a request, prompt and output")
     token_strs: list[str] | None = Field(description="the tokens as text, where asked for")
 
 
@@ -111,7 +116,9 @@ def routes(service: Service) -> APIRouter:
         conversation = written(asked, use_of(functions_of(asked.tools), None).tools)
         return Rendered(prompt=service.engine.model.chat_text(**conversation))
 
-    @router.post("/tokenize", response_model=Tokens, openapi_extra=takes(TokenizeRequest))
+    @router.post(
+        "/tokenize", response_model=CountedTokens | Tokens, openapi_extra=takes(TokenizeRequest)
+    )
     async def tokenize(request: Request) -> Response:
         """Token ids of a text or a conversation."""
         parts = await bodies.take(request, TokenizeRequest, tokenized)

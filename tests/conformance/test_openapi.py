@@ -1,0 +1,62 @@
+"""The API is what its OpenAPI description says: no 500, and no answer that it does not tell of.
+
+schemathesis makes requests from the description, good and bad ones, for every route that is there,
+and holds the answers to it. To look for more, by hand, on a server that may be any:
+
+    schemathesis --config-file tests/conformance/schemathesis.toml \\
+        run http://127.0.0.1:8080/openapi.json --max-examples 1000
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fake_server import run_server
+from heddle.config import ServerConfig
+
+SETTINGS = Path(__file__).with_name("schemathesis.toml")
+EXAMPLES = 10
+"""Random requests for each route, beside those for the edges of each field."""
+
+
+def without_long_lists(schema: Any) -> Any:
+    """A description without bounds whose other side takes seconds to make and megabytes to send."""
+    if isinstance(schema, dict):
+        return {
+            name: without_long_lists(value)
+            for name, value in schema.items()
+            if not (name == "maxItems" and value > 100)
+        }
+    return [without_long_lists(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def test_every_answer_is_described(tmp_path: Path) -> None:
+    server = ServerConfig(port=0, api_key=("sk-1",))
+    # It never runs dry: a body may ask for 128 choices. And no answer is long.
+    with run_server(server, slots=4, queue=500, context=64, bos_id=1) as running:
+        shown = running.get("/openapi.json", headers={"x-api-key": "sk-1"}).json()
+        description = tmp_path / "openapi.json"
+        description.write_text(json.dumps(without_long_lists(shown)))
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "--config-file", SETTINGS),
+                *(
+                    "run",
+                    description,
+                    "--url",
+                    running.url,
+                    "--header",
+                    "Authorization: Bearer sk-1",
+                ),
+                *("--max-examples", str(EXAMPLES), "--generation-deterministic", "--no-color"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,  # where it leaves its cache
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
