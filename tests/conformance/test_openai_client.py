@@ -169,6 +169,8 @@ def test_a_chat_is_parsed(client: OpenAI) -> None:
         messages=QUESTION, response_format=Colour, **fields
     ).choices[0]
     assert isinstance(answer.message.parsed, Colour)
+    sent_back = {"role": "assistant", "content": answer.message.content, "parsed": {"name": "red"}}
+    assert ask(client, messages=[*QUESTION, sent_back, *QUESTION]).choices
     with client.chat.completions.stream(
         messages=QUESTION, response_format=Colour, **fields
     ) as events:
@@ -176,6 +178,29 @@ def test_a_chat_is_parsed(client: OpenAI) -> None:
     assert streamed.message.parsed == answer.message.parsed
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(messages=QUESTION, response_format=Colour, **BRIEF)
+
+
+def test_functions_are_called(client: OpenAI) -> None:
+    tools: Any = [openai.pydantic_function_tool(Colour, name="paint")]
+    fields: Any = BRIEF | {"max_tokens": 80, "tools": tools, "tool_choice": "required"}
+    fields["parallel_tool_calls"] = False
+    [choice] = client.chat.completions.parse(messages=QUESTION, **fields).choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+    [call] = choice.message.tool_calls or ()
+    assert call.function.name == "paint"
+    assert isinstance(call.function.parsed_arguments, Colour)
+    with client.chat.completions.stream(messages=QUESTION, **fields) as events:
+        done = [event for event in events if event.type == "tool_calls.function.arguments.done"]
+        [streamed] = events.get_final_completion().choices
+    assert streamed.message.tool_calls is not None
+    assert streamed.message.tool_calls[0].function == call.function
+    assert [event.parsed_arguments for event in done] == [call.function.parsed_arguments]
+    result = {"role": "tool", "tool_call_id": call.id, "content": "painted"}
+    said = [*QUESTION, choice.message, result]
+    assert ask(client, messages=said, tools=tools).choices[0].message.content is not None
+    with pytest.raises(openai.BadRequestError) as refusal:
+        ask(client, tools=tools, tool_choice={"type": "function", "function": {"name": "x"}})
+    assert refusal.value.param == "tool_choice"
 
 
 # --- completions ---------------------------------------------------------------------------------
@@ -269,6 +294,31 @@ def test_a_response_is_parsed(client: OpenAI) -> None:
         final = events.get_final_response()
     assert final.output_parsed == response.output_parsed
     assert "".join(deltas) == response.output_text
+
+
+def test_functions_are_called_in_a_response(client: OpenAI) -> None:
+    paint = openai.pydantic_function_tool(Colour, name="paint")["function"]
+    tools: Any = [{"type": "function", **paint}]
+    fields: Any = {"model": MODEL, "temperature": 0, "max_output_tokens": 80, "tools": tools}
+    forced: Any = fields | {"input": "A colour?", "tool_choice": "required"}
+    forced["parallel_tool_calls"] = False
+    response = client.responses.create(**forced)
+    [call] = response.output
+    assert (call.type, call.name, call.status) == ("function_call", "paint", "completed")
+    colour = Colour.model_validate_json(call.arguments)
+    with client.responses.stream(**forced) as events:
+        deltas = [
+            event.delta
+            for event in events
+            if event.type == "response.function_call_arguments.delta"
+        ]
+        [streamed] = events.get_final_response().output
+    assert "".join(deltas) == streamed.arguments == call.arguments
+    assert streamed.parsed_arguments == colour.model_dump()
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "painted"}
+    question: Any = {"role": "user", "content": "A colour?"}
+    said = client.responses.create(**fields | {"input": [question, *response.output, output]})
+    assert said.output
 
 
 # --- errors --------------------------------------------------------------------------------------

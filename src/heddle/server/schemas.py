@@ -164,8 +164,11 @@ ToolChoice = Annotated[
 
 
 class CalledFunction(Schema):
+    """`parsed_arguments` is what OpenAI's client has made of the arguments, and sends back."""
+
     name: str
     arguments: str
+    parsed_arguments: Any = None
 
 
 class ToolCall(Schema):
@@ -180,7 +183,8 @@ class ToolCall(Schema):
 class Message(Schema):
     """One message. Fields of an earlier answer that a client sends back are accepted when empty.
 
-    `content` may be left out of a message that has `tool_calls`.
+    `content` may be left out of a message that has `tool_calls`. `parsed` is what OpenAI's client
+    has made of the content, and sends back.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -189,6 +193,7 @@ class Message(Schema):
     tool_call_id: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
     reasoning_content: str | None = None
+    parsed: Any = None
 
     function_call: Annotated[Any, only()] = None
     refusal: Annotated[Any, only()] = None
