@@ -98,7 +98,7 @@ def test_the_events_of_a_stream(shared: Running) -> None:
     names = [name.removeprefix("event: ") for name, _ in lines]
     data = [json.loads(line.removeprefix("data: ")) for _, line in lines]
     assert names == [one["type"] for one in data]
-    assert names[:3] == ["message_start", "content_block_start", "ping"]
+    assert names[:3] == ["message_start", "ping", "content_block_start"]
     assert set(names[3:-3]) == {"content_block_delta"}
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     start = data[0]["message"]
@@ -114,8 +114,13 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"tools": [{"name": "f", "input_schema": {}}]}, "tools is not supported"),
-        ({"tool_choice": {"type": "any"}}, "tool_choice is not supported"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].input_schema"),
+        ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
+        ({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}, "tools[0].input_schema"),
+        ({"tool_choice": {"type": "any"}}, "there are no tools"),
+        ({"tool_choice": {"type": "any", "name": "f"}}, "takes no tool_choice.name"),
+        ({"tool_choice": {"type": "tool"}}, "needs tool_choice.name"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking is not supported"),
         ({"foo": 1}, "unknown parameter: foo"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -125,7 +130,18 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
         ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content[0]"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}],
+                    }
+                ]
+            },
+            "messages[0].content[0] of type 'tool_use' needs the role 'assistant', got 'user'",
+        ),
         ({"messages": [{"role": "user", "content": "x" * 600}]}, "context"),
     ],
 )
@@ -145,9 +161,9 @@ def test_errors_are_those_of_the_client(
     with pytest.raises(anthropic.NotFoundError) as missing:
         ask(client, model="other")
     assert missing.value.body["error"]["type"] == "not_found_error"
-    with pytest.raises(anthropic.BadRequestError, match="tools is not supported"):
+    with pytest.raises(anthropic.BadRequestError, match="two functions of the name 'f'"):
         client.messages.count_tokens(
-            model="fake", messages=ASKED, tools=[{"name": "f", "input_schema": {}}]
+            model="fake", messages=ASKED, tools=[{"name": "f", "input_schema": {}}] * 2
         )
     locked = serve(api_key=("sk-1",))
     wrong = anthropic.Anthropic(base_url=locked.url, api_key="sk-2", max_retries=0)

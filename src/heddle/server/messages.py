@@ -1,102 +1,51 @@
 """Anthropic's API: `/v1/messages`, whole and as events, and `/v1/messages/count_tokens`.
 
-Text only: tools, images and documents are refused by name. Cache control marks are accepted, since
-every prompt is cached without them. A last message of the assistant is gone on with.
+A last message of the assistant is gone on with.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, Tag
+from pydantic import BaseModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.server.answers import Answer
-from heddle.server.encoding import encode, event, json_response
-from heddle.server.errors import anthropic_error_body
-from heddle.server.fields import FIRST_FAULT, only, shaped
-from heddle.server.intake import Job
-from heddle.server.schemas import MAX_ITEMS, Schema, takes
-from heddle.text.parts import Text
-from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH, FinishReason, SamplingParams
+from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.server.conversation import chat_prompt
+from heddle.server.encoding import json_response
+from heddle.server.intake import Job, for_reading
+from heddle.server.message_answer import MessageAnswer
+from heddle.server.message_schemas import (
+    CountRequest,
+    MessagesRequest,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from heddle.server.schemas import takes
+from heddle.server.tools import function_of, suspects, use_of
+from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.errors import HeddleError
     from heddle.server.answering import Answering
     from heddle.server.answers import Json
+    from heddle.server.message_schemas import AnyBlock, Turn
     from heddle.server.service import Service
-    from heddle.text.parts import Part
-    from heddle.types import Delta, Output, TokenLogprob
-
-
-class TextBlock(Schema):
-    type: Literal["text"]
-    text: str
-    cache_control: dict[str, Any] | None = None
-    citations: Annotated[Any, only([])] = None
-
-
-Content = Annotated[
-    Annotated[str, Tag("<str>")]
-    | Annotated[list[TextBlock], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")],
-    shaped("a string or a list of blocks of type text"),
-]
-
-
-class Turn(Schema):
-    role: Literal["user", "assistant"]
-    content: Content
-
-
-class CountRequest(Schema):
-    """Body of `POST /v1/messages/count_tokens`."""
-
-    model: str
-    messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
-    system: Content | None = None
-
-    tools: Annotated[Any, only([])] = None
-    tool_choice: Annotated[Any, only({"type": "auto"}, {"type": "none"})] = None
-    thinking: Annotated[Any, only({"type": "disabled"})] = None
-    mcp_servers: Annotated[Any, only([])] = None
-    output_config: Annotated[Any, only({})] = None
-    cache_control: dict[str, Any] | None = None
-
-
-class UserLabel(Schema):
-    user_id: str | None = None
-
-
-StopString = Annotated[str, Field(min_length=1, max_length=MAX_STRING_LENGTH)]
-
-
-class MessagesRequest(CountRequest):
-    """Body of `POST /v1/messages`. The last three fields are not Anthropic's."""
-
-    max_tokens: Annotated[int, Field(ge=1)]
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    stop_sequences: (
-        Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), FIRST_FAULT] | None
-    ) = None
-    stream: bool | None = None
-    metadata: UserLabel | None = None
-    service_tier: Annotated[Any, only("auto", "standard_only")] = None
-    container: Annotated[Any, only()] = None
-
-    seed: int | None = None
-    ignore_eos: bool | None = None
-    cache_salt: str | None = None
-
+    from heddle.server.tools import ToolUse
 
 _SAMPLING_FIELDS = (
     *("max_tokens", "temperature", "top_k", "top_p"),
     *("seed", "ignore_eos", "cache_salt"),
 )
+_CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": None}
+"""Types of `tool_choice` to what OpenAI's API calls them."""
+_ROLES = {ToolResultBlock: "user", ToolUseBlock: "assistant", ThinkingBlock: "assistant"}
+"""Blocks that belong to messages of one role."""
 
 
 class TokenCount(BaseModel):
@@ -108,21 +57,34 @@ class TokenCount(BaseModel):
 def routes(service: Service, answering: Answering) -> APIRouter:
     """Routes of one service."""
     router = APIRouter()
+    engine = service.engine
 
     def job(asked: MessagesRequest) -> Job:
+        service.check_model(asked.model)
         fields = {
             name: value for name in _SAMPLING_FIELDS if (value := getattr(asked, name)) is not None
         }
         params = SamplingParams(**fields, stop=tuple(asked.stop_sequences or ()))
-        prompt = _prompt(asked, service)
-        service.engine.check_length(len(prompt))
-        return Job([prompt], params, 1, bool(asked.stream), usage=True)
+        use = _tool_use(asked)
+        singly = suspects(use)
+        prompt, reading = chat_prompt(engine, _written(asked, use, service), use)
+        params = for_reading(params, use, reading, service)
+        return Job(
+            *([prompt], params, 1, bool(asked.stream)),
+            usage=True,
+            reading=reading,
+            suspects=singly,
+        )
+
+    def count(asked: CountRequest) -> int:
+        service.check_model(asked.model)
+        return len(engine.model.chat_prompt(**_written(asked, _tool_use(asked), service)))
 
     @router.post("/v1/messages", openapi_extra=takes(MessagesRequest))
     async def messages(request: Request) -> Response:
         """The next message of a conversation, as Anthropic's API has it."""
         wanted = await service.bodies.take(request, MessagesRequest, job)
-        writer = MessageAnswer(service.engine.model.info.id, len(wanted.prompts[0]))
+        writer = MessageAnswer(engine.model.info.id, len(wanted.prompts[0]), wanted.reading)
         return await answering.answer(request, writer, wanted)
 
     @router.post(
@@ -130,108 +92,120 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     )
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation is."""
-        count = await service.bodies.take(
-            request, CountRequest, lambda asked: len(_prompt(asked, service))
-        )
-        return json_response({"input_tokens": count})
+        tokens = await service.bodies.take(request, CountRequest, count)
+        return json_response({"input_tokens": tokens})
 
     return router
 
 
-def _prompt(asked: CountRequest, service: Service) -> list[int]:
-    """Token ids of the conversation.
+def _tool_use(asked: CountRequest) -> ToolUse:
+    """What functions the answer may call.
 
     Raises:
-        InvalidRequestError: the model has no chat template, or it refuses the messages.
+        InvalidRequestError: see `function_of` and `use_of`; or the choice names no function.
     """
-    service.check_model(asked.model)
-    turns = [{"role": turn.role, "content": _text(turn.content)} for turn in asked.messages]
+    functions = [
+        function_of(
+            tool.name,
+            tool.description,
+            tool.input_schema,
+            strict=bool(tool.strict),
+            param=f"tools[{place}].input_schema",
+        )
+        for place, tool in enumerate(asked.tools or ())
+    ]
+    choice = asked.tool_choice
+    if choice is None:
+        return use_of(functions, None)
+    if (choice.name is not None) != (choice.type == "tool"):
+        needs = "needs" if choice.name is None else "takes no"
+        raise InvalidRequestError(
+            f"tool_choice of type {choice.type!r} {needs} tool_choice.name",
+            param="tool_choice.name",
+        )
+    parallel = not choice.disable_parallel_tool_use
+    return use_of(functions, _CHOICES[choice.type], named=choice.name, parallel=parallel)
+
+
+def _written(asked: CountRequest, use: ToolUse, service: Service) -> Json:
+    """The conversation as keywords of `LoadedModel.chat_text`.
+
+    Raises:
+        InvalidRequestError: a block is in a message of the wrong role.
+        UnsupportedParameterError: the model is to reason, and cannot.
+    """
+    messages = [
+        message for place, turn in enumerate(asked.messages) for message in _plain(turn, place)
+    ]
     if asked.system:
-        turns.insert(0, {"role": "system", "content": _text(asked.system)})
-    goes_on = turns[-1]["role"] == "assistant"
-    return service.engine.model.chat_prompt(turns, continue_final_message=goes_on)
+        messages.insert(0, {"role": "system", "content": _text(asked.system)})
+    goes_on = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    return {
+        "messages": messages,
+        "tools": use.tools,
+        "variables": _variables(asked, service),
+        "continue_final_message": goes_on,
+        "add_generation_prompt": not goes_on,
+    }
 
 
-def _text(content: str | list[TextBlock]) -> str:
+def _variables(asked: CountRequest, service: Service) -> Json:
+    if asked.thinking is None:
+        return {}
+    template = service.engine.model.template
+    wanted = asked.thinking.type != "disabled"
+    if wanted and template is not None and template.dialect.marks is None:
+        raise UnsupportedParameterError(
+            "thinking is not supported by this model; leave it out", param="thinking"
+        )
+    return {"enable_thinking": wanted}
+
+
+def _plain(turn: Turn, place: int) -> list[Json]:
+    """A turn as messages of OpenAI's API, in which what a call came to is a message of its own."""
+    if isinstance(turn.content, str):
+        return [{"role": turn.role, "content": turn.content}]
+    for number, block in enumerate(turn.content):
+        wanted = _ROLES.get(type(block), turn.role)
+        if wanted != turn.role:
+            path = f"messages[{place}].content[{number}]"
+            raise InvalidRequestError(
+                f"{path} of type {block.type!r} needs the role {wanted!r}, got {turn.role!r}",
+                param=path,
+            )
+    messages: list[Json] = []
+    for is_result, blocks in groupby(turn.content, lambda one: isinstance(one, ToolResultBlock)):
+        group = list(blocks)
+        messages += map(_result, group) if is_result else [_joined(turn.role, group)]
+    return messages or [_joined(turn.role, [])]
+
+
+def _joined(role: str, blocks: Sequence[AnyBlock]) -> Json:
+    """A message of blocks that are no results."""
+    message: Json = {"role": role, "content": _text(blocks)}
+    if thoughts := [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]:
+        message["reasoning_content"] = "".join(thoughts)
+    calls = [
+        {
+            "id": block.id,
+            "type": "function",
+            "function": {"name": block.name, "arguments": block.input},
+        }
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _result(block: AnyBlock) -> Json:
+    assert isinstance(block, ToolResultBlock)
+    content = "" if block.content is None else _text(block.content)
+    if block.is_error:
+        content = f"Error: {content}"
+    return {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+
+
+def _text(content: str | Sequence[AnyBlock]) -> str:
     if isinstance(content, str):
         return content
-    return "".join(block.text for block in content)
-
-
-class MessageAnswer(Answer):
-    """A `message`, in one piece or as events that have their names in front."""
-
-    prefix = "msg_"
-
-    def __init__(self, model: str, prompt_tokens: int) -> None:
-        """A stream begins before it is known how much of the prompt is cached; so its first event
-        counts all `prompt_tokens` as input, and its last tells the truth."""
-        super().__init__(model)
-        self._prompt_tokens = prompt_tokens
-        self._last: Json = {}
-
-    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
-        [output] = outputs
-        content = [{"type": "text", "text": output.text}] if output.text else []
-        stop = _stop(output.finish, output.stop)
-        return [encode(self._message(content, _usage(totals["usage"])) | stop)]
-
-    def opening(self, index: int) -> bytes:
-        usage = {"prompt_tokens": self._prompt_tokens, "completion_tokens": 0}
-        message = self._message([], _usage(usage | {"prompt_tokens_details": {"cached_tokens": 0}}))
-        block = {"type": "text", "text": ""}
-        return (
-            _event("message_start", message=message)
-            + _event("content_block_start", index=0, content_block=block)
-            + _event("ping")
-        )
-
-    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
-        assert isinstance(part, Text), "nothing else is looked for"
-        delta = {"type": "text_delta", "text": part.text}
-        return _event("content_block_delta", index=0, delta=delta)
-
-    def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
-        assert last.finish is not None
-        self._last = _stop(last.finish, last.stop)
-        return _event("content_block_stop", index=0)
-
-    def ending(self, totals: Json) -> bytes:
-        usage = _usage(totals["usage"])
-        return _event("message_delta", delta=self._last, usage=usage) + _event("message_stop")
-
-    def failure(self, error: HeddleError) -> bytes:
-        return event(anthropic_error_body(error), "error")
-
-    def _message(self, content: list[Json], usage: Json) -> Json:
-        return {
-            "id": self.id,
-            "type": "message",
-            "role": "assistant",
-            "model": self._model,
-            "content": content,
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage,
-        }
-
-
-def _event(kind: str, **fields: Any) -> bytes:
-    return event({"type": kind, **fields}, kind)
-
-
-def _stop(finish: FinishReason, stop: str | None) -> Json:
-    """Why the message ended, in Anthropic's words."""
-    reason = "max_tokens" if finish is FinishReason.LENGTH else "end_turn"
-    return {"stop_reason": reason if stop is None else "stop_sequence", "stop_sequence": stop}
-
-
-def _usage(usage: Json) -> Json:
-    """Token counts under Anthropic's names, of which `input_tokens` leaves out what was cached."""
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
-    return {
-        "input_tokens": usage["prompt_tokens"] - cached,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": usage["completion_tokens"],
-    }
+    return "".join(block.text for block in content if isinstance(block, TextBlock))

@@ -46,39 +46,49 @@ class CallForm(ABC):
     def calls(self, mark: Mark, *, several: bool) -> str:
         """Lark of the calls after that, over the rule `function`."""
 
-    def before_arguments(self, name: str, mark: Mark) -> str:
-        """Lark of the beginning of the rule `function`: up to the arguments."""
-        return json.dumps(f'{{"name": "{name}", "arguments": ')
+    def function(self, name: str, arguments: str, mark: Mark) -> str:
+        """Lark of one way of the rule `function`, where `arguments` is that of its arguments."""
+        return _object(name, "arguments", arguments)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Messages with calls in them as the templates of this family take them."""
         return messages
 
 
+_LOOSE = {"```json": "```", "<tools>": "</tools>"}
+"""What models of Hermes' family put around calls in place of their marks: the small ones of Qwen
+2.5 mostly do. Only an object that names a function is a call there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hermes(CallForm):
     """`<tool_call>{"name": ..., "arguments": ...}</tool_call>`, as Hermes and Qwen write it.
 
-    Some models of the family put several objects, or a list of them, between one pair of marks.
+    Some models of the family put several objects, or a list of them, between one pair of marks;
+    some begin with an object and leave the marks out.
     """
 
     marks: ClassVar = ("<tool_call>", "</tool_call>")
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         opening, closing = self.marks
-        while (yield from source.until(opening, source.say)):
-            if (yield from source.objects(None)):
-                yield from source.skip(closing)
+        closings = {opening: closing, **_LOOSE}
+        yield from source.objects(names)
+        while mark := (yield from source.until(closings, source.say)):
+            if (yield from source.objects(None if mark == opening else names)):
+                yield from source.skip(closings[mark])
             else:
-                source.say(opening)
+                source.say(mark)
 
     def opening(self, mark: Mark) -> str:
         return mark(self.marks[0])
 
     def calls(self, mark: Mark, *, several: bool) -> str:
         opening, closing = map(mark, self.marks)
-        one = f'SPACE? function "}}" SPACE? {closing}'
-        return f"{one} (SPACE? {opening} {one})* SPACE?" if several else f"{one} SPACE?"
+        closings = " | ".join([closing, *map(json.dumps, _LOOSE.values())])
+        first = f"SPACE? function SPACE? ({closings})?"
+        more = f"(SPACE? {opening} SPACE? function SPACE? {closing})*" if several else ""
+        return f"{first} {more} SPACE?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +110,10 @@ class Llama(CallForm):
         return f"{tag}?" if tag.startswith("<") else '""'
 
     def calls(self, mark: Mark, *, several: bool) -> str:
-        return 'SPACE? function "}" SPACE?'  # one: the templates refuse a message of several
+        return "SPACE? function SPACE?"  # one: the templates refuse a message of several
 
-    def before_arguments(self, name: str, mark: Mark) -> str:
-        return json.dumps(f'{{"name": "{name}", "parameters": ')
+    def function(self, name: str, arguments: str, mark: Mark) -> str:
+        return _object(name, "parameters", arguments)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """These templates refuse messages of several calls: each call has a message of its own."""
@@ -132,7 +142,7 @@ class Mistral(CallForm):
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         opening = self.marks[0]
-        while (yield from source.until(opening, source.say)):
+        while (yield from source.until((opening,), source.say)):
             if (yield from source.objects(None)):
                 continue
             if not (yield from source.attempt(self._named(source))):
@@ -144,14 +154,13 @@ class Mistral(CallForm):
     def calls(self, mark: Mark, *, several: bool) -> str:
         if self.named:
             return f"function (SPACE? {self.opening(mark)} function)*" if several else "function"
-        one = 'function "}"'
-        more = f'("," SPACE? {one})*' if several else ""
-        return f'SPACE? "[" {one} {more} "]" SPACE?'
+        more = '("," SPACE? function)*' if several else ""
+        return f'SPACE? "[" function {more} "]" SPACE?'
 
-    def before_arguments(self, name: str, mark: Mark) -> str:
-        if not self.named:
-            return CallForm.before_arguments(self, name, mark)
-        return f"{json.dumps(name)} {mark(self.marks[1])}"
+    def function(self, name: str, arguments: str, mark: Mark) -> str:
+        if self.named:
+            return f"{json.dumps(name)} {mark(self.marks[1])} {arguments}"
+        return CallForm.function(self, name, arguments, mark)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """These templates refuse ids of calls that are not nine letters and digits."""
@@ -171,6 +180,12 @@ class Mistral(CallForm):
             source.begin_call(name)
             yield from source.json_value(source.argue)
         return bool(name)
+
+
+def _object(name: str, member: str, arguments: str) -> str:
+    """Lark of a call's object, with as much space as there is in JSON."""
+    first, second = json.dumps(f'"name": "{name}",'), json.dumps(f'"{member}": ')
+    return f'"{{" SPACE? {first} SPACE? {second} {arguments} SPACE? "}}"'
 
 
 _SHORT_ID = re.compile("[A-Za-z0-9]{9}")

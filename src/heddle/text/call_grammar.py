@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from heddle.text.call_forms import CallForm
     from heddle.text.reading import Reading
 
-_SPACE = r"SPACE: /[ \n]{1,4}/"
+_SPACE = r"SPACE: / |\n[ \t]{0,8}/"
+"""Between the parts of a call: a space, or the indentation of a line."""
+
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
@@ -104,8 +106,7 @@ def _rules_of_calls(
         f"calls: {form.calls(mark, several=parallel)}",
         f"function: {' | '.join(names)}",
         *(
-            f"{name}: {form.before_arguments(callee.name, mark)} %json"
-            f" {json.dumps(callee.arguments())}"
+            f"{name}: {form.function(callee.name, f'%json {json.dumps(callee.arguments())}', mark)}"
             for name, callee in zip(names, callees, strict=True)
         ),
     ]

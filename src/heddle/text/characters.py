@@ -7,7 +7,7 @@ into pieces cannot make a difference. What has been read can be put back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -93,19 +93,25 @@ class Characters:
                 return False
         return True
 
-    def until(self, mark: str, take: Take) -> Steps[bool]:
-        """Hand over what comes before `mark`, and read that too; False if it never comes."""
+    def until(self, marks: Collection[str], take: Take) -> Steps[str]:
+        """Hand over what comes before the first of `marks`, and read that one too.
+
+        No mark begins with another one.
+
+        Returns:
+            The mark; END if there is none.
+        """
         held = ""
-        while held != mark:
+        while held not in marks:
             char = yield from self.next()
             if char == END:
                 take(held)
-                return False
+                return END
             held += char
-            while not mark.startswith(held):
+            while not any(mark.startswith(held) for mark in marks):
                 take(held[0])
                 held = held[1:]
-        return True
+        return held
 
     def json_value(self, take: Take) -> Steps[None]:
         """Hand over the JSON value that comes next, after space: up to where it ends.

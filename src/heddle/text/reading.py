@@ -195,7 +195,7 @@ class AnswerReader(PartReader, Characters):
         if not self._reading.reasons and not (yield from self.skip(marks.opening)):
             return
         think = _Trimmed(lambda text: self._add((Reasoning,), text))
-        yield from self.until(marks.closing, think)
+        yield from self.until((marks.closing,), think)
         self._text.begun = False
 
     # --- calls -----------------------------------------------------------------------------------
