@@ -1,6 +1,6 @@
 """What structured output costs: steps of eight constrained slots beside steps of eight free ones.
 
-    python benchmarks/structured.py [MODEL]
+    python benchmarks/structured.py [MODEL] [--rounds N] [--only TEXT]
 
 Eight streams decode with a grammar, then eight with none, by turns, in this process. A round's
 figure is the mean time of its steps, overhead included: dear masks are few and far between, and a
@@ -11,8 +11,8 @@ one thread, for all eight slots: with two threads half of that is the least that
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from heddle.types import Grammar, SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SLOTS, THREADS, TOKENS, ROUNDS = 8, 2, 48, 5
+SLOTS, THREADS, TOKENS = 8, 2, 48
 FREE = SamplingParams(temperature=0.8, top_p=0.95, seed=1, ignore_eos=True)
 PROMPTS = [
     f"Write about {subject}, at length and in small letters."
@@ -94,16 +94,22 @@ def step_ms(engine: Engine, prompts: list[list[int]], params: SamplingParams) ->
 
 
 def main() -> None:
-    model = sys.argv[1] if len(sys.argv) > 1 else "smollm2-135m"
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", nargs="?", default="smollm2-135m")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="grammars with this in their name")
+    options = parser.parse_args()
     clock = MaskClock()
-    with Engine.load(model, EngineConfig(slots=SLOTS, threads=THREADS)) as engine:
+    with Engine.load(options.model, EngineConfig(slots=SLOTS, threads=THREADS)) as engine:
         tokenizer = engine.model.tokenizer
         prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
-        print(f"{model}, {tokenizer.vocabulary_size:,} tokens, {SLOTS} slots, {THREADS} threads")
+        vocabulary = f"{tokenizer.vocabulary_size:,} tokens"
+        print(f"{options.model}, {vocabulary}, {SLOTS} slots, {THREADS} threads")
         print(f"{'':28}{'free':>8}{'bound':>8}{'ratio':>8}{'least':>8}{'most':>8}{'masks':>8}")
-        for name, grammar in GRAMMARS.items():
+        chosen = {name: GRAMMARS[name] for name in GRAMMARS if options.only in name}
+        for name, grammar in chosen.items():
             pairs, masks = [], []
-            for round in range(ROUNDS + 1):  # the first warms up
+            for round in range(options.rounds + 1):  # the first warms up
                 params = replace(FREE, seed=round)
                 free = step_ms(engine, prompts, params)
                 before = clock.seconds

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from heddle.text.grammar import GrammarCompiler
+from live_server import PATIENCE
+
 if TYPE_CHECKING:
     from conftest import Running
+    from heddle.types import Grammar
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "seed": 1}
 LETTER_STRING = 'start: "a" (/[b-f]/)+ "z"'
@@ -59,6 +66,29 @@ def test_the_best_of_some(shared: Running) -> None:
     choices = shared.post("/v1/completions", body).json()["choices"]
     assert len(choices) == 2
     assert all(re.fullmatch("[a-m]{4}", choice["text"]) for choice in choices)
+
+
+def test_nobody_waits_while_a_grammar_is_compiled(shared: Running, monkeypatch: Any) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    original = GrammarCompiler._compile
+
+    def slow(compiler: GrammarCompiler, grammar: Grammar) -> Any:
+        begun.set()
+        assert may_go_on.wait(PATIENCE)
+        return original(compiler, grammar)
+
+    compiler = GrammarCompiler(shared.engine.model.tokenizer)
+    monkeypatch.setattr(compiler, "_kept", partial(slow, compiler))
+    monkeypatch.setattr(shared.engine.model.tokenizer, "_grammars", compiler)
+    with ThreadPoolExecutor(1) as pool:
+        shaped = pool.submit(chat, shared, guided_choice=["tea"])
+        try:
+            assert begun.wait(PATIENCE)
+            assert chat(shared, max_tokens=3)["choices"]
+            assert shared.get("/health").status_code == 200
+        finally:
+            may_go_on.set()
+        assert shaped.result()["choices"][0]["message"]["content"] == "tea"
 
 
 def test_a_stream(shared: Running) -> None:

@@ -15,7 +15,7 @@ from fake_executor import END, VOCABULARY, tokens_of
 from fake_model import PIECES, FakeTokenizer
 from heddle.errors import GrammarError, InvalidRequestError
 from heddle.text import grammar as grammar_module
-from heddle.text.grammar import GrammarCompiler, json_in_lark
+from heddle.text.grammar import JSON_SPACE, GrammarCompiler
 from heddle.types import MAX_GRAMMAR_LENGTH, Grammar, GrammarKind, SamplingParams
 
 COMPILER = GrammarCompiler(FakeTokenizer())
@@ -271,8 +271,10 @@ def test_lark_may_ask_for_control_tokens_by_name_or_by_id():
 
 
 def test_text_a_mark_and_json_with_little_room():
-    lark = 'start: before object\nbefore[suffix="<call>"]: /(.|\\n)*/\nobject: '
-    lark += json_in_lark({"type": "object", "properties": {"a": {"type": "integer"}}})
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    room = {"x-guidance": {"whitespace_pattern": JSON_SPACE}}
+    lark = 'start: before object\nbefore[suffix="<call>"]: /(.|\\n)*/\n'
+    lark += f"object: %json {json.dumps(schema | room)}"
     grammar = Grammar.lark(lark)
     assert accepts(JSON, grammar, b'so: <call>{"a": 1}')
     assert accepts(JSON, grammar, b'<call>{\n\t"a":1\n}')
@@ -288,7 +290,7 @@ def test_text_a_mark_and_json_with_little_room():
             "start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(4500)) + 'r4500: "z"'
         ),
         Grammar.lark(
-            "start: T0\n" + "".join(f'T{i}: (T{i + 1} "b")*\n' for i in range(3000)) + 'T3000: "z"'
+            "start: T0\n" + "".join(f'T{i}: (T{i + 1} "b")*\n' for i in range(400)) + 'T400: "z"'
         ),
         Grammar.json_schema(
             {"$ref": "#/$defs/0"}

@@ -21,7 +21,7 @@ from heddle.text.detokenizer import Detokenizer
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from heddle.step import TokenGrammar
     from heddle.types import Beginning
@@ -52,7 +52,6 @@ depth."""
 JSON_SPACE = r" ?|\n[ \t]{0,32}"
 """Room between JSON's tokens: none, a space, or a line's indentation. Without a bound a small model
 may go on with spaces for ever."""
-
 
 _SLICES = [
     *LLTokenizer.general_slices()[:1],
@@ -273,11 +272,6 @@ class _Described:
         return self._encode(
             plain[:_LOOK_AHEAD], add_special=False, parse_special=False, continues=True
         )
-
-
-def json_in_lark(schema: Mapping[str, object]) -> str:
-    """What stands in llguidance's Lark for JSON that `schema` allows; see `Grammar.json_schema`."""
-    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": JSON_SPACE}})
 
 
 def _on_deep_stack(task: Callable[[], T]) -> T:
