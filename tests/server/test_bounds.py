@@ -18,7 +18,7 @@ from heddle.config import ServerConfig
 from heddle.errors import InvalidRequestError
 from heddle.server.body import Bodies
 from heddle.server.connection import ClientGoneError
-from heddle.server.schemas import ChatRequest, CompletionRequest
+from heddle.server.schemas import ChatRequest, CompletionRequest, Schema
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -167,13 +167,17 @@ def test_a_refused_body_gives_its_place_back() -> None:
     run(work)
 
 
-def test_no_part_of_a_body_stays_while_its_answer_is_made(serve: Callable[..., Running]) -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_no_part_of_a_body_stays_while_its_answer_is_made(
+    serve: Callable[..., Running], path: str
+) -> None:
     server = serve(slots=1)
     server.executor.gate.clear()
-    body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
-    with server.openai.chat.completions.with_streaming_response.create(model="fake", **body):
+    said = "messages" if path == "/v1/chat/completions" else "input"
+    body = {said: [{"role": "user", "content": "hello"}], "stream": True}
+    with server.stream(path, body):
         assert server.executor.entered.wait(20)
-        assert not [thing for thing in gc.get_objects() if isinstance(thing, ChatRequest)]
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, Schema)]
         server.executor.gate.set()
 
 

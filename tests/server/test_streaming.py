@@ -241,6 +241,7 @@ def test_an_answer_that_keeps_too_much_ends_with_an_error() -> None:
     assert b"event: response.failed" in sent
     assert b'"code":"backlog_full"' in sent.rpartition(b"event: error")[2]
     assert b"response.output_text.done" not in sent
+    assert sent.count(b"event: response.output_text.delta") < 200, "it was cut before its end"
     assert messages[-1]["more_body"] is False
     assert (backlog.cut, backlog.held) == (1, 0)
 
