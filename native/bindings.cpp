@@ -6,6 +6,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
@@ -13,6 +14,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "machine_limits.h"
 #include "program.h"
@@ -114,9 +116,32 @@ void add_spans(Step& step, const IntRows& spans, const Ints& pages) {
     }
 }
 
-nb::list run_program(Program& program, Ints ids, Ints positions, IntRows spans, Ints pages,
-                     Ints rows, std::vector<Sampler*> samplers, nb::object meanwhile,
-                     nb::object before_sampling) {
+using Sums = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Fills what is to be scored, rows of (token row, target, top), and what is to be pooled, spans of
+// (first token row, tokens, sums).
+void add_readout(Step& step, const Program& program, const std::optional<IntRows>& scored,
+                 const std::vector<std::tuple<int, int, Sums>>& pooled) {
+    if (scored && scored->shape(1) != 3) throw std::invalid_argument("scored rows are (n, 3)");
+    for (size_t i = 0; scored && i < scored->shape(0); ++i) {
+        const int32_t* s = scored->data() + i * 3;
+        step.scored.push_back({s[0], s[1], s[2]});
+    }
+    for (const auto& [first, count, sums] : pooled) {
+        if (static_cast<int>(sums.size()) != program.pooled_width()) {
+            throw std::invalid_argument("a sum has another width than the states it is of");
+        }
+        if (first < 0 || count < 1 || count > step.tokens - first) {
+            throw std::invalid_argument("pooled rows reach past the step");
+        }
+        for (int i = 0; i < count; ++i) step.pooled.push_back({first + i, sums.data()});
+    }
+}
+
+nb::tuple run_program(Program& program, Ints ids, Ints positions, IntRows spans, Ints pages,
+                      Ints rows, std::vector<Sampler*> samplers, nb::object meanwhile,
+                      nb::object before_sampling, std::optional<IntRows> scored,
+                      std::vector<std::tuple<int, int, Sums>> pooled) {
     Step step;
     if (ids.size() != positions.size()) throw std::invalid_argument("as many positions as ids");
     step.tokens = static_cast<int>(ids.size());
@@ -125,6 +150,7 @@ nb::list run_program(Program& program, Ints ids, Ints positions, IntRows spans, 
     step.rows.assign(rows.data(), rows.data() + rows.size());
     step.samplers = std::move(samplers);
     add_spans(step, spans, pages);
+    add_readout(step, program, scored, pooled);
     std::optional<nb::python_error> failure;
     step.may_sample = before_sampling.is_none();
     const auto call_meanwhile = [&] {
@@ -146,7 +172,9 @@ nb::list run_program(Program& program, Ints ids, Ints positions, IntRows spans, 
     if (failure) throw nb::python_error(std::move(*failure));
     nb::list picks;
     for (const Pick& pick : step.picks) picks.append(pick_tuple(pick));
-    return picks;
+    nb::list scores;
+    for (const Score& s : step.scores) scores.append(nb::make_tuple(s.logprob, s.rank, s.top));
+    return nb::make_tuple(picks, scores);
 }
 
 using FloatMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
@@ -386,12 +414,17 @@ void bind_program(nb::module_& m) {
              nb::arg("scale"), nb::arg("window"), nb::arg("out"), nb::arg("quantise"))
         .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
+        .def("pool", &Program::pool, nb::arg("states"))
         .def("sample", &Program::sample, nb::arg("logits"))
         .def("run", &run_program, nb::arg("ids"), nb::arg("positions"), nb::arg("spans"),
              nb::arg("pages"), nb::arg("rows"), nb::arg("samplers"),
              nb::arg("meanwhile") = nb::none(), nb::arg("before_sampling") = nb::none(),
+             nb::arg("scored") = nb::none(), nb::arg("pooled") = nb::make_tuple(),
              "One step, without the GIL. Spans are (first row, tokens, first position, index of "
-             "the first page in pages); returns (token, logprob, top) per sampler.")
+             "the first page in pages), scored rows (row, target, top), pooled ones (first row, "
+             "rows, sums); returns (token, logprob, top) per sampler and (logprob, rank, top) per "
+             "scored row.")
+        .def_prop_ro("pooled_width", &Program::pooled_width)
         .def_prop_ro("seconds", &Program::seconds,
                      "Wall time of all calls of run, as if nothing had been done meanwhile.")
         .def("copy", &copy_rows, nb::arg("buffer"), nb::arg("rows"))

@@ -134,6 +134,10 @@ double Candidates::mass() {
     return mass;
 }
 
+float Candidates::log_normaliser() {
+    return static_cast<float>(static_cast<double>(peak_) + std::log(mass()));
+}
+
 // With x the logarithm of a weight w, -sum(p log p) = log(sum w) - sum(w x) / sum w.
 double Candidates::entropy() {
     double mass = 0.0, weighted = 0.0;

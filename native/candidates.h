@@ -40,6 +40,7 @@ class Candidates {
     float factor() const { return factor_; }
     float peak() const { return peak_; }  // the highest logit left; -inf when there is none
     double mass();                        // sum of all weights
+    float log_normaliser();               // log(sum(exp(logit))), before anything is changed
     double entropy();                     // of the probabilities, in nats
     float raw(int token) const;           // its logit as it came
     Candidate best() const;

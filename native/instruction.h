@@ -27,10 +27,14 @@ class Instruction {
     static float* row(Program& p, int index, int64_t i) {
         return p.buffers_[index].values.data() + i * p.buffers_[index].width;
     }
-    // Rows of `buffer` that this step uses.
+    // Rows of `buffer` that this pass uses.
     static int rows(const Program& p, int index) {
-        return p.buffers_[index].per_row ? static_cast<int>(p.step_->rows.size()) : p.step_->tokens;
+        return p.buffers_[index].per_row ? p.row_count_ : p.step_->tokens;
     }
+    // The first row of this pass among all that are wanted, and the token rows they are.
+    static int first_row(const Program& p) { return p.first_row_; }
+    static int token_row(const Program& p, int i) { return p.wanted_[p.first_row_ + i]; }
+    static Candidates& candidates(Program& p, int thread) { return p.candidates_[thread]; }
     static const AttentionPlan& attention(const Program& p) { return p.attention_; }
     static float* parts(Program& p) { return p.parts_[0].values; }
     // Quantises columns [column, column + count) of a row, whole blocks.

@@ -25,6 +25,10 @@ InstructionPointer make_take_rows(int in, int out);
 InstructionPointer make_rope(int in, int table, int heads);
 InstructionPointer make_sample(int logits);
 
+// readout_instructions.cpp
+InstructionPointer make_score(int logits);
+InstructionPointer make_pool(int states);
+
 // matmul_instruction.cpp
 InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
 

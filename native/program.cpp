@@ -20,6 +20,7 @@ Program::Program(ThreadPool& pool, const Kernels& kernels, KvCache& cache, int m
       max_tokens_(max_tokens),
       max_rows_(max_rows),
       scratch_(static_cast<size_t>(pool.threads())),
+      candidates_(static_cast<size_t>(pool.threads())),
       attention_(cache.kv_heads(), pool.threads()) {
     if (max_tokens < 1 || max_rows < 1)
         throw std::invalid_argument("a step needs a token and a row");
@@ -186,12 +187,23 @@ void Program::take_rows(int in, int out) {
     if (at(in).width != at(out).width || at(in).per_row || !at(out).per_row) {
         throw std::invalid_argument("take_rows goes from a token buffer to a row buffer");
     }
+    if (rows_begin_ > 0) throw std::invalid_argument("rows are taken once");
+    rows_begin_ = static_cast<int>(instructions_.size());
     append(make_take_rows(in, out));
+}
+
+void Program::pool(int states) {
+    if (!at(states).per_row) throw std::invalid_argument("pooled states must be a row buffer");
+    pooled_width_ = at(states).width;
+    append(make_pool(states));
+    logits_begin_ = static_cast<int>(instructions_.size());
 }
 
 void Program::sample(int logits) {
     if (!at(logits).per_row) throw std::invalid_argument("logits must be a row buffer");
+    logits_width_ = at(logits).width;
     append(make_sample(logits));
+    append(make_score(logits));
 }
 
 // Indices come from Python as integers; one out of range would read or write foreign memory.
@@ -202,7 +214,6 @@ void Program::check(const Step& step) const {
     require(step.tokens >= 1 && step.tokens <= max_tokens_, "token count");
     require(static_cast<int>(step.rows.size()) <= max_rows_, "row count");
     require(step.samplers.empty() || step.samplers.size() == step.rows.size(), "sampler count");
-    for (int32_t row : step.rows) require(row >= 0 && row < step.tokens, "row");
     for (int i = 0; i < step.tokens; ++i) {
         require(step.ids[i] >= 0 && step.ids[i] < vocabulary_, "token id");
         require(step.positions[i] >= 0 && step.positions[i] < max_position_, "position");
@@ -217,36 +228,75 @@ void Program::check(const Step& step) const {
     }
 }
 
+void Program::check_readout(const Step& step) const {
+    const auto require = [](bool good, const char* what) {
+        if (!good) throw std::invalid_argument(std::string("a step has bad ") + what);
+    };
+    const auto in_step = [&](int row) { return row >= 0 && row < step.tokens; };
+    for (int32_t row : step.rows) require(in_step(row), "row");
+    for (const ScoredRow& scored : step.scored) {
+        require(in_step(scored.row), "row");
+        require(scored.target >= 0 && scored.target < logits_width_, "target");
+        require(scored.top >= 0, "number of alternatives");
+    }
+    require(step.pooled.empty() || pooled_width_ > 0, "pooled row");
+    for (const PooledRow& pooled : step.pooled) require(in_step(pooled.row), "pooled row");
+}
+
+void Program::run_pass(int first_instruction, int last_instruction, int first_row, int row_count,
+                       const std::function<void()>& meanwhile) {
+    first_instruction_ = first_instruction;
+    last_instruction_ = last_instruction;
+    first_row_ = first_row;
+    row_count_ = row_count;
+    pool_.run(*this, meanwhile);
+}
+
 void Program::run(Step& step, const std::function<void()>& meanwhile) {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     check(step);
+    check_readout(step);
     for (const Span& span : step.spans) {
         cache_.reached(span.pages[(span.first_position + span.tokens - 1) / kPageTokens]);
     }
     step_ = &step;
     step.picks.assign(step.samplers.size(), Pick{});
+    step.scores.assign(step.scored.size(), Score{});
+    wanted_ = step.rows;
+    for (const ScoredRow& scored : step.scored) wanted_.push_back(scored.row);
+    for (const PooledRow& pooled : step.pooled) wanted_.push_back(pooled.row);
     attention_.cut(step, widest_group_);
     const int64_t part_lines = attend_part(widest_group_, cache_.head_dim()) / kLineFloats;
     parts_.resize(static_cast<size_t>(attention_.parts() * part_lines));
     Clock::duration elsewhere{0};
-    pool_.run(*this, [&] {
+    const int end = static_cast<int>(instructions_.size());
+    const int all = static_cast<int>(wanted_.size());
+    const int with_logits = all - static_cast<int>(step.pooled.size());
+    run_pass(0, end, 0, std::min(with_logits, max_rows_), [&] {
         const auto left = Clock::now();
         meanwhile();
         elsewhere = Clock::now() - left;
     });
+    for (int row = max_rows_; row < with_logits; row += max_rows_) {
+        run_pass(rows_begin_, end, row, std::min(with_logits - row, max_rows_));
+    }
+    for (int row = with_logits; row < all; row += max_rows_) {
+        run_pass(rows_begin_, logits_begin_, row, std::min(all - row, max_rows_));
+    }
     step_ = nullptr;
     const std::chrono::duration<double> taken = Clock::now() - begin - elsewhere / pool_.threads();
     seconds_.store(seconds() + taken.count(), std::memory_order_relaxed);
 }
 
-int Program::instructions() const { return static_cast<int>(instructions_.size()); }
+int Program::instructions() const { return last_instruction_ - first_instruction_; }
 
 int Program::items(int instruction) const {
-    return instructions_[static_cast<size_t>(instruction)]->items(*this);
+    return instructions_[static_cast<size_t>(first_instruction_ + instruction)]->items(*this);
 }
 
 void Program::run(int instruction, int item, int thread) {
+    instruction += first_instruction_;
     Instruction& i = *instructions_[static_cast<size_t>(instruction)];
     if (!profiling_ || thread != 0) return i.run(*this, item, thread);
     const auto begin = std::chrono::steady_clock::now();

@@ -4,6 +4,10 @@
 // Buffers are float32 (tokens, width), some of them also block-quantised int8; a buffer's size is
 // fixed by the largest step. Instructions run in order, each split into items that any thread may
 // take; results do not depend on who takes what.
+//
+// From take_rows on a program goes over rows, the tokens of which something is wanted: a few are
+// sampled, hundreds may be scored or pooled. Logits of hundreds of tokens would be 300 MB, so what
+// comes after take_rows is run once for each max_rows of them.
 #pragma once
 
 #include <atomic>
@@ -68,7 +72,10 @@ class Program final : private Job {
     void store_kv(int k, int v, int layer);
     void attend(int q, int layer, int heads, float scale, int window, int out, bool quantise);
     void add(int x, int y, int out);
-    void take_rows(int in, int out);
+    void take_rows(int in, int out);  // once
+    // Adds hidden states to the sums of pooled rows, which go no further than here.
+    void pool(int states);
+    // What picks and scores are made of; the last instruction.
     void sample(int logits);
 
     // The caller does `meanwhile` while its workers begin; it must not throw.
@@ -79,6 +86,7 @@ class Program final : private Job {
     // The float buffer's memory, (rows, width), as the last step left it.
     const float* data(int buffer) const;
     int width(int buffer) const;
+    int pooled_width() const { return pooled_width_; }  // of a sum; 0 if nothing can be pooled
     int rows(int buffer) const;
 
     // Nanoseconds spent per kind of instruction by the calling thread, since the last call.
@@ -108,12 +116,20 @@ class Program final : private Job {
     void gated(bool gelu, int gate, int up, int out, bool quantise);
     void append(std::unique_ptr<Instruction> instruction);
     void check(const Step& step) const;
+    void check_readout(const Step& step) const;
+    void run_pass(
+        int first_instruction, int last_instruction, int first_row, int row_count,
+        const std::function<void()>& meanwhile = [] {});
 
     ThreadPool& pool_;
     const Kernels& kernels_;
     KvCache& cache_;
     int max_tokens_, max_rows_;
-    int vocabulary_ = 0;                // rows of the smallest embedding table
+    int vocabulary_ = 0;  // rows of the smallest embedding table
+    int logits_width_ = 0;
+    int pooled_width_ = 0;
+    int rows_begin_ = 0;                // the first instruction over rows
+    int logits_begin_ = 0;              // the first one that pooled rows do not go through
     int64_t max_position_ = INT32_MAX;  // what the shortest rope table holds
     std::vector<Buffer> buffers_;
     std::vector<RopeTable> ropes_;
@@ -121,8 +137,12 @@ class Program final : private Job {
     std::vector<std::vector<FloatLine>> scratch_;  // per thread, for attention
     int widest_group_ = 1;                         // query heads per key/value head
     Step* step_ = nullptr;
-    AttentionPlan attention_;       // of the current step
-    std::vector<FloatLine> parts_;  // running sums of its splits
+    std::vector<int32_t> wanted_;  // token rows of the step: sampled, then scored, then pooled
+    int first_instruction_ = 0, last_instruction_ = 0;  // of the pass
+    int first_row_ = 0, row_count_ = 0;                 // of the pass, among those wanted
+    std::vector<Candidates> candidates_;                // per thread, for scores
+    AttentionPlan attention_;                           // of the current step
+    std::vector<FloatLine> parts_;                      // running sums of its splits
     std::atomic<double> seconds_{0.0};
     bool profiling_ = false;
     std::vector<double> nanoseconds_;  // per instruction

@@ -156,7 +156,7 @@ class TakeRows final : public RowInstruction {
   public:
     TakeRows(int in, int out) : RowInstruction("take", out), in_(in), out_(out) {}
     void run_row(Program& p, int i) override {
-        std::memcpy(row(p, out_, i), row(p, in_, step(p).rows[i]),
+        std::memcpy(row(p, out_, i), row(p, in_, token_row(p, i)),
                     static_cast<size_t>(width(p, out_)) * sizeof(float));
     }
 
@@ -199,7 +199,10 @@ class Rope final : public RowInstruction {
 class Sample final : public Instruction {
   public:
     explicit Sample(int logits) : Instruction("sample"), logits_(logits) {}
-    int items(const Program& p) const override { return static_cast<int>(step(p).samplers.size()); }
+    // Sampled rows come before all others, and fit the first pass.
+    int items(const Program& p) const override {
+        return first_row(p) == 0 ? static_cast<int>(step(p).samplers.size()) : 0;
+    }
     void run(Program& p, int item, int) override {
         Step& s = step(p);
         // The thread that makes the masks computes only afterwards: it never waits here for itself.

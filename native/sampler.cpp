@@ -22,8 +22,7 @@ void Sampler::observe_output(int token) { state_.history.observe_output(token); 
 
 // Fills pick.top with logits for now, and sets pick.logprob to the normaliser of all.
 void Sampler::report(Pick& pick) {
-    pick.logprob =
-        static_cast<float>(static_cast<double>(candidates_.peak()) + std::log(candidates_.mass()));
+    pick.logprob = candidates_.log_normaliser();
     if (params_.logprobs == 0) return;
     candidates_.show_best(params_.logprobs);
     for (const Candidate& c : candidates_.shown()) pick.top.emplace_back(c.token, c.logit);

@@ -1,4 +1,4 @@
-// What one step computes: tokens, where each lies in its sequence, and whose logits are wanted.
+// What one step computes: tokens, where each lies in its sequence, and what is wanted of them.
 #pragma once
 
 #include <atomic>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sampler.h"
+#include "score.h"
 
 namespace heddle {
 
@@ -17,6 +18,19 @@ struct Span {
     const int32_t* pages;  // page ids from position 0 on
 };
 
+// A token whose logits say how likely `target` was.
+struct ScoredRow {
+    int row;
+    int target;
+    int top;  // how many of the likeliest tokens to report beside it
+};
+
+// A token whose last hidden state is added to a running sum.
+struct PooledRow {
+    int row;
+    double* sum;  // (width,)
+};
+
 struct Step {
     int tokens = 0;
     const int32_t* ids = nullptr;        // (tokens,)
@@ -24,7 +38,10 @@ struct Step {
     std::vector<Span> spans;
     std::vector<int32_t> rows;       // token rows whose logits are wanted
     std::vector<Sampler*> samplers;  // one per row; empty leaves the logits alone
-    std::vector<Pick> picks;         // filled by the step
+    std::vector<ScoredRow> scored;
+    std::vector<PooledRow> pooled;  // added to their sums in this order
+    std::vector<Pick> picks;        // filled by the step, one per sampler
+    std::vector<Score> scores;      // likewise, one per scored row
     // Whether the samplers may run: what they need may be made while the step computes.
     std::atomic<bool> may_sample{true};
 };

@@ -1,5 +1,7 @@
 """An executor without a model: pages hold token ids, and the next token is a hash of what they say.
 
+So are scores of prompt tokens, and an embedding tells which tokens were pooled, in which order.
+
 It trusts nothing. A sequence that comes back must bring mirostat's bound with it, which here is how
 many tokens there were. Every chunk must go on where the slot's last one ended, carry the tokens the
 sequence has there, and find the whole history in its pages; so a page that two sequences share by
@@ -17,13 +19,23 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import GrammarError, NonFiniteLogitsError
 from heddle.roofline import Limits, ModelWork
-from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, Sampled, StepPlan, StepResult
+from heddle.step import (
+    PAGE_TOKENS,
+    Binding,
+    Chunk,
+    Failed,
+    Pooled,
+    Sampled,
+    Scored,
+    StepPlan,
+    StepResult,
+)
+from heddle.types import EmbeddingParams, PromptLogprob, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.step import GrammarState, TokenRules
-    from heddle.types import SamplingParams
 
 VOCABULARY = 32
 END = 0
@@ -60,10 +72,28 @@ def mirostat_bound(history: Sequence[int], params: SamplingParams) -> float | No
     return float(len(history)) if params.mirostat else None
 
 
+def score(history: Sequence[int], target: int, top: int) -> PromptLogprob:
+    """What is known of `target` after `history`: a hash, and token t as likely as -t / 8."""
+    logprob = -(zlib.crc32(repr(list(history)).encode()) % 800) / 8 - target / 8
+    likeliest = tuple((token, -token / 8) for token in range(min(top, VOCABULARY)))
+    return PromptLogprob(target, logprob, target + 1, likeliest)
+
+
+def solo_scores(prompt: Sequence[int], top: int) -> tuple[PromptLogprob | None, ...]:
+    """What is told of a prompt's tokens, whatever they are computed beside."""
+    return (None, *(score(prompt[:i], prompt[i], top) for i in range(1, len(prompt))))
+
+
+def embedding(tokens: Sequence[int]) -> array[float]:
+    """Of the tokens that were pooled, in this order; short, and not of length 1."""
+    return array("f", [zlib.crc32(repr(list(tokens)).encode()) % 4096 / 4096, len(tokens)])
+
+
 def solo_output(prompt: Sequence[int], params: SamplingParams, capacity: int) -> list[int]:
     """What the sequence generates when it is alone."""
     tokens = list(prompt)
-    limit = min(capacity, len(tokens) + (params.max_tokens or capacity))
+    most = capacity if params.max_tokens is None else params.max_tokens
+    limit = min(capacity, len(tokens) + most)
     while len(tokens) < limit:
         tokens.append(next_token(tokens, params))
         if tokens[-1] == END and not params.ignore_eos:
@@ -75,10 +105,11 @@ def solo_output(prompt: Sequence[int], params: SamplingParams, capacity: int) ->
 class Occupant:
     """What the executor knows of a slot. `computed` is None until its first chunk says it."""
 
-    params: SamplingParams
+    params: SamplingParams | EmbeddingParams
     history: list[int]
     rules: TokenRules
     unseen: list[int]  # by the grammar
+    pooled: list[int] = field(default_factory=list)
     grammar: GrammarState | None = None
     computed: int | None = None
 
@@ -128,7 +159,11 @@ class FakeExecutor:
             self._write(chunk)
         # Reading after all writing: a page written by two sequences shows. Where a first chunk does
         # not begin at 0, the pages must hold what came before, as a prefix cache promised.
-        return StepResult(tuple(s for chunk in plan.chunks for s in self._read(chunk)))
+        return StepResult(
+            tuple(s for chunk in plan.chunks for s in self._read(chunk)),
+            tuple(self._score(chunk) for chunk in plan.chunks if chunk.score is not None),
+            tuple(s for chunk in plan.chunks for s in self._pool(chunk)),
+        )
 
     def read_page(self, page: int) -> memoryview:
         content = array("i", self.memory[page]).tobytes()
@@ -153,10 +188,11 @@ class FakeExecutor:
         )
 
     def _bind(self, binding: Binding) -> None:
-        assert binding.params.seed is not None
         history = [*binding.prompt, *binding.output]
-        bound = mirostat_bound(history, binding.params) if binding.output else None
-        assert binding.mu == bound, "mirostat's bound was lost"
+        if isinstance(binding.params, SamplingParams):
+            assert binding.params.seed is not None
+            bound = mirostat_bound(history, binding.params) if binding.output else None
+            assert binding.mu == bound, "mirostat's bound was lost"
         occupant = Occupant(binding.params, history, binding.rules, list(binding.output))
         if binding.rules.grammar is not None:
             occupant.grammar = binding.rules.grammar.begin()
@@ -169,7 +205,9 @@ class FakeExecutor:
         assert occupant.computed in (None, chunk.start), "a gap, or tokens computed twice"
         assert list(chunk.tokens) == occupant.history[chunk.start : end]
         assert len(chunk.pages) == -(-end // PAGE_TOKENS), "more or fewer pages than tokens need"
-        assert chunk.sample == (end == len(occupant.history))
+        asked = occupant.params
+        generates = isinstance(asked, SamplingParams) and asked.max_tokens != 0
+        assert chunk.sample == (generates and end == len(occupant.history))
         for position, token in enumerate(chunk.tokens, chunk.start):
             self.memory[chunk.pages[position // PAGE_TOKENS]][position % PAGE_TOKENS] = token
         occupant.computed = end
@@ -203,3 +241,27 @@ class FakeExecutor:
         occupant.history.append(token)
         bound = mirostat_bound(occupant.history, occupant.params)
         return [Sampled(chunk.slot, token, math.nan, mu=bound)]
+
+    def _score(self, chunk: Chunk) -> Scored | Failed:
+        """The chunk has been written, and its history is right."""
+        assert chunk.score is not None
+        history, scores = self.slots[chunk.slot].history, []
+        for after, target in enumerate(chunk.score.targets, chunk.start + chunk.score.first):
+            assert chunk.start <= after < chunk.start + len(chunk.tokens), "not of this chunk"
+            assert history[after + 1] == target
+            if self.poisonous(history[: after + 1]):
+                return Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))
+            scores.append(score(history[: after + 1], target, chunk.score.top))
+        return Scored(chunk.slot, tuple(scores))
+
+    def _pool(self, chunk: Chunk) -> list[Pooled | Failed]:
+        if chunk.pool is None:
+            return []
+        occupant = self.slots[chunk.slot]
+        occupant.pooled += chunk.tokens[chunk.pool.first :]
+        if not chunk.pool.complete:
+            return []
+        assert occupant.computed == len(occupant.history)
+        if self.poisonous(occupant.history):
+            return [Failed(chunk.slot, NonFiniteLogitsError("the states are NaN"))]
+        return [Pooled(chunk.slot, embedding(occupant.pooled))]

@@ -12,6 +12,7 @@ from heddle.models.base import ModelShape
 from heddle.text.dialect import Dialect
 from heddle.text.grammar import GrammarCompiler
 from heddle.text.sequences import find_breakers, spell
+from heddle.types import Pooling
 
 if TYPE_CHECKING:
     from heddle.step import TokenGrammar, TokenSequences
@@ -95,9 +96,12 @@ def fake_model(
     bos_id: int | None = None,
     template: bool = True,
     path: Path = Path("fake.gguf"),
+    pooling: Pooling = Pooling.MEAN,
 ) -> LoadedModel:
     """A model that runs on `executor`. Its file is read by nobody but the disk tier."""
-    shape = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=context)
+    shape = ModelShape(
+        layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=context, width=2
+    )
     info = ModelInfo(
         id="fake",
         path=path,
@@ -110,7 +114,7 @@ def fake_model(
         created=0,
     )
     parts = cast("Any", (FakeTokenizer(bos_id), FakeTemplate() if template else None))
-    return LoadedModel(info, shape, *parts, executor)
+    return LoadedModel(info, shape, *parts, executor, pooling)
 
 
 def text_of(tokens: list[int]) -> str:

@@ -14,7 +14,8 @@ from fake_executor import VOCABULARY, FakeExecutor
 from fake_model import FakeTokenizer, fake_model
 from heddle.config import EngineConfig
 from heddle.engine import Engine
-from heddle.step import Failed, Sampled, StepResult
+from heddle.step import Failed, Sampled
+from heddle.types import Pooling, SamplingParams
 from live_server import PATIENCE, live_server
 
 if TYPE_CHECKING:
@@ -24,18 +25,20 @@ if TYPE_CHECKING:
 
     from heddle.config import ServerConfig
     from heddle.server.process import Server
-    from heddle.step import StepPlan
+    from heddle.step import StepPlan, StepResult
 
 
 class ScoringExecutor(FakeExecutor):
     """Gives token t the log probability -t / 8, whatever came before."""
 
     def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
-        sampled = super().execute(plan, meanwhile).sampled
-        return StepResult(tuple(self._score(one) for one in sampled))
+        result = super().execute(plan, meanwhile)
+        return replace(result, sampled=tuple(self._judge(one) for one in result.sampled))
 
-    def _score(self, sampled: Sampled | Failed) -> Sampled | Failed:
-        wanted = self.slots[sampled.slot].params.logprobs
+    def _judge(self, sampled: Sampled | Failed) -> Sampled | Failed:
+        params = self.slots[sampled.slot].params
+        assert isinstance(params, SamplingParams)
+        wanted = params.logprobs
         if wanted is None or isinstance(sampled, Failed):
             return sampled
         top = tuple((token, -token / 8) for token in range(min(wanted, VOCABULARY)))
@@ -92,7 +95,9 @@ def run_server(
 ) -> Iterator[Running]:
     """A server of a fake model, with settings of its engine."""
     executor = ScoringExecutor()
-    model = replace(fake_model(executor, context=context), tokenizer=AnyTextTokenizer(bos_id))
+    pooling = Pooling(settings.get("pooling", "mean"))
+    fake = fake_model(executor, context=context, pooling=pooling)
+    model = replace(fake, tokenizer=AnyTextTokenizer(bos_id))
     with (
         Engine(model, EngineConfig(**settings)) as engine,
         live_server(engine, server) as live,

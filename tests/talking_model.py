@@ -16,7 +16,6 @@ from fake_executor import END, FakeExecutor
 from fake_model import fake_model
 from heddle.config import EngineConfig
 from heddle.engine import Engine
-from heddle.models.base import ModelShape
 from heddle.step import Sampled
 from heddle.text.grammar import GrammarCompiler
 from heddle.text.template import ChatTemplate
@@ -145,7 +144,7 @@ def talking_server(template: str, context: int = 4096) -> Iterator[Talking]:
     tokenizer = LetterTokenizer()
     executor = TalkingExecutor(tokenizer)
     model = fake_model(executor, context=context)
-    shape = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=context)
+    shape = replace(model.shape, vocabulary=VOCABULARY)
     parts: Any = {"tokenizer": tokenizer, "template": ChatTemplate(template, "", "<end>")}
     model = replace(model, shape=shape, **parts)
     with (

@@ -25,7 +25,19 @@ from heddle.errors import (
     UnsupportedModelError,
     UnsupportedParameterError,
 )
-from heddle.types import Delta, FinishReason, Grammar, Output, SamplingParams, TokenLogprob, Usage
+from heddle.types import (
+    Delta,
+    Embedding,
+    EmbeddingParams,
+    FinishReason,
+    Grammar,
+    Output,
+    Pooling,
+    PromptLogprob,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence, SampledToken, SequenceSnapshot
@@ -39,6 +51,8 @@ __all__ = [
     "ContextLengthError",
     "Delta",
     "DrivenSequence",
+    "Embedding",
+    "EmbeddingParams",
     "Engine",
     "EngineClosedError",
     "EngineConfig",
@@ -53,6 +67,8 @@ __all__ = [
     "ModelSourceError",
     "Output",
     "OverloadedError",
+    "Pooling",
+    "PromptLogprob",
     "SampledToken",
     "SamplingParams",
     "SequenceSnapshot",

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 _Bytes = NDArray[np.uint8]
 _Ints = NDArray[np.int32]
 _Floats = NDArray[np.float32]
-_Pick = tuple[int, float, list[tuple[int, float]]]
+_Doubles = NDArray[np.float64]
+Pick = tuple[int, float, list[tuple[int, float]]]
+Score = tuple[float, int, list[tuple[int, float]]]
 
 def isa_levels() -> list[str]:
     """Instruction levels this machine can run, fastest first."""
@@ -157,7 +159,7 @@ class Sampler:
         """Tokens t with bit t % 8 of mask[t // 8] may be picked from now on; empty: all."""
     def observe_prompt(self, tokens: _Ints) -> None: ...
     def observe_output(self, tokens: _Ints) -> None: ...
-    def pick(self, isa: str, logits: _Floats) -> _Pick:
+    def pick(self, isa: str, logits: _Floats) -> Pick:
         """(token, logprob, top) from logits (vocabulary,); observes the token.
 
         In place of a token, -1: a logit is NaN or infinite; -2: all tokens are forbidden.
@@ -195,7 +197,10 @@ class Program:
     ) -> None: ...
     def add(self, x: int, y: int, out: int) -> None: ...
     def take_rows(self, in_: int, out: int) -> None: ...
-    def sample(self, logits: int) -> None: ...
+    def pool(self, states: int) -> None:
+        """States of pooled rows are added to their sums, and go no further."""
+    def sample(self, logits: int) -> None:
+        """Where picks and scores come from; the last instruction."""
     def run(
         self,
         ids: _Ints,
@@ -206,7 +211,9 @@ class Program:
         samplers: Sequence[Sampler],
         meanwhile: Callable[[], object] | None = None,
         before_sampling: Callable[[], object] | None = None,
-    ) -> list[_Pick]:
+        scored: _Ints | None = None,
+        pooled: Sequence[tuple[int, int, _Doubles]] = (),
+    ) -> tuple[list[Pick], list[Score]]:
         """One step, without the GIL.
 
         `meanwhile`, if given, is called by this thread, once, while the others begin; what it
@@ -214,8 +221,15 @@ class Program:
         `before_sampling` is called likewise before it; no sampler runs until it has returned.
 
         Spans (S, 4) are (first row, tokens, first position, index of the first page in `pages`).
-        Returns one pick per sampler; -1 as token where a logit is NaN or infinite.
+        Scored rows (n, 3) are (token row, target token, how many of the likeliest to report). Of
+        pooled rows, (first token row, rows, sums), states are added to the sums (pooled_width,),
+        one row after the other.
+        Returns one pick per sampler; -1 as token where a logit is NaN or infinite. And for each
+        scored row log probability, rank, and the likeliest; 0 as rank in that case.
         """
+    @property
+    def pooled_width(self) -> int:
+        """Width of the states that can be pooled; 0 if none can."""
     @property
     def seconds(self) -> float:
         """Wall time of all calls of run, as if nothing had been done meanwhile.

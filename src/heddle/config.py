@@ -102,6 +102,12 @@ class EngineConfig:
         "how keys and values are kept: f16, or q8_0, which holds nearly twice as many tokens",
         choices=("f16", "q8_0"),
     )
+    pooling: str = _setting(
+        "auto",
+        "states that embeddings are made of where a request does not say: mean of all tokens, last"
+        " token, or auto, which is what the model's file says, else mean",
+        choices=("auto", "mean", "last"),
+    )
     isa: str = _setting(
         "auto",
         "instruction level of the kernels: auto, or one that this machine has",

@@ -44,7 +44,7 @@ class Range:
 _INT32 = 2**31 - 1
 
 RANGES = {
-    "max_tokens": Range("at least 1", 1),
+    "max_tokens": Range("at least 0", 0),
     "min_tokens": Range("at least 0", 0, _INT32),
     "temperature": Range("at least 0", 0),
     "dynatemp_range": Range("in [0, 100] (0 keeps the temperature fixed)", 0, 100),
@@ -70,5 +70,6 @@ RANGES = {
     "mirostat_eta": Range("in [0, 1]", 0, 1),
     "seed": Range("a 64-bit integer", -(2**63), 2**64 - 1),
     "logprobs": Range(f"between 0 and {MAX_TOP_LOGPROBS}", 0, MAX_TOP_LOGPROBS),
+    "prompt_logprobs": Range(f"between 0 and {MAX_TOP_LOGPROBS}", 0, MAX_TOP_LOGPROBS),
 }
 """By the names of the fields of `SamplingParams`. JSON bodies have the same names, or an alias."""

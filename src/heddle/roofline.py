@@ -92,6 +92,11 @@ class ModelWork:
     row_multiply_adds: int
     kv_layers: tuple[tuple[int, float], ...]
 
+    @property
+    def score_cost(self) -> float:
+        """What logits of a token cost beside computing it, as a part of that."""
+        return self.row_multiply_adds / max(1, self.token_multiply_adds)
+
     def kv_bytes(self, depth: int) -> int:
         """Keys and values that a token reads which has `depth` positions before it."""
         return round(

@@ -8,22 +8,27 @@ A step is three verbs::
 
 There is no prefill and no decode here: a chunk is a run of tokens of one sequence at known
 positions, one token or hundreds. All state an executor keeps per slot (sampler counts, random
-counters) is set up by a :class:`Binding` and can be rebuilt from it at any time, which is what
-preemption does. What cannot be read from the tokens (`mu`) comes back with each of them and goes
-out with the next binding.
+counters, sums of hidden states) is set up by a :class:`Binding` and can be rebuilt from it at any
+time, which is what preemption does. What cannot be read from the tokens (`mu`) comes back with each
+of them and goes out with the next binding.
+
+Three things can be read from a chunk, beside the keys and values that it leaves: the next token
+(`sample`), log probabilities of prompt tokens (:class:`Scoring`), and the hidden states that an
+embedding is made of (:class:`Pool`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable, Sequence
 
     from heddle.errors import HeddleError
     from heddle.roofline import Limits, ModelWork
-    from heddle.types import SamplingParams
+    from heddle.types import EmbeddingParams, PromptLogprob, SamplingParams
 
 PAGE_TOKENS = 32
 """Tokens per KV page, everywhere."""
@@ -90,7 +95,7 @@ class Binding:
 
     Attributes:
         slot: slot index in [0, slots).
-        params: with `seed` already drawn.
+        params: what its request asks for, with `seed` already drawn.
         prompt: prompt token ids.
         output: tokens generated so far; not empty when a preempted sequence comes back.
         rules: of its sampling.
@@ -98,11 +103,40 @@ class Binding:
     """
 
     slot: int
-    params: SamplingParams
+    params: SamplingParams | EmbeddingParams
     prompt: Sequence[int]
     output: Sequence[int]
     rules: TokenRules = NO_RULES
     mu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Log probabilities of prompt tokens are wanted, each given all tokens before it.
+
+    Attributes:
+        first: index in the chunk of the token that `targets[0]` follows.
+        targets: consecutive token ids of the prompt; none where only the first token, which follows
+            nothing, is to be told.
+        top: how many of the likeliest tokens to report beside each.
+    """
+
+    first: int
+    targets: Sequence[int]
+    top: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Last hidden states are wanted, after the final norm: to be added to the slot's sum.
+
+    Attributes:
+        first: index in the chunk of the first token whose state counts; all after it do.
+        complete: whether these are the sequence's last.
+    """
+
+    first: int
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +149,8 @@ class Chunk:
         tokens: token ids at positions start, start + 1, ...; at least one.
         pages: page ids covering positions [0, start + len(tokens)).
         sample: whether to sample a next token from the last token's logits.
+        score: which log probabilities of prompt tokens are wanted; None for none.
+        pool: which hidden states are; None for none.
     """
 
     slot: int
@@ -122,6 +158,8 @@ class Chunk:
     tokens: Sequence[int]
     pages: Sequence[int]
     sample: bool
+    score: Scoring | None = None
+    pool: Pool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +202,29 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """Log probabilities of prompt tokens, one for each target of a chunk's :class:`Scoring`."""
+
+    slot: int
+    scores: tuple[PromptLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """An embedding: the mean of the states that were pooled.
+
+    Attributes:
+        slot: the slot it belongs to.
+        vector: float32 of the model's width and of length 1.
+    """
+
+    slot: int
+    vector: array[float]
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
-    """No token could be sampled for one sequence, which has to end; the step's others are sound.
+    """One sequence got no number, and has to end; the step's others are sound.
 
     Attributes:
         slot: the slot it belongs to.
@@ -176,11 +235,22 @@ class Failed:
     error: HeddleError
 
 
+Outcome: TypeAlias = Sampled | Scored | Pooled | Failed
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One entry per chunk with `sample` set, in chunk order."""
+    """What was read from the chunks.
+
+    Attributes:
+        sampled: one entry per chunk with `sample` set, in chunk order.
+        scored: likewise per chunk with `score`.
+        pooled: likewise per chunk whose `pool` is complete.
+    """
 
     sampled: tuple[Sampled | Failed, ...]
+    scored: tuple[Scored | Failed, ...] = ()
+    pooled: tuple[Pooled | Failed, ...] = ()
 
 
 class PageMemory(Protocol):
@@ -239,7 +309,7 @@ class Executor(PageMemory, Protocol):
         ...
 
     def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
-        """Copy pages, compute the chunks, write their KV, sample where asked.
+        """Copy pages, compute the chunks, write their KV, read from them what is asked.
 
         `meanwhile` is work of the caller's that may be done while the step computes: it is called
         in the caller's thread, once, or not at all when the step fails.

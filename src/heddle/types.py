@@ -20,6 +20,7 @@ from heddle.errors import GrammarError, InvalidRequestError
 from heddle.ranges import RANGES
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable, Mapping, Sequence
 
     from heddle.errors import HeddleError
@@ -142,6 +143,15 @@ def _number(value: object, param: str) -> float:
     return number
 
 
+def _check_salt(salt: object) -> None:
+    _check(
+        salt is None or (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_LENGTH),
+        "cache_salt",
+        salt,
+        f"a string of 1 to {MAX_SALT_LENGTH} characters",
+    )
+
+
 class Stage(Enum):
     """A sampler of the chain. Values are the names that llama.cpp's `samplers` has for them."""
 
@@ -172,9 +182,10 @@ _INTEGERS = (
     "mirostat",
     "seed",
     "logprobs",
+    "prompt_logprobs",
 )
 
-_OPTIONAL = frozenset({"max_tokens", "seed", "logprobs"})
+_OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs"})
 """Numbers that may be None."""
 
 # Names of fields that hold strings, how many they hold at most, and how many characters in each.
@@ -196,7 +207,8 @@ class SamplingParams:
     id. Definitions and sources: docs/sampling.md.
 
     Attributes:
-        max_tokens: most tokens to generate; None means what the context leaves.
+        max_tokens: most tokens to generate; None means what the context leaves. With 0 the prompt
+            is computed, for its log probabilities or for the prefix cache.
         min_tokens: tokens to generate before an end-of-sequence token may be sampled; stop strings
             are not looked for in their text.
         temperature: >= 0.
@@ -241,6 +253,8 @@ class SamplingParams:
         logit_bias: token id to a value in [-100, 100] added to its logit.
         logprobs: None for none, else how many alternatives to report beside the chosen token
             (0 to 20), as natural logarithms under the model's raw distribution.
+        prompt_logprobs: the same for the tokens of the prompt, each given those before it. All of
+            it is computed then, whatever the prefix cache has.
         ignore_eos: go on past end-of-sequence tokens.
         cache_salt: prefixes are shared among requests of one salt only, so that no one can learn
             from the time an answer takes what others have sent; None is a salt of its own.
@@ -296,6 +310,7 @@ class SamplingParams:
     bad_words: tuple[str, ...] = ()
     grammar: Grammar | None = None
     shown_specials: tuple[str, ...] = ()
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         self._take_types()
@@ -345,18 +360,18 @@ class SamplingParams:
         for token, bias in self.logit_bias.items():
             _check(token >= 0, "logit_bias", token, "keyed by token ids of at least 0")
             _check(-100 <= bias <= 100, "logit_bias", bias, "values in [-100, 100]")
-        _check(
-            self.cache_salt is None
-            or (isinstance(self.cache_salt, str) and 0 < len(self.cache_salt) <= MAX_SALT_LENGTH),
-            "cache_salt",
-            self.cache_salt,
-            f"a string of 1 to {MAX_SALT_LENGTH} characters",
-        )
+        _check_salt(self.cache_salt)
 
     def with_seed(self, seed: int | None) -> SamplingParams:
         """The same with another seed, a 64-bit integer. The bias is shared: it may be large."""
         changed = copy.copy(self)
         object.__setattr__(changed, "seed", seed)  # the class is frozen
+        return changed
+
+    def for_another_choice(self, seed: int | None) -> SamplingParams:
+        """The same for one more output of a prompt, about which nothing more is asked."""
+        changed = self.with_seed(seed)
+        object.__setattr__(changed, "prompt_logprobs", None)
         return changed
 
     def _take_types(self) -> None:
@@ -394,6 +409,61 @@ def _stages(given: object) -> tuple[Stage, ...]:
         assert stage is not None
         stages.append(stage)
     return tuple(stages)
+
+
+class Pooling(Enum):
+    """Which of a text's last hidden states its embedding is made of."""
+
+    MEAN = "mean"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingParams:
+    """What a request for an embedding asks for.
+
+    Attributes:
+        pooling: the mean of the last hidden states of all tokens, or that of the last token, which
+            in a causal model is the only one that has seen them all; "mean" and "last" are taken
+            too. None is what the engine's setting says.
+        cache_salt: as in :class:`SamplingParams`. Only the last token's state can be had beside a
+            cached prefix.
+
+    Raises:
+        InvalidRequestError: naming the field and its value.
+    """
+
+    pooling: Pooling | None = None
+    cache_salt: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pooling", _pooling(self.pooling))  # the class is frozen
+        _check_salt(self.cache_salt)
+
+
+def _pooling(given: object) -> Pooling | None:
+    known: dict[object, Pooling] = {pooling.value: pooling for pooling in Pooling}
+    pooling = given if isinstance(given, Pooling) else known.get(given)
+    words = " or ".join(map(str, known))
+    _check(given is None or pooling is not None, "pooling", given, words)
+    return pooling
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprob:
+    """One token of a prompt, given those before it.
+
+    Attributes:
+        token: its id.
+        logprob: natural logarithm of its probability.
+        rank: 1 for the likeliest token of the vocabulary; ties go to the lower id.
+        top: (token id, logprob) of the likeliest, best first.
+    """
+
+    token: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +507,10 @@ class Delta:
         error: set when `finish` is ERROR.
         usage: set on the last delta.
         stop: on the last delta, the stop string that ended the output, if one did.
+        prompt_logprobs: of further tokens of the prompt, if asked for; of the first token, which
+            follows nothing, None. All come before the first token of the output.
+        embedding: on the last delta of a request for one, float32 of the model's width and of
+            length 1.
     """
 
     text: str = ""
@@ -445,14 +519,51 @@ class Delta:
     error: HeddleError | None = None
     usage: Usage | None = None
     stop: str | None = None
+    prompt_logprobs: tuple[PromptLogprob | None, ...] = ()
+    embedding: array[float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A finished request, whole. `stop` is the stop string that ended it, if one did."""
+    """A finished request, whole.
+
+    Attributes:
+        stop: the stop string that ended it, if one did.
+        prompt_logprobs: of the prompt's tokens, if asked for; of the first one None.
+    """
 
     text: str
     tokens: tuple[TokenLogprob, ...]
     finish: FinishReason
     usage: Usage
     stop: str | None = None
+    prompt_logprobs: tuple[PromptLogprob | None, ...] | None = None
+
+    @classmethod
+    def of(cls, deltas: Sequence[Delta]) -> Output:
+        """All that the deltas of a request say, of which the last one is no error."""
+        last = deltas[-1]
+        assert last.finish is not None
+        assert last.usage is not None
+        prompt = tuple(one for delta in deltas for one in delta.prompt_logprobs)
+        return cls(
+            text="".join(delta.text for delta in deltas),
+            tokens=tuple(token for delta in deltas for token in delta.tokens),
+            finish=last.finish,
+            usage=last.usage,
+            stop=last.stop,
+            prompt_logprobs=prompt or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A finished request for an embedding.
+
+    Attributes:
+        vector: float32 of the model's width and of length 1.
+        usage: tokens and times.
+    """
+
+    vector: array[float]
+    usage: Usage

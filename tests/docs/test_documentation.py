@@ -111,7 +111,7 @@ def address() -> Iterator[str]:
 
 def test_the_pages_with_code_are_found() -> None:
     names = {path.name for path in PAGES}
-    assert names >= {"README.md", "sequence.md", "serving.md"}
+    assert names >= {"README.md", "embeddings.md", "sequence.md", "serving.md"}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -18,7 +18,9 @@ from heddle.config import EngineConfig
 from heddle.kernels.reference import Run, SequenceCache
 from heddle.runner.cpu import CpuExecutor, load
 from heddle.runner.reference import ReferenceModel
-from heddle.step import PAGE_TOKENS, Chunk, StepPlan
+from heddle.scheduler.sequence import Sequence
+from heddle.step import PAGE_TOKENS, Binding, Chunk, Pooled, StepPlan
+from heddle.types import EmbeddingParams, Pooling
 from heddle.weights.gguf import GGUFFile
 
 if TYPE_CHECKING:
@@ -118,3 +120,32 @@ def last_logits(executor: CpuExecutor, tokens: list[int], ends: Iterable[int]) -
         rows.append(executor.logits(StepPlan(bindings=(), chunks=(chunk,))))
         start = end
     return np.concatenate(rows)
+
+
+@every_model
+def test_embeddings_are_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
+    tokens = TOKENS * 4
+    config = EngineConfig(slots=1, threads=2, context=len(tokens), batch_tokens=17)
+    executor, reference = load(file, config), ReferenceModel(file)
+    for pooling in Pooling:
+        expected = reference.embedding(tokens, pooling)
+        found = [pooled(executor, tokens, pooling, ends) for ends in ([17, 34, 48], [1, 2, 18, 33])]
+        np.testing.assert_allclose(found[0], expected, atol=3e-3)
+        assert np.array_equal(found[0], found[1])
+    executor.close()
+
+
+def pooled(
+    executor: CpuExecutor, tokens: list[int], pooling: Pooling, ends: list[int]
+) -> np.ndarray:
+    """The embedding (width,), computed in chunks up to `ends` and the rest."""
+    sequence = Sequence(0, EmbeddingParams(pooling), tokens, len(tokens), frozenset(), slot=0)
+    bindings: tuple[Binding, ...] = (Binding(0, sequence.params, tokens, []),)
+    for end in sorted({*ends, len(tokens)}):
+        sequence.table.pages = list(range(-(-end // PAGE_TOKENS)))
+        chunk = sequence.chunk(end - sequence.computed)
+        result = executor.execute(StepPlan(bindings, (chunk,)))
+        sequence.computed, bindings = end, ()
+    (last,) = result.pooled
+    assert isinstance(last, Pooled)
+    return np.frombuffer(last.vector, np.float32)

@@ -13,17 +13,29 @@ import hypothesis.strategies as st
 from hypothesis import event
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fake_executor import END, FakeExecutor, solo_output
+from fake_executor import END, FakeExecutor, embedding, solo_output, solo_scores
 from heddle.cache.manager import CacheManager
 from heddle.errors import ContextLengthError, HeddleError, OverloadedError
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
-from heddle.step import PAGE_TOKENS, Failed, StepPlan, StepResult
-from heddle.types import FinishReason, SamplingParams
+from heddle.step import PAGE_TOKENS, Failed, Pooled, Sampled, Scored, StepPlan, StepResult
+from heddle.types import EmbeddingParams, FinishReason, Pooling, SamplingParams
 
 prompts = st.lists(st.integers(1, 31), min_size=1, max_size=8) | st.integers(1, 120).map(
     lambda length: [7] * length
 )
+wishes = st.sampled_from(["text", "text", "text", "scored text", "scores", "mean", "last"])
+"""What a request asks for: text, log probabilities of its prompt, an embedding."""
+
+
+def asked(wish: str, seed: int, *, ignore_eos: bool, **fields: Any) -> Any:
+    """The parameters of a request."""
+    if wish in {"mean", "last"}:
+        return EmbeddingParams(Pooling(wish), fields.get("cache_salt"))
+    if wish == "scores":
+        fields["max_tokens"] = 0
+    scores = None if wish == "text" else 2
+    return SamplingParams(seed=seed, ignore_eos=ignore_eos, prompt_logprobs=scores, **fields)
 
 
 class Machine(RuleBasedStateMachine):
@@ -44,6 +56,8 @@ class Machine(RuleBasedStateMachine):
         self.live: list[Sequence] = []  # in arrival order
         self.expected: dict[int, list[int]] = {}
         self.said: dict[int, list[int]] = {}
+        self.told: dict[int, list[object]] = {}
+        self.failures: set[int] = set()
         self.idle_steps: dict[int, int] = {}
 
     def make_cache(self, pages: int) -> CacheManager:
@@ -55,39 +69,56 @@ class Machine(RuleBasedStateMachine):
         most=st.none() | st.integers(1, 60),
         ignore_eos=st.booleans() | st.just(True),
         copies=st.integers(1, 3),
+        wish=wishes,
     )
     def add(
-        self, prompt: list[int], seed: int, most: int | None, ignore_eos: bool, copies: int
+        self,
+        prompt: list[int],
+        seed: int,
+        most: int | None,
+        ignore_eos: bool,
+        copies: int,
+        wish: str,
     ) -> None:
-        self.add_copies(prompt, copies, seed=seed, max_tokens=most, ignore_eos=ignore_eos)
+        self.add_copies(
+            prompt, copies, seed=seed, max_tokens=most, ignore_eos=ignore_eos, wish=wish
+        )
 
     def add_copies(
-        self, prompt: list[int], copies: int, *, seed: int, ignore_eos: bool, **fields: Any
+        self,
+        prompt: list[int],
+        copies: int,
+        *,
+        seed: int,
+        ignore_eos: bool,
+        wish: str = "text",
+        **fields: Any,
     ) -> None:
         first = len(self.expected)
         added = []
         for identity in range(first, first + copies):
             own_seed = seed + identity % 2  # some say the same
             fields["mirostat"] = 2 * (own_seed % 2)
-            params = SamplingParams(seed=own_seed, ignore_eos=ignore_eos, **fields)
+            params = asked(wish, own_seed, ignore_eos=ignore_eos, **fields)
             ends = frozenset() if ignore_eos else frozenset({END})
             added.append(Sequence(identity, params, list(prompt), len(prompt), ends))
         try:
+            output = added[0].most_output != 0
             if copies <= self.room:
                 self.scheduler.add(*added)
         except ContextLengthError:
-            assert len(prompt) >= self.capacity
+            assert len(prompt) + output > self.capacity
         except OverloadedError:
             assert len(self.live) + copies > self.room
         else:
             if copies <= self.room:
-                assert len(prompt) < self.capacity
+                assert len(prompt) + output <= self.capacity
                 assert len(self.live) + copies <= self.room
                 self.live += added
                 for sequence in added:
-                    said = solo_output(prompt, sequence.params, self.capacity)
+                    said = solo_output(prompt, sequence.params, self.capacity) if output else []
                     self.expected[sequence.id] = said
-                    self.said[sequence.id] = []
+                    self.said[sequence.id], self.told[sequence.id] = [], []
 
     @rule(which=st.integers(0, 7))
     def cancel(self, which: int) -> None:
@@ -131,25 +162,51 @@ class Machine(RuleBasedStateMachine):
         return plan
 
     def finish(self, plan: StepPlan, poisoned: int | None = None) -> None:
-        """Take the step in. No token can be sampled for slot `poisoned`."""
-        result = [
-            Failed(one.slot, HeddleError("poisoned")) if one.slot == poisoned else one
-            for one in self.executor.execute(plan).sampled
-        ]
-        for sequence, sampled, finish in self.scheduler.update(StepResult(tuple(result))):
+        """Take the step in. Nothing can be read for slot `poisoned`."""
+        result = self.executor.execute(plan)
+        if poisoned is not None:
+            kinds = (result.sampled, result.scored, result.pooled)
+            result = StepResult(*(tuple(self.poison(one, poisoned) for one in k) for k in kinds))
+        for sequence, outcome, finish in self.scheduler.update(result):
             assert sequence in self.live, "an event for a sequence that ended"
-            if isinstance(sampled, Failed):
-                assert finish is FinishReason.ERROR
-                self.live.remove(sequence)
-                continue
-            said, expected = self.said[sequence.id], self.expected[sequence.id]
-            said.append(sampled.token)
-            assert said == expected[: len(said)]
-            assert (finish is None) == (len(said) < len(expected))
+            assert finish is self.take(sequence, outcome)
             if finish is not None:
-                stops = said[-1] == END and not sequence.params.ignore_eos
-                assert finish is (FinishReason.STOP if stops else FinishReason.LENGTH)
                 self.live.remove(sequence)
+
+    @staticmethod
+    def poison(outcome: Any, slot: int) -> Any:
+        return Failed(slot, HeddleError("poisoned")) if outcome.slot == slot else outcome
+
+    def take(self, sequence: Sequence, outcome: object) -> FinishReason | None:
+        """Hold what was read against the model; returns how the request should have ended."""
+        params, said, told = sequence.params, self.said[sequence.id], self.told[sequence.id]
+        prompt = sequence.tokens[: sequence.prompt_tokens]
+        scores = solo_scores(prompt, 2)[1:] if sequence.tops is not None else ()
+        match outcome:
+            case Failed():
+                self.failures.add(sequence.id)
+                return FinishReason.ERROR
+            case Scored():
+                told += outcome.scores
+                assert told == list(scores[: len(told)])
+                return None
+            case Pooled():
+                mean = params.pooling is Pooling.MEAN
+                assert outcome.vector == embedding(prompt if mean else prompt[-1:])
+                return FinishReason.STOP
+            case None:
+                assert params.max_tokens == 0
+                assert told == list(scores)
+                return FinishReason.LENGTH
+        assert isinstance(outcome, Sampled)
+        assert told == list(scores), "before the first token of the output"
+        expected = self.expected[sequence.id]
+        said.append(outcome.token)
+        assert said == expected[: len(said)]
+        if len(said) < len(expected):
+            return None
+        stops = said[-1] == END and not params.ignore_eos
+        return FinishReason.STOP if stops else FinishReason.LENGTH
 
     def fail(self, plan: StepPlan) -> None:
         carried = {chunk.slot for chunk in plan.chunks}

@@ -18,6 +18,7 @@ from unittest import mock
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import initialize, rule
+from machine import wishes
 from test_prefix_random import PrefixMachine, common, salts, tails
 
 from fake_executor import FakeExecutor
@@ -88,12 +89,20 @@ class DiskMachine(PrefixMachine):
         tail=tails,
         copies=st.integers(1, 3),
         salt=salts,
+        wish=wishes,
         steps=st.integers(5, 60),
     )
     def ask_about_a_document(
-        self, kind: int, length: int, tail: list[int], copies: int, salt: str | None, steps: int
+        self,
+        kind: int,
+        length: int,
+        tail: list[int],
+        copies: int,
+        salt: str | None,
+        wish: str,
+        steps: int,
     ) -> None:
-        self.add_about_a_document(kind, length, tail, copies, 5, salt)
+        self.add_about_a_document(kind, length, tail, copies, 5, salt, wish)
         self.steps(steps)
 
     @rule(on=st.integers(0, 20).map(bool))
@@ -196,7 +205,7 @@ class DiskMachine(PrefixMachine):
     def check_beginning(self, s: Sequence, known: Tokens[tuple[str | None, list[int]]]) -> None:
         """At least where it would begin without a disk; whoever loads before it may have more."""
         there = [tokens for salt, tokens in known if salt == s.params.cache_salt]
-        longest = max((common(tokens, s.tokens[:-1]) for tokens in there), default=0)
+        longest = max((common(tokens, s.tokens[: s.first_needed]) for tokens in there), default=0)
         whole = longest - longest % PAGE_TOKENS
         self.seen["found"] += s.computed > 0
         self.seen["followed"] += s.leader is not None

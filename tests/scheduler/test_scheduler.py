@@ -92,7 +92,7 @@ def test_a_sequence_from_prompt_to_limit() -> None:
     sequence = rig.add(1, prompt=5, max_tokens=3)
     assert (rig.states(), rig.scheduler.waiting) == ([SlotState.FREE] * 2, 1)
     events = [event for _ in range(3) for event in rig.step()]
-    assert [event.sampled.token for event in events] == sequence.tokens[5:]
+    assert [event.outcome.token for event in events] == sequence.tokens[5:]
     assert [event.finish for event in events] == [None, None, FinishReason.LENGTH]
     assert rig.executor.plans == [[(0, 0, 5)], [(0, 5, 1)], [(0, 6, 1)]]
     assert (rig.states(), rig.cache.available) == ([SlotState.FREE] * 2, 64)
@@ -256,7 +256,7 @@ def test_a_resumed_sequence_is_bound_with_its_output_and_samples_once_it_is_whol
             assert [*binding.prompt, *binding.output] == tokens
             assert len(binding.prompt) == 60
     assert younger.tokens[:-1] == tokens
-    assert events[0].sampled.token == younger.tokens[-1]
+    assert events[0].outcome.token == younger.tokens[-1]
 
 
 def test_a_waiting_prompt_is_not_let_in_to_be_thrown_out_at_once() -> None:
@@ -336,7 +336,7 @@ def test_a_result_that_does_not_answer_the_plan_is_refused() -> None:
     rig = Rig()
     rig.add(1, prompt=2)
     rig.scheduler.schedule()
-    with pytest.raises(ValueError, match="one entry per sampling chunk"):
+    with pytest.raises(ValueError, match="one entry per thing to be read"):
         rig.scheduler.update(StepResult((Sampled(3, 1, 0.0),)))
 
 

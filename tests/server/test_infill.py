@@ -60,7 +60,7 @@ def test_without_a_limit_it_ends_by_itself(shared: Running) -> None:
         ({"input_suffix": None}, "input_suffix"),
         ({"input_extra": [{"text": "x"}]}, "input_extra"),
         ({"n": 2}, "n"),
-        ({"n_predict": 0}, "max_tokens"),
+        ({"n_predict": -2}, "max_tokens"),
         ({"n_predict": 1, "max_tokens": 2}, "n_predict"),
         ({"input_prefix": "x" * 600}, "prompt"),
         ({"foo": 1}, "foo"),

@@ -60,7 +60,7 @@ def both(body: dict[str, Any]) -> tuple[SamplingParams, SamplingParams]:
 
 
 def test_each_field_changes_its_parameter() -> None:
-    others = {"logprobs", "grammar", "shown_specials"}
+    others = {"logprobs", "prompt_logprobs", "grammar", "shown_specials"}
     assert set(FIELDS) == {field.name for field in fields(SamplingParams)} - others
     plain = both({})
     for name, value in FIELDS.items():

@@ -181,11 +181,14 @@ class CacheManager:
         """Time goes on: what is used from now on is younger than what was used before."""
         self._tree.clock += 1
 
-    def match(self, salt: Salt, tokens: Sequence[int]) -> Match:
-        """What is there of a sequence's tokens, all but the last: that one must be computed."""
+    def match(self, salt: Salt, tokens: Sequence[int], most: int | None = None) -> Match:
+        """What is there of a sequence's first `most` tokens, or of all but the last.
+
+        The last one must be computed, whatever is there.
+        """
         if not self._enabled:
             return Match(salt, 0, ())
-        return self._tree.match(salt, Run("i", tokens[:-1]))
+        return self._tree.match(salt, Run("i", tokens[: len(tokens) - 1 if most is None else most]))
 
     def cost(self, match: Match, tokens: int) -> int:
         """By how much `available` will sink until a table attached there covers `tokens`.
@@ -289,12 +292,15 @@ class CacheManager:
 
     # --- disk ------------------------------------------------------------------------------------
 
-    def find_on_disk(self, match: Match, tokens: Sequence[int]) -> Restore | None:
-        """Pages on disk that go on where the match's whole pages end, up to the last token but one.
+    def find_on_disk(
+        self, match: Match, tokens: Sequence[int], most: int | None = None
+    ) -> Restore | None:
+        """Pages on disk that go on where the match's whole pages end; `most` as for the match.
 
         None without any. Changes nothing.
         """
-        first, end = match.length // PAGE_TOKENS, (len(tokens) - 1) // PAGE_TOKENS
+        most = len(tokens) - 1 if most is None else most
+        first, end = match.length // PAGE_TOKENS, most // PAGE_TOKENS
         if self._disk is None or not self._enabled or first >= end:
             return None
         return self._disk.find(match.salt, Run("i", tokens[: end * PAGE_TOKENS]), first)

@@ -17,7 +17,7 @@ from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
 from heddle.text.continuations import Continuations
-from heddle.types import SamplingParams
+from heddle.types import EmbeddingParams, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from heddle.cache.manager import PrefixCacheStats
     from heddle.engine.backlog import Backlog
     from heddle.engine.loading import LoadedModel
-    from heddle.engine.request import Prompt, Sink
+    from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
-    from heddle.types import Delta, Output
+    from heddle.types import Delta, Embedding, Output
     from heddle.weights.progress import Progress
 
 _DEFAULTS = SamplingParams()
+_EMBEDDING = EmbeddingParams()
 
 
 class Engine:
@@ -78,8 +79,8 @@ class Engine:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def submit(self, prompt: Prompt, params: SamplingParams, sink: Sink) -> Ticket:
-        """Queue a request; its deltas go to `sink`. From any thread.
+    def submit(self, prompt: Prompt, params: Params, sink: Sink) -> Ticket:
+        """Queue a request for text or an embedding; its deltas go to `sink`. From any thread.
 
         Raises, before anything is queued:
             InvalidRequestError: the prompt or a parameter cannot be served.
@@ -89,19 +90,21 @@ class Engine:
         """
         return self.submit_many([(prompt, params, sink)])[0]
 
-    def submit_many(self, requests: Iterable[tuple[Prompt, SamplingParams, Sink]]) -> list[Ticket]:
+    def submit_many(self, requests: Iterable[tuple[Prompt, Params, Sink]]) -> list[Ticket]:
         """Queue several requests, all or none. Raises as :meth:`submit`."""
         prepared = [prepare(self.model, next(self._ids), *request) for request in requests]
         self._thread.accept(prepared)
         return [Ticket(request.sequence.id, self._thread.cancels) for request in prepared]
 
-    def check_length(self, tokens: int) -> None:
+    def check_length(self, tokens: int, *, output: bool = True) -> None:
         """Accept a prompt of so many tokens, before it is copied for each of its requests.
 
+        `output` says whether any is asked for.
+
         Raises:
-            ContextLengthError: it leaves no room to generate.
+            ContextLengthError: it is too long, or leaves no room to generate.
         """
-        self._thread.check_length(tokens)
+        self._thread.check_length(tokens, output=output)
 
     def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Output:
         """Submit, wait, and return the whole output. Raises as :meth:`submit` and `stream`."""
@@ -109,6 +112,16 @@ class Engine:
         ticket = self.submit(prompt, params, collector)
         try:
             return collector.wait()
+        except BaseException:
+            ticket.cancel()
+            raise
+
+    def embed(self, prompt: Prompt, params: EmbeddingParams = _EMBEDDING) -> Embedding:
+        """The embedding of a text or of token ids. Raises as :meth:`submit` and `stream`."""
+        collector = Collector()
+        ticket = self.submit(prompt, params, collector)
+        try:
+            return collector.wait_embedding()
         except BaseException:
             ticket.cancel()
             raise
@@ -130,7 +143,7 @@ class Engine:
         return AsyncStream(self.astream_many([(prompt, params)]))
 
     def astream_many(
-        self, requests: Sequence[tuple[Prompt, SamplingParams]], backlog: Backlog | None = None
+        self, requests: Sequence[tuple[Prompt, Params]], backlog: Backlog | None = None
     ) -> AsyncStreams:
         """As :meth:`astream` for several requests, all or none, read as one.
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine.engine import Engine
 from heddle.engine.progress import batch_progress
 from heddle.engine.streams import Collector
 from heddle.errors import InvalidRequestError
-from heddle.types import SamplingParams
+from heddle.types import EmbeddingParams, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from heddle.engine.request import Prompt, Ticket
-    from heddle.types import Delta, Output
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from heddle.engine.request import Params, Prompt, Ticket
+    from heddle.types import Delta, Output, Pooling
+
+T = TypeVar("T")
 
 _DEFAULTS = SamplingParams()
 
@@ -73,18 +78,34 @@ class LLM:
                 " or one for each",
                 param="params",
             )
-        tickets: list[Ticket] = []
-        collectors: list[Collector] = []
-        try:
-            with batch_progress(len(prompts), progress) as count:
-                for prompt, chosen in zip(prompts, params, strict=True):
-                    collectors.append(Collector())
-                    tickets.append(self._submit(prompt, chosen, collectors[-1], count))
-                return [collector.wait() for collector in collectors]
-        except BaseException:
-            for ticket in tickets:
-                ticket.cancel()
-            raise
+        return self._run(prompts, params, Collector.wait, progress)
+
+    def embed(
+        self,
+        prompts: str | Iterable[Prompt],
+        pooling: Pooling | str | None = None,
+        *,
+        progress: bool | None = None,
+    ) -> NDArray[np.float32]:
+        """Embeddings (n, width of the model) float32 of length 1, one row per prompt.
+
+        Args:
+            prompts: texts or lists of token ids, any number of them, or one text.
+            pooling: "mean" of the last hidden states of all tokens, or that of the "last" one; None
+                for what the engine's setting says.
+            progress: as for :meth:`generate`.
+
+        Raises:
+            HeddleError: a prompt was refused or failed; the others are cancelled.
+        """
+        import numpy as np
+
+        prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        params = EmbeddingParams(pooling)  # type: ignore[arg-type]  # takes names, and checks them
+        embeddings = self._run(prompts, [params] * len(prompts), Collector.wait_embedding, progress)
+        vectors = [np.frombuffer(one.vector, np.float32) for one in embeddings]
+        width = self.engine.model.shape.width
+        return np.stack(vectors) if vectors else np.empty((0, width), np.float32)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams = _DEFAULTS
@@ -112,10 +133,31 @@ class LLM:
     ) -> None:
         self.close()
 
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[Params],
+        result: Callable[[Collector], T],
+        progress: bool | None,
+    ) -> list[T]:
+        """The result of each prompt, in their order."""
+        tickets: list[Ticket] = []
+        collectors: list[Collector] = []
+        try:
+            with batch_progress(len(prompts), progress) as count:
+                for prompt, chosen in zip(prompts, params, strict=True):
+                    collectors.append(Collector())
+                    tickets.append(self._submit(prompt, chosen, collectors[-1], count))
+                return [result(collector) for collector in collectors]
+        except BaseException:
+            for ticket in tickets:
+                ticket.cancel()
+            raise
+
     def _submit(
         self,
         prompt: Prompt,
-        params: SamplingParams,
+        params: Params,
         collector: Collector,
         count: Callable[[], None],
     ) -> Ticket:

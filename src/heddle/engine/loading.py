@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from heddle.config import cache_home
 from heddle.errors import InvalidRequestError, ModelFileError
+from heddle.types import Pooling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ class LoadedModel:
         tokenizer: text to token ids and back.
         template: messages to text; None if the file has no chat template.
         executor: runs its steps.
+        pooling: of embeddings, where a request does not say.
     """
 
     info: ModelInfo
@@ -71,6 +73,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     executor: Executor
+    pooling: Pooling = Pooling.MEAN
 
     def chat_text(
         self,
@@ -145,8 +148,21 @@ def load_model(
         progress.update(weights)
     finally:
         progress.finish()
-    info = _info(name, file, executor.shape)
-    return LoadedModel(info, executor.shape, tokenizer, template, executor)
+    info, pooling = _info(name, file, executor.shape), _pooling(config, file.metadata)
+    return LoadedModel(info, executor.shape, tokenizer, template, executor, pooling)
+
+
+_POOLING_TYPES = {1: Pooling.MEAN, 3: Pooling.LAST}
+"""Of GGUF's `pooling_type`; its others, of the first token or of a ranking head, are no
+embeddings of decoders."""
+
+
+def _pooling(config: EngineConfig, metadata: Mapping[str, object]) -> Pooling:
+    """What the setting says, else the file, else the mean."""
+    if config.pooling != "auto":
+        return Pooling(config.pooling)
+    kind = metadata.get(f"{metadata['general.architecture']}.pooling_type")
+    return _POOLING_TYPES.get(kind, Pooling.MEAN) if isinstance(kind, int) else Pooling.MEAN
 
 
 def _template(metadata: Mapping[str, object], tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -11,19 +11,24 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from heddle.errors import InvalidRequestError
 from heddle.scheduler.sequence import Sequence
+from heddle.step import NO_RULES
 from heddle.text.detokenizer import Detokenizer
 from heddle.text.sequences import token_rules
-from heddle.types import Delta, FinishReason, Usage
+from heddle.types import Delta, EmbeddingParams, FinishReason, Usage
 
 if TYPE_CHECKING:
     from collections import abc, deque
 
     from heddle.engine.loading import LoadedModel
+    from heddle.step import Scored
     from heddle.text.tokenizer import Tokenizer
-    from heddle.types import SamplingParams
+    from heddle.types import PromptLogprob, SamplingParams
 
 Prompt: TypeAlias = "str | abc.Sequence[int]"
 """Text, or token ids taken as they are."""
+
+Params: TypeAlias = "SamplingParams | EmbeddingParams"
+"""What is asked for: text after a prompt, or its embedding."""
 
 Sink: TypeAlias = Callable[[Delta], None]
 """Takes a request's deltas, from the engine thread. Must not block; what it raises cancels the
@@ -59,7 +64,8 @@ class Request:
         sink: where its deltas go.
         last_token_at: when it got its newest token; when it was submitted, before the first.
         first_step_at: when the first step that carried it began; 0 before.
-        first_token_at: when it got its first token; 0 before.
+        first_token_at: when it got its first token, or what else its prompt was computed for; 0
+            before.
     """
 
     sequence: Sequence
@@ -68,6 +74,7 @@ class Request:
     last_token_at: float = field(default_factory=time.perf_counter)
     first_step_at: float = 0.0
     first_token_at: float = 0.0
+    _told_first: bool = False  # that nothing is known of the prompt's first token
 
     @property
     def usage(self) -> Usage:
@@ -89,9 +96,15 @@ class Request:
         text = "" if finish is FinishReason.STOP else self.detokenizer.push(token)
         return text + self.detokenizer.finish()
 
+    def prompt_logprobs(self, scored: Scored) -> tuple[PromptLogprob | None, ...]:
+        """What is known of further tokens of the prompt. The first of all follows nothing."""
+        first = () if self._told_first else (None,)
+        self._told_first = True
+        return (*first, *scored.scores)
+
 
 def prepare(
-    model: LoadedModel, request_id: int, prompt: Prompt, params: SamplingParams, sink: Sink
+    model: LoadedModel, request_id: int, prompt: Prompt, params: Params, sink: Sink
 ) -> Request:
     """Check and tokenize a prompt, draw the seed.
 
@@ -112,6 +125,10 @@ def prepare(
             "the prompt is empty and this model has no token to begin with; send some text",
             param="prompt",
         )
+    if isinstance(params, EmbeddingParams):
+        params = replace(params, pooling=params.pooling or model.pooling)
+        sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(), NO_RULES)
+        return Request(sequence, Detokenizer(tokenizer), sink, started)
     check_tokens(model, list(params.logit_bias), "logit_bias")
     if params.seed is None:
         params = params.with_seed(random.getrandbits(63))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from heddle.engine.backlog import delta_bytes
 from heddle.errors import HeddleError
-from heddle.types import Output
+from heddle.types import Embedding, Output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heddle.engine.backlog import Backlog
     from heddle.engine.request import Sink, Ticket
     from heddle.errors import BacklogError
-    from heddle.types import Delta, TokenLogprob
+    from heddle.types import Delta
 
 _FEW = 16 * 1024
 """Bytes that a reader may be behind before the backlog is counted: some 50 tokens."""
@@ -34,16 +34,12 @@ class Collector:
     """A sink that puts deltas together and wakes its reader once, at the end."""
 
     def __init__(self) -> None:
-        self._text: list[str] = []
-        self._tokens: list[TokenLogprob] = []
-        self._last: Delta | None = None
+        self._deltas: list[Delta] = []
         self._done = threading.Event()
 
     def __call__(self, delta: Delta) -> None:
-        self._text.append(delta.text)
-        self._tokens += delta.tokens
+        self._deltas.append(delta)
         if delta.finish is not None:
-            self._last = delta
             self._done.set()
 
     def wait(self) -> Output:
@@ -52,13 +48,25 @@ class Collector:
         Raises:
             HeddleError: what the request ended with.
         """
+        return Output.of(self._wait())
+
+    def wait_embedding(self) -> Embedding:
+        """The embedding, once it is there.
+
+        Raises:
+            HeddleError: what the request ended with.
+        """
+        last = self._wait()[-1]
+        assert last.embedding is not None
+        assert last.usage is not None
+        return Embedding(last.embedding, last.usage)
+
+    def _wait(self) -> list[Delta]:
         self._done.wait()
-        last = self._last
-        assert last is not None and last.finish is not None and last.usage is not None
-        if last.error is not None:
-            raise last.error
-        text, tokens = "".join(self._text), tuple(self._tokens)
-        return Output(text, tokens, last.finish, last.usage, last.stop)
+        error = self._deltas[-1].error
+        if error is not None:
+            raise error
+        return self._deltas
 
 
 class Stream:

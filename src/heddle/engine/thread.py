@@ -22,10 +22,12 @@ from heddle.errors import EngineClosedError, EngineFailedError, HeddleError
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import SlotState
-from heddle.step import Failed
+from heddle.step import Failed, Pooled, Sampled, Scored
 from heddle.types import Delta, FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
+    from array import array
+
     from heddle.cache.manager import PrefixCacheStats
     from heddle.config import EngineConfig
     from heddle.engine.loading import LoadedModel
@@ -69,6 +71,7 @@ class EngineThread:
             self._cache,
             model.shape.context,
             Pace(config.max_gap_ms / 1e3 or None),
+            model.executor.work.score_cost,
         )
         self._window = config.batch_window_us / 1e6
         self._pid = os.getpid()
@@ -131,9 +134,9 @@ class EngineThread:
         """See to `cancels` now, although there may be no other work."""
         self._notify()
 
-    def check_length(self, tokens: int) -> None:
+    def check_length(self, tokens: int, *, output: bool = True) -> None:
         """Raise the ContextLengthError of a prompt of so many tokens, if it is too long."""
-        self._scheduler.check_length(tokens)
+        self._scheduler.check_length(tokens, output=output)
 
     def observe(self, observer: Observer) -> None:
         """Have `observer` called from now on."""
@@ -336,7 +339,7 @@ class EngineThread:
     def _deliver_tokens(self, events: list[Event]) -> None:
         for event in events:
             try:
-                self._deliver_token(event)
+                self._deliver_event(event)
             except Exception as cause:
                 self._give_up(event.sequence.id, cause)
 
@@ -353,18 +356,33 @@ class EngineThread:
         if self._failures == MAX_FAILURES:
             raise EngineFailedError(f"{MAX_FAILURES} steps in a row failed, the last with: {cause}")
 
-    def _deliver_token(self, event: Event) -> None:
-        """Turn a token into text and hand it to the request's sink; or the error it ends with."""
-        sequence, sampled, finish = event
+    def _deliver_event(self, event: Event) -> None:
+        """Hand to the request's sink what was read from its sequence."""
+        sequence, outcome, finish = event
         request = self._requests[sequence.id]
-        if isinstance(sampled, Failed):
-            _log.error("request %d failed: %s", sequence.id, sampled.error.message)
-            self._end(request, FinishReason.ERROR, error=sampled.error)
-            return
+        match outcome:
+            case Sampled():
+                self._deliver_token(request, outcome, finish)
+            case Scored():
+                self._emit(request, Delta(prompt_logprobs=request.prompt_logprobs(outcome)))
+            case Pooled():
+                self._count_prompt(request)
+                self._end(request, FinishReason.STOP, embedding=outcome.vector)
+            case None:
+                self._count_prompt(request)
+                self._end(request, FinishReason.LENGTH)
+            case Failed(error=error):
+                _log.error("request %d failed: %s", sequence.id, error.message)
+                self._end(request, FinishReason.ERROR, error=error)
+
+    def _deliver_token(
+        self, request: Request, sampled: Sampled, finish: FinishReason | None
+    ) -> None:
+        """Turn a token into text and hand it over."""
         self._count_token(request)
         text = request.text_of(sampled.token, finish)
         if request.detokenizer.stopped:
-            self._leave_scheduler(sequence.id)
+            self._leave_scheduler(request.sequence.id)
             finish = FinishReason.STOP
         tokens = (TokenLogprob(sampled.token, sampled.logprob, sampled.top),)
         if finish is None:
@@ -374,14 +392,17 @@ class EngineThread:
 
     def _count_token(self, request: Request) -> None:
         seconds = self._computed_at - request.last_token_at
-        request.last_token_at = self._computed_at
         self._counters.generated_tokens += 1
         if request.sequence.output_tokens == 1:
-            request.first_token_at = self._computed_at
-            self._counters.prompt_tokens += request.sequence.prompt_tokens
+            self._count_prompt(request)
             self._tell("on_first_token", seconds)
         else:
+            request.last_token_at = self._computed_at
             self._tell("on_token", seconds)
+
+    def _count_prompt(self, request: Request) -> None:
+        request.first_token_at = request.last_token_at = self._computed_at
+        self._counters.prompt_tokens += request.sequence.prompt_tokens
 
     def _give_up(self, request_id: int, cause: Exception) -> None:
         """Its tokens cannot be made into text: no reason for others to suffer."""
@@ -417,6 +438,7 @@ class EngineThread:
         text: str = "",
         tokens: tuple[TokenLogprob, ...] = (),
         error: HeddleError | None = None,
+        embedding: array[float] | None = None,
     ) -> None:
         """The one place where a request ends for its caller."""
         del self._requests[request.sequence.id]
@@ -424,7 +446,7 @@ class EngineThread:
         usage = request.usage
         self._tell("on_finish", finish, usage)
         stop = request.detokenizer.stopped_by
-        self._emit(request, Delta(text, tokens, finish, error, usage, stop))
+        self._emit(request, Delta(text, tokens, finish, error, usage, stop, embedding=embedding))
 
     def _emit(self, request: Request, delta: Delta) -> None:
         try:

@@ -61,12 +61,12 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[A]):
-    """Handles of a step's inputs. T tokens, of which R are sampled from.
+    """Handles of a step's inputs. T tokens, of which something is wanted of R.
 
     Attributes:
         tokens: (T,) token ids.
         positions: (T,) absolute positions.
-        rows: (R,) indices into T whose logits are wanted.
+        rows: (R,) indices into T.
     """
 
     tokens: A

@@ -18,13 +18,14 @@ T = TypeVar("T", int, float)
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What the engine must know of a model to size its memory."""
+    """What the engine must know of a model to size its memory. `width` is that of embeddings."""
 
     layers: int
     kv_heads: int
     head_dim: int
     vocabulary: int
     context: int
+    width: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,6 @@ class Dimensions:
     """What every architecture of attention and a gated feed-forward layer has.
 
     Attributes:
-        width: of the residual stream.
         ffn_width: of the feed-forward layer.
         heads: query heads, a multiple of the shape's key/value heads.
         eps: of the RMS norms.
@@ -40,7 +40,6 @@ class Dimensions:
     """
 
     shape: ModelShape
-    width: int
     ffn_width: int
     heads: int
     eps: float
@@ -58,7 +57,11 @@ class Model(Protocol):
         ...
 
     def forward(self, ops: Ops[Any, Any], weights: Any, batch: Batch[Any]) -> Any:
-        """Logits (R, vocabulary) of the batch's sampled rows."""
+        """Last hidden states (R, width) of the batch's rows, after the final norm."""
+        ...
+
+    def logits(self, ops: Ops[Any, Any], weights: Any, states: Any) -> Any:
+        """Logits (R, vocabulary) of what `forward` gave."""
         ...
 
 
@@ -114,10 +117,10 @@ def read_dimensions(metadata: Mapping[str, object], architecture: str) -> Dimens
         head_dim=head_dim,
         vocabulary=integer("vocab_size", len(tokens) if hasattr(tokens, "__len__") else None),
         context=integer("context_length"),
+        width=width,
     )
     return Dimensions(
         shape=shape,
-        width=width,
         ffn_width=integer("feed_forward_length"),
         heads=heads,
         eps=metadata_number(metadata, f"{architecture}.attention.layer_norm_rms_epsilon", float),

@@ -72,7 +72,7 @@ class Gemma3:
         return self.dimensions.shape
 
     def load(self, loader: Loader[W]) -> Weights[W]:
-        vocabulary, width = self.shape.vocabulary, self.dimensions.width
+        vocabulary, width = self.shape.vocabulary, self.shape.width
         tied = not loader.has("output.weight")
         return Weights(
             embedding=loader.embedding("token_embd.weight", vocabulary, width),
@@ -84,7 +84,7 @@ class Gemma3:
         )
 
     def _layer(self, loader: Loader[W], index: int) -> Layer[W]:
-        width, ffn = self.dimensions.width, self.dimensions.ffn_width
+        width, ffn = self.shape.width, self.dimensions.ffn_width
         head_dim = self.shape.head_dim
         q_width, kv_width = self.dimensions.heads * head_dim, self.shape.kv_heads * head_dim
 
@@ -113,7 +113,7 @@ class Gemma3:
     def forward(self, ops: Ops[A, W], weights: Weights[W], batch: Batch[A]) -> A:
         eps = self.dimensions.eps
         # As llama.cpp; Hugging Face rounds it to the weights' type (25.298 to 25.25 in bf16).
-        x = ops.scale(ops.embed(weights.embedding, batch.tokens), math.sqrt(self.dimensions.width))
+        x = ops.scale(ops.embed(weights.embedding, batch.tokens), math.sqrt(self.shape.width))
         for index, layer in enumerate(weights.layers):
             h = self._attend(ops, layer, index, ops.norm(x, layer.attn_norm, eps), batch.positions)
             x = ops.add(x, ops.norm(h, layer.post_attention_norm, eps))
@@ -121,7 +121,10 @@ class Gemma3:
             h = ops.gated(ops.linear(h, layer.gate), ops.linear(h, layer.up), "gelu")
             x = ops.add(x, ops.norm(ops.linear(h, layer.down), layer.post_ffw_norm, eps))
         x = ops.take_rows(x, batch.rows)
-        return ops.linear(ops.norm(x, weights.output_norm, eps), weights.output)
+        return ops.norm(x, weights.output_norm, eps)
+
+    def logits(self, ops: Ops[A, W], weights: Weights[W], states: A) -> A:
+        return ops.linear(states, weights.output)
 
     def _attend(self, ops: Ops[A, W], layer: Layer[W], index: int, h: A, positions: A) -> A:
         kind, eps = self.kinds[index], self.dimensions.eps
@@ -181,5 +184,5 @@ def _attention_scale(dimensions: Dimensions) -> float:
     No key of GGUF tells, so that llama.cpp too knows the 27B model by its number of layers.
     """
     if dimensions.shape.layers == _LAYERS_OF_27B:
-        return 1 / math.sqrt(dimensions.width / dimensions.heads)
+        return 1 / math.sqrt(dimensions.shape.width / dimensions.heads)
     return 1 / math.sqrt(dimensions.shape.head_dim)

@@ -57,7 +57,7 @@ class Llama:
         return self.dimensions.shape
 
     def load(self, loader: Loader[W]) -> Weights[W]:
-        vocabulary, width = self.shape.vocabulary, self.dimensions.width
+        vocabulary, width = self.shape.vocabulary, self.shape.width
         tied = not loader.has("output.weight")
         return Weights(
             embedding=loader.embedding("token_embd.weight", vocabulary, width),
@@ -70,7 +70,7 @@ class Llama:
         )
 
     def _layer(self, loader: Loader[W], index: int) -> Layer[W]:
-        width, ffn = self.dimensions.width, self.dimensions.ffn_width
+        width, ffn = self.shape.width, self.dimensions.ffn_width
         q_width = self.dimensions.heads * self.shape.head_dim
         kv_width = self.shape.kv_heads * self.shape.head_dim
 
@@ -113,7 +113,10 @@ class Llama:
             h = ops.gated(ops.linear(h, layer.gate), ops.linear(h, layer.up), "silu")
             x = ops.add(x, ops.linear(h, layer.down))
         x = ops.take_rows(x, batch.rows)
-        return ops.linear(ops.norm(x, weights.output_norm, eps), weights.output)
+        return ops.norm(x, weights.output_norm, eps)
+
+    def logits(self, ops: Ops[A, W], weights: Weights[W], states: A) -> A:
+        return ops.linear(states, weights.output)
 
 
 def build(metadata: Mapping[str, object]) -> Llama:

@@ -21,16 +21,17 @@ from heddle.errors import (
     ConfigError,
     EngineFailedError,
     ModelFileError,
-    NonFiniteLogitsError,
     NothingAllowedError,
     UnsupportedModelError,
 )
 from heddle.kernels.ops import Batch
 from heddle.models import build
+from heddle.runner.batch import Layout, StateSum, ints
 from heddle.runner.grammar_masks import GrammarMasks
 from heddle.runner.limits import measure, model_work
 from heddle.runner.lowering import lower
 from heddle.runner.memory import available_bytes
+from heddle.runner.readout import non_finite, pooled, scored
 from heddle.runner.recording import (
     Input,
     LinearWeight,
@@ -39,10 +40,11 @@ from heddle.runner.recording import (
     VectorWeight,
 )
 from heddle.step import NO_RULES, PAGE_TOKENS, Failed, Sampled, StepResult
+from heddle.types import EmbeddingParams
 from heddle.weights.quants import dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -53,6 +55,11 @@ if TYPE_CHECKING:
     from heddle.step import Binding, Chunk, StepPlan, TokenRules, TokenSequences
     from heddle.types import SamplingParams
     from heddle.weights.gguf import GGUFFile, TensorInfo
+
+
+_LEAST_ROWS = 16
+"""Rows of logits that the program has room for at least: where hundreds are scored, the output
+matrix is read once for as many. Of a vocabulary of 152,000 they take 10 MB."""
 
 
 def load(
@@ -177,7 +184,7 @@ class CpuExecutor:
         self._kept = (loader, weights)  # the program holds bare pointers into both
         self.kv_type = config.kv_type
         self._cache = _kv_cache(config, self.shape)
-        max_rows = min(config.slots, config.batch_tokens)
+        max_rows = min(max(config.slots, _LEAST_ROWS), config.batch_tokens)
         try:
             self._program = _native.Program(runtime, self._cache, config.batch_tokens, max_rows)
         except ValueError as error:
@@ -188,6 +195,7 @@ class CpuExecutor:
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
         self._masks = GrammarMasks()
+        self._sums: dict[int, StateSum] = {}  # of slots whose sequences want an embedding
 
     def _record(self, model: Model, weights: Any, positions: int) -> int:
         ops = RecordingOps()
@@ -196,11 +204,12 @@ class CpuExecutor:
             positions=Input((), 1, False, "positions"),
             rows=Input((), 1, True, "rows"),
         )
-        logits = model.forward(ops, weights, batch)
+        states = model.forward(ops, weights, batch)
+        logits = model.logits(ops, weights, states)
         position_bytes = self.page_bytes / PAGE_TOKENS / self.shape.layers
         self.work = model_work(ops.nodes, self.weight_bytes, position_bytes)
         try:
-            return lower(ops.nodes, logits, self._program, positions)
+            return lower(ops.nodes, states, logits, self._program, positions)
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
 
@@ -243,34 +252,45 @@ class CpuExecutor:
 
     def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
         for binding in plan.bindings:
-            self._samplers[binding.slot] = _bound_sampler(binding)
-            self._masks.bind(binding)
-        arrays = _batch_arrays(plan)
+            self._bind(binding)
+        layout = Layout.of(plan, self._sums)
         sampling = [chunk for chunk in plan.chunks if chunk.sample]
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
+        fill = self._masks.filling({c.slot: self._samplers[c.slot] for c in sampling})
         try:
             for copy in plan.copies:
                 self._cache.copy(copy.source, copy.target)
-            fill = self._masks.filling({c.slot: self._samplers[c.slot] for c in sampling})
-            picks = self._program.run(*arrays, samplers, meanwhile, fill)
+            picks, scores = self._program.run(
+                *layout.arrays(), samplers, meanwhile, fill, layout.scored_rows(), layout.pooled
+            )
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
-        results: list[Sampled | Failed] = []
-        for chunk, sampler, (token, logprob, top) in zip(sampling, samplers, picks, strict=True):
-            failure = self._masks.failure(chunk.slot) or _failure(token, chunk)
-            if failure is not None:
-                results.append(Failed(chunk.slot, failure))
-                continue
-            self._masks.observe(chunk.slot, token)
-            known = logprob if sampler.logprobs >= 0 else math.nan
-            results.append(Sampled(chunk.slot, token, known, tuple(top), sampler.mu))
-        return StepResult(tuple(results))
+        sampled = tuple(map(self._sampled, sampling, samplers, picks))
+        return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums))
+
+    def _bind(self, binding: Binding) -> None:
+        if isinstance(binding.params, EmbeddingParams):
+            self._sums[binding.slot] = StateSum(self._program.pooled_width)
+        else:
+            self._samplers[binding.slot] = _bound_sampler(binding, binding.params)
+            self._masks.bind(binding)
+
+    def _sampled(
+        self, chunk: Chunk, sampler: _native.Sampler, pick: _native.Pick
+    ) -> Sampled | Failed:
+        token, logprob, top = pick
+        failure = self._masks.failure(chunk.slot) or _failure(token, chunk)
+        if failure is not None:
+            return Failed(chunk.slot, failure)
+        self._masks.observe(chunk.slot, token)
+        known = logprob if sampler.logprobs >= 0 else math.nan
+        return Sampled(chunk.slot, token, known, tuple(top), sampler.mu)
 
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
         """Run a plan without sampling; logits (R, vocabulary) of the chunks with `sample` set."""
-        arrays = _batch_arrays(plan)
-        self._program.run(*arrays, [])
-        return self._program.copy(self._logits, len(arrays[-1]))
+        layout = Layout.of(plan, {})
+        self._program.run(*layout.arrays(), [])
+        return self._program.copy(self._logits, len(layout.rows))
 
     def close(self) -> None:
         """Nothing to do before the last reference goes: threads and memory end with it."""
@@ -333,17 +353,13 @@ def _failure(token: int, chunk: Chunk) -> HeddleError | None:
             " the grammar allows is excluded by bad_words; send fewer of them",
             param="bad_words",
         )
-    return NonFiniteLogitsError(
-        f"the logits after the first {chunk.start + len(chunk.tokens)} tokens are NaN or infinite,"
-        " so no token can be sampled; the model file may be damaged where these tokens lead:"
-        " fetch it again, or send another prompt"
-    )
+    return non_finite(chunk)
 
 
-def _bound_sampler(binding: Binding) -> _native.Sampler:
-    sampler = make_sampler(binding.params, binding.rules)
-    sampler.observe_prompt(_ints(binding.prompt))
-    sampler.observe_output(_ints(binding.output))
+def _bound_sampler(binding: Binding, params: SamplingParams) -> _native.Sampler:
+    sampler = make_sampler(params, binding.rules)
+    sampler.observe_prompt(ints(binding.prompt))
+    sampler.observe_output(ints(binding.output))
     if binding.mu is not None:
         sampler.mu = binding.mu
     return sampler
@@ -406,34 +422,3 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
 def _breakers(breakers: TokenSequences) -> _native.Breakers:
     """The native form, once for all requests that share them: they may be thousands."""
     return _native.Breakers(breakers.sequences)
-
-
-def _ints(values: Sequence[int]) -> npt.NDArray[np.int32]:
-    return np.array(values, dtype=np.int32)
-
-
-_Arrays = tuple[
-    "npt.NDArray[np.int32]",
-    "npt.NDArray[np.int32]",
-    "npt.NDArray[np.int32]",
-    "npt.NDArray[np.int32]",
-    "npt.NDArray[np.int32]",
-]
-
-
-def _batch_arrays(plan: StepPlan) -> _Arrays:
-    """ids (T,), positions (T,), spans (S, 4), pages, rows (R,) as `Program.run` takes them."""
-    ids: list[int] = []
-    positions: list[int] = []
-    spans: list[tuple[int, int, int, int]] = []
-    pages: list[int] = []
-    rows: list[int] = []
-    for chunk in plan.chunks:
-        count = len(chunk.tokens)
-        spans.append((len(ids), count, chunk.start, len(pages)))
-        ids.extend(chunk.tokens)
-        positions.extend(range(chunk.start, chunk.start + count))
-        pages.extend(chunk.pages)
-        if chunk.sample:
-            rows.append(len(ids) - 1)
-    return _ints(ids), _ints(positions), np.array(spans, np.int32), _ints(pages), _ints(rows)

@@ -45,10 +45,10 @@ def rope_tables(
     return cosine, sine
 
 
-def lower(nodes: list[Node], logits: Node, program: Program, positions: int) -> int:
+def lower(nodes: list[Node], states: Node, logits: Node, program: Program, positions: int) -> int:
     """Append the graph's instructions to `program`; returns the logits' buffer.
 
-    Positions of tokens will be in [0, positions).
+    `states` are what is pooled. Positions of tokens will be in [0, positions).
 
     Raises:
         ValueError: the graph asks for something the instructions cannot do.
@@ -56,6 +56,8 @@ def lower(nodes: list[Node], logits: Node, program: Program, positions: int) -> 
     lowering = _Lowering(nodes, logits, program, positions)
     for index, node in enumerate(nodes):
         lowering.emit(node)
+        if node is states:
+            program.pool(lowering.buffer_of[node])
         lowering.release(index)
     return lowering.buffer_of[logits]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from heddle import models
 from heddle.kernels.reference import ReferenceLoader, ReferenceOps, Run, SequenceCache
+from heddle.types import Pooling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +38,16 @@ class ReferenceModel:
         """Number of token ids."""
         return self._model.shape.vocabulary
 
+    def states(self, runs: Sequence[Run]) -> NDArray[np.float32]:
+        """Last hidden states (T, width), after the final norm, of every token of the runs."""
+        ops = ReferenceOps(runs)
+        states: NDArray[np.float32] = self._model.forward(ops, self._weights, ops.batch())
+        return states
+
     def forward(self, runs: Sequence[Run]) -> NDArray[np.float32]:
         """Logits (T, vocabulary) of every token of the runs, in their order."""
-        ops = ReferenceOps(runs)
-        logits: NDArray[np.float32] = self._model.forward(ops, self._weights, ops.batch())
+        states = self.states(runs)
+        logits: NDArray[np.float32] = self._model.logits(ReferenceOps(runs), self._weights, states)
         return logits
 
     def logits(self, tokens: Sequence[int], kv_type: str = "f32") -> NDArray[np.float32]:
@@ -53,3 +60,10 @@ class ReferenceModel:
         return np.concatenate(
             [self.forward([Run(cache, at, tokens[at : at + _CHUNK])]) for at in starts]
         )
+
+    def embedding(self, tokens: Sequence[int], pooling: Pooling) -> NDArray[np.float64]:
+        """The embedding (width,) of `tokens`, of length 1, from states in one forward pass."""
+        states = self.states([Run(SequenceCache(), 0, tokens)]).astype(np.float64)
+        pooled = states.mean(axis=0) if pooling is Pooling.MEAN else states[-1]
+        vector: NDArray[np.float64] = pooled / np.sqrt(np.sum(pooled * pooled))
+        return vector

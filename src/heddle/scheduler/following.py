@@ -21,11 +21,11 @@ def find_leader(
 ) -> tuple[Sequence | None, int]:
     """The older sequence that computes most of `sequence`'s tokens beyond the first `known`.
 
-    `running` is in arrival order. Returns it, or None, and how many leading tokens they share, the
-    last token of `sequence` not counted: that one it computes itself.
+    `running` is in arrival order. Returns it, or None, and how many leading tokens they share, up
+    to the first that `sequence` needs to compute itself.
     """
     leader, shared = None, known
-    most = sequence.total - 1
+    most = sequence.first_needed
     for older in running:
         if older is sequence or shared >= most:
             break

@@ -40,8 +40,8 @@ class Pace:
         self._mixed: deque[float] = deque(maxlen=_RECENT_TOKENS)
         self._idle: deque[float] = deque(maxlen=_RECENT_TOKENS)
 
-    def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
-        """Take in the time of a step that carried so many of each."""
+    def observe(self, decodes: int, prompt_tokens: float, seconds: float) -> None:
+        """Take in the time of a step that carried so many of each, or what costs as much."""
         if prompt_tokens == 0:
             self._decode.setdefault(decodes, deque(maxlen=_RECENT_DECODES)).append(seconds)
         elif decodes == 0:

@@ -15,9 +15,11 @@ all others, the longest idle first: to whoever lacks a slot as well as to whoeve
 was theirs stays in the prefix cache as long as it can, and they queue again when they are resumed.
 
 There is no prefill phase and no decode phase: a sequence needs the tokens from `computed` to
-`total`, and whoever reaches `total` has its next token sampled. It begins where the prefix cache
-ends: at `computed` tokens, or, while an older sequence computes more of its tokens, not yet. Where
-pages of its prefix are on disk, `computed` goes on by what was read, and others may follow it.
+`total`, and whoever reaches `total` has its next token sampled, or ends if it may have no more. It
+begins where the prefix cache ends: at `computed` tokens, or, while an older sequence computes more
+of its tokens, not yet. Where pages of its prefix are on disk, `computed` goes on by what was read,
+and others may follow it. What is asked of a prompt's own tokens (log probabilities, an embedding)
+is read from chunks on the way; then they are computed whatever the cache has.
 
 What has been computed is published when someone may look: before a prefix is looked up, and when a
 sequence gives its slot back. A step that only decodes pays nothing for the cache.
@@ -25,20 +27,30 @@ sequence gives its slot back. A step that only decodes pays nothing for the cach
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from heddle.cache.manager import pages_for
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.scheduler.following import find_leader, leads_no_more
-from heddle.step import PAGE_TOKENS, Binding, Chunk, Failed, PageCopy, StepPlan
+from heddle.step import (
+    PAGE_TOKENS,
+    Binding,
+    Failed,
+    PageCopy,
+    Pooled,
+    Sampled,
+    Scored,
+    StepPlan,
+)
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from heddle.cache.manager import CacheManager
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
-    from heddle.step import Sampled, StepResult
+    from heddle.step import Chunk, Outcome, StepResult
 
 
 _LOADS = 4
@@ -46,10 +58,14 @@ _LOADS = 4
 
 
 class Event(NamedTuple):
-    """A sequence got a token, or failed. `finish` is set when that was the end of it."""
+    """Something was read from a sequence, or it failed. `finish` is set when that was its end.
+
+    `outcome` is None where it ends because all is computed, and nothing but the scores before was
+    wanted.
+    """
 
     sequence: Sequence
-    sampled: Sampled | Failed
+    outcome: Outcome | None
     finish: FinishReason | None
 
 
@@ -62,6 +78,7 @@ class Scheduler:
         queue: sequences that may wait when all slots are taken.
         cache: where pages and prefixes come from.
         context: most tokens of one sequence.
+        score_cost: what it costs beside computing a token to score it, in tokens computed.
         pace: bounds the prompt tokens of steps in which streams wait for a token; None does not.
 
     Attributes:
@@ -78,9 +95,11 @@ class Scheduler:
         cache: CacheManager,
         context: int,
         pace: Pace | None = None,
+        score_cost: float = 0.0,
     ) -> None:
         self._batch_tokens = batch_tokens
         self._pace = pace
+        self._score_cost = score_cost
         self._room = slots + queue
         self._cache = cache
         self._context = context
@@ -117,12 +136,12 @@ class Scheduler:
         `max_tokens` beyond what the context or the KV cache holds is cut to it.
 
         Raises:
-            ContextLengthError: a prompt leaves no room for one more token, now or ever.
+            ContextLengthError: a prompt leaves no room for the output, now or ever.
             OverloadedError: the queue is full.
             InvalidRequestError: they are more than slots and queue together hold.
         """
         for sequence in sequences:
-            self.check_length(sequence.prompt_tokens)
+            self.check_length(sequence.prompt_tokens, output=sequence.most_output != 0)
         if len(sequences) > self._room:
             raise InvalidRequestError(
                 f"{len(sequences)} requests at once, but slots and queue hold {self._room}; "
@@ -136,24 +155,26 @@ class Scheduler:
                 "try again later"
             )
         for sequence in sequences:
-            most = sequence.params.max_tokens
+            most = sequence.most_output
             wanted = self._capacity if most is None else sequence.prompt_tokens + most
             sequence.limit = min(wanted, self._capacity)
             self._live[sequence.id] = sequence
             self._waiting.append(sequence)
 
-    def check_length(self, tokens: int) -> None:
-        """Accept a prompt of so many tokens. From any thread.
+    def check_length(self, tokens: int, *, output: bool = True) -> None:
+        """Accept a prompt of so many tokens, with or without `output` after it. From any thread.
 
         Raises:
-            ContextLengthError: it leaves no room for one more token, now or ever.
+            ContextLengthError: it is too long, or leaves no room for one more token, now or ever.
         """
-        if tokens < self._capacity:
+        most = self._capacity - output
+        if tokens <= most:
             return
         holder = "context" if self._context <= self._capacity else "KV cache"
+        included = ", output included" if output else ""
         raise ContextLengthError(
-            f"the prompt has {tokens} tokens and the {holder} holds {self._capacity}, output"
-            f" included; send at most {self._capacity - 1}",
+            f"the prompt has {tokens} tokens and the {holder} holds {self._capacity}{included};"
+            f" send at most {most}",
             param="prompt",
         )
 
@@ -207,20 +228,18 @@ class Scheduler:
         chunks: list[Chunk] = []
         copies: list[PageCopy] = []
         for sequence, count in shares:
-            tokens, start, end = sequence.tokens, sequence.computed, sequence.computed + count
             table = sequence.table
             if not sequence.bound:
                 bindings.append(self._bind(sequence))
             if table.source is not None:
-                copies.append(PageCopy(table.source, table.pages[start // PAGE_TOKENS]))
-            sample = end == len(tokens)
-            chunks.append(Chunk(sequence.slot, start, tokens[start:end], table.pages, sample))
+                copies.append(PageCopy(table.source, table.pages[sequence.computed // PAGE_TOKENS]))
+            chunks.append(sequence.chunk(count))
             self._in_flight.append((sequence, chunks[-1]))
             self._to_the_back(sequence)
         return StepPlan(tuple(bindings), tuple(chunks), tuple(copies))
 
     def update(self, result: StepResult, seconds: float | None = None) -> list[Event]:
-        """Take in what the planned step computed; one event per result of a living sequence.
+        """Take in what the planned step computed: what was read from living sequences, in events.
 
         Args:
             result: of the step that `schedule` planned.
@@ -232,19 +251,21 @@ class Scheduler:
         carried, self._in_flight = self._in_flight, []
         if self._pace is not None and seconds is not None:
             decodes = sum(sequence.generating for sequence, _ in carried)
-            tokens = sum(len(chunk.tokens) for _, chunk in carried)
-            self._pace.observe(decodes, tokens - decodes, seconds)
-        sampling = [pair for pair in carried if pair[1].sample]
-        if [chunk.slot for _, chunk in sampling] != [sample.slot for sample in result.sampled]:
-            raise ValueError("a step result must hold one entry per sampling chunk, in order")
+            cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
+            self._pace.observe(decodes, cost - decodes, seconds)
+        outcomes = _outcomes(carried, result)
         for sequence, chunk in carried:
             self._count_computed(sequence, len(chunk.tokens))
         events = []
-        for (sequence, _), sampled in zip(sampling, result.sampled, strict=True):
-            if isinstance(sampled, Failed):
+        for sequence, outcome in outcomes:
+            if isinstance(outcome, Failed):
                 self._cache.disown(sequence.table)
             if not sequence.ended:
-                events.append(Event(sequence, sampled, self._take(sequence, sampled)))
+                events.append(Event(sequence, outcome, self._take(sequence, outcome)))
+        for sequence, _ in carried:
+            if not sequence.ended and sequence.computed == sequence.limit:
+                self._end(sequence)
+                events.append(Event(sequence, None, FinishReason.LENGTH))
         self._vacate_ended(carried)
         return events
 
@@ -320,11 +341,12 @@ class Scheduler:
         too few. Then, and if it has computed more by itself, it is left as it is.
         """
         sequence.leader = None
-        match = self._cache.match(sequence.params.cache_salt, sequence.tokens)
+        most = sequence.first_needed
+        match = self._cache.match(sequence.params.cache_salt, sequence.tokens, most)
         if match.length < sequence.computed:  # the cache was flushed
             return None
         leader, shared = find_leader(sequence, self._running, match.length)
-        restore = None if leader else self._cache.find_on_disk(match, sequence.tokens)
+        restore = None if leader else self._cache.find_on_disk(match, sequence.tokens, most)
         cost = self._cache.cost(match, sequence.total)
         if leader is not None or restore is not None or cost > pages:
             # The rest of a page comes with what the leader or the disk adds; or, in a cache that
@@ -364,7 +386,8 @@ class Scheduler:
         sequence.bound = True
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
-            self._cache.count_query(sequence.total, sequence.computed)
+            if not sequence.reads_prompt:
+                self._cache.count_query(sequence.total, sequence.computed)
         tokens, prompt = sequence.tokens, sequence.prompt_tokens
         return Binding(
             sequence.slot,
@@ -391,10 +414,15 @@ class Scheduler:
             if sequence.generating:
                 shares.append((sequence, 1))
             elif budget > 0:
-                count = min(sequence.remaining, budget)
-                budget -= count
+                cost = self._cost(sequence)
+                count = min(sequence.remaining, max(1, int(budget / cost)))
+                budget -= math.ceil(count * cost)
                 shares.append((sequence, count))
         return shares
+
+    def _cost(self, sequence: Sequence) -> float:
+        """What one of its next tokens costs, in tokens that nothing is read from."""
+        return 1.0 + self._score_cost if sequence.scores else 1.0
 
     def _take_turns(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """One token each for those whose turn it is.
@@ -435,24 +463,33 @@ class Scheduler:
         sequence.computed += count
         self._cache.copied(sequence.table)
 
-    def _take(self, sequence: Sequence, sampled: Sampled | Failed) -> FinishReason | None:
-        """Append the token; end the sequence if it failed or this is its last one."""
-        if isinstance(sampled, Failed):
+    def _take(self, sequence: Sequence, outcome: Outcome) -> FinishReason | None:
+        """Take in what was read; end the sequence if it failed or this was the last of it."""
+        match outcome:
+            case Failed():
+                reason: FinishReason | None = FinishReason.ERROR
+            case Scored():
+                sequence.scored += len(outcome.scores) + (sequence.scored == 0)
+                reason = None
+            case Pooled():
+                reason = FinishReason.STOP
+            case Sampled():
+                reason = self._append(sequence, outcome)
+        if reason is not None:
             self._end(sequence)
-            return FinishReason.ERROR
+        return reason
+
+    @staticmethod
+    def _append(sequence: Sequence, sampled: Sampled) -> FinishReason | None:
+        """Append the token; whether, and why, it is the last one."""
         sequence.tokens.append(sampled.token)
         sequence.mu = sampled.mu
         if sequence.driven:
             sequence.paused = True
             return None
         if sampled.token in sequence.stop_tokens:
-            reason = FinishReason.STOP
-        elif sequence.total == sequence.limit:
-            reason = FinishReason.LENGTH
-        else:
-            return None
-        self._end(sequence)
-        return reason
+            return FinishReason.STOP
+        return FinishReason.LENGTH if sequence.total == sequence.limit else None
 
     def _end(self, sequence: Sequence) -> None:
         sequence.ended = True
@@ -473,3 +510,24 @@ class Scheduler:
         self._running.remove(sequence)
         self._slots[sequence.slot] = None
         sequence.slot = -1
+
+
+def _outcomes(
+    carried: list[tuple[Sequence, Chunk]], result: StepResult
+) -> list[tuple[Sequence, Outcome]]:
+    """What was read from each sequence; of one sequence, scores before the token after them.
+
+    Raises:
+        ValueError: the result does not answer the plan.
+    """
+    kinds: tuple[tuple[tuple[Outcome, ...], list[Sequence]], ...] = (
+        (result.scored, [s for s, chunk in carried if chunk.score is not None]),
+        (result.sampled, [s for s, chunk in carried if chunk.sample]),
+        (result.pooled, [s for s, chunk in carried if chunk.pool and chunk.pool.complete]),
+    )
+    pairs: list[tuple[Sequence, Outcome]] = []
+    for outcomes, sequences in kinds:
+        if [outcome.slot for outcome in outcomes] != [s.slot for s in sequences]:
+            raise ValueError("a step result must hold one entry per thing to be read, in order")
+        pairs += zip(sequences, outcomes, strict=True)
+    return pairs

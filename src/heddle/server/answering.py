@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from heddle.errors import GrammarError
 from heddle.server import intake
 from heddle.server.keys import salt_of_key
 from heddle.server.streaming import EventStream
 from heddle.server.whole import WholeAnswers
+from heddle.types import EmbeddingParams, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
     from heddle.step import TokenGrammar
     from heddle.text.tokenizer import Tokenizer
     from heddle.types import Grammar
+
+
+Params = TypeVar("Params", SamplingParams, EmbeddingParams)
+
+
+def salted(params: Params, request: Request, service: Service) -> Params:
+    """The parameters with the salt of the request's key, where a key scopes what can be found."""
+    if not service.config.prefix_cache_per_key:
+        return params
+    return replace(params, cache_salt=salt_of_key(request.scope, params.cache_salt))
 
 
 class Answering:
@@ -40,9 +51,7 @@ class Answering:
             HeddleError: the engine refuses; of an answer in one piece, what it ended with.
         """
         service = self._service
-        if service.config.prefix_cache_per_key:
-            salt = salt_of_key(request.scope, job.params.cache_salt)
-            job = replace(job, params=replace(job.params, cache_salt=salt))
+        job = replace(job, params=salted(job.params, request, service))
         if job.params.grammar is not None:  # not in the event loop, which finds it while it is held
             tokenizer = service.engine.model.tokenizer
             task = partial(_compiled, tokenizer, job.params.grammar, job.suspects)

@@ -6,11 +6,12 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.encoding import encode, event
 from heddle.server.errors import error_body
-from heddle.server.logprobs import CompletionLogprobs, Spelling, chat_logprobs
+from heddle.server.logprobs import CompletionLogprobs, Spelling, chat_logprobs, prompt_logprobs
 from heddle.text.parts import CallArguments, CallStart, Reasoning, Text
 from heddle.text.reading import PLAIN
 from heddle.types import FinishReason
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.errors import HeddleError
+    from heddle.server.logprobs import Echo
     from heddle.text.parts import Part
     from heddle.text.reading import Reading
     from heddle.types import Delta, Output, TokenLogprob, Usage
@@ -89,14 +91,22 @@ def totals(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
 def likeliest(outputs: Sequence[Output], n: int, best: int) -> list[Output]:
     """Of every `n` outputs the `best`, by the mean log probability of their tokens; ties in order.
 
-    Outputs have log probabilities, and at least one token each.
+    Outputs have log probabilities.
     """
 
     def unlikely(output: Output) -> float:
-        return -sum(token.logprob for token in output.tokens) / len(output.tokens)
+        return -sum(token.logprob for token in output.tokens) / max(1, len(output.tokens))
 
     groups = [outputs[start : start + n] for start in range(0, len(outputs), n)]
     return [output for group in groups for output in sorted(group, key=unlikely)[:best]]
+
+
+def share_prompt_logprobs(outputs: Sequence[Output], n: int) -> list[Output]:
+    """Of every `n` outputs the first one asked for those of their common prompt; all have them."""
+    return [
+        replace(output, prompt_logprobs=outputs[index - index % n].prompt_logprobs)
+        for index, output in enumerate(outputs)
+    ]
 
 
 class Answer(ABC):
@@ -172,14 +182,19 @@ class OpenAIAnswer(Answer):
         spelling: Spelling,
         *,
         logprobs: bool,
+        prompt_logprobs: int | None = None,
         usage_in_chunks: bool = False,
         reading: Reading = PLAIN,
     ) -> None:
-        """`usage_in_chunks` asks for a last chunk with the totals."""
+        """`usage_in_chunks` asks for a last chunk with the totals.
+
+        `prompt_logprobs` asks for those of prompts, with so many alternatives.
+        """
         super().__init__(model, reading)
         self._created = int(time.time())
         self._spelling = spelling
         self._logprobs = logprobs
+        self._prompt_logprobs = prompt_logprobs
         self._usage_in_chunks = usage_in_chunks
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
@@ -222,6 +237,13 @@ class OpenAIAnswer(Answer):
             "choices": choices,
         }
 
+    def _logprobs_of_prompt(self, output: Output) -> Json:
+        """Those of the prompt that `output` went on from, where they were asked for."""
+        if self._prompt_logprobs is None:
+            return {}
+        told = output.prompt_logprobs or ()
+        return {"prompt_logprobs": prompt_logprobs(self._spelling, told, self._prompt_logprobs)}
+
     @abstractmethod
     def whole_choice(self, index: int, output: Output) -> Json:
         """A choice of an answer in one piece."""
@@ -249,13 +271,22 @@ class ChatAnswer(OpenAIAnswer):
         spelling: Spelling,
         *,
         logprobs: bool,
+        prompt_logprobs: int | None = None,
         usage_in_chunks: bool = False,
         reading: Reading = PLAIN,
     ) -> None:
         super().__init__(
-            model, spelling, logprobs=logprobs, usage_in_chunks=usage_in_chunks, reading=reading
+            model,
+            spelling,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            usage_in_chunks=usage_in_chunks,
+            reading=reading,
         )
         self._called: set[int] = set()  # choices that have calls
+
+    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+        return super().whole(outputs, totals | self._logprobs_of_prompt(outputs[0]))
 
     def opening(self, index: int) -> bytes:
         delta = {"role": "assistant", "content": ""}
@@ -340,21 +371,31 @@ class CompletionAnswer(OpenAIAnswer):
         model: str,
         spelling: Spelling,
         *,
-        logprobs: bool,
+        logprobs: int | None,
+        prompt_logprobs: int | None = None,
         usage_in_chunks: bool = False,
-        echo: Sequence[str] = (),
+        echo: Sequence[Echo] = (),
         n: int = 1,
         best: int | None = None,
     ) -> None:
         """Of each prompt there are `n` choices, of which the `best` likeliest are returned, or all.
 
-        `echo` has what each prompt's choices begin with, or is empty.
+        `logprobs` asks for those of a choice's text, with so many alternatives. `echo` has what
+        each prompt's choices begin with, or is empty.
         """
-        super().__init__(model, spelling, logprobs=logprobs, usage_in_chunks=usage_in_chunks)
+        super().__init__(
+            model,
+            spelling,
+            logprobs=logprobs is not None,
+            prompt_logprobs=prompt_logprobs,
+            usage_in_chunks=usage_in_chunks,
+        )
+        self._alternatives = logprobs or 0
         self._echo, self._n, self._best = echo, n, best
         self._writers: dict[int, CompletionLogprobs] = {}
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+        outputs = share_prompt_logprobs(outputs, self._n)
         if self._best is not None:
             outputs, self._n = likeliest(outputs, self._n, self._best), self._best
         return super().whole(outputs, totals)
@@ -362,14 +403,20 @@ class CompletionAnswer(OpenAIAnswer):
     def opening(self, index: int) -> bytes:
         if not self._echo:
             return b""
-        return event(self._chunk([self._text_choice(index, self._echoed(index), (), None)]))
+        return event(self._chunk([self._text_choice(index, self._echoed(index).text, (), None)]))
 
     def whole_choice(self, index: int, output: Output) -> Json:
-        text = self._echoed(index) + output.text
-        return self._text_choice(index, text, output.tokens, output.finish)
+        choice = self._text_choice(index, output.text, output.tokens, output.finish)
+        if self._echo:
+            echo = self._echoed(index)
+            choice["text"] = echo.text + output.text
+            if self._logprobs:
+                told, writer = output.prompt_logprobs or (), CompletionLogprobs(self._spelling)
+                choice["logprobs"] = writer.of_all(echo, told, self._alternatives, output.tokens)
+        return choice | self._logprobs_of_prompt(output)
 
-    def _echoed(self, index: int) -> str:
-        return self._echo[index // self._n] if self._echo else ""
+    def _echoed(self, index: int) -> Echo:
+        return self._echo[index // self._n]
 
     def _chunk_choice(
         self,

@@ -13,6 +13,7 @@ from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
 from heddle.server import (
     admin,
+    embeddings,
     errors,
     generation,
     infill,
@@ -68,6 +69,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     app.include_router(infill.routes(service, answering))
     app.include_router(response_routes.routes(service, answering))
     app.include_router(messages.routes(service, answering))
+    app.include_router(embeddings.routes(service))
     app.include_router(tokens.routes(service))
     app.include_router(admin.routes(service))
     app.include_router(prefix_cache.routes(service))

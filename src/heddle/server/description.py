@@ -168,9 +168,9 @@ def _parts(value: object) -> Iterator[Json]:
 
 
 def _add_ranges(schema: Json) -> None:
-    """Say which numbers `SamplingParams` takes."""
+    """Say which numbers `SamplingParams` takes, where a field does not say less itself."""
     for name, field in schema["properties"].items():
         allowed = RANGES.get(_ALIASES.get(name, name))
         for kind in field.get("anyOf", [field]):
             if allowed is not None and kind.get("type") in ("integer", "number"):
-                kind.update(allowed.json_schema())
+                kind.update(allowed.json_schema() | kind)

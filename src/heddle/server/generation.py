@@ -38,6 +38,7 @@ def routes(service: Service, answering: Answering) -> APIRouter:
             name,
             tokenizer,
             logprobs=job.logprobs,
+            prompt_logprobs=job.prompt_logprobs,
             usage_in_chunks=job.usage,
             reading=job.reading,
         )
@@ -50,7 +51,8 @@ def routes(service: Service, answering: Answering) -> APIRouter:
         writer = CompletionAnswer(
             name,
             tokenizer,
-            logprobs=job.logprobs,
+            logprobs=job.params.logprobs if job.logprobs else None,
+            prompt_logprobs=job.prompt_logprobs,
             usage_in_chunks=job.usage,
             echo=job.echo,
             n=job.n,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.server.conversation import chat_prompt, tool_use, written
 from heddle.server.grammar import grammar_of, response_format
+from heddle.server.logprobs import Echo
 from heddle.server.tools import held_to, suspects
 from heddle.text.reading import PLAIN
 from heddle.text.sequences import token_rules
@@ -20,6 +21,7 @@ from heddle.types import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from heddle.server.fields import Prompt
     from heddle.server.infill import InfillRequest
     from heddle.server.schemas import (
         ChatRequest,
@@ -83,6 +85,8 @@ class Job:
         stream: whether the answer is to come in events.
         usage: whether the last event is to tell the token counts.
         logprobs: whether the answer is to show log probabilities.
+        prompt_logprobs: how many alternatives to show beside the prompt's tokens; None if their log
+            probabilities are not to be shown.
         best: how many choices of each prompt to return, the likeliest; None for all.
         echo: what each prompt's choices begin with; empty for nothing.
         reading: how parts of the answers are told apart.
@@ -95,8 +99,9 @@ class Job:
     stream: bool
     usage: bool
     logprobs: bool = False
+    prompt_logprobs: int | None = None
     best: int | None = None
-    echo: Sequence[str] = ()
+    echo: Sequence[Echo] = ()
     reading: Reading = PLAIN
     suspects: Sequence[Grammar] = ()
 
@@ -119,6 +124,7 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     shown = bool(body.logprobs)
     return Job(
         *([prompt], params, n, bool(body.stream), usage, shown),
+        prompt_logprobs=body.prompt_logprobs,
         reading=reading,
         suspects=singly,
     )
@@ -132,7 +138,7 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
     """
     service.check_model(body.model)
     params, usage, n = completion_params(body), _usage_wanted(body), body.n or 1
-    texts, of = _prompts_of(body), body.best_of or n
+    texts, of = prompts_of(body.prompt), body.best_of or n
     service.check_choices(len(texts), of)
     tokenizer = service.engine.model.tokenizer
     if body.suffix:
@@ -140,11 +146,19 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
     else:
         prompts = [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
     for prompt in prompts:
-        service.engine.check_length(len(prompt))
+        service.engine.check_length(len(prompt), output=params.max_tokens != 0)
     token_rules(params, tokenizer)  # may take long, and is remembered
-    echo = [_text_of(text, tokenizer) for text in texts] if body.echo else ()
-    shown, best = body.logprobs is not None, n if of > n else None
-    return Job(prompts, params, of, bool(body.stream), usage, shown, best, echo)
+    return Job(
+        prompts,
+        params,
+        of,
+        bool(body.stream),
+        usage,
+        logprobs=body.logprobs is not None,
+        prompt_logprobs=body.prompt_logprobs,
+        best=n if of > n else None,
+        echo=_echoes(texts, prompts, tokenizer) if body.echo else (),
+    )
 
 
 def infill_job(body: InfillRequest, service: Service) -> Job:
@@ -168,13 +182,21 @@ def infill_job(body: InfillRequest, service: Service) -> Job:
     return Job([prompt], params, 1, bool(body.stream), usage=True)
 
 
-def _text_of(prompt: str | list[int], tokenizer: Tokenizer) -> str:
-    return prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special=False)
+def _echoes(
+    texts: Sequence[str | list[int]], prompts: Sequence[Sequence[int]], tokenizer: Tokenizer
+) -> list[Echo]:
+    def text_of(prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special=False)
+
+    # To an empty prompt the engine adds the token that begins a text.
+    return [
+        Echo(text_of(text), prompt[0] if prompt else tokenizer.bos_id or 0)
+        for text, prompt in zip(texts, prompts, strict=True)
+    ]
 
 
-def _prompts_of(body: CompletionRequest) -> list[str] | list[list[int]]:
-    """The prompts of a completion request, which may be one or several."""
-    prompt = body.prompt
+def prompts_of(prompt: Prompt) -> list[str] | list[list[int]]:
+    """The prompts of a field that may hold one or several."""
     one = isinstance(prompt, str) or isinstance(prompt[0], int)
     return cast("list[str] | list[list[int]]", [prompt] if one else prompt)
 
@@ -200,11 +222,12 @@ def chat_params(body: ChatRequest) -> SamplingParams:
         raise InvalidRequestError(
             f"top_logprobs needs logprobs to be true, got {body.logprobs!r}", param="top_logprobs"
         )
+    _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
     fields = _generation_fields(body)
     _take_alias(fields, body, "max_tokens", "max_completion_tokens")
     if body.logprobs:
         fields["logprobs"] = body.top_logprobs or 0
-    return SamplingParams(**fields)
+    return SamplingParams(**fields, prompt_logprobs=body.prompt_logprobs)
 
 
 def completion_params(body: CompletionRequest) -> SamplingParams:
@@ -212,7 +235,7 @@ def completion_params(body: CompletionRequest) -> SamplingParams:
 
     Raises:
         InvalidRequestError: a value is out of range, or two fields contradict each other.
-        UnsupportedParameterError: `echo` with log probabilities, which would be the prompt's.
+        UnsupportedParameterError: log probabilities of the prompt in a stream.
     """
     n, of = body.n or 1, body.best_of or body.n or 1
     if of < n or (of > n and body.stream):
@@ -220,17 +243,32 @@ def completion_params(body: CompletionRequest) -> SamplingParams:
             f"best_of must be at least n ({n}), and n where the answer is a stream, got {of}",
             param="best_of",
         )
-    if body.echo and body.logprobs is not None:
+    echoed = body.logprobs if body.echo else None
+    _refuse_in_stream(body, echoed, "echo")
+    if echoed is not None and body.suffix:
         raise UnsupportedParameterError(
-            "echo is not supported with logprobs: those of a prompt are not computed; leave one of"
-            " them out",
+            "echo with logprobs is not supported with suffix: the prompt is not the text alone"
+            " then; leave one of them out",
             param="echo",
         )
+    _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
+    asked = [count for count in (echoed, body.prompt_logprobs) if count is not None]
     fields = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | _generation_fields(body)
     # The likeliest choices are told by their log probabilities, whether they are shown or not.
     return SamplingParams(
-        **fields, logprobs=0 if of > n and body.logprobs is None else body.logprobs
+        **fields,
+        logprobs=0 if of > n and body.logprobs is None else body.logprobs,
+        prompt_logprobs=max(asked, default=None),
     )
+
+
+def _refuse_in_stream(body: GenerationRequest, logprobs: int | None, param: str) -> None:
+    if body.stream and logprobs is not None:
+        raise UnsupportedParameterError(
+            f"log probabilities of the prompt, asked for by {param}, are not supported in a stream;"
+            " leave out stream",
+            param=param,
+        )
 
 
 def for_reading(
@@ -251,13 +289,16 @@ def for_reading(
 
 
 def choices(job: Job) -> list[tuple[Sequence[int], SamplingParams]]:
-    """All choices of a job. Choice i of a prompt draws with `seed + i`, so that they differ."""
+    """All choices of a job. Choice i of a prompt draws with `seed + i`, so that they differ.
+
+    What is asked of the prompt itself, its first choice tells for all.
+    """
     variants = [job.params]
     for index in range(1, job.n):
         seed = None if job.params.seed is None else job.params.seed + index
         # Seeds have 64 bits: after the last comes the first.
         wrapped = seed - _SEEDS if seed is not None and seed >= _SEEDS else seed
-        variants.append(job.params.with_seed(wrapped))
+        variants.append(job.params.for_another_choice(wrapped))
     return [(prompt, variant) for prompt in job.prompts for variant in variants]
 
 

@@ -1,14 +1,17 @@
-"""Log probabilities in the shapes of OpenAI's APIs."""
+"""Log probabilities in the shapes of OpenAI's APIs, and those of prompts in vLLM's."""
 
 from __future__ import annotations
 
 import codecs
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from heddle.types import TokenLogprob
+    from heddle.types import PromptLogprob, TokenLogprob
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
 
 LOWEST = -9999.0
 """OpenAI's stand-in for minus infinity, which JSON cannot say."""
@@ -59,6 +62,40 @@ def _entries(
     ]
 
 
+def prompt_logprobs(
+    spelling: Spelling, prompt: Iterable[PromptLogprob | None], top: int
+) -> list[dict[str, Any] | None]:
+    """`prompt_logprobs` as vLLM has them: per token of the prompt, what is known by token id.
+
+    The token itself is there, and the `top` likeliest.
+    """
+
+    def entry(token: int, logprob: float, rank: int) -> dict[str, Any]:
+        name = token_name(spelling, token)
+        return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": name}
+
+    def entries(one: PromptLogprob) -> dict[str, Any]:
+        found = {str(one.token): entry(one.token, one.logprob, one.rank)}
+        for rank, (token, logprob) in enumerate(one.top[:top], 1):
+            found[str(token)] = entry(token, logprob, rank)
+        return found
+
+    return [None if one is None else entries(one) for one in prompt]
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """The prompt as a choice begins with it.
+
+    Attributes:
+        text: of the prompt.
+        first: its first token.
+    """
+
+    text: str
+    first: int
+
+
 class CompletionLogprobs:
     """`choices[].logprobs` of one choice of a completion, in one piece or in many.
 
@@ -67,7 +104,7 @@ class CompletionLogprobs:
 
     def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = _utf8(errors="replace")
         self._offset = 0
 
     def of(self, tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
@@ -79,7 +116,7 @@ class CompletionLogprobs:
         for item in tokens:
             names.append(token_name(self._spelling, item.token))
             logprobs.append(max(item.logprob, LOWEST))
-            top.append(self._top(item))
+            top.append(self._top(item.top))
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(self._spelling.token_bytes(item.token)))
         return {
@@ -89,9 +126,40 @@ class CompletionLogprobs:
             "text_offset": offsets,
         }
 
-    def _top(self, item: TokenLogprob) -> dict[str, float]:
+    def of_all(
+        self,
+        echo: Echo,
+        prompt: Sequence[PromptLogprob | None],
+        top: int,
+        tokens: Iterable[TokenLogprob],
+    ) -> dict[str, Any]:
+        """All of a choice that begins with its prompt, `top` alternatives beside each token."""
+        ids = [echo.first if one is None else one.token for one in prompt]
+        of_prompt = {
+            "tokens": [token_name(self._spelling, token) for token in ids],
+            "token_logprobs": [one and max(one.logprob, LOWEST) for one in prompt],
+            "top_logprobs": [one and self._top(one.top[:top]) for one in prompt],
+            "text_offset": self._offsets_in(echo.text, ids),
+        }
+        self._offset = len(echo.text)
+        of_output = self.of(tokens)
+        return {name: values + of_output[name] for name, values in of_prompt.items()}
+
+    def _offsets_in(self, text: str, tokens: Iterable[int]) -> list[int]:
+        """Where each token of a prompt begins in its text, which may lack tokens of no text."""
+        decoder, offset, offsets = _utf8(errors="replace"), 0, []
+        for token in tokens:
+            offsets.append(min(offset, len(text)))
+            raw = self._spelling.token_bytes(token)
+            if raw:
+                offset += len(decoder.decode(raw))
+            elif text.startswith(name := self._spelling.token_text(token), offset):
+                offset += len(name)
+        return offsets
+
+    def _top(self, likeliest: Iterable[tuple[int, float]]) -> dict[str, float]:
         top: dict[str, float] = {}
-        for token, logprob in item.top:
+        for token, logprob in likeliest:
             # Best first: of two tokens with one spelling the likelier stays.
             top.setdefault(token_name(self._spelling, token), max(logprob, LOWEST))
         return top

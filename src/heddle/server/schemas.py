@@ -204,6 +204,9 @@ class Message(Schema):
 Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
 
 
+PromptLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+
+
 class ChatRequest(GenerationRequest):
     """Body of `POST /v1/chat/completions`."""
 
@@ -217,6 +220,7 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
     functions: Annotated[Any, only([])] = None
     function_call: Annotated[Any, only("none", "auto")] = None
@@ -235,6 +239,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Prompt
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     echo: bool | None = None

@@ -76,15 +76,7 @@ async def _outputs(streams: AsyncStreams) -> list[Output]:
     deltas: list[list[Delta]] = [[] for _ in range(len(streams))]
     async for index, delta in streams:
         deltas[index].append(delta)
-    return [_output(choice) for choice in deltas]
-
-
-def _output(deltas: list[Delta]) -> Output:
-    last = deltas[-1]
-    assert last.finish is not None and last.usage is not None
-    text = "".join(delta.text for delta in deltas)
-    tokens = tuple(token for delta in deltas for token in delta.tokens)
-    return Output(text, tokens, last.finish, last.usage, last.stop)
+    return [Output.of(choice) for choice in deltas]
 
 
 def _encoded(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:

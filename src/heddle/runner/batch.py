@@ -1,0 +1,103 @@
+"""From a plan's integers to the arrays of a native step, and the sums embeddings are made of."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from heddle.step import Chunk, StepPlan
+
+    _Ints = npt.NDArray[np.int32]
+
+
+def ints(values: Sequence[int]) -> _Ints:
+    """The values (n,) as the native module takes them."""
+    return np.array(values, dtype=np.int32)
+
+
+class StateSum:
+    """Last hidden states of one sequence, added up in the order of their positions.
+
+    In float64 and one after the other, so that no chunking shows.
+
+    Attributes:
+        values: (width,) float64; the native step adds to them.
+        count: how many states they are.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.values = np.zeros(width, np.float64)
+        self.count = 0
+
+    def unit_mean(self) -> array[float] | None:
+        """The mean as float32 of length 1; None if it is not finite. Zeros stay zeros."""
+        mean = self.values / self.count
+        if not np.isfinite(mean).all():
+            return None
+        length = math.sqrt(math.fsum((mean * mean).tolist()))  # rounded once: no order shows
+        return array("f", (mean / (length or 1.0)).astype(np.float32).tobytes())
+
+
+@dataclass(slots=True)
+class Layout:
+    """A plan as `Program.run` takes it: T tokens in the order of the chunks, S of these.
+
+    Attributes:
+        ids, positions: (T,).
+        spans: (S, 4), see `Program.run`.
+        pages: page ids of all spans.
+        rows: (R,) token rows that are sampled.
+        scored: (token row, target, alternatives) of each token to be scored.
+        pooled: (first token row, tokens, sums).
+    """
+
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    spans: list[tuple[int, int, int, int]] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    scored: list[tuple[int, int, int]] = field(default_factory=list)
+    pooled: list[tuple[int, int, npt.NDArray[np.float64]]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, plan: StepPlan, sums: Mapping[int, StateSum]) -> Layout:
+        """Lay out a plan. `sums` has one for each slot whose states are pooled."""
+        layout = cls()
+        for chunk in plan.chunks:
+            layout._add(chunk, sums)
+        return layout
+
+    def _add(self, chunk: Chunk, sums: Mapping[int, StateSum]) -> None:
+        begin, count = len(self.ids), len(chunk.tokens)
+        self.spans.append((begin, count, chunk.start, len(self.pages)))
+        self.ids.extend(chunk.tokens)
+        self.positions.extend(range(chunk.start, chunk.start + count))
+        self.pages.extend(chunk.pages)
+        if chunk.sample:
+            self.rows.append(begin + count - 1)
+        if chunk.score is not None:
+            first, top = begin + chunk.score.first, chunk.score.top
+            targets = enumerate(chunk.score.targets, first)
+            self.scored.extend((row, target, top) for row, target in targets)
+        if chunk.pool is not None:
+            state_sum, rows = sums[chunk.slot], count - chunk.pool.first
+            state_sum.count += rows
+            self.pooled.append((begin + chunk.pool.first, rows, state_sum.values))
+
+    def arrays(self) -> tuple[_Ints, _Ints, _Ints, _Ints, _Ints]:
+        """`ids`, `positions`, `spans`, `pages`, `rows`."""
+        spans = np.array(self.spans, np.int32)
+        return ints(self.ids), ints(self.positions), spans, ints(self.pages), ints(self.rows)
+
+    def scored_rows(self) -> _Ints | None:
+        """`scored` (n, 3); None if there is nothing to score."""
+        return np.array(self.scored, np.int32) if self.scored else None

@@ -1,0 +1,112 @@
+"""Embeddings through the engine, on the fake executor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from fake_executor import FakeExecutor, embedding
+from fake_model import fake_model
+from heddle import (
+    LLM,
+    ContextLengthError,
+    EmbeddingParams,
+    Engine,
+    EngineConfig,
+    FinishReason,
+    InvalidRequestError,
+    Pooling,
+    SamplingParams,
+    Usage,
+)
+from heddle.engine.streams import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Start = Callable[..., Engine]
+
+PROMPT = [(7 * i * i + 3 * i) % 31 + 1 for i in range(100)]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, 512])
+@pytest.mark.parametrize(("pooling", "pooled"), [("mean", PROMPT), ("last", PROMPT[-1:])])
+def test_all_chunks_are_pooled(
+    start: Start, pooling: str, pooled: list[int], batch_tokens: int
+) -> None:
+    engine = start(batch_tokens=batch_tokens)
+    found = engine.embed(PROMPT, EmbeddingParams(pooling))  # type: ignore[arg-type]
+    assert found.vector == embedding(pooled)
+    assert found.usage == Usage(100, 0)
+    assert found.usage.prompt_seconds > 0
+    assert engine.snapshot().finished[FinishReason.STOP] == 1
+    assert engine.snapshot().prompt_tokens == 100
+
+
+def test_the_mean_takes_no_hits_and_the_last_does(engine: Engine) -> None:
+    cached = [
+        engine.embed(PROMPT, EmbeddingParams(pooling)).usage.cached_tokens
+        for pooling in (Pooling.MEAN, Pooling.MEAN, Pooling.LAST, Pooling.LAST)
+    ]
+    assert cached == [0, 0, 99, 99]
+    assert engine.generate(PROMPT, SamplingParams(max_tokens=1)).usage.cached_tokens == 99
+
+
+def test_the_salt_holds(engine: Engine) -> None:
+    engine.embed(PROMPT, EmbeddingParams(Pooling.LAST, "a"))
+    usages = [engine.embed(PROMPT, EmbeddingParams(Pooling.LAST, salt)).usage for salt in "ba"]
+    assert [usage.cached_tokens for usage in usages] == [0, 99]
+
+
+def test_a_text_may_fill_the_context(start: Start) -> None:
+    engine = start(context=100)
+    assert engine.embed(PROMPT).vector == embedding(PROMPT)
+    with pytest.raises(ContextLengthError, match="send at most 100"):
+        engine.embed([*PROMPT, 1])
+
+
+def test_preemption_begins_the_sum_anew(start: Start) -> None:
+    """Streams that grow take the pages of the youngest, which is just being pooled."""
+    engine = start(executor=FakeExecutor(pages=9), slots=6, batch_tokens=7)
+    params = SamplingParams(seed=1, ignore_eos=True, max_tokens=60)
+    collectors = [Collector() for _ in range(6)]
+    requests: list[Any] = [([n, n], params, collectors[n]) for n in range(5)]
+    engine.submit_many([*requests, (PROMPT, EmbeddingParams(), collectors[5])])
+    assert collectors[5].wait_embedding().vector == embedding(PROMPT)
+    assert all(len(collector.wait().tokens) == 60 for collector in collectors[:5])
+    assert engine.snapshot().preemptions > 0
+
+
+def test_cancelled_in_the_middle(start: Start) -> None:
+    executor = FakeExecutor()
+    engine = start(executor=executor, batch_tokens=1, slots=1)
+    executor.before_step = lambda step: ticket.cancel() if step == 50 else None
+    ends: list[FinishReason | None] = []
+    executor.gate.clear()
+    ticket = engine.submit(PROMPT, EmbeddingParams(), lambda delta: ends.append(delta.finish))
+    executor.gate.set()
+    assert engine.embed([1, 2]).vector == embedding([1, 2])
+    assert ends == [FinishReason.CANCELLED]
+
+
+def test_a_batch_of_any_length_comes_back_in_order() -> None:
+    model = fake_model(FakeExecutor())
+    with LLM(Engine(model, EngineConfig(slots=2, queue=1))) as llm:
+        texts = ["a" * length for length in range(1, 30)]
+        found = llm.embed(texts)
+        assert (found.shape, found.dtype) == ((29, 2), np.float32)
+        assert found.tolist() == [embedding([1] * length).tolist() for length in range(1, 30)]
+        assert llm.embed("aab", pooling="last").tolist() == [embedding([2]).tolist()]
+        assert llm.embed([[1, 2], "ab"]).tolist() == [embedding([1, 2]).tolist()] * 2
+        assert llm.embed([]).shape == (0, 2)
+        with pytest.raises(InvalidRequestError, match="pooling must be mean or last, got 'max'"):
+            llm.embed("a", pooling="max")
+
+
+def test_the_setting_says_what_is_pooled_without_a_word() -> None:
+    model = fake_model(FakeExecutor(), pooling=Pooling.LAST)
+    with Engine(model, EngineConfig()) as engine:
+        assert engine.embed([3, 4]).vector == embedding([4])
+        assert engine.embed([3, 4], EmbeddingParams(Pooling.MEAN)).vector == embedding([3, 4])
