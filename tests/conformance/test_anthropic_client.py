@@ -5,12 +5,14 @@ The client validates every answer against its own types.
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anthropic
 import pytest
 from anthropic import Anthropic
+from pydantic import BaseModel
 
 from heddle import Engine, EngineConfig
 from heddle.config import DEFAULT_MODEL, ServerConfig
@@ -26,6 +28,13 @@ pytestmark = pytest.mark.model
 KEY = "sk-right"
 QUESTION: Any = [{"role": "user", "content": "Name three colours."}]
 BODY: Any = {"model": DEFAULT_MODEL, "max_tokens": 8, "messages": QUESTION}
+
+
+class Colour(BaseModel):
+    """Small enough that the model cannot say it at length."""
+
+    name: Literal["red", "green", "blue"]
+    shade: Literal["light", "dark"]
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +103,42 @@ def test_a_stop_sequence(client: Anthropic) -> None:
     stop = ask(client).content[0].text[10:14]
     stopped = ask(client, stop_sequences=["never said", stop])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", stop)
+
+
+def test_a_message_is_parsed(client: Anthropic) -> None:
+    fields: Any = BODY | {"max_tokens": 60, "extra_body": {"temperature": 0}}
+    parsed = client.messages.parse(**fields, output_format=Colour)
+    assert isinstance(parsed.parsed_output, Colour)
+    with client.messages.stream(**fields, output_format=Colour) as stream:
+        assert stream.get_final_message().parsed_output == parsed.parsed_output
+
+
+def test_tools_are_used(client: Anthropic) -> None:
+    paint: Any = {
+        "name": "paint",
+        "description": "Paints the wall.",
+        "input_schema": Colour.model_json_schema(),
+    }
+    choice = {"type": "tool", "name": "paint", "disable_parallel_tool_use": True}
+    fields: Any = {"max_tokens": 80, "tools": [paint], "tool_choice": choice}
+    answer = ask(client, **fields)
+    [use] = answer.content
+    assert (answer.stop_reason, use.type, use.name) == ("tool_use", "tool_use", "paint")
+    Colour.model_validate(use.input)
+    options = BODY | fields | {"extra_body": {"temperature": 0}}
+    with client.messages.stream(**options) as stream:
+        pieces = [event.partial_json for event in stream if event.type == "input_json"]
+        [streamed] = stream.get_final_message().content
+    assert json.loads("".join(pieces)) == streamed.input == use.input
+    result: Any = {"type": "tool_result", "tool_use_id": use.id, "content": "painted"}
+    said = [
+        *QUESTION,
+        {"role": "assistant", "content": answer.content},
+        {"role": "user", "content": [result]},
+    ]
+    assert ask(client, messages=said, tools=[paint]).stop_reason in ("max_tokens", "end_turn")
+    with pytest.raises(anthropic.BadRequestError, match="not among the tools"):
+        ask(client, tools=[paint], tool_choice={"type": "tool", "name": "other"})
 
 
 @pytest.mark.parametrize("stream", [False, True])

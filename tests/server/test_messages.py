@@ -123,6 +123,12 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking is not supported"),
         ({"foo": 1}, "unknown parameter: foo"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort is not supported"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "nope"}}}},
+            "output_config.format.schema",
+        ),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": None}, "max_tokens"),
         ({"temperature": -1}, "temperature must be at least 0"),

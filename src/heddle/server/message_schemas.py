@@ -105,6 +105,18 @@ class Thinking(Schema):
     display: Annotated[Any, only("summarized")] = None
 
 
+class OutputFormat(Schema):
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Schema):
+    """What the text of the answer has to be."""
+
+    format: OutputFormat | None = None
+    effort: Annotated[Any, only()] = None
+
+
 class CountRequest(Schema):
     """Body of `POST /v1/messages/count_tokens`."""
 
@@ -114,9 +126,9 @@ class CountRequest(Schema):
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
 
     mcp_servers: Annotated[Any, only([])] = None
-    output_config: Annotated[Any, only({})] = None
     cache_control: dict[str, Any] | None = None
 
 

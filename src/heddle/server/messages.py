@@ -27,14 +27,14 @@ from heddle.server.message_schemas import (
 )
 from heddle.server.schemas import takes
 from heddle.server.tools import function_of, suspects, use_of
-from heddle.types import SamplingParams
+from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.server.answering import Answering
     from heddle.server.answers import Json
-    from heddle.server.message_schemas import AnyBlock, Turn
+    from heddle.server.message_schemas import AnyBlock, OutputConfig, Turn
     from heddle.server.service import Service
     from heddle.server.tools import ToolUse
 
@@ -64,7 +64,8 @@ def routes(service: Service, answering: Answering) -> APIRouter:
         fields = {
             name: value for name in _SAMPLING_FIELDS if (value := getattr(asked, name)) is not None
         }
-        params = SamplingParams(**fields, stop=tuple(asked.stop_sequences or ()))
+        stop, grammar = tuple(asked.stop_sequences or ()), _grammar(asked.output_config)
+        params = SamplingParams(**fields, stop=stop, grammar=grammar)
         use = _tool_use(asked)
         singly = suspects(use)
         prompt, reading = chat_prompt(engine, _written(asked, use, service), use)
@@ -96,6 +97,17 @@ def routes(service: Service, answering: Answering) -> APIRouter:
         return json_response({"input_tokens": tokens})
 
     return router
+
+
+def _grammar(wanted: OutputConfig | None) -> Grammar | None:
+    """What the text of the answer has to be.
+
+    Raises:
+        GrammarError: the schema is too long.
+    """
+    if wanted is None or wanted.format is None:
+        return None
+    return Grammar.json_schema(wanted.format.schema_, "output_config.format.schema")
 
 
 def _tool_use(asked: CountRequest) -> ToolUse:
