@@ -245,6 +245,17 @@ def test_the_best_of_several_completions(client: OpenAI) -> None:
     assert len(best.logprobs.top_logprobs) == len(best.logprobs.tokens)
 
 
+def test_how_likely_a_text_is(server: LiveServer, engine: Engine) -> None:
+    """As lm-eval asks. The first token has no log probability, for which the types have no null."""
+    ids = engine.model.tokenizer.encode("Monday, Tuesday, Wednesday,")
+    with connect(server, _strict_response_validation=False) as tolerant:
+        [choice] = complete(tolerant, ids, echo=True, logprobs=1, max_tokens=1).choices
+    first, *others = choice.logprobs.token_logprobs
+    assert first is None
+    assert len(others) == len(ids)
+    assert max(others) <= 0
+
+
 def test_a_model_that_cannot_fill_in_says_so(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
         complete(client, "def f(", suffix="return x")
@@ -319,6 +330,26 @@ def test_functions_are_called_in_a_response(client: OpenAI) -> None:
     question: Any = {"role": "user", "content": "A colour?"}
     said = client.responses.create(**fields | {"input": [question, *response.output, output]})
     assert said.output
+
+
+# --- embeddings ----------------------------------------------------------------------------------
+
+
+def test_embeddings(client: OpenAI, server: LiveServer, engine: Engine) -> None:
+    texts = ["Monday", "Tuesday", "a heddle"]
+    numbers = client.embeddings.create(model=MODEL, input=texts, encoding_format="float")
+    assert [entry.index for entry in numbers.data] == [0, 1, 2]
+    vectors = [entry.embedding for entry in numbers.data]
+    assert vectors[0] != vectors[1]
+    assert sum(value * value for value in vectors[0]) == pytest.approx(1, abs=1e-5)
+    ids = engine.model.tokenizer.encode(texts[2])
+    # Left to itself the client asks for base64, which it decodes only after it has validated.
+    with connect(server, _strict_response_validation=False) as tolerant:
+        [packed] = tolerant.embeddings.create(model=MODEL, input=ids).data
+    assert packed.embedding == pytest.approx(vectors[2], abs=1e-6)
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.embeddings.create(model=MODEL, input="a", dimensions=2, encoding_format="float")
+    assert refusal.value.param == "dimensions"
 
 
 # --- errors --------------------------------------------------------------------------------------
