@@ -32,7 +32,7 @@ def engine(model_path: Path) -> Iterator[Engine]:
 def test_threads_and_trims_and_evictions_change_no_bit(engine: Engine, temperature: float) -> None:
     params = SamplingParams(temperature=temperature, seed=3, logprobs=1, mirostat=2)
     prompt = engine.model.tokenizer.encode(PROMPT)
-    expected = engine.generate(
+    expected = engine.complete(
         prompt,
         SamplingParams(
             temperature=temperature, seed=3, logprobs=1, mirostat=2, ignore_eos=True, max_tokens=40

@@ -56,7 +56,7 @@ def test_no_chunk_changes_a_bit(
 
 def test_no_company_changes_a_bit(model_path: Path, expected: list[array[float]]) -> None:
     with Engine.load(model_path, EngineConfig(batch_tokens=70)) as engine:
-        alone = engine.generate(STORY, STREAM)
+        alone = engine.complete(STORY, STREAM)
         stream = engine.stream(STORY, STREAM)
         assert embed_together(engine) == expected
         assert "".join(delta.text for delta in stream) == alone.text

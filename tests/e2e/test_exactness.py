@@ -52,12 +52,12 @@ def bits(output: Output) -> tuple[object, ...]:
 
 
 def run_alone(engine: Engine, requests: Sequence[tuple[str, SamplingParams]] = REQUESTS):
-    return [bits(engine.generate(*request)) for request in requests]
+    return [bits(engine.complete(*request)) for request in requests]
 
 
 def run_together(engine: Engine, requests: Sequence[tuple[str, SamplingParams]] = REQUESTS):
     with ThreadPoolExecutor(len(requests)) as pool:
-        return [bits(output) for output in pool.map(lambda r: engine.generate(*r), requests)]
+        return [bits(output) for output in pool.map(lambda r: engine.complete(*r), requests)]
 
 
 @pytest.fixture(scope="module")

@@ -47,12 +47,12 @@ def cached(outputs: Sequence[Output]) -> list[int]:
 
 
 def one_by_one(engine: Engine, requests: Sequence[Request]) -> list[Output]:
-    return [engine.generate(*request) for request in requests]
+    return [engine.complete(*request) for request in requests]
 
 
 def at_once(engine: Engine, requests: Sequence[Request]) -> list[Output]:
     with ThreadPoolExecutor(len(requests)) as pool:
-        return list(pool.map(lambda request: engine.generate(*request), requests))
+        return list(pool.map(lambda request: engine.complete(*request), requests))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def test_after_eviction_and_in_little_room(case: Case) -> None:
     with case.engine(kv_cache=10 * case.page_bytes) as engine:
         first = one_by_one(engine, case.requests)
         other = [token for token in reversed(case.requests[0][0]) for _ in range(2)]
-        engine.generate(other, replace(GREEDY, max_tokens=1))
+        engine.complete(other, replace(GREEDY, max_tokens=1))
         assert engine.snapshot().prefix_cache.evictions > 0
         again = one_by_one(engine, case.requests)
         assert same(first, case)
@@ -171,9 +171,9 @@ def test_from_disk_after_eviction_in_little_room(case: Case, tmp_path: Path) -> 
     with case.engine(**settings) as engine:
         one_by_one(engine, case.requests)
         other = [token for token in reversed(case.requests[0][0]) for _ in range(2)]
-        engine.generate(other, replace(GREEDY, max_tokens=1))
+        engine.complete(other, replace(GREEDY, max_tokens=1))
         while engine._thread._cache._disk._saves:  # what is not written yet is not found
-            engine.generate(other[:1], replace(GREEDY, max_tokens=1))
+            engine.complete(other[:1], replace(GREEDY, max_tokens=1))
         again = one_by_one(engine, case.requests)
         stats = engine.snapshot().prefix_cache
         assert same(again, case)

@@ -45,7 +45,7 @@ def bits(output: Output) -> Bits:
 def expected(model_path: Path) -> list[Bits]:
     config = EngineConfig(slots=1, threads=1, prefix_cache=False)
     with Engine.load(model_path, config) as engine:
-        return [bits(engine.generate(prompt, SCORES)) for prompt in PROMPTS]
+        return [bits(engine.complete(prompt, SCORES)) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 19, 512])
@@ -53,16 +53,16 @@ def test_no_chunk_changes_a_bit(model_path: Path, expected: list[Bits], batch_to
     """With one token a step there is one row of logits a step; else there are blocks of them."""
     prompts = PROMPTS[:3] if batch_tokens == 1 else PROMPTS
     with Engine.load(model_path, EngineConfig(batch_tokens=batch_tokens)) as engine:
-        assert [bits(engine.generate(p, SCORES)) for p in prompts] == expected[: len(prompts)]
+        assert [bits(engine.complete(p, SCORES)) for p in prompts] == expected[: len(prompts)]
 
 
 def test_no_company_changes_a_bit(model_path: Path, expected: list[Bits]) -> None:
     requests = [(prompt, SCORES) for prompt in PROMPTS]
     requests += [(prompt, TEXT) for prompt in PROMPTS]
     with Engine.load(model_path, EngineConfig(batch_tokens=70)) as engine:
-        alone = [engine.generate(*request).tokens for request in requests[4:]]
+        alone = [engine.complete(*request).tokens for request in requests[4:]]
         with ThreadPoolExecutor(8) as pool:
-            outputs = list(pool.map(lambda request: engine.generate(*request), requests))
+            outputs = list(pool.map(lambda request: engine.complete(*request), requests))
     assert [bits(output) for output in outputs[:4]] == expected
     assert [output.tokens for output in outputs[4:]] == alone
 
@@ -72,16 +72,16 @@ def test_no_instruction_level_changes_a_bit(
     model_path: Path, expected: list[Bits], isa: str
 ) -> None:
     with Engine.load(model_path, EngineConfig(isa=isa)) as engine:
-        assert [bits(engine.generate(prompt, SCORES)) for prompt in PROMPTS[1:3]] == expected[1:3]
+        assert [bits(engine.complete(prompt, SCORES)) for prompt in PROMPTS[1:3]] == expected[1:3]
 
 
 def test_a_token_has_the_bits_it_had_when_it_was_sampled(model_path: Path) -> None:
     with Engine.load(model_path, EngineConfig()) as engine:
         prompt = engine.model.tokenizer.encode(STORY)
-        output = engine.generate(prompt, TEXT)
+        output = engine.complete(prompt, TEXT)
         whole = prompt + [token.token for token in output.tokens]
         params = replace(SCORES, max_tokens=1, logprobs=5)
-        scored = engine.generate(whole, params)
+        scored = engine.complete(whole, params)
     told = bits(scored)[len(prompt) :]
     for token, score in zip(output.tokens, told, strict=True):
         assert score is not None

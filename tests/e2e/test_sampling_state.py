@@ -74,16 +74,16 @@ def test_preemption_changes_nothing(model_path, engine):
 
 def test_dry_breaks_a_loop(engine):
     greedy = replace(BASE, temperature=0, max_tokens=24)
-    loop = engine.generate(LOOP, greedy).text
+    loop = engine.complete(LOOP, greedy).text
     assert "The cat sat on the mat" in loop
-    assert engine.generate(LOOP, replace(greedy, dry_multiplier=2.0)).text.count("cat sat on") == 0
+    assert engine.complete(LOOP, replace(greedy, dry_multiplier=2.0)).text.count("cat sat on") == 0
 
 
 def test_bad_words_do_not_come(engine):
     greedy = replace(BASE, temperature=0)
     [word, other] = ["cat", "sat on"]
-    assert word in engine.generate(LOOP, greedy).text
-    without = engine.generate(LOOP, replace(greedy, bad_words=(word, other))).text
+    assert word in engine.complete(LOOP, greedy).text
+    without = engine.complete(LOOP, replace(greedy, bad_words=(word, other))).text
     assert word not in without
     assert other not in without
 
@@ -91,13 +91,13 @@ def test_bad_words_do_not_come(engine):
 def test_min_tokens_keep_ends_and_stop_strings_away(engine):
     asked = engine.model.chat_prompt([{"role": "user", "content": "Say hello."}])
     greedy = replace(BASE, temperature=0, ignore_eos=False, max_tokens=60)
-    short = engine.generate(asked, greedy)
+    short = engine.complete(asked, greedy)
     assert short.finish.value == "stop"
-    long = engine.generate(asked, replace(greedy, min_tokens=short.usage.completion_tokens + 5))
+    long = engine.complete(asked, replace(greedy, min_tokens=short.usage.completion_tokens + 5))
     assert long.usage.completion_tokens >= short.usage.completion_tokens + 5
     assert bits(long)[1][: len(short.tokens) - 1] == bits(short)[1][:-1]
-    stopped = engine.generate(LOOP, replace(greedy, stop=("mat",)))
-    later = engine.generate(LOOP, replace(greedy, stop=("mat",), min_tokens=6))
+    stopped = engine.complete(LOOP, replace(greedy, stop=("mat",)))
+    later = engine.complete(LOOP, replace(greedy, stop=("mat",), min_tokens=6))
     assert "mat" not in stopped.text
     assert later.usage.completion_tokens > 6
     assert "mat" in later.text

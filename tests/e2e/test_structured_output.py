@@ -53,13 +53,13 @@ def bits(output):
 
 def run_together(engine, requests):
     with ThreadPoolExecutor(len(requests)) as pool:
-        return [bits(output) for output in pool.map(lambda r: engine.generate(*r), requests)]
+        return [bits(output) for output in pool.map(lambda r: engine.complete(*r), requests)]
 
 
 @pytest.fixture(scope="module")
 def expected(model_path):
     with Engine.load(model_path, EngineConfig(slots=1, threads=1, prefix_cache=False)) as engine:
-        return [bits(engine.generate(*request)) for request in REQUESTS]
+        return [bits(engine.complete(*request)) for request in REQUESTS]
 
 
 def test_outputs_are_what_was_asked_for(expected):
@@ -92,7 +92,7 @@ def test_after_preemption(model_path, engine):
     requests = [
         (ASKED, replace(DRAWN, seed=seed, max_tokens=90, grammar=words)) for seed in range(6)
     ]
-    expected = [bits(engine.generate(*request)) for request in requests]
+    expected = [bits(engine.complete(*request)) for request in requests]
     page_bytes = engine.model.executor.page_bytes
     config = EngineConfig(threads=2, kv_cache=8 * page_bytes, prefix_cache=False)
     with Engine.load(model_path, config) as crowded:
@@ -166,36 +166,36 @@ def test_any_schema_is_followed(engine, schema, seed):
     params = SamplingParams(
         temperature=1.5, seed=seed, max_tokens=400, grammar=Grammar.json_schema(schema)
     )
-    output = engine.generate("Say something:", params)
+    output = engine.complete("Say something:", params)
     assert output.finish is FinishReason.STOP
     assert conforms(json.loads(output.text), schema)
 
 
 def test_with_stop_strings_limits_bias_and_ignore_eos(engine):
     digits = SamplingParams(temperature=1.0, seed=1, grammar=Grammar.regex("[0-9]{30}"))
-    whole = engine.generate("Pi:", replace(digits, ignore_eos=True))
+    whole = engine.complete("Pi:", replace(digits, ignore_eos=True))
     assert re.fullmatch("[0-9]{30}", whole.text)
     assert whole.finish is FinishReason.STOP
-    cut = engine.generate("Pi:", replace(digits, stop=(whole.text[7:9],)))
+    cut = engine.complete("Pi:", replace(digits, stop=(whole.text[7:9],)))
     assert cut.text == whole.text[: whole.text.index(whole.text[7:9])]
     assert cut.finish is FinishReason.STOP
-    short = engine.generate("Pi:", replace(digits, max_tokens=4))
+    short = engine.complete("Pi:", replace(digits, max_tokens=4))
     assert whole.text.startswith(short.text)
     assert short.finish is FinishReason.LENGTH
     eager = replace(digits, logit_bias={engine.model.tokenizer.eos_id: 100.0})
-    assert re.fullmatch("[0-9]{30}", engine.generate("Pi:", eager).text)
+    assert re.fullmatch("[0-9]{30}", engine.complete("Pi:", eager).text)
 
 
 def test_what_leaves_nothing_ends_that_request_alone(engine, expected):
     stuck = replace(DRAWN, grammar=Grammar.choice(["yes"]), bad_words=("yes", "y", "ye"))
     with ThreadPoolExecutor(2) as pool:
-        fine = pool.submit(engine.generate, *REQUESTS[3])
+        fine = pool.submit(engine.complete, *REQUESTS[3])
         with pytest.raises(InvalidRequestError, match="excluded by bad_words") as raised:
-            engine.generate("Is it?", stuck)
+            engine.complete("Is it?", stuck)
         assert raised.value.code == "nothing_allowed"
         assert bits(fine.result()) == expected[3]
 
 
 def test_a_grammar_that_is_refused_is_refused_at_once(engine):
     with pytest.raises(GrammarError, match="grammar cannot be served"):
-        engine.generate("x", replace(DRAWN, grammar=Grammar.json_schema({"type": "nope"})))
+        engine.complete("x", replace(DRAWN, grammar=Grammar.json_schema({"type": "nope"})))

@@ -69,11 +69,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def test_a_restart_finds_what_was_there(start: Start) -> None:
     with start() as engine:
-        first = engine.generate(PROMPT, params())
+        first = engine.complete(PROMPT, params())
         assert disk(engine) == DiskStats(True, None, 0, 0, 4 << 30, 0, 0, 0, 0, 0)
     with start() as engine:
-        again = engine.generate(PROMPT, params())
-        then = engine.generate(PROMPT, params())
+        again = engine.complete(PROMPT, params())
+        then = engine.complete(PROMPT, params())
         stats = engine.snapshot().prefix_cache
     assert all(right(output) for output in (first, again, then))
     found = [output.usage.cached_tokens for output in (first, again, then)]
@@ -85,10 +85,10 @@ def test_a_restart_finds_what_was_there(start: Start) -> None:
 
 def test_the_disk_goes_on_where_memory_ends_inside_a_page(start: Start) -> None:
     with start() as engine:
-        engine.generate(PROMPT, params())
+        engine.complete(PROMPT, params())
     with start() as engine:
         begin = PROMPT[: PAGE_TOKENS + 8]
-        outputs = [engine.generate(prompt, params()) for prompt in (begin, PROMPT)]
+        outputs = [engine.complete(prompt, params()) for prompt in (begin, PROMPT)]
         assert right(outputs[0], begin)
         assert right(outputs[1])
         found = [output.usage.cached_tokens for output in outputs]
@@ -106,9 +106,9 @@ def test_what_was_evicted_comes_back(start: Start, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(directory.PageDirectory, "write", count)
     engine = start(FakeExecutor(pages=4), slots=1)
     for prompt in (PROMPT, PROMPT[::-1]):
-        assert right(engine.generate(prompt, params()), prompt)
+        assert right(engine.complete(prompt, params()), prompt)
     assert all(written.acquire(timeout=60) for _ in range(PAGES))
-    again = engine.generate(PROMPT, params())
+    again = engine.complete(PROMPT, params())
     assert right(again)
     assert again.usage.cached_tokens == disk(engine).restored_tokens == PAGES * PAGE_TOKENS
     assert engine.snapshot().prefix_cache.evictions > 0
@@ -116,7 +116,7 @@ def test_what_was_evicted_comes_back(start: Start, monkeypatch: pytest.MonkeyPat
 
 def test_many_at_once_restore_a_prefix_once(start: Start) -> None:
     with start() as engine:
-        engine.generate(PROMPT, params())
+        engine.complete(PROMPT, params())
     engine = start(slots=4)
     collectors = [Collector() for _ in range(4)]
     engine.submit_many((PROMPT, params(), collector) for collector in collectors)
@@ -145,11 +145,11 @@ def test_others_run_while_a_request_waits_for_the_disk(
     start: Start, slow_disk: threading.Event
 ) -> None:
     with start() as engine:
-        engine.generate(PROMPT, params())
+        engine.complete(PROMPT, params())
     engine = start(slots=2)
     collector = Collector()
     engine.submit(PROMPT, params(), collector)
-    assert right(engine.generate("something else", params()), "something else")
+    assert right(engine.complete("something else", params()), "something else")
     assert engine.snapshot().slots[0].state is SlotState.WAITING_FOR_PREFIX
     slow_disk.set()
     assert right(collector.wait())
@@ -159,7 +159,7 @@ def test_others_run_while_a_request_waits_for_the_disk(
 @pytest.mark.parametrize("what", ["cancel", "flush", "switch", "close"])
 def test_what_ends_a_restore(start: Start, slow_disk: threading.Event, what: str) -> None:
     with start() as engine:
-        engine.generate(PROMPT, params())
+        engine.complete(PROMPT, params())
     engine = start(slots=1)
     collector = Collector()
     ticket = engine.submit(PROMPT, params(), collector)
@@ -181,18 +181,18 @@ def test_what_ends_a_restore(start: Start, slow_disk: threading.Event, what: str
         slow_disk.set()
         closing.join(60)
     if what != "close":
-        assert right(engine.generate(PROMPT, params()))
+        assert right(engine.complete(PROMPT, params()))
 
 
 def test_a_disk_that_does_not_answer_is_given_up(
     start: Start, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with start() as engine:
-        engine.generate(PROMPT, params())
+        engine.complete(PROMPT, params())
     monkeypatch.setattr("heddle.disk.tier.PATIENCE", 0.0)
     monkeypatch.setattr("heddle.engine.thread.PATIENCE", 0.001)
     engine = start()
-    output = engine.generate(PROMPT, params())
+    output = engine.complete(PROMPT, params())
     assert right(output)
     assert output.usage.cached_tokens == 0
     assert "not read" in (disk(engine).reason or "")
@@ -203,11 +203,11 @@ def test_a_damaged_file_costs_its_tokens_alone(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with start() as engine:
-        engine.generate(PROMPT, params())
+        engine.complete(PROMPT, params())
     for file in (tmp_path / "cache").glob("*.page"):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
     with start() as engine:
-        output = engine.generate(PROMPT, params())
+        output = engine.complete(PROMPT, params())
         assert right(output)
         assert output.usage.cached_tokens == 0
         assert disk(engine).errors == 1
@@ -220,7 +220,7 @@ def test_a_second_engine_on_the_directory_goes_without(
     first, second = start(), start()
     assert "in use by another process" in caplog.text
     assert second.snapshot().prefix_cache.disk is None
-    assert right(second.generate(PROMPT, params()))
+    assert right(second.complete(PROMPT, params()))
     first.close()
     assert disk(start()).enabled
 
@@ -228,7 +228,7 @@ def test_a_second_engine_on_the_directory_goes_without(
 def test_an_engine_that_failed_keeps_nothing(start: Start) -> None:
     executor = FakeExecutor()
     engine = start(executor)
-    engine.generate(PROMPT, params())
+    engine.complete(PROMPT, params())
 
     def fail(step: int) -> None:
         raise RuntimeError("broken")
@@ -236,7 +236,7 @@ def test_an_engine_that_failed_keeps_nothing(start: Start) -> None:
     executor.before_step = fail
     for _ in range(3):
         with pytest.raises(Exception, match="broken"):
-            engine.generate(PROMPT, params())
+            engine.complete(PROMPT, params())
     engine.close()
     assert disk(engine).files == 0
 

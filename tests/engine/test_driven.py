@@ -65,7 +65,7 @@ def test_nothing_is_computed_that_nobody_asked_for(engine: Engine, executor) -> 
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     take(sequence, 3)
-    assert engine.generate("abc", params(max_tokens=1)).tokens
+    assert engine.complete("abc", params(max_tokens=1)).tokens
     assert executor.plans == [[(0, 0, 5)], [(0, 5, 1)], [(0, 6, 1)], [(0, 7, 1)], [(1, 0, 3)]]
 
 
@@ -319,7 +319,7 @@ def test_idle_sequences_make_way_for_requests_and_come_back(start, executor) -> 
     sequences = [engine.create_sequence(params(seed)) for seed in range(5)]
     for sequence in sequences:
         sequence.decode_prompt(PROMPT)
-    assert engine.generate("abc", params(max_tokens=30, ignore_eos=True)).usage.completion_tokens
+    assert engine.complete("abc", params(max_tokens=30, ignore_eos=True)).usage.completion_tokens
     for seed, sequence in enumerate(sequences):
         assert take(sequence, 9) == expected(PROMPT, 10, seed)[1:]
     assert engine.snapshot().preemptions >= 4
@@ -337,8 +337,8 @@ def test_a_dropped_sequence_leaves_its_slot(engine: Engine) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     del sequence
-    engine.generate("abc", params(max_tokens=1))
-    engine.generate("abc", params(max_tokens=1))
+    engine.complete("abc", params(max_tokens=1))
+    engine.complete("abc", params(max_tokens=1))
     assert engine.snapshot().running == 0
 
 
@@ -384,7 +384,7 @@ def test_callers_who_ask_together_are_served_by_one_step(start, executor) -> Non
     engine = start(batch_window_us=1_000_000)  # no timing: everyone is waited for
     count, length = 4, 50
     executor.gate.clear()
-    alone = threading.Thread(target=engine.generate, args=("a", params(max_tokens=1)))
+    alone = threading.Thread(target=engine.complete, args=("a", params(max_tokens=1)))
     alone.start()
     assert executor.entered.wait(60)  # all prompts come while this step is held
     ready = threading.Barrier(count + 1)
@@ -419,7 +419,7 @@ def test_streams_go_on_beside_a_driven_sequence(engine: Engine) -> None:
     assert [sequence.decode_prompt(PROMPT).token, *take(sequence, 30)] == expected(PROMPT, 31)
     tokens = [token.token for delta in stream for token in delta.tokens]
     with Engine(fake_model(FakeExecutor()), EngineConfig()) as other:
-        assert tokens == [token.token for token in other.generate("abc", chosen).tokens]
+        assert tokens == [token.token for token in other.complete("abc", chosen).tokens]
 
 
 # --- refusals and failures -----------------------------------------------------------------------

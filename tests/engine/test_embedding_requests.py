@@ -51,7 +51,7 @@ def test_the_mean_takes_no_hits_and_the_last_does(engine: Engine) -> None:
         for pooling in (Pooling.MEAN, Pooling.MEAN, Pooling.LAST, Pooling.LAST)
     ]
     assert cached == [0, 0, 99, 99]
-    assert engine.generate(PROMPT, SamplingParams(max_tokens=1)).usage.cached_tokens == 99
+    assert engine.complete(PROMPT, SamplingParams(max_tokens=1)).usage.cached_tokens == 99
 
 
 def test_the_salt_holds(engine: Engine) -> None:

@@ -39,7 +39,7 @@ def expected(prompt: str, chosen: SamplingParams) -> list[int]:
 
 def test_generate_gives_text_tokens_reason_and_usage(engine: Engine) -> None:
     chosen = params(max_tokens=6, ignore_eos=True)
-    output = engine.generate("hello", chosen)
+    output = engine.complete("hello", chosen)
     tokens = expected("hello", chosen)
     assert [token.token for token in output.tokens] == tokens
     assert output.text == text_of(tokens)
@@ -50,7 +50,7 @@ def test_generate_gives_text_tokens_reason_and_usage(engine: Engine) -> None:
 def test_an_end_token_counts_but_is_no_text(engine: Engine, monkeypatch) -> None:
     pieces = dict(enumerate(PIECES)) | {END: b"<end>"}
     monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
-    output = engine.generate("hello", params())
+    output = engine.complete("hello", params())
     tokens = expected("hello", params())
     assert tokens[-1] == END
     assert output.finish is FinishReason.STOP
@@ -61,7 +61,7 @@ def test_an_end_token_counts_but_is_no_text(engine: Engine, monkeypatch) -> None
 def test_a_stop_string_ends_the_request_and_frees_its_slot(engine: Engine) -> None:
     whole = text_of(expected("hello", params(max_tokens=40, ignore_eos=True)))
     stop = whole[10:12]
-    output = engine.generate("hello", params(max_tokens=40, ignore_eos=True, stop=(stop,)))
+    output = engine.complete("hello", params(max_tokens=40, ignore_eos=True, stop=(stop,)))
     assert output.text == whole[: whole.index(stop)]
     assert output.finish is FinishReason.STOP
     assert output.usage.completion_tokens < 40
@@ -72,13 +72,13 @@ def test_a_stop_string_completed_by_the_last_token_is_a_stop(engine: Engine) -> 
     whole = text_of(expected("abc", params(max_tokens=20, ignore_eos=True)))
     last = whole[-1]
     most = whole.index(last) + 1  # where every token so far is one character
-    output = engine.generate("abc", params(max_tokens=most, ignore_eos=True, stop=(last,)))
+    output = engine.complete("abc", params(max_tokens=most, ignore_eos=True, stop=(last,)))
     assert (output.finish, output.text) == (FinishReason.STOP, whole[: most - 1])
 
 
 def test_a_stop_string_is_found_while_the_next_step_computes(start, executor: FakeExecutor) -> None:
     engine = start(slots=1, queue=0)
-    text = engine.generate("hello", params(max_tokens=6, ignore_eos=True)).text
+    text = engine.complete("hello", params(max_tokens=6, ignore_eos=True)).text
     deltas: SimpleQueue[Delta] = SimpleQueue()
 
     def sink(delta: Delta) -> None:
@@ -100,18 +100,18 @@ def test_a_stop_string_is_found_while_the_next_step_computes(start, executor: Fa
 
 def test_a_seed_is_drawn_where_none_is_given(engine: Engine) -> None:
     free = SamplingParams(max_tokens=30, ignore_eos=True)
-    assert len({engine.generate("hello", free).text for _ in range(4)}) > 1
+    assert len({engine.complete("hello", free).text for _ in range(4)}) > 1
 
 
 def test_token_ids_and_text_are_the_same_prompt(engine: Engine) -> None:
     ids = FakeTokenizer().encode("hello")
-    assert engine.generate(ids, params(max_tokens=9)) == engine.generate(
+    assert engine.complete(ids, params(max_tokens=9)) == engine.complete(
         "hello", params(max_tokens=9)
     )
 
 
 def test_an_empty_prompt_begins_with_the_bos_token(start) -> None:
-    output = start(bos_id=3).generate("", params(max_tokens=4))
+    output = start(bos_id=3).complete("", params(max_tokens=4))
     assert [token.token for token in output.tokens] == solo_output([3], params(max_tokens=4), 512)
     assert output.usage.prompt_tokens == 1
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_served_is_refused(
 
 def test_a_prompt_beyond_the_context_is_refused(start) -> None:
     with pytest.raises(ContextLengthError):
-        start(context=8).generate("a" * 8, params())
+        start(context=8).complete("a" * 8, params())
 
 
 def test_overload_refuses_at_once_and_disturbs_no_one(start, executor: FakeExecutor) -> None:
@@ -180,11 +180,11 @@ def test_overload_refuses_at_once_and_disturbs_no_one(start, executor: FakeExecu
     for collector in collectors:
         engine.submit("hello", params(max_tokens=3), collector)
     with pytest.raises(OverloadedError) as error:
-        engine.generate("hello", params())
+        engine.complete("hello", params())
     assert error.value.retry_after is not None
     executor.gate.set()
     assert len({collector.wait().text for collector in collectors}) == 1
-    engine.generate("hello", params(max_tokens=1))
+    engine.complete("hello", params(max_tokens=1))
 
 
 def test_several_requests_are_accepted_all_or_none(start, executor: FakeExecutor) -> None:
@@ -217,7 +217,7 @@ def test_cancel_during_a_step_drains_the_slot_and_says_so_once(
     executor.gate.set()
     last = deltas.get(timeout=60)
     assert (last.finish, last.tokens, last.usage) == (FinishReason.CANCELLED, (), Usage(5, 0))
-    engine.generate("hello", params(max_tokens=1))
+    engine.complete("hello", params(max_tokens=1))
     assert deltas.empty()
     assert executor.steps == 2  # the slot was free in the very next step
 
@@ -225,7 +225,7 @@ def test_cancel_during_a_step_drains_the_slot_and_says_so_once(
 def test_a_cancel_between_computing_and_delivering_the_last_token_comes_too_late(
     engine: Engine, executor: FakeExecutor
 ) -> None:
-    text = engine.generate("hello", params(max_tokens=6, ignore_eos=True)).text
+    text = engine.complete("hello", params(max_tokens=6, ignore_eos=True)).text
     scheduler = engine._thread._scheduler
     update, collector = scheduler.update, Collector()
 
@@ -239,7 +239,7 @@ def test_a_cancel_between_computing_and_delivering_the_last_token_comes_too_late
     ticket = engine.submit("hello", params(stop=(text[0],), ignore_eos=True), collector)
     executor.gate.set()
     assert collector.wait().finish is FinishReason.STOP
-    assert engine.generate("world", params(max_tokens=2)).usage
+    assert engine.complete("world", params(max_tokens=2)).usage
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
@@ -262,7 +262,7 @@ def test_cancel_after_the_end_changes_nothing(engine: Engine) -> None:
     output = collector.wait()
     ticket.cancel()
     assert collector.wait() == output
-    assert engine.generate("hello", params(max_tokens=2)) == output
+    assert engine.complete("hello", params(max_tokens=2)) == output
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
@@ -319,7 +319,7 @@ def test_close_ends_what_runs_and_what_waits(start, executor: FakeExecutor) -> N
     engine.close()
     assert executor.closed
     with pytest.raises(EngineClosedError):
-        engine.generate("hello", params())
+        engine.complete("hello", params())
 
 
 def test_close_with_drain_lets_requests_finish(start, executor: FakeExecutor) -> None:
@@ -449,7 +449,7 @@ def test_a_snapshot_counts_steps_and_their_time(start, executor: FakeExecutor) -
     before = engine.snapshot()
     assert (before.steps, before.step_seconds, before.compute_seconds) == (0, 0.0, 0.0)
     executor.compute_seconds = 1.5
-    engine.generate("hello", params(max_tokens=5, ignore_eos=True))
+    engine.complete("hello", params(max_tokens=5, ignore_eos=True))
     engine.close()
     after = engine.snapshot()
     assert after.steps == executor.steps == 5
@@ -460,7 +460,7 @@ def test_a_snapshot_counts_steps_and_their_time(start, executor: FakeExecutor) -
 def test_observers_hear_everything_in_order(engine: Engine) -> None:
     recorder = Recorder()
     engine.observe(recorder)
-    engine.generate("hello", params(max_tokens=3, ignore_eos=True))
+    engine.complete("hello", params(max_tokens=3, ignore_eos=True))
     finish = ("finish", FinishReason.LENGTH, Usage(5, 3))
     assert recorder.calls == [("submit",), ("first",), ("token",), ("token",), finish]
 
@@ -469,7 +469,7 @@ def test_an_observer_that_fails_is_logged_and_harms_no_one(engine: Engine, caplo
     engine.observe(object())  # type: ignore[arg-type]
     recorder = Recorder()
     engine.observe(recorder)
-    assert engine.generate("hello", params(max_tokens=1)).usage.completion_tokens == 1
+    assert engine.complete("hello", params(max_tokens=1)).usage.completion_tokens == 1
     assert len(recorder.calls) == 3
     assert "an observer failed in on_finish" in caplog.text
 
@@ -477,8 +477,8 @@ def test_an_observer_that_fails_is_logged_and_harms_no_one(engine: Engine, caplo
 def test_usage_tells_the_times(executor: FakeExecutor, engine: Engine) -> None:
     executor.before_step = lambda _: time.sleep(0.01)
     began = time.perf_counter()
-    usage = engine.generate("hello", params(max_tokens=3)).usage
+    usage = engine.complete("hello", params(max_tokens=3)).usage
     assert usage.prompt_seconds + usage.completion_seconds <= time.perf_counter() - began
     assert usage.prompt_seconds >= 0.01
     assert usage.completion_seconds >= 0.02
-    assert engine.generate("hello", params(max_tokens=1)).usage.completion_seconds == 0
+    assert engine.complete("hello", params(max_tokens=1)).usage.completion_seconds == 0

@@ -37,9 +37,9 @@ def test_a_fork_is_told_that_it_has_no_engine(engine: Engine, monkeypatch) -> No
         fork.setattr("os.getpid", lambda: parent + 1)
         with engine._thread._lock:  # as a fork may find it, held by a thread it does not have
             with pytest.raises(EngineClosedError, match="fork"):
-                engine.generate("hello", params(max_tokens=2))
+                engine.complete("hello", params(max_tokens=2))
             engine.close()
-    assert engine.generate("hello", params(max_tokens=2)).usage.completion_tokens == 2
+    assert engine.complete("hello", params(max_tokens=2)).usage.completion_tokens == 2
 
 
 def test_a_failed_step_ends_its_requests_and_no_other(start, executor: FakeExecutor) -> None:
@@ -63,7 +63,7 @@ def test_a_request_without_a_token_fails_alone(start, executor: FakeExecutor, ca
     engine = start(slots=3)
     many = params(max_tokens=40, ignore_eos=True)
     prompts = ["hello", "world"]
-    alone = [engine.generate(prompt, many) for prompt in prompts]
+    alone = [engine.complete(prompt, many) for prompt in prompts]
     bad = FakeTokenizer().encode("poison")
     executor.poisonous = lambda history: list(history[:6]) == bad and len(history) == 8
     collectors = [Collector() for _ in range(3)]
@@ -82,9 +82,9 @@ def test_requests_that_fail_alone_do_not_close_the_engine(engine, executor: Fake
     executor.poisonous = lambda history: True
     for _ in range(MAX_FAILURES + 1):
         with pytest.raises(NonFiniteLogitsError):
-            engine.generate("hello", params())
+            engine.complete("hello", params())
     executor.poisonous = lambda history: False
-    assert engine.generate("hello", params(max_tokens=2, ignore_eos=True)).text
+    assert engine.complete("hello", params(max_tokens=2, ignore_eos=True)).text
 
 
 def test_a_cancelled_request_does_not_also_fail(start, executor: FakeExecutor) -> None:
@@ -98,7 +98,7 @@ def test_a_cancelled_request_does_not_also_fail(start, executor: FakeExecutor) -
     executor.gate.set()
     with pytest.raises(EngineFailedError):
         collector.wait()
-    engine.generate("hello", params(max_tokens=1))
+    engine.complete("hello", params(max_tokens=1))
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
@@ -114,7 +114,7 @@ def test_failures_in_a_row_close_the_engine(start, executor: FakeExecutor) -> No
         with pytest.raises(EngineFailedError):
             collector.wait()
     with pytest.raises(EngineFailedError, match="3 steps in a row failed"):
-        engine.generate("hello", params())
+        engine.complete("hello", params())
     engine.close()
     assert (executor.closed, executor.steps) == (True, MAX_FAILURES)
 
@@ -123,7 +123,7 @@ def test_failures_with_successes_between_do_not_close_it(engine, executor: FakeE
     executor.before_step = failing_on(0, 1, 3, 4, 6)
     for _ in range(5):
         with pytest.raises(EngineFailedError):
-            engine.generate("hello", params(ignore_eos=True))
+            engine.complete("hello", params(ignore_eos=True))
     assert not engine.closed
 
 
@@ -152,9 +152,9 @@ def test_tokens_that_cannot_become_text_fail_their_request_alone(engine, monkeyp
     tokenizer = engine.model.tokenizer
     whole = tokenizer.token_bytes
     short = params(max_tokens=5, ignore_eos=True)
-    alone = engine.generate("xyz", short)
+    alone = engine.complete("xyz", short)
     said = {token.token for token in alone.tokens}
-    longer = engine.generate("ab", params(max_tokens=99, ignore_eos=True))
+    longer = engine.complete("ab", params(max_tokens=99, ignore_eos=True))
     bad = next(token.token for token in longer.tokens if token.token not in said)
 
     def token_bytes(token: int) -> bytes:
@@ -188,7 +188,7 @@ def test_a_bug_in_the_engine_thread_leaves_nobody_waiting(
         with pytest.raises(EngineFailedError, match="a bug"):
             collector.wait()
     with pytest.raises(EngineFailedError):
-        engine.generate("hello", params())
+        engine.complete("hello", params())
     engine.close()
     assert executor.closed
 
@@ -201,7 +201,7 @@ def test_threads_that_wait_all_wake_when_the_engine_fails(start, executor: FakeE
 
     def call() -> None:
         try:
-            engine.generate("hello", params())
+            engine.complete("hello", params())
         except EngineFailedError as error:
             errors.append(error)
 

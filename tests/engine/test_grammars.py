@@ -18,10 +18,10 @@ def test_a_grammar_holds_in_company_and_after_preemption(start) -> None:
     """Outputs match, and are those of a request that is alone."""
     chosen = [params(seed, grammar=Grammar.regex("([a-z]{3}-){30}")) for seed in range(6)]
     chosen[3] = params(3, max_tokens=120, ignore_eos=True)
-    alone = [start(executor=FakeExecutor(), slots=1).generate("hello", one) for one in chosen]
+    alone = [start(executor=FakeExecutor(), slots=1).complete("hello", one) for one in chosen]
     crowded = start(executor=FakeExecutor(pages=10))
     with ThreadPoolExecutor(6) as pool:
-        outputs = list(pool.map(lambda one: crowded.generate("hello", one), chosen))
+        outputs = list(pool.map(lambda one: crowded.complete("hello", one), chosen))
     assert crowded.snapshot().preemptions > 0
     for index, (output, whole) in enumerate(zip(outputs, alone, strict=True)):
         assert output.tokens == whole.tokens
@@ -32,7 +32,7 @@ def test_a_grammar_holds_in_company_and_after_preemption(start) -> None:
 
 def test_a_slot_forgets_the_grammar_of_the_request_before(start) -> None:
     engine = start(slots=1)
-    assert engine.generate("hello", params(grammar=Grammar.choice(["tea"]))).text == "tea"
-    free = engine.generate("hello", params())
+    assert engine.complete("hello", params(grammar=Grammar.choice(["tea"]))).text == "tea"
+    free = engine.complete("hello", params())
     expected = solo_output(FakeTokenizer().encode("hello"), params(), 512)
     assert [token.token for token in free.tokens] == expected

@@ -27,7 +27,7 @@ def test_a_batch_of_any_length_comes_back_in_order() -> None:
         chosen = params(max_tokens=5)
         outputs = model.generate(prompts, chosen)
         assert [output.usage.prompt_tokens for output in outputs] == list(range(1, 30))
-        assert outputs == [model.engine.generate(prompt, chosen) for prompt in prompts]
+        assert outputs == [model.engine.complete(prompt, chosen) for prompt in prompts]
 
 
 def test_params_for_each_prompt() -> None:

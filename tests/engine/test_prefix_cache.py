@@ -31,8 +31,8 @@ def right(output: Output, prompt: str = PROMPT) -> bool:
 
 def test_figures(engine: Engine) -> None:
     assert engine.snapshot().prefix_cache.capacity_bytes == 64_000
-    first, again = (engine.generate(PROMPT, params()) for _ in range(2))
-    other = engine.generate("xyz", params())
+    first, again = (engine.complete(PROMPT, params()) for _ in range(2))
+    other = engine.complete("xyz", params())
     assert (first.usage.cached_tokens, again.usage.cached_tokens) == (0, len(PROMPT) - 1)
     assert right(first)
     assert right(again)
@@ -51,17 +51,17 @@ def test_figures(engine: Engine) -> None:
 def test_off_finds_nothing_and_keeps_nothing(start, again: bool) -> None:
     engine = start(prefix_cache=again)
     if again:
-        engine.generate(PROMPT, params())
+        engine.complete(PROMPT, params())
         engine.set_prefix_cache(False)
     for _ in range(2):
-        output = engine.generate(PROMPT, params())
+        output = engine.complete(PROMPT, params())
         assert right(output)
         assert output.usage.cached_tokens == 0
     stats = engine.snapshot().prefix_cache
     assert (stats.enabled, stats.cached_tokens, stats.hits) == (False, 0, 0)
     engine.set_prefix_cache(True)
     for cached in (0, len(PROMPT) - 1):
-        assert engine.generate(PROMPT, params()).usage.cached_tokens == cached
+        assert engine.complete(PROMPT, params()).usage.cached_tokens == cached
 
 
 def test_a_flush_beside_a_running_step_disturbs_no_one(start, executor: FakeExecutor) -> None:
@@ -75,8 +75,8 @@ def test_a_flush_beside_a_running_step_disturbs_no_one(start, executor: FakeExec
     executor.gate.set()
     assert right(collector.wait())
     assert engine.snapshot().prefix_cache.cached_tokens == 0
-    assert engine.generate(PROMPT, params()).usage.cached_tokens == 0
-    assert engine.generate(PROMPT, params()).usage.cached_tokens == len(PROMPT) - 1
+    assert engine.complete(PROMPT, params()).usage.cached_tokens == 0
+    assert engine.complete(PROMPT, params()).usage.cached_tokens == len(PROMPT) - 1
 
 
 def test_commands_from_many_threads_while_requests_run(start, executor: FakeExecutor) -> None:

@@ -26,7 +26,7 @@ def scored(**fields: int) -> SamplingParams:
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 512])
 def test_they_come_with_the_output_whatever_the_chunks(start: Start, batch_tokens: int) -> None:
-    output = start(batch_tokens=batch_tokens).generate(PROMPT, scored(max_tokens=5))
+    output = start(batch_tokens=batch_tokens).complete(PROMPT, scored(max_tokens=5))
     assert output.prompt_logprobs == solo_scores(PROMPT, 2)
     assert [token.token for token in output.tokens] == solo_output(
         PROMPT, scored(max_tokens=5), 512
@@ -42,17 +42,17 @@ def test_they_come_before_the_first_token(start: Start) -> None:
 
 
 def test_nothing_is_told_without_being_asked_for(engine: Engine) -> None:
-    assert engine.generate(PROMPT, SamplingParams(max_tokens=1)).prompt_logprobs is None
+    assert engine.complete(PROMPT, SamplingParams(max_tokens=1)).prompt_logprobs is None
 
 
 def test_of_a_single_token_nothing_is_known(engine: Engine) -> None:
-    assert engine.generate([5], scored(max_tokens=1)).prompt_logprobs == (None,)
-    assert engine.generate([5], scored(max_tokens=0)).prompt_logprobs == (None,)
+    assert engine.complete([5], scored(max_tokens=1)).prompt_logprobs == (None,)
+    assert engine.complete([5], scored(max_tokens=0)).prompt_logprobs == (None,)
 
 
 @pytest.mark.parametrize("wanted", [None, 0, 2])
 def test_a_prompt_may_be_all(engine: Engine, wanted: int | None) -> None:
-    output = engine.generate(PROMPT, SamplingParams(max_tokens=0, prompt_logprobs=wanted))
+    output = engine.complete(PROMPT, SamplingParams(max_tokens=0, prompt_logprobs=wanted))
     assert (output.text, output.tokens, output.finish) == ("", (), FinishReason.LENGTH)
     assert output.usage == Usage(100, 0)
     assert output.usage.prompt_seconds > 0
@@ -63,21 +63,21 @@ def test_a_prompt_may_be_all(engine: Engine, wanted: int | None) -> None:
 
 def test_a_prompt_without_output_may_fill_the_context(start: Start) -> None:
     engine = start(context=100)
-    assert engine.generate(PROMPT, scored(max_tokens=0)).prompt_logprobs is not None
+    assert engine.complete(PROMPT, scored(max_tokens=0)).prompt_logprobs is not None
     with pytest.raises(ContextLengthError, match="send at most 100"):
-        engine.generate([*PROMPT, 1], scored(max_tokens=0))
+        engine.complete([*PROMPT, 1], scored(max_tokens=0))
     with pytest.raises(ContextLengthError, match="output included; send at most 99"):
-        engine.generate(PROMPT, scored(max_tokens=1))
+        engine.complete(PROMPT, scored(max_tokens=1))
 
 
 def test_a_scored_prompt_takes_no_hits_and_leaves_some(engine: Engine) -> None:
     for _ in range(2):
-        output = engine.generate(PROMPT, scored(max_tokens=0))
+        output = engine.complete(PROMPT, scored(max_tokens=0))
         assert output.usage.cached_tokens == 0
         assert output.prompt_logprobs == solo_scores(PROMPT, 2)
     stats = engine.snapshot().prefix_cache
     assert (stats.hits, stats.misses) == (0, 0), "it asked for nothing"
-    output = engine.generate(PROMPT, SamplingParams(seed=1, max_tokens=1))
+    output = engine.complete(PROMPT, SamplingParams(seed=1, max_tokens=1))
     assert output.usage.cached_tokens == 99
 
 
@@ -97,7 +97,7 @@ def test_a_prompt_that_cannot_be_scored_fails_alone(start: Start) -> None:
     engine = start(executor=executor, batch_tokens=8)
     stream = engine.stream([*PROMPT[:3], 5], scored(max_tokens=30))
     with pytest.raises(NonFiniteLogitsError):
-        engine.generate([1, 2, 31, 3, 4], scored(max_tokens=1))
+        engine.complete([1, 2, 31, 3, 4], scored(max_tokens=1))
     assert sum(len(delta.tokens) for delta in stream) == 30
 
 

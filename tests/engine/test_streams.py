@@ -48,10 +48,10 @@ def text(prompt: str, chosen: SamplingParams) -> str:
 
 def test_an_async_stream_gives_what_generate_gives(engine: Engine) -> None:
     async def main() -> list[Delta]:
-        return [delta async for delta in engine.astream("hello", params(max_tokens=7))]
+        return [delta async for delta in engine.generate("hello", params(max_tokens=7))]
 
     deltas = run(main())
-    output = engine.generate("hello", params(max_tokens=7))
+    output = engine.complete("hello", params(max_tokens=7))
     assert "".join(delta.text for delta in deltas) == output.text
     assert (deltas[-1].finish, deltas[-1].usage) == (output.finish, output.usage)
     assert sum((delta.tokens for delta in deltas), ()) == output.tokens
@@ -62,7 +62,7 @@ def test_two_tasks_on_one_stream_are_told_instead_of_left_waiting(
 ) -> None:
     async def main() -> None:
         executor.gate.clear()
-        stream = engine.astream("hello", params(max_tokens=7))
+        stream = engine.generate("hello", params(max_tokens=7))
         first = asyncio.create_task(read(stream))
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="another task"):
@@ -77,7 +77,7 @@ def test_many_streams_of_one_loop(engine: Engine) -> None:
     chosen = [params(seed=i, max_tokens=40) for i in range(20)]
 
     async def main() -> list[str]:
-        return await asyncio.gather(*(read(engine.astream("hello", one)) for one in chosen))
+        return await asyncio.gather(*(read(engine.generate("hello", one)) for one in chosen))
 
     assert run(main()) == [text("hello", one) for one in chosen]
 
@@ -88,15 +88,15 @@ def test_several_streams_are_opened_all_or_none(start, executor: FakeExecutor) -
 
     async def main() -> list[str]:
         executor.gate.clear()
-        stream = engine.astream("hello", params())
+        stream = engine.generate("hello", params())
         with pytest.raises(OverloadedError):
-            engine.astream_many(requests)
+            engine.generate_many(requests)
         assert engine.snapshot().running + engine.snapshot().queue_depth == 1
         stream.close()
         executor.gate.set()
         assert [delta async for delta in stream] == []
-        await asyncio.to_thread(engine.generate, "hello", params(max_tokens=1))
-        return await read_all(engine.astream_many(requests))
+        await asyncio.to_thread(engine.complete, "hello", params(max_tokens=1))
+        return await read_all(engine.generate_many(requests))
 
     assert run(main()) == [text("hello", chosen) for _, chosen in requests]
 
@@ -106,7 +106,7 @@ def test_refusals_come_before_the_first_delta(start) -> None:
 
     async def main() -> None:
         with pytest.raises(ContextLengthError):
-            engine.astream("hello hello", params())
+            engine.generate("hello hello", params())
 
     run(main())
 
@@ -120,7 +120,7 @@ def test_an_error_is_raised_in_place_of_the_last_delta(engine, executor: FakeExe
     seen = []
 
     async def main() -> None:
-        stream = engine.astream("hello", params(ignore_eos=True))
+        stream = engine.generate("hello", params(ignore_eos=True))
         while True:
             seen.append(await anext(stream))
 
@@ -134,14 +134,14 @@ def test_cancelling_the_reading_task_cancels_the_request(start, executor: FakeEx
     executor.gate.clear()
 
     async def main() -> None:
-        stream = engine.astream("hello", params())
+        stream = engine.generate("hello", params())
         task = asyncio.create_task(read(stream))
         await asyncio.to_thread(executor.entered.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         executor.gate.set()
-        assert await read(engine.astream("hello", params(max_tokens=1)))
+        assert await read(engine.generate("hello", params(max_tokens=1)))
 
     run(main())
     assert executor.steps == 2
@@ -150,11 +150,11 @@ def test_cancelling_the_reading_task_cancels_the_request(start, executor: FakeEx
 
 def test_closing_or_dropping_an_async_stream_cancels(engine: Engine) -> None:
     async def main() -> None:
-        stream = engine.astream("hello", params(ignore_eos=True))
+        stream = engine.generate("hello", params(ignore_eos=True))
         await anext(stream)
         await stream.aclose()
         assert await read(stream) == ""
-        async for _ in engine.astream("hello", params(ignore_eos=True)):
+        async for _ in engine.generate("hello", params(ignore_eos=True)):
             break
         gc.collect()
 
@@ -168,11 +168,11 @@ def test_a_loop_that_closed_cancels_its_requests(engine, executor: FakeExecutor,
 
     async def main() -> None:
         executor.gate.clear()
-        kept.append(engine.astream("hello", params(ignore_eos=True)))
+        kept.append(engine.generate("hello", params(ignore_eos=True)))
 
     run(main())
     executor.gate.set()
-    engine.generate("hello", params(max_tokens=3))
+    engine.complete("hello", params(max_tokens=3))
     engine.close(drain=True)
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 1
     assert "event loop of this request is closed" in caplog.text
@@ -228,7 +228,7 @@ def test_a_step_wakes_a_loop_at_most_once(start, executor: FakeExecutor, monkeyp
     async def main() -> None:
         executor.gate.clear()
         lot = [("hello", params(seed=i, max_tokens=20, ignore_eos=True)) for i in range(8)]
-        streams = engine.astream_many(lot)
+        streams = engine.generate_many(lot)
         executor.gate.set()
         await read_all(streams)
 
@@ -342,8 +342,8 @@ def test_an_answer_that_nobody_reads_ends_its_request(start, executor: FakeExecu
 
     async def main() -> None:
         long = params(ignore_eos=True, max_tokens=2000)
-        streams = engine.astream_many([("hello", long)], backlog)
-        await asyncio.to_thread(engine.generate, "hello", params(max_tokens=1))  # its turn comes
+        streams = engine.generate_many([("hello", long)], backlog)
+        await asyncio.to_thread(engine.complete, "hello", params(max_tokens=1))  # its turn comes
         assert backlog.cut == 1
         with pytest.raises(BacklogError):
             await anext(streams)

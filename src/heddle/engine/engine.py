@@ -106,7 +106,7 @@ class Engine:
         """
         self._thread.check_length(tokens, output=output)
 
-    def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Output:
+    def complete(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Output:
         """Submit, wait, and return the whole output. Raises as :meth:`submit` and `stream`."""
         collector = Collector()
         ticket = self.submit(prompt, params, collector)
@@ -134,18 +134,18 @@ class Engine:
         deltas: SimpleQueue[Delta] = SimpleQueue()
         return Stream(deltas, self.submit(prompt, params, deltas.put))
 
-    def astream(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> AsyncStream:
+    def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> AsyncStream:
         """Submit now, and iterate over the deltas in the running event loop.
 
         Cancelling the reading task, closing or dropping the iterator cancels the request. Raises
         as :meth:`submit`; iterating raises the error that the request ends with.
         """
-        return AsyncStream(self.astream_many([(prompt, params)]))
+        return AsyncStream(self.generate_many([(prompt, params)]))
 
-    def astream_many(
+    def generate_many(
         self, requests: Sequence[tuple[Prompt, Params]], backlog: Backlog | None = None
     ) -> AsyncStreams:
-        """As :meth:`astream` for several requests, all or none, read as one.
+        """As :meth:`generate` for several requests, all or none, read as one.
 
         `backlog` bounds what may wait to be read here and in other streams of this event loop; at
         the bound the largest ends with BacklogError. Without one there is no bound.

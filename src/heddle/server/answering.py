@@ -56,7 +56,7 @@ class Answering:
             tokenizer = service.engine.model.tokenizer
             task = partial(_compiled, tokenizer, job.params.grammar, job.suspects)
             _held = await service.bodies.compile(request, task)
-        streams = service.engine.astream_many(intake.choices(job), service.backlog)
+        streams = service.engine.generate_many(intake.choices(job), service.backlog)
         if job.stream:
             return EventStream(writer, streams, job.n, service.backlog)
         return await self._whole.response(writer, request.receive, streams, job.n)

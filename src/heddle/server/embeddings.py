@@ -214,7 +214,7 @@ async def _embed(job: EmbeddingJob, params: EmbeddingParams, service: Service) -
     together = min(_AHEAD * config.slots, config.slots + config.queue)
     for first in range(0, len(job.prompts), together):
         requests = [(prompt, params) for prompt in job.prompts[first : first + together]]
-        streams = service.engine.astream_many(requests, service.backlog)
+        streams = service.engine.generate_many(requests, service.backlog)
         try:
             async for index, delta in streams:
                 if delta.embedding is not None:
