@@ -166,6 +166,15 @@ def test_a_use_that_is_cut_off(server: Talking, client: anthropic.Anthropic) -> 
     assert answer.stop_reason == "max_tokens"
 
 
+@pytest.mark.parametrize("arguments", ["[" * 200, '{"a": "x" "b"}'])
+def test_input_that_is_no_object_is_left_out(
+    server: Talking, client: anthropic.Anthropic, arguments: str
+) -> None:
+    """Llama's names, which no grammar expects after Hermes' mark, leave an output free."""
+    server.says(f'```json\n{{"id": 7, "name": "clock", "arguments": {arguments}')
+    assert ask(client).content == []
+
+
 def test_thinking(server: Talking, client: anthropic.Anthropic) -> None:
     server.says("<think>Hm.</think>Yes.")
     thinking, text = ask(client, thinking={"type": "enabled", "budget_tokens": 1024}).content

@@ -231,6 +231,14 @@ def test_what_was_called_before_is_told(family: Any) -> None:
     assert server.prompt.index(PARIS) < server.prompt.index("20 degrees")
 
 
+@pytest.mark.parametrize("arguments", ["[" * 3000, '{"a": NaN}', '{"a": %s}' % ("9" * 2000), ""])
+def test_strange_arguments_of_earlier_calls_do_no_harm(hermes: Talking, arguments: str) -> None:
+    hermes.says("Warm.")
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    history = [{"role": "assistant", "tool_calls": [call]}, *ASKED]
+    assert ask(hermes, messages=history).choices[0].message.content == "Warm."
+
+
 def test_a_model_that_knows_no_tools_is_told(hermes: Talking) -> None:
     with talking_server(templates.CHATML) as server:
         server.says("x")

@@ -206,3 +206,13 @@ def test_stop_strings_are_looked_for_after_the_first_tokens(
     assert detokenizer.stopped == (cut_at_first_stop(rest, stop) != rest)
     found = detokenizer.stopped_by
     assert found is None or (found in stop and rest.startswith(found, len(text) - len(first)))
+
+
+def test_control_tokens_are_text_where_they_are_to_be_shown() -> None:
+    control = TOKENIZER.control_id("<s>")
+    assert control is not None
+    tokens = [*tokens_of("a"), control, *tokens_of("b")]
+    hidden, shown = Detokenizer(TOKENIZER), Detokenizer(TOKENIZER, shown=[control])
+    assert "".join(map(hidden.push, tokens)) == "ab"
+    assert "".join(map(shown.push, tokens)) == "a<s>b"
+    assert TOKENIZER.control_id("ab") is None

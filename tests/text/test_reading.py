@@ -53,6 +53,16 @@ CASES: list[tuple[Any, str, Message]] = [
     (HERMES, '<tool_call>{"name":"f","arguments":3}x', Message("x", calls=(Call("f", "3"),))),
     (HERMES, '<tool_call>{"name":"f","arg', Message(calls=(Call("f", ""),))),
     (HERMES, '<tool_call>{"name":"f","arguments":{"a', Message(calls=(Call("f", '{"a'),))),
+    (  # the marks that small models of Qwen 2.5 write instead
+        HERMES,
+        'I will.\n```json\n{\n  "name": "f",\n  "arguments": {"a": 1}\n}\n```\nSo.',
+        Message("I will.\nSo.", calls=(Call("f", '{"a": 1}'),)),
+    ),
+    (HERMES, '<tools>{"name": "g"}</tools>', Message(calls=(Call("g", "{}"),))),
+    (HERMES, '{"name": "g", "arguments": {}}', Message(calls=(Call("g", "{}"),))),
+    (HERMES, '```json\n{"name": "new"}\n```', Message('```json\n{"name": "new"}\n```')),
+    (HERMES, '```json\n{"a": 1}\n```', Message('```json\n{"a": 1}\n```')),
+    (HERMES, '{"name": "new", "arguments": {}}', Message('{"name": "new", "arguments": {}}')),
     # none at all
     (HERMES, 'a <tool_call>{"x": 1}</tool_call> b', Message('a <tool_call>{"x": 1}</tool_call> b')),
     (HERMES, "<tool_call>{name}", Message("<tool_call>{name}")),
@@ -144,6 +154,13 @@ def test_marks_in_reasoning_are_no_calls() -> None:
     text = '<think>I say <tool_call>{"name": "f"}</think><tool_call>{"name": "g"}</tool_call>'
     found = Reading(HERMES, NAMES, THINK).read(text)
     assert found == Message("", 'I say <tool_call>{"name": "f"}', (Call("g", "{}"),))
+
+
+def test_depth_is_no_matter() -> None:
+    deep = "[" * 100_000
+    for text in ('{"name": "f", "arguments": %s', '{"name": %s', '{"arguments": %s'):
+        found = Reading(HERMES, NAMES).read("<tool_call>" + text % deep)
+        assert deep in (found.calls[0].arguments if found.calls else found.text)
 
 
 def test_parts_come_as_soon_as_they_are_known() -> None:

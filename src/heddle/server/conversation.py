@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
 from heddle.server.tools import function_of, use_of
@@ -167,7 +168,7 @@ def _object(arguments: str) -> Json | str:
     What a model once wrote need not be JSON; such a conversation is not lost for that.
     """
     try:
-        value = json.loads(arguments or "{}")
+        value = from_json(arguments or "{}", allow_inf_nan=False)  # which knows a deepest level
     except ValueError:
         return arguments
     return value if isinstance(value, dict) else arguments

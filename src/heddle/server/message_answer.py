@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
 
 from heddle.server.answers import Answer
 from heddle.server.encoding import encode, event
@@ -136,7 +137,7 @@ def _content(found: Message) -> list[Json]:
 
 def _input(call: Call) -> Json | None:
     try:
-        given = json.loads(call.arguments)
+        given = from_json(call.arguments, allow_inf_nan=False)  # which knows a deepest level
     except ValueError:
         return None
     return given if isinstance(given, dict) else None

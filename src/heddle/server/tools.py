@@ -7,9 +7,10 @@ for others to be a JSON object.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
 from heddle.text.call_grammar import Callee, answer_grammar, calls_grammar
@@ -206,7 +207,7 @@ def _also(
     if grammar.kind is not GrammarKind.JSON_SCHEMA or not (callees or reading.marks):
         return grammar
     try:
-        schema = json.loads(grammar.text)
+        schema = from_json(grammar.text, allow_inf_nan=False)
     except ValueError:
         return grammar  # which says so when it is compiled
     text = answer_grammar(

@@ -213,13 +213,13 @@ class AnswerReader(PartReader, Characters):
             if char == ",":
                 continue
             self.put_back(char)
-            key = _decoded((yield from self._collect()))
+            key = _string((yield from self._collect()))
             if (yield from self.after_space()) != ":":
                 return call.begun
             if key in _ARGUMENTS:
                 yield from self._arguments(call)
             elif key == "name":
-                if not call.take_name(_decoded((yield from self._collect()))):
+                if not call.take_name(_string((yield from self._collect()))):
                     return call.begun
             elif names is None or call.begun or key in _OTHERS:
                 yield from self._collect()
@@ -238,9 +238,9 @@ class AnswerReader(PartReader, Characters):
             yield from self.json_value(call.take_arguments)
             return
         value = yield from self._collect()
-        decoded = _decoded(value)
-        if decoded is not None:  # JSON inside a string
-            call.take_arguments(decoded if isinstance(decoded, str) else value)
+        if value != "null":
+            within = _string(value)  # JSON inside a string
+            call.take_arguments(value if within is None else within)
 
     def _collect(self) -> Steps[str]:
         """The text of the JSON value that comes next."""
@@ -271,9 +271,9 @@ class _Call:
         self._argued = False
         self.begun = False
 
-    def take_name(self, name: object) -> bool:
+    def take_name(self, name: str | None) -> bool:
         """Whether this may be a call's name."""
-        if not isinstance(name, str) or not name:
+        if not name:
             return False
         if self._names is not None and name not in self._names:
             return False
@@ -328,9 +328,9 @@ class _Trimmed:
             self._space = ""
 
 
-def _decoded(value: str) -> object:
-    """What JSON text says; None if it is none."""
+def _string(value: str) -> str | None:
+    """What JSON text says if it is a string. Nothing else is decoded: it could be deep."""
     try:
-        return json.loads(value)
+        return str(json.loads(value)) if value.startswith('"') else None
     except ValueError:
         return None
