@@ -14,7 +14,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
-OPEN = {"types", "config", "errors", "ranges", "step", "roofline"}
+OPEN = {"types", "embedding", "checks", "config", "errors", "ranges", "step", "roofline"}
 """What every room may import, beside itself."""
 
 MAY_IMPORT = {
@@ -34,12 +34,14 @@ MAY_IMPORT = {
     # Single files beside the rooms:
     "__init__": {"engine"},
     "__main__": {"cli"},
+    "checks": {"errors"},
     "config": {"errors"},
+    "embedding": {"checks", "types"},
     "errors": set(),
     "ranges": set(),
     "roofline": set(),
-    "step": {"types"},
-    "types": {"errors", "ranges"},
+    "step": {"types", "embedding"},
+    "types": {"checks", "errors", "ranges"},
     "_native": set(),
 }
 

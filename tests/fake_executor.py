@@ -30,11 +30,12 @@ from heddle.step import (
     StepPlan,
     StepResult,
 )
-from heddle.types import EmbeddingParams, PromptLogprob, SamplingParams
+from heddle.types import PromptLogprob, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from heddle.embedding import EmbeddingParams
     from heddle.step import GrammarState, TokenRules
 
 VOCABULARY = 32

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fake_executor import END, VOCABULARY, FakeExecutor
+from heddle.embedding import Pooling
 from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.models.base import ModelShape
 from heddle.text.dialect import Dialect
 from heddle.text.grammar import GrammarCompiler
 from heddle.text.sequences import find_breakers, spell
-from heddle.types import Pooling
 
 if TYPE_CHECKING:
     from heddle.step import TokenGrammar, TokenSequences

@@ -13,9 +13,10 @@ import openai
 from fake_executor import VOCABULARY, FakeExecutor
 from fake_model import FakeTokenizer, fake_model
 from heddle.config import EngineConfig
+from heddle.embedding import Pooling
 from heddle.engine import Engine
 from heddle.step import Failed, Sampled
-from heddle.types import Pooling, SamplingParams
+from heddle.types import SamplingParams
 from live_server import PATIENCE, live_server
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from heddle.config import EngineConfig
+from heddle.embedding import Embedding, EmbeddingParams, Pooling
 from heddle.errors import (
     ChecksumError,
     ConfigError,
@@ -27,12 +28,9 @@ from heddle.errors import (
 )
 from heddle.types import (
     Delta,
-    Embedding,
-    EmbeddingParams,
     FinishReason,
     Grammar,
     Output,
-    Pooling,
     PromptLogprob,
     SamplingParams,
     TokenLogprob,

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Sequence
 
+    from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
     from heddle.roofline import Limits, ModelWork
-    from heddle.types import EmbeddingParams, PromptLogprob, SamplingParams
+    from heddle.types import PromptLogprob, SamplingParams
 
 PAGE_TOKENS = 32
 """Tokens per KV page, everywhere."""

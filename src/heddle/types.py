@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import copy
 import json
-import math
-import operator
-import reprlib
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from numbers import Real
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.errors import GrammarError, InvalidRequestError
+from heddle.checks import check, check_salt, integer, number
+from heddle.errors import GrammarError
 from heddle.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_STOP_STRINGS = 16
 MAX_STRING_LENGTH = 1024
-MAX_SALT_LENGTH = 256
 MAX_GRAMMAR_LENGTH = 131_072
 
 
@@ -116,40 +112,6 @@ class Grammar:
     def lark(cls, grammar: str, param: str = "grammar") -> Grammar:
         """Text of the rule `start`."""
         return cls(GrammarKind.LARK, grammar, param)
-
-
-def _check(condition: bool, param: str, value: object, expected: str) -> None:
-    if not condition:
-        raise InvalidRequestError(
-            f"{param} must be {expected}, got {reprlib.repr(value)}", param=param
-        )
-
-
-def _integer(value: object, param: str) -> int:
-    try:
-        return operator.index(value)  # type: ignore[arg-type]  # tells by raising
-    except TypeError:
-        raise InvalidRequestError(
-            f"{param} must be an integer, got {value!r}", param=param
-        ) from None
-
-
-def _number(value: object, param: str) -> float:
-    try:
-        number = float(value) if isinstance(value, Real) else math.nan
-    except OverflowError:
-        number = math.inf
-    _check(math.isfinite(number), param, value, "a finite number")
-    return number
-
-
-def _check_salt(salt: object) -> None:
-    _check(
-        salt is None or (isinstance(salt, str) and 0 < len(salt) <= MAX_SALT_LENGTH),
-        "cache_salt",
-        salt,
-        f"a string of 1 to {MAX_SALT_LENGTH} characters",
-    )
 
 
 class Stage(Enum):
@@ -317,50 +279,50 @@ class SamplingParams:
         for name, allowed in RANGES.items():
             value = getattr(self, name)
             absent = value is None and name in _OPTIONAL
-            _check(absent or value in allowed, name, value, allowed.words)
+            check(absent or value in allowed, name, value, allowed.words)
         for name, (most, longest) in _STRINGS.items():
             strings = getattr(self, name)
-            _check(len(strings) <= most, name, strings, f"at most {most} strings")
-            _check(
+            check(len(strings) <= most, name, strings, f"at most {most} strings")
+            check(
                 all(0 < len(string) <= longest for string in strings),
                 name,
                 strings,
                 f"strings of 1 to {longest} characters",
             )
-        _check(
+        check(
             not any(word.isspace() for word in self.bad_words),
             "bad_words",
             self.bad_words,
             "strings with more than spaces",
         )
-        _check(
+        check(
             self.max_tokens is None or self.min_tokens <= self.max_tokens,
             "min_tokens",
             self.min_tokens,
             f"at most max_tokens ({self.max_tokens})",
         )
-        _check(
+        check(
             self.grammar is None or isinstance(self.grammar, Grammar),
             "grammar",
             self.grammar,
             "a Grammar",
         )
-        _check(
+        check(
             self.grammar is None or not self.min_tokens,
             "min_tokens",
             self.min_tokens,
             "0 where the output has a grammar, which says itself where it may end",
         )
-        _check(
+        check(
             len(set(self.samplers)) == len(self.samplers),
             "samplers",
             [stage.value for stage in self.samplers],
             "a list that names each sampler once",
         )
         for token, bias in self.logit_bias.items():
-            _check(token >= 0, "logit_bias", token, "keyed by token ids of at least 0")
-            _check(-100 <= bias <= 100, "logit_bias", bias, "values in [-100, 100]")
-        _check_salt(self.cache_salt)
+            check(token >= 0, "logit_bias", token, "keyed by token ids of at least 0")
+            check(-100 <= bias <= 100, "logit_bias", bias, "values in [-100, 100]")
+        check_salt(self.cache_salt)
 
     def with_seed(self, seed: int | None) -> SamplingParams:
         """The same with another seed, a 64-bit integer. The bias is shared: it may be large."""
@@ -384,69 +346,31 @@ class SamplingParams:
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            put(name, _integer(value, name) if name in _INTEGERS else _number(value, name))
+            put(name, integer(value, name) if name in _INTEGERS else number(value, name))
         for name in _STRINGS:
             given = getattr(self, name)
             strings = isinstance(given, (tuple, list)) and all(isinstance(s, str) for s in given)
-            _check(strings, name, given, "a tuple of strings")
+            check(strings, name, given, "a tuple of strings")
             put(name, tuple(given))
         put("samplers", _stages(self.samplers))
         bias = {
-            _integer(token, "logit_bias"): _number(value, "logit_bias")
+            integer(token, "logit_bias"): number(value, "logit_bias")
             for token, value in self.logit_bias.items()
         }
         put("logit_bias", bias)
 
 
 def _stages(given: object) -> tuple[Stage, ...]:
-    _check(isinstance(given, (tuple, list)), "samplers", given, "a list of names")
+    check(isinstance(given, (tuple, list)), "samplers", given, "a list of names")
     assert isinstance(given, (tuple, list))
     stages = []
     for name in given:
         stage = name if isinstance(name, Stage) else _STAGE_NAMES.get(str(name))
         known = ", ".join(stage.value for stage in Stage)
-        _check(stage is not None, "samplers", name, f"made of {known}")
+        check(stage is not None, "samplers", name, f"made of {known}")
         assert stage is not None
         stages.append(stage)
     return tuple(stages)
-
-
-class Pooling(Enum):
-    """Which of a text's last hidden states its embedding is made of."""
-
-    MEAN = "mean"
-    LAST = "last"
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingParams:
-    """What a request for an embedding asks for.
-
-    Attributes:
-        pooling: the mean of the last hidden states of all tokens, or that of the last token, which
-            in a causal model is the only one that has seen them all; "mean" and "last" are taken
-            too. None is what the engine's setting says.
-        cache_salt: as in :class:`SamplingParams`. Only the last token's state can be had beside a
-            cached prefix.
-
-    Raises:
-        InvalidRequestError: naming the field and its value.
-    """
-
-    pooling: Pooling | None = None
-    cache_salt: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pooling", _pooling(self.pooling))  # the class is frozen
-        _check_salt(self.cache_salt)
-
-
-def _pooling(given: object) -> Pooling | None:
-    known: dict[object, Pooling] = {pooling.value: pooling for pooling in Pooling}
-    pooling = given if isinstance(given, Pooling) else known.get(given)
-    words = " or ".join(map(str, known))
-    _check(given is None or pooling is not None, "pooling", given, words)
-    return pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,16 +478,3 @@ class Output:
             stop=last.stop,
             prompt_logprobs=prompt or None,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """A finished request for an embedding.
-
-    Attributes:
-        vector: float32 of the model's width and of length 1.
-        usage: tokens and times.
-    """
-
-    vector: array[float]
-    usage: Usage

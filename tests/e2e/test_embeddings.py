@@ -10,10 +10,11 @@ import pytest
 
 from heddle import _native
 from heddle.config import EngineConfig
+from heddle.embedding import EmbeddingParams, Pooling
 from heddle.engine.engine import Engine
 from heddle.engine.streams import Collector
 from heddle.runner.reference import ReferenceModel
-from heddle.types import EmbeddingParams, Pooling, SamplingParams
+from heddle.types import SamplingParams
 from heddle.weights.gguf import GGUFFile
 
 if TYPE_CHECKING:

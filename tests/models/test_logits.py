@@ -15,12 +15,12 @@ import pytest
 from tiny_models import GEMMA3, LLAMA, QWEN2, TOKENS, TinyLlama, TinyModel
 
 from heddle.config import EngineConfig
+from heddle.embedding import EmbeddingParams, Pooling
 from heddle.kernels.reference import Run, SequenceCache
 from heddle.runner.cpu import CpuExecutor, load
 from heddle.runner.reference import ReferenceModel
 from heddle.scheduler.sequence import Sequence
 from heddle.step import PAGE_TOKENS, Binding, Chunk, Pooled, StepPlan
-from heddle.types import EmbeddingParams, Pooling
 from heddle.weights.gguf import GGUFFile
 
 if TYPE_CHECKING:

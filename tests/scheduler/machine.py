@@ -15,11 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fake_executor import END, FakeExecutor, embedding, solo_output, solo_scores
 from heddle.cache.manager import CacheManager
+from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import ContextLengthError, HeddleError, OverloadedError
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.step import PAGE_TOKENS, Failed, Pooled, Sampled, Scored, StepPlan, StepResult
-from heddle.types import EmbeddingParams, FinishReason, Pooling, SamplingParams
+from heddle.types import FinishReason, SamplingParams
 
 prompts = st.lists(st.integers(1, 31), min_size=1, max_size=8) | st.integers(1, 120).map(
     lambda length: [7] * length

@@ -175,7 +175,7 @@ class PrefixMachine(Machine):
             leader = s.leader
             if leader is not None:
                 assert running.index(leader) < running.index(s), "only older ones are followed"
-                assert s.computed <= leader.computed or leader.waits
+                assert s.computed <= leader.computed or leader.waits or leader.reads_prompt
                 assert leader.computed < s.shared_tokens < s.total
                 assert leader.tokens[: s.shared_tokens] == s.tokens[: s.shared_tokens]
                 assert leader.params.cache_salt == s.params.cache_salt

@@ -10,8 +10,9 @@ from heddle.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from heddle.scheduler.outcomes import Event
 from heddle.scheduler.pace import Pace
-from heddle.scheduler.scheduler import Event, Scheduler
+from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
 from heddle.step import PAGE_TOKENS, Failed, Sampled, StepPlan, StepResult
 from heddle.types import FinishReason, SamplingParams

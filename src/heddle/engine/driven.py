@@ -89,7 +89,7 @@ _MEANINGLESS: dict[str, tuple[object, str]] = {
     "stop": ((), "stop asking when the text has come to it"),
     "grammar": (None, "take whole outputs, from Engine.generate or Engine.stream"),
     "shown_specials": ((), "look at the ids of the tokens"),
-    "prompt_logprobs": (None, "ask Engine.generate for them"),
+    "prompt_logprobs": (None, "ask Engine.complete for them"),
 }
 """Parameters that have no meaning here: their values if left out, and what to do instead."""
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
 from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
 from heddle.text.continuations import Continuations
-from heddle.types import EmbeddingParams, SamplingParams
+from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from heddle.cache.manager import PrefixCacheStats
+    from heddle.embedding import Embedding
     from heddle.engine.backlog import Backlog
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
-    from heddle.types import Delta, Embedding, Output
+    from heddle.types import Delta, Output
     from heddle.weights.progress import Progress
 
 _DEFAULTS = SamplingParams()

@@ -6,11 +6,12 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.embedding import EmbeddingParams
 from heddle.engine.engine import Engine
 from heddle.engine.progress import batch_progress
 from heddle.engine.streams import Collector
 from heddle.errors import InvalidRequestError
-from heddle.types import EmbeddingParams, SamplingParams
+from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from heddle.embedding import Pooling
     from heddle.engine.request import Params, Prompt, Ticket
-    from heddle.types import Delta, Output, Pooling
+    from heddle.types import Delta, Output
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.config import cache_home
+from heddle.embedding import Pooling
 from heddle.errors import InvalidRequestError, ModelFileError
-from heddle.types import Pooling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from heddle.embedding import EmbeddingParams
 from heddle.errors import InvalidRequestError
 from heddle.scheduler.sequence import Sequence
 from heddle.step import NO_RULES
 from heddle.text.detokenizer import Detokenizer
 from heddle.text.sequences import token_rules
-from heddle.types import Delta, EmbeddingParams, FinishReason, Usage
+from heddle.types import Delta, FinishReason, Usage
 
 if TYPE_CHECKING:
     from collections import abc, deque

@@ -13,9 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from heddle.embedding import Embedding
 from heddle.engine.backlog import delta_bytes
 from heddle.errors import HeddleError
-from heddle.types import Embedding, Output
+from heddle.types import Output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from heddle.engine.request import Request
     from heddle.engine.streams import Mailbox
     from heddle.engine.telemetry import Observer
-    from heddle.scheduler.scheduler import Event
+    from heddle.scheduler.outcomes import Event
     from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan
 

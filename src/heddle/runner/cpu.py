@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle import _native
+from heddle.embedding import EmbeddingParams
 from heddle.errors import (
     ConfigError,
     EngineFailedError,
@@ -40,7 +41,6 @@ from heddle.runner.recording import (
     VectorWeight,
 )
 from heddle.step import NO_RULES, PAGE_TOKENS, Failed, Sampled, StepResult
-from heddle.types import EmbeddingParams
 from heddle.weights.quants import dequantize
 
 if TYPE_CHECKING:

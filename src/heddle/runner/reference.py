@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle import models
+from heddle.embedding import Pooling
 from heddle.kernels.reference import ReferenceLoader, ReferenceOps, Run, SequenceCache
-from heddle.types import Pooling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

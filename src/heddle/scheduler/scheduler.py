@@ -29,21 +29,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from heddle.cache.manager import pages_for
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.scheduler.following import find_leader, leads_no_more
-from heddle.step import (
-    PAGE_TOKENS,
-    Binding,
-    Failed,
-    PageCopy,
-    Pooled,
-    Sampled,
-    Scored,
-    StepPlan,
-)
+from heddle.scheduler.outcomes import Event, outcomes_of
+from heddle.step import PAGE_TOKENS, Binding, Failed, PageCopy, Pooled, Sampled, Scored, StepPlan
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -57,18 +49,6 @@ _LOADS = 4
 """Pages from disk that go to memory before a step for which streams wait: 0.2 ms each or less."""
 
 
-class Event(NamedTuple):
-    """Something was read from a sequence, or it failed. `finish` is set when that was its end.
-
-    `outcome` is None where it ends because all is computed, and nothing but the scores before was
-    wanted.
-    """
-
-    sequence: Sequence
-    outcome: Outcome | None
-    finish: FinishReason | None
-
-
 class Scheduler:
     """Slots and the queue before them. Not thread-safe: `schedule`, then `update`, in turns.
 
@@ -78,8 +58,8 @@ class Scheduler:
         queue: sequences that may wait when all slots are taken.
         cache: where pages and prefixes come from.
         context: most tokens of one sequence.
-        score_cost: what it costs beside computing a token to score it, in tokens computed.
         pace: bounds the prompt tokens of steps in which streams wait for a token; None does not.
+        score_cost: what it costs beside computing a token to score it, in tokens computed.
 
     Attributes:
         preemptions: how often a sequence gave its slot and pages back.
@@ -253,7 +233,7 @@ class Scheduler:
             decodes = sum(sequence.generating for sequence, _ in carried)
             cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
             self._pace.observe(decodes, cost - decodes, seconds)
-        outcomes = _outcomes(carried, result)
+        outcomes = outcomes_of(carried, result)
         for sequence, chunk in carried:
             self._count_computed(sequence, len(chunk.tokens))
         events = []
@@ -510,24 +490,3 @@ class Scheduler:
         self._running.remove(sequence)
         self._slots[sequence.slot] = None
         sequence.slot = -1
-
-
-def _outcomes(
-    carried: list[tuple[Sequence, Chunk]], result: StepResult
-) -> list[tuple[Sequence, Outcome]]:
-    """What was read from each sequence; of one sequence, scores before the token after them.
-
-    Raises:
-        ValueError: the result does not answer the plan.
-    """
-    kinds: tuple[tuple[tuple[Outcome, ...], list[Sequence]], ...] = (
-        (result.scored, [s for s, chunk in carried if chunk.score is not None]),
-        (result.sampled, [s for s, chunk in carried if chunk.sample]),
-        (result.pooled, [s for s, chunk in carried if chunk.pool and chunk.pool.complete]),
-    )
-    pairs: list[tuple[Sequence, Outcome]] = []
-    for outcomes, sequences in kinds:
-        if [outcome.slot for outcome in outcomes] != [s.slot for s in sequences]:
-            raise ValueError("a step result must hold one entry per thing to be read, in order")
-        pairs += zip(sequences, outcomes, strict=True)
-    return pairs

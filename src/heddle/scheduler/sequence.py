@@ -7,8 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from heddle.cache.manager import PageTable
+from heddle.embedding import EmbeddingParams, Pooling
 from heddle.step import NO_RULES, Chunk, Pool, Scoring
-from heddle.types import EmbeddingParams, Pooling
 
 if TYPE_CHECKING:
     from heddle.cache.manager import Restore

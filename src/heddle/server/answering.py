@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from heddle.embedding import EmbeddingParams
 from heddle.errors import GrammarError
 from heddle.server import intake
 from heddle.server.keys import salt_of_key
 from heddle.server.streaming import EventStream
 from heddle.server.whole import WholeAnswers
-from heddle.types import EmbeddingParams, SamplingParams
+from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
+from heddle.embedding import EmbeddingParams
 from heddle.engine.request import check_tokens
 from heddle.errors import ContextLengthError, InvalidRequestError, UnsupportedParameterError
 from heddle.server import encoding
@@ -23,7 +24,6 @@ from heddle.server.fields import Prompt  # noqa: TC001  pydantic reads it
 from heddle.server.intake import prompts_of
 from heddle.server.schemas import Schema, takes
 from heddle.server.whole import Pieces
-from heddle.types import EmbeddingParams
 
 if TYPE_CHECKING:
     from array import array
