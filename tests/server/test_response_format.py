@@ -117,6 +117,13 @@ def test_max_tokens_cuts_it_off(shared: Running) -> None:
     assert choice["finish_reason"] == "length"
 
 
+def test_what_would_take_minutes_to_compile_is_refused(serve: Any) -> None:
+    patterns = [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{i}}}"} for i in range(40)]
+    response = serve().post("/v1/chat/completions", CHAT | {"guided_json": {"allOf": patterns}})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "guided_json"
+
+
 SCHEMA = "response_format.json_schema.schema"
 
 

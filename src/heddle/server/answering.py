@@ -12,6 +12,7 @@ from heddle.server import intake
 from heddle.server.keys import salt_of_key
 from heddle.server.streaming import EventStream
 from heddle.server.whole import WholeAnswers
+from heddle.text.trial import Trial
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from heddle.server.intake import Job
     from heddle.server.service import Service
     from heddle.step import TokenGrammar
-    from heddle.text.tokenizer import Tokenizer
     from heddle.types import Grammar
 
 
@@ -44,6 +44,7 @@ class Answering:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._whole = WholeAnswers(service.backlog)
+        self._trial = Trial(service.engine.model.tokenizer)
 
     async def answer(self, request: Request, writer: Answer, job: Job) -> Response:
         """Submit everything at once, so that a refusal comes before the response begins.
@@ -54,23 +55,25 @@ class Answering:
         service = self._service
         job = replace(job, params=salted(job.params, request, service))
         if job.params.grammar is not None:  # not in the event loop, which finds it while it is held
-            tokenizer = service.engine.model.tokenizer
-            task = partial(_compiled, tokenizer, job.params.grammar, job.suspects)
+            task = partial(self._compiled, job.params.grammar, job.suspects)
             _held = await service.bodies.compile(request, task)
         streams = service.engine.generate_many(intake.choices(job), service.backlog)
         if job.stream:
             return EventStream(writer, streams, job.n, service.backlog)
         return await self._whole.response(writer, request.receive, streams, job.n)
 
+    def _compiled(self, grammar: Grammar, suspects: Sequence[Grammar]) -> TokenGrammar:
+        """
+        Raises:
+            GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is.
+        """
+        try:
+            return self._tried(grammar)
+        except GrammarError:
+            for suspect in suspects:
+                self._tried(suspect)
+            raise
 
-def _compiled(tokenizer: Tokenizer, grammar: Grammar, suspects: Sequence[Grammar]) -> TokenGrammar:
-    """
-    Raises:
-        GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is.
-    """
-    try:
-        return tokenizer.grammar(grammar)
-    except GrammarError:
-        for suspect in suspects:
-            tokenizer.grammar(suspect)
-        raise
+    def _tried(self, grammar: Grammar) -> TokenGrammar:
+        self._trial.check(grammar)
+        return self._service.engine.model.tokenizer.grammar(grammar)

@@ -205,11 +205,12 @@ class LateGrammar:
 class GrammarCompiler:
     """Compiles grammars for one tokenizer. From any thread."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, keep: int = 32) -> None:
+        """`keep` of the grammars that were asked for lately stay compiled when no one uses them."""
         self._tokens = tokens
         self._lock = threading.Lock()
         self._alive: WeakValueDictionary[Grammar, CompiledGrammar] = WeakValueDictionary()
-        self._kept = lru_cache(maxsize=32)(self._compile)
+        self._kept = lru_cache(maxsize=keep)(self._compile)
 
     def compile(self, grammar: Grammar) -> TokenGrammar:
         """The grammar, made ready; what is in use or was asked for lately is kept.
