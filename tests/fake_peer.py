@@ -82,6 +82,7 @@ class FakePeer:
         pace: of its streams; None sends them at once.
         remembers: tell how much of each prompt an earlier one began with, as cached tokens.
         models: the ids it lists.
+        key: that every request must bring; None asks for none.
         bodies: of all completion requests, in the order of their arrival.
     """
 
@@ -89,6 +90,7 @@ class FakePeer:
     pace: Pace | None = None
     remembers: bool = False
     models: list[str] = field(default_factory=lambda: ["some-model"])
+    key: str | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
 
@@ -106,7 +108,13 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Nothing on stderr."""
 
+    def _admitted(self) -> bool:
+        return self.peer.key is None or self.headers["Authorization"] == f"Bearer {self.peer.key}"
+
     def do_GET(self) -> None:
+        if not self._admitted():
+            self.send_error(401)
+            return
         if self.peer.manner == "without models":
             self.send_error(404)
             return
@@ -117,6 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._admitted():
+            self._send(401, b'{"error": "who are you?"}')
+            return
         earlier = [other["prompt"] for other in self.peer.bodies]
         self.peer.bodies.append(body)
         match self.peer.manner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,7 @@ from heddle.bench.remote import (
     complete_in_turn,
     connect,
 )
-from heddle.errors import PeerError
+from heddle.errors import ConfigError, PeerError
 
 PROMPTS = [[1000, 1001, 1002], [1003, 1004, 1005]]
 
@@ -83,6 +84,20 @@ def test_a_peer_that_fails_is_named(manner: str, told: str) -> None:
 def test_a_peer_without_models_is_named(manner: str, told: str) -> None:
     with fake_peer(manner) as peer, pytest.raises(PeerError, match=told):
         connect("peer", peer.url)
+
+
+def test_a_peer_may_ask_for_a_key() -> None:
+    with fake_peer() as peer:
+        peer.key = "sk-1"
+        server = connect("peer", peer.url, key="sk-1")
+        assert len(complete(server, PROMPTS, 3)) == len(PROMPTS)
+        assert "sk-1" not in repr(server)
+        with pytest.raises(PeerError, match="peer answered 401"):
+            connect("peer", peer.url)
+        with pytest.raises(PeerError, match=r"peer answered 401: .*who are you"):
+            complete(replace(server, key="sk-2"), PROMPTS, 3)
+        with pytest.raises(ConfigError, match="peer_key: key 1 of 1 must be visible ASCII"):
+            connect("peer", peer.url, key="two\nlines")
 
 
 def test_a_peer_that_is_down_is_named() -> None:

@@ -120,6 +120,11 @@ class Exchange:
         )
 
 
+def authorization(key: str | None) -> dict[str, str]:
+    """The header that brings an API key, if there is one."""
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
 def _request(
     client: h11.Connection, server: Server, prompt: Sequence[int], max_tokens: int
 ) -> bytes:
@@ -139,6 +144,7 @@ def _request(
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(data))),
         ("Connection", "close"),
+        *authorization(server.key).items(),
     ]
     target = f"{address.path}/v1/completions"
     head = client.send(h11.Request(method="POST", target=target, headers=headers))

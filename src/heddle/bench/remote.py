@@ -13,7 +13,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from heddle.bench.exchange import Exchange
+from heddle.bench.exchange import Exchange, authorization
+from heddle.config import check_keys
 from heddle.errors import PeerError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Server:
         pid: its process, if that is known and on this machine.
         extras: fields that its requests need beside OpenAI's, so that all servers do the same
             work: no stop at an end-of-sequence token, nothing taken over from an earlier prompt.
+        key: API key that it asks for, if it does.
     """
 
     name: str
@@ -43,19 +45,30 @@ class Server:
     model: str
     pid: int | None = None
     extras: Mapping[str, Any] = field(default_factory=lambda: {"ignore_eos": True})
+    key: str | None = field(default=None, repr=False)
 
 
-def connect(name: str, url: str, model: str | None = None, pid: int | None = None) -> Server:
+def connect(
+    name: str,
+    url: str,
+    model: str | None = None,
+    *,
+    pid: int | None = None,
+    key: str | None = None,
+) -> Server:
     """The server at `url`, with or without `/v1`; its first model, unless one is named.
 
     Raises:
         PeerError: nothing that answers `/v1/models` is there, or it has no such model.
+        ConfigError: no header could bring the key.
     """
+    check_keys([] if key is None else [key], "peer_key")
     url = url.rstrip("/").removesuffix("/v1")
     if urlsplit(url).scheme not in {"http", "https"}:
         raise PeerError(f"{name}: {url!r} is no http address")
     try:
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=_ANSWER_SECONDS) as answer:
+        question = urllib.request.Request(f"{url}/v1/models", headers=authorization(key))
+        with urllib.request.urlopen(question, timeout=_ANSWER_SECONDS) as answer:
             models = [entry["id"] for entry in json.load(answer)["data"]]
     except urllib.error.HTTPError as error:
         raise PeerError(f"{name} answered {error.code} to {url}/v1/models") from error
@@ -67,7 +80,7 @@ def connect(name: str, url: str, model: str | None = None, pid: int | None = Non
         raise PeerError(f"{name} has no model at {url}/v1/models")
     if model is not None and model not in models:
         raise PeerError(f"{name} has no model {model!r}; it has {', '.join(models)}")
-    return Server(name, url, model or models[0], pid)
+    return Server(name, url, model or models[0], pid, key=key)
 
 
 def complete(server: Server, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Stream]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli.loading import load
-from heddle.cli.options import Against, AsJson, Model, PeerModel, Url, with_settings
+from heddle.cli.options import Against, AsJson, Model, PeerKey, PeerModel, Url, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
 
@@ -43,6 +43,7 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; figures are their medians.")] = 3,
     against: Against = None,
     peer_model: PeerModel = None,
+    peer_key: PeerKey = None,
     url: Url = None,
     as_json: AsJson = False,
     engine: EngineConfig,
@@ -61,7 +62,7 @@ def bench(
         lengths = [max(1, context) for context in contexts]
         scenarios = [(n, length, new_tokens) for length in lengths for n in counts]
         scenarios += [(n, prompt_tokens, 1) for n in counts]
-        _compare(model, engine, against, peer_model, url, scenarios, rounds, as_json)
+        _compare(model, engine, against, peer_model, peer_key, url, scenarios, rounds, as_json)
     elif peer_model or url:
         raise ConfigError("--peer-model and --url go with --against")
     else:
@@ -85,7 +86,7 @@ def _measure(model: str, config: EngineConfig, loads: "Loads", as_json: bool) ->
     with load(model, config) as engine, notes() as note:
         report = measure(engine, loads, note)
     if as_json:
-        print(json.dumps(report.as_dict(), indent=2))
+        print(json.dumps(report.as_dict(), indent=2, allow_nan=False))
     else:
         print_report(report)
 
@@ -95,6 +96,7 @@ def _compare(
     config: EngineConfig,
     against: str,
     peer_model: str | None,
+    peer_key: str | None,
     url: str | None,
     loads: list[tuple[int, int, int]],
     rounds: int,
@@ -108,11 +110,12 @@ def _compare(
 
     scenarios = [Scenario(*each) for each in loads]
     with ExitStack() as stack:
-        peer = connect("peer", against, peer_model)  # before a model is loaded for nothing
+        # Before a model is loaded for nothing.
+        peer = connect("peer", against, peer_model, key=peer_key)
         if url is None:
             heddle = stack.enter_context(heddle_server(model, config))
         else:
-            heddle = connect("heddle", url)
+            heddle = connect("heddle", url, key=peer_key)
         note = stack.enter_context(notes())
         scenarios, results = alternate([heddle, peer], scenarios, rounds, note=note)
     summary = summarise(results)
@@ -126,7 +129,7 @@ def _compare(
         "results": results,
     }
     if as_json:
-        print(json.dumps(report, indent=2))
+        print(json.dumps(report, indent=2, allow_nan=False))
     else:
         print(table(summary, scenarios))
         print(other_work_line(most_other_work(results)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.options import Against, AsJson, Model, PeerModel, Url, with_settings
+from heddle.cli.options import Against, AsJson, Model, PeerKey, PeerModel, Url, with_settings
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
 
@@ -38,6 +38,7 @@ def bench_prefix(
     ] = 10,
     against: Against = None,
     peer_model: PeerModel = None,
+    peer_key: PeerKey = None,
     url: Url = None,
     as_json: AsJson = False,
     engine: EngineConfig = EngineConfig(slots=2),  # noqa: B008 - frozen
@@ -52,9 +53,9 @@ def bench_prefix(
     load = PrefixLoad(
         engine.slots, requests, rounds, shared, prefix_tokens, tail_tokens, new_tokens
     )
-    report = _measure(model, engine, load, against, peer_model, url)
+    report = _measure(model, engine, load, against, peer_model, peer_key, url)
     if as_json:
-        print(json.dumps(report.as_dict(), indent=2))
+        print(json.dumps(report.as_dict(), indent=2, allow_nan=False))
     else:
         _print(report)
 
@@ -65,6 +66,7 @@ def _measure(
     load: "PrefixLoad",
     against: str | None,
     peer_model: str | None,
+    peer_key: str | None,
     url: str | None,
 ) -> "PrefixReport":
     """Start the servers that are not there, and run everything."""
@@ -82,8 +84,9 @@ def _measure(
     with ExitStack() as stack:
         note = stack.enter_context(notes())
         if against is not None:
-            theirs = connect("peer", against, peer_model)  # before a model is loaded for nothing
-            ours = connect("heddle", url) if url else start(config)
+            # Before a model is loaded for nothing.
+            theirs = connect("peer", against, peer_model, key=peer_key)
+            ours = connect("heddle", url, key=peer_key) if url else start(config)
         else:
             ours = replace(start(config), name="cache on")
             theirs = replace(start(replace(cold, prefix_cache=False)), name="cache off")

@@ -29,6 +29,14 @@ Url = Annotated[
     str | None,
     typer.Option(metavar="URL", help="With --against: a running Heddle instead of a new one."),
 ]
+PeerKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        envvar="HEDDLE_PEER_KEY",
+        help="API key for the servers of --against and --url; a variable shows in no process list.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")]
 
 

@@ -17,6 +17,7 @@ import uvicorn
 
 from heddle.errors import ConfigError
 from heddle.server.app import create_app
+from heddle.server.protocol import HeadTimeoutProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,6 +118,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 access_log=False,
+                http=HeadTimeoutProtocol,
                 lifespan="off",
                 log_config=None,
                 server_header=False,
