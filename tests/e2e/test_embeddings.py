@@ -67,13 +67,14 @@ def test_preemption_changes_no_bit(model_path: Path, expected: list[array[float]
     """Streams that grow take the pages of the youngest, which is just being pooled."""
     with Engine.load(model_path, EngineConfig(slots=1)) as engine:
         page_bytes = engine.model.executor.page_bytes
-    config = EngineConfig(slots=5, batch_tokens=8, kv_cache=10 * page_bytes)
+    pages = 4 + 6  # what they need at first
+    config = EngineConfig(slots=5, batch_tokens=8, kv_cache=pages * page_bytes)
     with Engine.load(model_path, config) as engine:
         collectors = [Collector() for _ in range(5)]
-        streams = [("Once upon a time", STREAM, collector) for collector in collectors[:4]]
+        streams = [(f"{n} times", STREAM, collectors[n]) for n in range(4)]  # no common prefix
         engine.submit_many([*streams, (STORY * 3, EmbeddingParams(Pooling.MEAN), collectors[4])])
         assert collectors[4].wait_embedding().vector == expected[3]
-        assert len({collector.wait() for collector in collectors[:4]}) == 1
+        assert len({collector.wait() for collector in collectors[:4]}) == 4
         assert engine.snapshot().preemptions > 0
 
 

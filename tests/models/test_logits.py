@@ -20,7 +20,7 @@ from heddle.kernels.reference import Run, SequenceCache
 from heddle.runner.cpu import CpuExecutor, load
 from heddle.runner.reference import ReferenceModel
 from heddle.scheduler.sequence import Sequence
-from heddle.step import PAGE_TOKENS, Binding, Chunk, Pooled, StepPlan
+from heddle.step import PAGE_TOKENS, Binding, Chunk, Pool, Pooled, StepPlan
 from heddle.weights.gguf import GGUFFile
 
 if TYPE_CHECKING:
@@ -130,6 +130,8 @@ def test_embeddings_are_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
     for pooling in Pooling:
         expected = reference.embedding(tokens, pooling)
         found = [pooled(executor, tokens, pooling, ends) for ends in ([17, 34, 48], [1, 2, 18, 33])]
+        begun = Chunk(0, 0, tokens[:5], [0], sample=False, pool=Pool(0, complete=False))
+        executor.execute(StepPlan((Binding(0, EmbeddingParams(pooling), tokens, []),), (begun,)))
         np.testing.assert_allclose(found[0], expected, atol=3e-3)
         assert np.array_equal(found[0], found[1])
     executor.close()

@@ -88,6 +88,19 @@ def test_a_prompt_gets_what_the_pace_allows_beside_running_streams() -> None:
     assert [len(chunk.tokens) for chunk in plan.chunks] == [1, 10]
 
 
+def test_a_token_that_is_scored_counts_for_more() -> None:
+    rig, pace = Rig(), TenAtMost()
+    rig.scheduler = Scheduler(4, 64, 4, rig.cache, 1024, pace, score_cost=0.5)
+    rig.add(1, prompt=4)
+    rig.step()
+    rig.add(2, prompt=8, max_tokens=9, prompt_logprobs=0)
+    for second, share in enumerate((6, 2, 1)):  # 6 cost 9 of 10; the last one is output
+        plan = rig.scheduler.schedule()
+        assert [len(chunk.tokens) for chunk in plan.chunks] == [1, share]
+        rig.scheduler.update(rig.executor.execute(plan), float(second))
+    assert pace.observed == [(1, 9.0, 0.0), (1, 3.0, 1.0), (2, 0.0, 2.0)]
+
+
 def test_a_sequence_from_prompt_to_limit() -> None:
     rig = Rig(slots=2)
     sequence = rig.add(1, prompt=5, max_tokens=3)

@@ -11,6 +11,8 @@ import pytest
 
 from fake_executor import embedding
 from fake_model import FakeTokenizer
+from heddle.engine.backlog import Backlog
+from heddle.server.embeddings import Gathering
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +65,15 @@ def test_more_texts_than_the_queue_has_places(serve: Callable[..., Running]) -> 
     expected = [embedding(FakeTokenizer().encode(text)).tolist() for text in texts]
     assert [item.embedding for item in answer.data] == expected
     assert answer.usage.prompt_tokens == sum(map(len, texts))
+
+
+def test_what_comes_out_of_order_is_answered_in_order() -> None:
+    gathering = Gathering(Backlog(100))
+    for index in (2, 0, 1):
+        gathering.add(index, b"%d" % index)
+    assert gathering.held == 3
+    assert gathering.take() == [b"0", b"1", b"2"]
+    assert gathering.held == 0
 
 
 def test_beside_a_stream(shared: Running) -> None:
