@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CONTROL = ("[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "[THINK]", "[/THINK]")
 """Control tokens, from id 128 on: text does not show them unless it is asked to."""
-WORDS = ("<tool_call>", "</tool_call>", "<think>", ">\n{")
+WORDS = ("<tool_call>", "</tool_call>", "<think>", ">{")
 """Tokens of several letters, from id 136 on, which are text."""
 VOCABULARY = 144
 

@@ -86,13 +86,20 @@ def test_words_are_free_unless_a_call_is_enforced(form: Any) -> None:
 
 
 def test_a_late_grammar_holds_from_inside_a_token() -> None:
-    """The token `>`, line feed, brace has the end of the mark and the beginning of the call."""
-    tokens = [*map(ord, "<tool_call"), TOKENIZER.encode(">\n{")[0]]
-    assert TOKENIZER.token_text(tokens[-1]) == ">\n{"
+    """One token has the end of the mark and the beginning of the call."""
+    tokens = [*map(ord, "<tool_call"), *TOKENIZER.encode(">{")]
+    assert TOKENIZER.token_text(tokens[-1]) == ">{"
     state = TOKENIZER.grammar(late(HERMES)).begin()
     assert tokens_of(state.next_mask(tokens)) == sorted(map(ord, ' \n"'))
     after_name = tokens_of(state.next_mask(TOKENIZER.encode('"name": "f')))
     assert after_name == sorted(map(ord, '2"'))
+
+
+def test_a_call_without_a_mark_is_held_once_it_is_known() -> None:
+    text = '{"name": "f", "parameters": {"%s": "Rome"}}'
+    assert refused_at(late(LLAMA), text % "city") is None
+    assert refused_at(late(LLAMA), text % "town") == '{"name": "f", "parameters": {"'
+    assert refused_at(late(LLAMA), '{"name": "Bob", "parameters": {"town": 1}}') is None
 
 
 def test_a_late_grammar_that_is_broken_already_leaves_the_output_free() -> None:

@@ -118,8 +118,7 @@ class AnswerReader(PartReader, Characters):
         next(self._steps)
 
     def feed(self, text: str) -> list[Part]:
-        for char in text:
-            self._steps.send(char)
+        self.send(text, self._steps)
         return self._take()
 
     def finish(self) -> list[Part]:
@@ -134,8 +133,7 @@ class AnswerReader(PartReader, Characters):
 
     def rest(self) -> Steps[None]:
         """Take all that comes for text."""
-        while (char := (yield from self.next())) != END:
-            self.say(char)
+        yield from self.until((), self.say)
 
     def expect_call(self, position: int) -> None:
         """What comes after `position` should be calls."""
@@ -310,12 +308,14 @@ class _Trimmed:
         self.begun = begun
 
     def __call__(self, text: str) -> None:
-        for char in text:
-            if not char.isspace():
-                self._take(self._space + char)
-                self._space, self.begun = "", True
-            elif self.begun:
-                self._space += char
+        if not self.begun:
+            text = text.lstrip()
+        shown = text.rstrip()
+        if shown:
+            self._take(self._space + shown)
+            self._space, self.begun = "", True
+        if self.begun:
+            self._space += text[len(shown) :]
 
     def drop_space(self) -> None:
         """Forget the space that waits."""
