@@ -81,7 +81,7 @@ class Turn(Schema):
 class Tool(Schema):
     """A function that the client runs."""
 
-    name: Annotated[str, Field(pattern=r"\A[a-zA-Z0-9_-]{1,128}\z")]
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
     input_schema: dict[str, Any]
     description: str | None = None
     strict: bool | None = None

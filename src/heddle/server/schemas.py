@@ -129,7 +129,7 @@ Content = Annotated[
 ]
 
 
-FunctionName = Annotated[str, Field(pattern=r"\A[a-zA-Z0-9_-]{1,64}\z")]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class Function(Schema):
