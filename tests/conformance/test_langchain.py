@@ -78,7 +78,7 @@ class TestLargeModel(Conformance):
     """All of them."""
 
     name = "qwen2.5-coder-1.5b"
-    own_params: ClassVar = {}
+    own_params: ClassVar = {"extra_body": {"dry_multiplier": 0.8}}  # or strings go round in circles
 
     @property
     def supports_json_mode(self) -> bool:
