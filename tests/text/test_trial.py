@@ -37,11 +37,16 @@ def test_what_is_wrong_is_left_to_who_compiles_it(trial: Trial) -> None:
 
 def test_a_child_that_has_gone_is_a_refusal_once(trial: Trial) -> None:
     trial.check(Grammar.regex("c*"))
-    assert trial._child is not None
-    trial._child.kill()
-    trial._child.wait()
+    child = trial._child
+    assert child is not None
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.kill()
+    child.wait()
     with pytest.raises(GrammarError):
         trial.check(Grammar.regex("d*"))
+    assert child.stdin.closed  # or every refusal would cost two file descriptors
+    assert child.stdout.closed
     trial.check(Grammar.regex("d*"))
 
 

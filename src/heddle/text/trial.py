@@ -24,7 +24,7 @@ from heddle.text.grammar import GrammarCompiler
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from heddle.text.grammar import Tokens
 
@@ -41,6 +41,7 @@ class Trial:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
+        self._end_child: Callable[[], object] = lambda: None  # once; also when this object goes
         self._passed = lru_cache(maxsize=64)(self._try)
 
     def check(self, grammar: Grammar) -> None:
@@ -55,7 +56,7 @@ class Trial:
     def _try(self, kind: GrammarKind, text: str, param: str) -> None:
         child = self._child = self._child or self._start()
         if not _asked(child, [kind.value, text]):
-            child.wait()
+            self._end_child()
             self._child = None
             raise GrammarError(
                 f"{param} cannot be served: compiling it takes more than {self._seconds} s or"
@@ -72,7 +73,7 @@ class Trial:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             process_group=0,  # an interrupt from the keyboard is for the parent
         )
-        weakref.finalize(self, _end, child)
+        self._end_child = weakref.finalize(self, _end, child)
         _asked(child, [self._seconds, _described(self._tokens)])
         return child
 
