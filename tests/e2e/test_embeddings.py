@@ -16,6 +16,7 @@ from heddle.engine.streams import Collector
 from heddle.runner.reference import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.gguf import GGUFFile
+from story import STORY
 
 if TYPE_CHECKING:
     from array import array
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.model
 
-STORY = (
-    "The loom stood in the corner of the long room, and every morning before the light came she "
-    "sat down at it and listened. A loom that is well set has a voice of its own: the treadles "
-    "knock, the shuttle runs, the reed beats the weft home. "
-)
 TEXTS = [STORY, "def fibonacci(n):\n    ", "1 2 3 4 5 6", STORY * 3]
 REQUESTS = [(text, EmbeddingParams(pooling)) for pooling in Pooling for text in TEXTS]
 STREAM = SamplingParams(temperature=0.9, seed=7, max_tokens=60, ignore_eos=True)

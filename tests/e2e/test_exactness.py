@@ -16,6 +16,7 @@ from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.types import SamplingParams
+from story import STORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.model
 
-STORY = (
-    "The loom stood in the corner of the long room, and every morning before the light came she "
-    "sat down at it and listened. A loom that is well set has a voice of its own: the treadles "
-    "knock, the shuttle runs, the reed beats the weft home. "
-)
 GREEDY = SamplingParams(temperature=0, max_tokens=24, logprobs=5, ignore_eos=True)
 DRAWN = replace(GREEDY, temperature=0.9, top_p=0.95, seed=7)
 PENALISED = replace(

@@ -17,6 +17,7 @@ from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine.engine import Engine
 from heddle.step import PAGE_TOKENS
 from heddle.types import SamplingParams
+from story import STORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
 
     from heddle.types import Output
 
-STORY = (
-    "The loom stood in the corner of the long room, and every morning before the light came she "
-    "sat down at it and listened. A loom that is well set has a voice of its own: the treadles "
-    "knock, the shuttle runs, the reed beats the weft home. She knew each of its sounds as others "
-    "know the steps of those they live with, and when one of them was late she stopped at once. "
-)
 TAILS = (" One day", " Her daughter asked:", "\n\nQuestion: what is a reed?\n", " 1 2 3", " And")
 GREEDY = SamplingParams(temperature=0, max_tokens=12, logprobs=5, ignore_eos=True)
 DRAWN = replace(GREEDY, temperature=0.9, top_p=0.95, seed=7)
@@ -81,7 +76,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     config = EngineConfig(slots=1, threads=1, prefix_cache=False)
     with Engine.load(request.param, config) as engine:
         encode = engine.model.tokenizer.encode
-        prefix = encode(STORY * 2)[: 4 * PAGE_TOKENS + 5]
+        prefix = encode(STORY * 4)[: 4 * PAGE_TOKENS + 5]
         prompts = [[*prefix, *encode(tail, add_special=False)] for tail in TAILS]
         params = [GREEDY, DRAWN] * 3
         requests = tuple(zip(prompts, params, strict=False))

@@ -15,6 +15,7 @@ from heddle.engine.engine import Engine
 from heddle.runner.reference import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.gguf import GGUFFile
+from story import STORY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.model
 
-STORY = (
-    "The loom stood in the corner of the long room, and every morning before the light came she "
-    "sat down at it and listened. A loom that is well set has a voice of its own: the treadles "
-    "knock, the shuttle runs, the reed beats the weft home. "
-)
 PROMPTS = [STORY, "def fibonacci(n):\n    ", "1 2 3 4 5 6", STORY * 3]
 SCORES = SamplingParams(temperature=0, max_tokens=0, prompt_logprobs=5)
 TEXT = SamplingParams(temperature=0.9, seed=7, max_tokens=24, logprobs=5, ignore_eos=True)

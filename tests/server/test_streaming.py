@@ -11,7 +11,7 @@ import pytest
 from fake_model import FakeTokenizer
 from heddle.engine.backlog import Backlog
 from heddle.errors import BacklogError, EngineFailedError
-from heddle.server.answers import ChatAnswer
+from heddle.server.answers import AnswerOptions, ChatAnswer
 from heddle.server.connection import ClientGoneError
 from heddle.server.encoding import encode
 from heddle.server.response_answer import ResponseAnswer
@@ -76,7 +76,7 @@ async def staying() -> dict[str, Any]:
 
 
 def answer() -> ChatAnswer:
-    return ChatAnswer("fake", FakeTokenizer(), logprobs=False)
+    return ChatAnswer("fake", FakeTokenizer(), AnswerOptions())
 
 
 def respond(streams: Any, receive: Any) -> list[bytes]:
@@ -189,7 +189,9 @@ def test_a_whole_answer_is_json_with_all_choices(held: int) -> None:
     delta = Delta("a", (TokenLogprob(1, -0.5, ((1, -0.5), (2, -1.5))),))
     streams = ScriptedStreams((0, delta), (1, delta), (1, LAST), (0, delta), (0, LAST))
     streams.held = held
-    response = respond_whole(streams, staying, ChatAnswer("fake", FakeTokenizer(), logprobs=True))
+    response = respond_whole(
+        streams, staying, ChatAnswer("fake", FakeTokenizer(), AnswerOptions(logprobs=0))
+    )
     body = json.loads(b"".join(sent_by(response)[1]))
     assert list(body) == ["id", "object", "created", "model", "choices", "usage", "timings"]
     assert [choice["index"] for choice in body["choices"]] == [0, 1]
@@ -203,7 +205,7 @@ def long_response(backlog: Backlog) -> EventStream:
     token = TokenLogprob(1, -0.5, tuple((other, -1.0) for other in range(20)))
     script = [(0, Delta("a", (token,)))] * 200 + [(0, LAST)]
     streams: Any = ScriptedStreams(*script, choices=1)
-    writer = ResponseAnswer("fake", FakeTokenizer(), b'{"tools":[]}', logprobs=True)
+    writer = ResponseAnswer("fake", FakeTokenizer(), b'{"tools":[]}', AnswerOptions(logprobs=0))
     return EventStream(writer, streams, 1, backlog)
 
 

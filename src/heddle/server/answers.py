@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.encoding import encode, event
@@ -109,6 +109,28 @@ def share_prompt_logprobs(outputs: Sequence[Output], n: int) -> list[Output]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What an answer has in it beside its text, and how that is read.
+
+    Attributes:
+        usage: whether a stream ends with the token counts.
+        logprobs: how many alternatives to show beside tokens with their log probabilities; None if
+            these are not to be shown.
+        prompt_logprobs: the same for the tokens of prompts.
+        best: how many choices of each prompt to return, the likeliest; None for all.
+        echo: what each prompt's choices begin with; empty for nothing.
+        reading: how parts of the answers are told apart.
+    """
+
+    usage: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    best: int | None = None
+    echo: Sequence[Echo] = ()
+    reading: Reading = PLAIN
+
+
 class Answer(ABC):
     """How one answer is written, whole or as events. Methods that return bytes return events.
 
@@ -176,26 +198,11 @@ class OpenAIAnswer(Answer):
     whole_object: str
     chunk_object: str
 
-    def __init__(
-        self,
-        model: str,
-        spelling: Spelling,
-        *,
-        logprobs: bool,
-        prompt_logprobs: int | None = None,
-        usage_in_chunks: bool = False,
-        reading: Reading = PLAIN,
-    ) -> None:
-        """`usage_in_chunks` asks for a last chunk with the totals.
-
-        `prompt_logprobs` asks for those of prompts, with so many alternatives.
-        """
-        super().__init__(model, reading)
+    def __init__(self, model: str, spelling: Spelling, options: AnswerOptions) -> None:
+        super().__init__(model, options.reading)
         self._created = int(time.time())
         self._spelling = spelling
-        self._logprobs = logprobs
-        self._prompt_logprobs = prompt_logprobs
-        self._usage_in_chunks = usage_in_chunks
+        self._options = options
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         """Choices are encoded one by one: as objects they are six times as large."""
@@ -217,14 +224,14 @@ class OpenAIAnswer(Answer):
         return event(self._chunk([self._chunk_choice(index, None, tokens, last.finish)]))
 
     def ending(self, totals: Json) -> bytes:
-        return (event(self._chunk([]) | totals) if self._usage_in_chunks else b"") + DONE
+        return (event(self._chunk([]) | totals) if self._options.usage else b"") + DONE
 
     def failure(self, error: HeddleError) -> bytes:
         return event(error_body(error)) + DONE
 
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = self._frame(self.chunk_object, choices)
-        if self._usage_in_chunks:
+        if self._options.usage:
             chunk["usage"] = None
         return chunk
 
@@ -239,10 +246,11 @@ class OpenAIAnswer(Answer):
 
     def _logprobs_of_prompt(self, output: Output) -> Json:
         """Those of the prompt that `output` went on from, where they were asked for."""
-        if self._prompt_logprobs is None:
+        top = self._options.prompt_logprobs
+        if top is None:
             return {}
         told = output.prompt_logprobs or ()
-        return {"prompt_logprobs": prompt_logprobs(self._spelling, told, self._prompt_logprobs)}
+        return {"prompt_logprobs": prompt_logprobs(self._spelling, told, top)}
 
     @abstractmethod
     def whole_choice(self, index: int, output: Output) -> Json:
@@ -265,24 +273,8 @@ class ChatAnswer(OpenAIAnswer):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(
-        self,
-        model: str,
-        spelling: Spelling,
-        *,
-        logprobs: bool,
-        prompt_logprobs: int | None = None,
-        usage_in_chunks: bool = False,
-        reading: Reading = PLAIN,
-    ) -> None:
-        super().__init__(
-            model,
-            spelling,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            usage_in_chunks=usage_in_chunks,
-            reading=reading,
-        )
+    def __init__(self, model: str, spelling: Spelling, options: AnswerOptions) -> None:
+        super().__init__(model, spelling, options)
         self._called: set[int] = set()  # choices that have calls
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
@@ -336,7 +328,8 @@ class ChatAnswer(OpenAIAnswer):
         return "tool_calls" if called else finish.value
 
     def _logprobs_of(self, tokens: Sequence[TokenLogprob]) -> Json | None:
-        return chat_logprobs(self._spelling, tokens) if self._logprobs else None
+        shown = self._options.logprobs is not None
+        return chat_logprobs(self._spelling, tokens) if shown else None
 
 
 def _delta(part: Part | None) -> Json:
@@ -366,57 +359,36 @@ class CompletionAnswer(OpenAIAnswer):
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(
-        self,
-        model: str,
-        spelling: Spelling,
-        *,
-        logprobs: int | None,
-        prompt_logprobs: int | None = None,
-        usage_in_chunks: bool = False,
-        echo: Sequence[Echo] = (),
-        n: int = 1,
-        best: int | None = None,
-    ) -> None:
-        """Of each prompt there are `n` choices, of which the `best` likeliest are returned, or all.
-
-        `logprobs` asks for those of a choice's text, with so many alternatives. `echo` has what
-        each prompt's choices begin with, or is empty.
-        """
-        super().__init__(
-            model,
-            spelling,
-            logprobs=logprobs is not None,
-            prompt_logprobs=prompt_logprobs,
-            usage_in_chunks=usage_in_chunks,
-        )
-        self._alternatives = logprobs or 0
-        self._echo, self._n, self._best = echo, n, best
+    def __init__(self, model: str, spelling: Spelling, options: AnswerOptions, n: int) -> None:
+        """Of each prompt there are `n` choices."""
+        super().__init__(model, spelling, options)
+        self._n = n
         self._writers: dict[int, CompletionLogprobs] = {}
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         outputs = share_prompt_logprobs(outputs, self._n)
-        if self._best is not None:
-            outputs, self._n = likeliest(outputs, self._n, self._best), self._best
+        best = self._options.best
+        if best is not None:
+            outputs, self._n = likeliest(outputs, self._n, best), best
         return super().whole(outputs, totals)
 
     def opening(self, index: int) -> bytes:
-        if not self._echo:
+        if not self._options.echo:
             return b""
         return event(self._chunk([self._text_choice(index, self._echoed(index).text, (), None)]))
 
     def whole_choice(self, index: int, output: Output) -> Json:
         choice = self._text_choice(index, output.text, output.tokens, output.finish)
-        if self._echo:
-            echo = self._echoed(index)
+        if self._options.echo:
+            echo, top = self._echoed(index), self._options.logprobs
             choice["text"] = echo.text + output.text
-            if self._logprobs:
+            if top is not None:
                 told, writer = output.prompt_logprobs or (), CompletionLogprobs(self._spelling)
-                choice["logprobs"] = writer.of_all(echo, told, self._alternatives, output.tokens)
+                choice["logprobs"] = writer.of_all(echo, told, top, output.tokens)
         return choice | self._logprobs_of_prompt(output)
 
     def _echoed(self, index: int) -> Echo:
-        return self._echo[index // self._n]
+        return self._options.echo[index // self._n]
 
     def _chunk_choice(
         self,
@@ -431,7 +403,7 @@ class CompletionAnswer(OpenAIAnswer):
         self, index: int, text: str, tokens: Sequence[TokenLogprob], finish: FinishReason | None
     ) -> Json:
         logprobs = None
-        if self._logprobs and tokens:
+        if self._options.logprobs is not None and tokens:
             writer = self._writers.setdefault(index, CompletionLogprobs(self._spelling))
             logprobs = writer.of(tokens)
         return {

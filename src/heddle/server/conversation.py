@@ -99,13 +99,7 @@ def functions_of(tools: Sequence[FunctionTool] | None) -> list[Function]:
         InvalidRequestError: a schema is not one of an object.
     """
     return [
-        function_of(
-            tool.function.name,
-            tool.function.description,
-            tool.function.parameters,
-            strict=bool(tool.function.strict),
-            param=f"tools[{place}].function.parameters",
-        )
+        function_of(tool.function, tool.function.parameters, f"tools[{place}].function.parameters")
         for place, tool in enumerate(tools or ())
     ]
 

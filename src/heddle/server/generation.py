@@ -34,30 +34,13 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         """The next message of a conversation."""
         job = await bodies.take(request, ChatRequest, chat_job)
-        writer = ChatAnswer(
-            name,
-            tokenizer,
-            logprobs=job.logprobs,
-            prompt_logprobs=job.prompt_logprobs,
-            usage_in_chunks=job.usage,
-            reading=job.reading,
-        )
-        return await answering.answer(request, writer, job)
+        return await answering.answer(request, ChatAnswer(name, tokenizer, job.options), job)
 
     @router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Text that goes on after a prompt, or after each of several."""
         job = await bodies.take(request, CompletionRequest, completion_job)
-        writer = CompletionAnswer(
-            name,
-            tokenizer,
-            logprobs=job.params.logprobs if job.logprobs else None,
-            prompt_logprobs=job.prompt_logprobs,
-            usage_in_chunks=job.usage,
-            echo=job.echo,
-            n=job.n,
-            best=job.best,
-        )
+        writer = CompletionAnswer(name, tokenizer, job.options, job.n)
         return await answering.answer(request, writer, job)
 
     return router

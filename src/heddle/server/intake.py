@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.server.answers import AnswerOptions
 from heddle.server.conversation import chat_prompt, tool_use, written
 from heddle.server.grammar import grammar_of, response_format
 from heddle.server.logprobs import Echo
 from heddle.server.tools import held_to, suspects
-from heddle.text.reading import PLAIN
 from heddle.text.sequences import token_rules
 from heddle.types import SamplingParams
 
@@ -83,13 +83,7 @@ class Job:
         params: for all prompts.
         n: choices to generate for each prompt.
         stream: whether the answer is to come in events.
-        usage: whether the last event is to tell the token counts.
-        logprobs: whether the answer is to show log probabilities.
-        prompt_logprobs: how many alternatives to show beside the prompt's tokens; None if their log
-            probabilities are not to be shown.
-        best: how many choices of each prompt to return, the likeliest; None for all.
-        echo: what each prompt's choices begin with; empty for nothing.
-        reading: how parts of the answers are told apart.
+        options: what the answer is to have in it.
         suspects: what to compile if the grammar of `params` cannot be: one of them says why.
     """
 
@@ -97,12 +91,7 @@ class Job:
     params: SamplingParams
     n: int
     stream: bool
-    usage: bool
-    logprobs: bool = False
-    prompt_logprobs: int | None = None
-    best: int | None = None
-    echo: Sequence[Echo] = ()
-    reading: Reading = PLAIN
+    options: AnswerOptions
     suspects: Sequence[Grammar] = ()
 
 
@@ -114,20 +103,16 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
             refuses the messages, or they are too long for the context.
     """
     service.check_model(body.model)
-    params, usage, n = chat_params(body), _usage_wanted(body), body.n or 1
+    params, n = chat_params(body), body.n or 1
+    options = _options(body, params.logprobs)
     service.check_choices(1, n)
     use = tool_use(body)
     singly = suspects(use)
     prompt, reading = chat_prompt(service.engine, written(body, use.tools), use)
     params = for_reading(params, use, reading, service)
     token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
-    shown = bool(body.logprobs)
-    return Job(
-        *([prompt], params, n, bool(body.stream), usage, shown),
-        prompt_logprobs=body.prompt_logprobs,
-        reading=reading,
-        suspects=singly,
-    )
+    options = replace(options, reading=reading)
+    return Job([prompt], params, n, bool(body.stream), options, singly)
 
 
 def completion_job(body: CompletionRequest, service: Service) -> Job:
@@ -137,7 +122,7 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
         InvalidRequestError: a value cannot be served, or a prompt is too long for the context.
     """
     service.check_model(body.model)
-    params, usage, n = completion_params(body), _usage_wanted(body), body.n or 1
+    params, options, n = completion_params(body), _options(body, body.logprobs), body.n or 1
     texts, of = prompts_of(body.prompt), body.best_of or n
     service.check_choices(len(texts), of)
     tokenizer = service.engine.model.tokenizer
@@ -148,17 +133,9 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
     for prompt in prompts:
         service.engine.check_length(len(prompt), output=params.max_tokens != 0)
     token_rules(params, tokenizer)  # may take long, and is remembered
-    return Job(
-        prompts,
-        params,
-        of,
-        bool(body.stream),
-        usage,
-        logprobs=body.logprobs is not None,
-        prompt_logprobs=body.prompt_logprobs,
-        best=n if of > n else None,
-        echo=_echoes(texts, prompts, tokenizer) if body.echo else (),
-    )
+    echo = _echoes(texts, prompts, tokenizer) if body.echo else ()
+    options = replace(options, best=n if of > n else None, echo=echo)
+    return Job(prompts, params, of, bool(body.stream), options)
 
 
 def infill_job(body: InfillRequest, service: Service) -> Job:
@@ -179,7 +156,7 @@ def infill_job(body: InfillRequest, service: Service) -> Job:
     )
     service.engine.check_length(len(prompt))
     token_rules(params, tokenizer)  # may take long, and is remembered
-    return Job([prompt], params, 1, bool(body.stream), usage=True)
+    return Job([prompt], params, 1, bool(body.stream), AnswerOptions())
 
 
 def _echoes(
@@ -199,6 +176,15 @@ def prompts_of(prompt: Prompt) -> list[str] | list[list[int]]:
     """The prompts of a field that may hold one or several."""
     one = isinstance(prompt, str) or isinstance(prompt[0], int)
     return cast("list[str] | list[list[int]]", [prompt] if one else prompt)
+
+
+def _options(body: ChatRequest | CompletionRequest, logprobs: int | None) -> AnswerOptions:
+    """What the answer is to have in it, by the fields that chats and completions share.
+
+    Raises:
+        InvalidRequestError: two fields contradict each other.
+    """
+    return AnswerOptions(_usage_wanted(body), logprobs, body.prompt_logprobs)
 
 
 def _usage_wanted(body: GenerationRequest) -> bool:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.server.answers import AnswerOptions
 from heddle.server.conversation import chat_prompt
 from heddle.server.encoding import json_response
 from heddle.server.intake import Job, for_reading
@@ -70,12 +71,8 @@ def routes(service: Service, answering: Answering) -> APIRouter:
         singly = suspects(use)
         prompt, reading = chat_prompt(engine, _written(asked, use, service), use)
         params = for_reading(params, use, reading, service)
-        return Job(
-            *([prompt], params, 1, bool(asked.stream)),
-            usage=True,
-            reading=reading,
-            suspects=singly,
-        )
+        options = AnswerOptions(reading=reading)
+        return Job([prompt], params, 1, bool(asked.stream), options, singly)
 
     def count(asked: CountRequest) -> int:
         service.check_model(asked.model)
@@ -85,7 +82,7 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     async def messages(request: Request) -> Response:
         """The next message of a conversation, as Anthropic's API has it."""
         wanted = await service.bodies.take(request, MessagesRequest, job)
-        writer = MessageAnswer(engine.model.info.id, len(wanted.prompts[0]), wanted.reading)
+        writer = MessageAnswer(engine.model.info.id, len(wanted.prompts[0]), wanted.options.reading)
         return await answering.answer(request, writer, wanted)
 
     @router.post(
@@ -117,13 +114,7 @@ def _tool_use(asked: CountRequest) -> ToolUse:
         InvalidRequestError: see `function_of` and `use_of`; or the choice names no function.
     """
     functions = [
-        function_of(
-            tool.name,
-            tool.description,
-            tool.input_schema,
-            strict=bool(tool.strict),
-            param=f"tools[{place}].input_schema",
-        )
+        function_of(tool, tool.input_schema, f"tools[{place}].input_schema")
         for place, tool in enumerate(asked.tools or ())
     ]
     choice = asked.tool_choice

@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heddle.errors import HeddleError
-    from heddle.server.answers import Json
+    from heddle.server.answers import AnswerOptions, Json
     from heddle.server.logprobs import Spelling
     from heddle.text.parts import Part
-    from heddle.text.reading import Reading
     from heddle.types import Delta, Output, TokenLogprob
 
 
@@ -44,20 +43,14 @@ class ResponseAnswer(Answer):
     prefix = "resp_"
 
     def __init__(
-        self,
-        model: str,
-        spelling: Spelling,
-        asked: bytes,
-        *,
-        logprobs: bool,
-        reading: Reading = PLAIN,
+        self, model: str, spelling: Spelling, asked: bytes, options: AnswerOptions
     ) -> None:
         """`asked` are the fields of the request that a response repeats, as a JSON object."""
-        super().__init__(model, reading)
+        super().__init__(model, options.reading)
         self._created = int(time.time())
         self._spelling = spelling
         self._asked = asked
-        self._logprobs = logprobs
+        self._logprobs = options.logprobs is not None
         self._events = Events()
         self._items: list[Item] = []
         self._status = COMPLETED

@@ -40,13 +40,7 @@ def tool_use(body: ResponsesRequest) -> ToolUse:
         InvalidRequestError: see `function_of` and `use_of`.
     """
     functions = [
-        function_of(
-            tool.name,
-            tool.description,
-            tool.parameters,
-            strict=bool(tool.strict),
-            param=f"tools[{place}].parameters",
-        )
+        function_of(tool, tool.parameters, f"tools[{place}].parameters")
         for place, tool in enumerate(body.tools or ())
     ]
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError
+from heddle.server.answers import AnswerOptions
 from heddle.server.conversation import chat_prompt
 from heddle.server.encoding import encode
 from heddle.server.grammar import text_format
@@ -40,9 +41,7 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     async def responses(request: Request) -> Response:
         """The next items of a conversation."""
         job, repeated = await service.bodies.take(request, ResponsesRequest, digest)
-        writer = ResponseAnswer(
-            name, tokenizer, repeated, logprobs=job.logprobs, reading=job.reading
-        )
+        writer = ResponseAnswer(name, tokenizer, repeated, job.options)
         return await answering.answer(request, writer, job)
 
     return router
@@ -60,12 +59,8 @@ def _job(body: ResponsesRequest, service: Service) -> Job:
     prompt, reading = chat_prompt(service.engine, written(body, use), use)
     params = for_reading(params, use, reading, service)
     token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
-    shown = params.logprobs is not None
-    return Job(
-        *([prompt], params, 1, bool(body.stream), True, shown),
-        reading=reading,
-        suspects=suspects(use),
-    )
+    options = AnswerOptions(logprobs=params.logprobs, reading=reading)
+    return Job([prompt], params, 1, bool(body.stream), options, suspects(use))
 
 
 def _params(body: ResponsesRequest) -> SamplingParams:

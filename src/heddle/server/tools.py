@@ -8,7 +8,7 @@ for others to be a JSON object.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import from_json
 
@@ -81,15 +81,19 @@ class ToolUse:
 NO_TOOLS = ToolUse()
 
 
-def function_of(
-    name: str,
-    description: str | None,
-    schema: Mapping[str, Any] | None,
-    *,
-    strict: bool,
-    param: str,
-) -> Function:
-    """A function; without a schema it has no parameters.
+class Described(Protocol):
+    """What every API tells of a function, apart from the schema, which has several names."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def strict(self) -> bool | None: ...
+
+
+def function_of(tool: Described, schema: Mapping[str, Any] | None, param: str) -> Function:
+    """A function whose arguments follow `schema`, the field `param`; without one it has none.
 
     Raises:
         InvalidRequestError: the schema is not one of an object.
@@ -98,11 +102,11 @@ def function_of(
         raise InvalidRequestError(
             f"{param} must be a schema of type 'object', got {schema!r:.100}", param=param
         )
-    fields: Json = {"name": name}
-    if description is not None:
-        fields["description"] = description
+    fields: Json = {"name": tool.name}
+    if tool.description is not None:
+        fields["description"] = tool.description
     fields["parameters"] = {"type": "object", "properties": {}} if schema is None else schema
-    return Function({"type": "function", "function": fields}, strict, param)
+    return Function({"type": "function", "function": fields}, bool(tool.strict), param)
 
 
 def use_of(
