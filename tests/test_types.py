@@ -22,10 +22,18 @@ def test_numbers_of_numpy_become_pythons() -> None:
         seed=np.uint64(2**64 - 1),  # type: ignore[arg-type]
         logit_bias={np.int64(7): np.float32(2)},  # type: ignore[dict-item]
         stop=["a"],  # type: ignore[arg-type]
+        stop_token_ids=[np.int64(5)],  # type: ignore[arg-type]
     )
     plain = SamplingParams(
-        max_tokens=3, temperature=0.5, top_k=4, seed=2**64 - 1, logit_bias={7: 2.0}, stop=("a",)
+        max_tokens=3,
+        temperature=0.5,
+        top_k=4,
+        seed=2**64 - 1,
+        logit_bias={7: 2.0},
+        stop=("a",),
+        stop_token_ids=(5,),
     )
+    assert [type(token) for token in given.stop_token_ids] == [int]
     assert given == plain
     for name in SamplingParams.__dataclass_fields__:
         assert type(getattr(given, name)) is type(getattr(plain, name))
@@ -48,6 +56,9 @@ def test_numbers_of_numpy_become_pythons() -> None:
         ("min_p", 1j),
         ("stop", "abc"),
         ("stop", (1,)),
+        ("stop_token_ids", 3),
+        ("stop_token_ids", (1.5,)),
+        ("stop_token_ids", ("1",)),
         ("logit_bias", {1.5: 1}),
         ("logit_bias", {"1": 1}),
         ("logit_bias", {1: "x"}),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_TOKENS = 256
 MAX_STRING_LENGTH = 1024
 MAX_GRAMMAR_LENGTH = 131_072
 
@@ -171,7 +172,7 @@ class SamplingParams:
     Attributes:
         max_tokens: most tokens to generate; None means what the context leaves. With 0 the prompt
             is computed, for its log probabilities or for the prefix cache.
-        min_tokens: tokens to generate before an end-of-sequence token may be sampled; stop strings
+        min_tokens: tokens to generate before one that ends the output may be sampled; stop strings
             are not looked for in their text.
         temperature: >= 0.
         dynatemp_range: the temperature moves by up to this much around `temperature`, with the
@@ -209,6 +210,8 @@ class SamplingParams:
         seed: seeds the request's own counter-based generator; None draws one.
         stop: strings that end the output, of 1 to 1024 characters; the string itself is not
             returned.
+        stop_token_ids: up to 256 tokens that end the output, `ignore_eos` or not; the text does not
+            show them.
         bad_words: strings whose tokens are not generated in a row, with and without a space before.
         shown_specials: control tokens that the text shows, as they are written; of others it shows
             nothing.
@@ -273,6 +276,7 @@ class SamplingParams:
     grammar: Grammar | None = None
     shown_specials: tuple[str, ...] = ()
     prompt_logprobs: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self._take_types()
@@ -289,6 +293,12 @@ class SamplingParams:
                 strings,
                 f"strings of 1 to {longest} characters",
             )
+        check(
+            len(self.stop_token_ids) <= MAX_STOP_TOKENS,
+            "stop_token_ids",
+            self.stop_token_ids,
+            f"at most {MAX_STOP_TOKENS} token ids",
+        )
         check(
             not any(word.isspace() for word in self.bad_words),
             "bad_words",
@@ -353,6 +363,9 @@ class SamplingParams:
             check(strings, name, given, "a tuple of strings")
             put(name, tuple(given))
         put("samplers", _stages(self.samplers))
+        ids = self.stop_token_ids
+        check(isinstance(ids, (tuple, list)), "stop_token_ids", ids, "a tuple of token ids")
+        put("stop_token_ids", tuple(integer(id, "stop_token_ids") for id in ids))
         bias = {
             integer(token, "logit_bias"): number(value, "logit_bias")
             for token, value in self.logit_bias.items()

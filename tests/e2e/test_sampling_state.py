@@ -88,6 +88,20 @@ def test_bad_words_do_not_come(engine):
     assert other not in without
 
 
+def test_stop_tokens_end_an_output_but_not_before_its_least_length(engine):
+    greedy = replace(BASE, temperature=0, ignore_eos=True, max_tokens=30)
+    free = engine.complete(LOOP, greedy)
+    stop = free.tokens[4].token
+    stopped = engine.complete(LOOP, replace(greedy, stop_token_ids=(stop,)))
+    assert bits(stopped)[1] == bits(free)[1][: len(stopped.tokens)]
+    assert stopped.tokens[-1].token == stop
+    assert stopped.finish.value == "stop"
+    shown = engine.model.tokenizer.decode([token.token for token in stopped.tokens[:-1]])
+    assert stopped.text == shown
+    later = engine.complete(LOOP, replace(greedy, stop_token_ids=(stop,), min_tokens=8))
+    assert stop not in [token.token for token in later.tokens[:8]]
+
+
 def test_min_tokens_keep_ends_and_stop_strings_away(engine):
     asked = engine.model.chat_prompt([{"role": "user", "content": "Say hello."}])
     greedy = replace(BASE, temperature=0, ignore_eos=False, max_tokens=60)

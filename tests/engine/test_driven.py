@@ -429,12 +429,15 @@ def test_what_has_no_meaning_is_refused(engine: Engine) -> None:
     for wrong in (
         params(max_tokens=5),
         params(stop=("x",)),
+        params(stop_token_ids=(3,)),
         params(grammar=Grammar.regex("a")),
         params(shown_specials=("<end>",)),
     ):
         with pytest.raises(InvalidRequestError, match="leave it out and") as refusal:
             engine.create_sequence(wrong)
-        assert refusal.value.param in {"max_tokens", "stop", "grammar", "shown_specials"}
+        assert refusal.value.param is not None
+        default = getattr(SamplingParams(), refusal.value.param)
+        assert getattr(wrong, refusal.value.param) != default
 
 
 def test_positions_and_tokens_are_checked_before_anything_changes(start) -> None:

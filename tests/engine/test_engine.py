@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_a_stop_string_completed_by_the_last_token_is_a_stop(engine: Engine) -> 
     most = whole.index(last) + 1  # where every token so far is one character
     output = engine.complete("abc", params(max_tokens=most, ignore_eos=True, stop=(last,)))
     assert (output.finish, output.text) == (FinishReason.STOP, whole[: most - 1])
+
+
+def test_a_stop_token_ends_the_request_and_is_not_shown(engine: Engine) -> None:
+    free = params(max_tokens=40, ignore_eos=True)
+    tokens = expected("hello", free)
+    last = tokens.index(tokens[10])
+    output = engine.complete("hello", replace(free, stop_token_ids=(VOCABULARY - 1, tokens[10])))
+    assert [token.token for token in output.tokens] == tokens[: last + 1]
+    assert (output.text, output.finish) == (text_of(tokens[:last]), FinishReason.STOP)
+    assert output.stop is None
+
+
+def test_a_stop_token_that_is_none_is_refused(engine: Engine) -> None:
+    with pytest.raises(InvalidRequestError, match="stop_token_ids holds token id 32") as raised:
+        engine.complete("hello", SamplingParams(stop_token_ids=(32,)))
+    assert raised.value.param == "stop_token_ids"
 
 
 def test_a_stop_string_is_found_while_the_next_step_computes(start, executor: FakeExecutor) -> None:

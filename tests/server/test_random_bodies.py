@@ -41,6 +41,7 @@ SENSIBLE = {
     "bad_words": st.lists(st.text("abc ", min_size=1).filter(str.strip), max_size=3),
     "seed": st.integers(-(2**63), 2**64 - 1),
     "stop": st.text(min_size=1) | st.lists(st.text(min_size=1), max_size=4),
+    "stop_token_ids": st.lists(st.integers(0, 31), max_size=3),
     "logit_bias": st.dictionaries(st.integers(0, 31).map(str), st.floats(-100, 100), max_size=3),
     "n": st.integers(1, 4),
     "stream": st.booleans(),

@@ -46,6 +46,7 @@ FIELDS: dict[str, Any] = {
     "bad_words": ["foo"],
     "seed": 5,
     "stop": ["x"],
+    "stop_token_ids": [3, 7],
     "logit_bias": {"7": 1.5},
     "ignore_eos": True,
     "cache_salt": "mine",

@@ -112,3 +112,10 @@ def test_rules_hold_what_is_asked_for_and_no_more(
     assert rules.end_tokens == ((257,) if ends else ())
     assert bool(rules.bad_sequences) == bad
     assert (rules.breakers is not None) == breakers
+
+
+def test_tokens_that_end_an_output_wait_for_its_least_length() -> None:
+    metadata = byte_level(["o o"], {"</s>": TokenType.CONTROL}, eos_token_id=257)
+    tokenizer = Tokenizer.from_metadata(metadata)
+    params = SamplingParams(min_tokens=2, stop_token_ids=(7, 3, 257, 7))
+    assert token_rules(params, tokenizer).end_tokens == (3, 7, 257)

@@ -87,6 +87,7 @@ class _Run:
 _MEANINGLESS: dict[str, tuple[object, str]] = {
     "max_tokens": (None, "stop asking when the text is long enough"),
     "stop": ((), "stop asking when the text has come to it"),
+    "stop_token_ids": ((), "stop asking when one has come"),
     "grammar": (None, "take whole outputs, from Engine.complete or Engine.stream"),
     "shown_specials": ((), "look at the ids of the tokens"),
     "prompt_logprobs": (None, "ask Engine.complete for them"),

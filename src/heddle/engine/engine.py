@@ -167,7 +167,8 @@ class Engine:
 
         Args:
             params: of its sampling. The seed is drawn once if there is none; `max_tokens`, `stop`,
-                `grammar` and `shown_specials` have no meaning; `ignore_eos` makes no difference.
+                `stop_token_ids`, `grammar` and `shown_specials` have no meaning; `ignore_eos` makes
+                no difference.
             single_line: the end of a line counts as the end of the text; what a token has before
                 it is still text.
 

@@ -134,11 +134,13 @@ def prepare(
     if params.seed is None:
         params = params.with_seed(random.getrandbits(63))
     endless = params.ignore_eos and params.grammar is None
-    stops = frozenset() if endless else frozenset(tokenizer.eos_ids)
+    stops = set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
+    if not endless:
+        stops |= tokenizer.eos_ids
     rules = token_rules(params, tokenizer)
     if params.grammar is not None:
         rules = replace(rules, grammar=tokenizer.grammar(params.grammar))
-    sequence = Sequence(request_id, params, tokens, len(tokens), stops, rules)
+    sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
     return Request(sequence, detokenizer, sink, started)

@@ -67,6 +67,7 @@ _SAMPLING_FIELDS = (
     "samplers",
     "min_tokens",
     "bad_words",
+    "stop_token_ids",
     "seed",
     "ignore_eos",
     "cache_salt",

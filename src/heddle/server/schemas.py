@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
 from heddle.ranges import MAX_TOP_LOGPROBS
-from heddle.server.fields import FIRST_FAULT, Prompt, Stop, Strings, only, shaped
+from heddle.server.fields import FIRST_FAULT, Prompt, Stop, Strings, TokenIds, only, shaped
+from heddle.types import MAX_STOP_TOKENS
 
 MAX_CHOICES = 128
 MAX_ITEMS = 8192
@@ -83,6 +84,7 @@ class SamplingRequest(Schema):
     bad_words: list[str] | None = None
     seed: int | None = None
     stop: Stop | None = None
+    stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKENS)] | None = None
     logit_bias: (
         Annotated[
             dict[str, float],

@@ -25,8 +25,9 @@ MAX_TAIL_TOKENS = 20
 
 def token_rules(params: SamplingParams, tokenizer: Tokenizer) -> TokenRules:
     """The rules of one request in tokens."""
+    ends = {*tokenizer.eos_ids, *params.stop_token_ids}
     return TokenRules(
-        tuple(sorted(tokenizer.eos_ids)) if params.min_tokens else (),
+        tuple(sorted(ends)) if params.min_tokens else (),
         tokenizer.spellings(params.bad_words) if params.bad_words else (),
         tokenizer.breakers(params.dry_sequence_breakers) if params.dry_multiplier else None,
     )
