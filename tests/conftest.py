@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+# However slow the machine is, that is no fault of what is tested.
+settings.register_profile("heddle", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# What decides on a change tries the same examples each time, and fails for the change or never.
+settings.register_profile(
+    "gate", settings.get_profile("heddle"), derandomize=True, database=None, print_blob=True
+)
+settings.load_profile("heddle")
 
 
 @pytest.fixture(scope="session")

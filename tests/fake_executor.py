@@ -31,6 +31,7 @@ from heddle.step import (
     StepResult,
 )
 from heddle.types import PromptLogprob, SamplingParams
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -147,7 +148,7 @@ class FakeExecutor:
         if meanwhile is not None:
             meanwhile()
         self.entered.set()
-        assert self.gate.wait(60), "the test never opened the gate"
+        assert self.gate.wait(PATIENCE), "the test never opened the gate"
         self.steps += 1
         self.plans.append([(c.slot, c.start, len(c.tokens)) for c in plan.chunks])
         self.before_step(self.steps - 1)

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.bench import side_by_side
 from heddle.bench.exchange import Recorder
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pytest
-
-
-PATIENCE = 20
-"""Seconds after which a test that waits for something has failed."""
 
 
 class Pace:
@@ -93,6 +90,7 @@ class FakePeer:
     key: str | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def _common(one: list[int], other: list[int]) -> int:
@@ -128,8 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._admitted():
             self._send(401, b'{"error": "who are you?"}')
             return
-        earlier = [other["prompt"] for other in self.peer.bodies]
-        self.peer.bodies.append(body)
+        with self.peer.lock:  # or two at once would not know of each other
+            earlier = [other["prompt"] for other in self.peer.bodies]
+            self.peer.bodies.append(body)
         match self.peer.manner:
             case "refusing":
                 self._send(500, b'{"error": "out of luck"}')
@@ -186,6 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = False
+    request_queue_size = 64  # a burst that does not fit would be asked to come again in a second
     block_on_close = True
 
 

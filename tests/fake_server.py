@@ -17,7 +17,8 @@ from heddle.embedding import Pooling
 from heddle.engine import Engine
 from heddle.step import Failed, Sampled
 from heddle.types import SamplingParams
-from live_server import PATIENCE, live_server
+from live_server import live_server
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     import threading

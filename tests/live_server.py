@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from heddle.config import ServerConfig
 from heddle.server.app import create_app
 from heddle.server.process import Server, bind, url
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heddle.engine import Engine
-
-PATIENCE = 20
-"""Seconds after which a test that waits for something has failed."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from heddle.bench.remote import (
     connect,
 )
 from heddle.errors import ConfigError, PeerError
+from patience import PATIENCE
 
 PROMPTS = [[1000, 1001, 1002], [1003, 1004, 1005]]
 
@@ -175,9 +176,9 @@ def test_a_recorder_tells_when_enough_has_come_or_nothing_more_will() -> None:
             await asyncio.sleep(0)
             assert not waiting.done(), count
             recorder.data_received(b"piece")
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, PATIENCE)
         cut_short = Recorder()
         cut_short.connection_lost(None)
-        await asyncio.wait_for(cut_short.until(2), 20)
+        await asyncio.wait_for(cut_short.until(2), PATIENCE)
 
     asyncio.run(record())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,6 +108,8 @@ def test_interrupting_stops_the_answer_and_not_the_program(
     def interrupt(step: int) -> None:
         if step == 5:
             executor.gate.clear()
+            while not sys.stdout.getvalue():  # type: ignore[attr-defined]
+                time.sleep(0.001)  # until the answer has begun to be shown
             signal.pthread_kill(main, signal.SIGINT)
             assert executor.gate.wait(60)
 

@@ -17,6 +17,7 @@ import pytest
 from heddle.cli import INTERRUPTED, run
 from heddle.config import DEFAULT_MODEL, EngineConfig, ServerConfig, settings
 from heddle.engine import Engine
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ def heddle(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
         [sys.executable, "-m", "heddle", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
         env=os.environ | {"COLUMNS": "200", "TERM": "dumb"} | variables,
     )
@@ -44,7 +45,7 @@ def test_help_lists_the_commands() -> None:
 def test_help_loads_neither_engine_nor_server() -> None:
     script = "import sys; from heddle.cli import run; run(['--help']); print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     modules = set(done.stdout.splitlines()[-1].split())
     assert "heddle.cli.serve" in modules
@@ -173,7 +174,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     os.close(read)
     try:
         done = subprocess.run(
-            command, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False
+            command, stdout=write, stderr=subprocess.PIPE, timeout=PATIENCE, check=False
         )
     finally:
         os.close(write)
@@ -228,8 +229,10 @@ def test_serve_says_where_it_is_and_stops_when_told(
     answers: list[int] = []
 
     def visit(url: str) -> None:
-        answers.append(httpx.get(f"{url}/models").status_code)
-        os.kill(os.getpid(), stop)
+        try:
+            answers.append(httpx.get(f"{url}/models", timeout=PATIENCE).status_code)
+        finally:
+            os.kill(os.getpid(), stop)
 
     def note(line: str, **_: Any) -> None:
         lines.append(line)

@@ -17,7 +17,8 @@ from pydantic import BaseModel, Field
 
 from heddle import Engine, EngineConfig
 from heddle.config import DEFAULT_MODEL, ServerConfig
-from live_server import PATIENCE, live_server
+from live_server import live_server
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,8 @@ from openai import OpenAI
 
 from heddle import LLM, Engine
 from heddle.config import DEFAULT_MODEL
-from live_server import PATIENCE, live_server
+from live_server import live_server
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

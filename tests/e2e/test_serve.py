@@ -15,11 +15,11 @@ import openai
 import pytest
 
 from heddle.cli import run
+from patience import PATIENCE
 
 pytestmark = pytest.mark.model
 
 COLOURS = [{"role": "user", "content": "Name three colours."}]
-START_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,14 @@ def address(model_path):  # fetched before the clock starts
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"HEDDLE_SLOTS": "4"}
     ) as server:
-        watchdog = threading.Timer(START_SECONDS, server.kill)
+        watchdog = threading.Timer(PATIENCE, server.kill)
         watchdog.start()
         ready = next((line for line in server.stdout if line.startswith("ready")), None)
         watchdog.cancel()
         assert ready is not None, "the server ended before it was ready"
         yield ready.split()[1]
         server.send_signal(signal.SIGINT)
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=PATIENCE) == 0
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +125,10 @@ def test_a_refusal_names_the_field(client):
 def test_what_the_server_tells_about_itself(client, address):
     assert [model.id for model in client.models.list().data] == ["smollm2-135m"]
     root = address.removesuffix("/v1")
-    assert httpx.get(f"{root}/health").status_code == 200
-    assert [slot["state"] for slot in httpx.get(f"{root}/slots").json()] == ["free"] * 4
-    metrics = httpx.get(f"{root}/metrics").text
+    assert httpx.get(f"{root}/health", timeout=PATIENCE).status_code == 200
+    slots = httpx.get(f"{root}/slots", timeout=PATIENCE).json()
+    assert [slot["state"] for slot in slots] == ["free"] * 4
+    metrics = httpx.get(f"{root}/metrics", timeout=PATIENCE).text
     assert "heddle_generated_tokens_total" in metrics
 
 

@@ -20,6 +20,7 @@ from heddle.errors import ConfigError
 from heddle.scheduler.sequence import SlotState
 from heddle.step import PAGE_TOKENS
 from heddle.types import SamplingParams
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +50,11 @@ def disk(engine: Engine) -> DiskStats:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts engines on one directory, and closes them after the test."""
+    # A slow disk or machine is not given up.
+    monkeypatch.setattr("heddle.disk.tier.PATIENCE", PATIENCE)
+    monkeypatch.setattr("heddle.disk.tier._CLOSE_SECONDS", PATIENCE)
     weights = tmp_path / "model.gguf"
     weights.write_bytes(b"weights")
     engines = []

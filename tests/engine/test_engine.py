@@ -283,14 +283,18 @@ def test_cancel_after_the_end_changes_nothing(engine: Engine) -> None:
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
-def test_closing_or_dropping_a_stream_cancels(engine: Engine) -> None:
+def test_closing_or_dropping_a_stream_cancels(engine: Engine, executor: FakeExecutor) -> None:
+    # Each waits with its second token until it is given up.
+    executor.before_step = lambda step: executor.gate.clear() if step in (0, 2) else None
     stream = engine.stream("hello", params(ignore_eos=True))
     next(stream)
     stream.close()
+    executor.gate.set()
     assert list(stream) == []
     for _ in engine.stream("hello", params(ignore_eos=True)):
         break
     del stream
+    executor.gate.set()
     engine.close(drain=True)
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 2
 

@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 PROMPT = "hello"
 IDS = [8, 5, 12, 12, 15]
-LONG = SamplingParams(seed=1, max_tokens=400, ignore_eos=True)
+LONG = SamplingParams(seed=1, ignore_eos=True)
+"""For those who leave: never done before they have, since each of its tokens takes longer."""
 
 
 @pytest.fixture
 def executor() -> FakeExecutor:
-    return FakeExecutor(pages=256)
+    return FakeExecutor(pages=2048)
 
 
 @pytest.fixture
 def llm(executor: FakeExecutor) -> Iterator[LLM]:
-    with LLM(Engine(fake_model(executor), EngineConfig(slots=4, queue=500))) as llm:
+    with LLM(Engine(fake_model(executor, context=50_000), EngineConfig(slots=4, queue=500))) as llm:
         yield llm
 
 

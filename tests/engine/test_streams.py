@@ -148,15 +148,20 @@ def test_cancelling_the_reading_task_cancels_the_request(start, executor: FakeEx
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 1
 
 
-def test_closing_or_dropping_an_async_stream_cancels(engine: Engine) -> None:
+def test_closing_or_dropping_an_async_stream_cancels(engine: Engine, executor) -> None:
+    # Each waits with its second token until it is given up.
+    executor.before_step = lambda step: executor.gate.clear() if step in (0, 2) else None
+
     async def main() -> None:
         stream = engine.generate("hello", params(ignore_eos=True))
         await anext(stream)
         await stream.aclose()
+        executor.gate.set()
         assert await read(stream) == ""
         async for _ in engine.generate("hello", params(ignore_eos=True)):
             break
         gc.collect()
+        executor.gate.set()
 
     run(main())
     engine.close(drain=True)
@@ -339,10 +344,14 @@ def test_one_who_waits_for_all_is_woken_once() -> None:
 def test_an_answer_that_nobody_reads_ends_its_request(start, executor: FakeExecutor) -> None:
     engine = start(slots=1, context=2048)
     backlog = Backlog(64 * 1024)
+    executor.before_step = lambda step: executor.gate.clear() if step == 1000 else None
 
     async def main() -> None:
         long = params(ignore_eos=True, max_tokens=2000)
         streams = engine.generate_many([("hello", long)], backlog)
+        while not backlog.cut:
+            await asyncio.sleep(0)
+        executor.gate.set()
         await asyncio.to_thread(engine.complete, "hello", params(max_tokens=1))  # its turn comes
         assert backlog.cut == 1
         with pytest.raises(BacklogError):
@@ -366,6 +375,7 @@ def real_delta(index: int, alternatives: int) -> Delta:
 
 
 def tracemalloc_of(make: Any) -> int:
+    gc.collect()  # or tuples that the interpreter keeps for the next ones would cost nothing
     tracemalloc.start()
     kept = make()
     taken, _ = tracemalloc.get_traced_memory()

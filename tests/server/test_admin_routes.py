@@ -8,6 +8,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from patience import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -45,7 +47,7 @@ def test_another_model_is_not_found(shared: Running) -> None:
 
 
 def test_health_without_a_body(shared: Running) -> None:
-    response = httpx.head(shared.url + "/health")
+    response = httpx.head(shared.url + "/health", timeout=PATIENCE)
     assert (response.status_code, response.content) == (200, b"")
 
 
@@ -61,7 +63,7 @@ def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> Non
     assert server.get("/slots").json() == [{"index": index} | free for index in (0, 1)]
     server.executor.before_step = lambda step: server.executor.gate.clear() if step == 2 else None
     body = {"prompt": "hello", "n": 3, "stream": True, "ignore_eos": True, "max_tokens": 50}
-    with httpx.stream("POST", server.url + "/v1/completions", json=body):
+    with server.stream("/v1/completions", body):
         server.until(lambda: server.executor.steps >= 3 and not server.executor.gate.is_set())
         first, second = server.get("/slots").json()
         now = scrape(server)
@@ -109,10 +111,10 @@ def test_two_servers_do_not_share_metrics(serve: Callable[..., Running]) -> None
 def test_every_response_has_a_request_id(shared: Running, path: str) -> None:
     ids = {shared.get(path).headers["x-request-id"] for _ in range(2)}
     assert len(ids) == 2
-    mine = httpx.get(shared.url + path, headers={"x-request-id": "abc-1"})
+    mine = shared.get(path, headers={"x-request-id": "abc-1"})
     assert mine.headers["x-request-id"] == "abc-1"
     assert mine.headers.get_list("x-request-id") == ["abc-1"]
-    long = httpx.get(shared.url + path, headers={"x-request-id": "a" * 129})
+    long = shared.get(path, headers={"x-request-id": "a" * 129})
     assert long.headers["x-request-id"].startswith("req_")
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
 from heddle.server.keys import ApiKeys, RequireKey, keys_of, salt_of_key
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ def cached(server: Running, key: str, **fields: Any) -> int:
 def test_who_brings_a_key_is_served(locked: Running, headers: dict[str, str]) -> None:
     answer = locked.post("/v1/completions", COMPLETION, headers=headers)
     assert answer.status_code == 200
-    assert httpx.get(locked.url + "/metrics", headers=headers).status_code == 200
+    assert locked.get("/metrics", headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,8 @@ def test_who_brings_none_is_refused(locked: Running, headers: dict[str, str], sa
 
 def test_only_health_is_open(locked: Running) -> None:
     assert locked.get("/health").status_code == 200
-    assert httpx.head(locked.url + "/health").status_code == 200
-    paths = [*httpx.get(locked.url + "/openapi.json", headers=bearer(ONE)).json()["paths"]]
+    assert httpx.head(locked.url + "/health", timeout=PATIENCE).status_code == 200
+    paths = [*locked.get("/openapi.json", headers=bearer(ONE)).json()["paths"]]
     assert "/v1/chat/completions" in paths
     for path in [*paths, "/openapi.json", "/docs", "/nothing", "/health/", "//health", "/"]:
         if path != "/health":
@@ -125,7 +126,7 @@ def test_the_official_client(locked: Running) -> None:
 
 
 def test_a_large_body_without_a_key_leaves_the_connection_usable(locked: Running) -> None:
-    with httpx.Client(base_url=locked.url, timeout=20) as client:
+    with httpx.Client(base_url=locked.url, timeout=PATIENCE) as client:
         for _ in range(2):
             assert client.post("/v1/completions", content=b"x" * (1 << 20)).status_code == 401
             assert client.get("/health").status_code == 200
@@ -136,7 +137,7 @@ def test_keys_show_nowhere(locked: Running, caplog: pytest.LogCaptureFixture) ->
     seen = []
     for key in (ONE, "sk-wrong-55"):
         for path in ("/v1/models", "/v1/models/other", "/metrics", "/slots", "/nothing"):
-            answer = httpx.get(locked.url + path, headers=bearer(key))
+            answer = locked.get(path, headers=bearer(key))
             seen.append(answer.text + str(answer.headers))
         answer = locked.post("/v1/completions", {"prompt": 1.5}, headers={"x-api-key": key})
         seen.append(answer.text)

@@ -19,7 +19,7 @@ from heddle.errors import InvalidRequestError
 from heddle.server.body import Bodies
 from heddle.server.connection import ClientGoneError
 from heddle.server.schemas import ChatRequest, CompletionRequest, Schema
-from heddle.types import FinishReason
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -72,7 +72,7 @@ async def settle() -> None:
 
 
 def run(work: Callable[[Bodies], Any]) -> None:
-    asyncio.run(asyncio.wait_for(work(Bodies(ServerConfig())), 20))
+    asyncio.run(asyncio.wait_for(work(Bodies(ServerConfig())), PATIENCE))
 
 
 def length_of(body: CompletionRequest) -> int:
@@ -106,7 +106,7 @@ def test_one_large_body_is_worked_on_at_once_and_smaller_ones_beside_it() -> Non
     def digest(body: CompletionRequest) -> int:
         if len(body.prompt) > 200_000:
             entered.append(len(body.prompt))
-            assert go_on.wait(20)
+            assert go_on.wait(PATIENCE)
         return len(body.prompt)
 
     async def work(bodies: Bodies) -> None:
@@ -134,7 +134,7 @@ def test_a_body_whose_client_has_left_is_not_worked_on() -> None:
 
     def digest(body: CompletionRequest) -> None:
         worked_on.append(body.prompt[0])
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE)
 
     async def work(bodies: Bodies) -> None:
         requests: Any = [FakeRequest(completion(20_000, letter)) for letter in "abc"]
@@ -177,7 +177,7 @@ def test_no_part_of_a_body_stays_while_its_answer_is_made(
     body = {said: [{"role": "user", "content": "hello"}], "stream": True}
     earlier = parsed_bodies()  # of tests before: errors they raised hold frames in cycles
     with server.stream(path, body):
-        assert server.executor.entered.wait(20)
+        assert server.executor.entered.wait(PATIENCE)
         assert not [body for body in parsed_bodies() if all(body is not old for old in earlier)]
         server.executor.gate.set()
 
@@ -294,7 +294,7 @@ def test_many_who_never_read_are_cut_one_by_one_and_no_one_else_notices(
     serve: Callable[..., Running], stream: bool
 ) -> None:
     """An answer of theirs is 4 choices of 480 tokens with 20 logprobs each: 5 MB in memory."""
-    server = serve(slots=16, queue=1000, backlog=16 << 20)
+    server = serve(slots=16, queue=1000, backlog=16 << 20, send_timeout=86_400)
     expected = ask_and_read(server, stream)
     with ExitStack() as clients:
         for _ in range(20):
@@ -308,11 +308,11 @@ def test_many_who_never_read_are_cut_one_by_one_and_no_one_else_notices(
 
 
 def test_one_who_reads_late_is_told_why_the_stream_ends(serve: Callable[..., Running]) -> None:
-    server = serve(slots=16, backlog=1 << 20)
+    server = serve(slots=16, backlog=1 << 20, send_timeout=86_400)
     with asking(server, stream=True, n=16) as client:
         server.until(lambda: metric(server, "backlog_cut_total") == 1)
         server.until(server.idle)
-        client.settimeout(20)
+        client.settimeout(PATIENCE)
         answer = b""
         while b"[DONE]" not in answer:
             answer += client.recv(1 << 20)
@@ -333,10 +333,14 @@ def test_an_answer_too_large_to_be_kept_is_refused(serve: Callable[..., Running]
 def test_a_client_that_reads_nothing_is_cut_off(
     serve: Callable[..., Running], stream: bool
 ) -> None:
-    """16 choices of 480 tokens with 20 logprobs each are more than a socket's buffers hold."""
+    """16 choices of 480 tokens with 20 logprobs each are more than a socket's buffers hold.
+
+    A stream may be cut off before all of them are made.
+    """
     server = serve(slots=16, send_timeout=1)
     with asking(server, stream=stream, n=16):
-        server.until(lambda: server.engine.snapshot().finished[FinishReason.LENGTH] == 16)
+        server.until(lambda: server.executor.steps > 0)
+        server.until(server.idle)
         server.until(lambda: metric(server, "backlog_bytes") == 0)
         server.until(lambda: not open_connections(server))
     assert server.idle()
@@ -356,6 +360,9 @@ def test_connections_that_are_left_leave_nothing(
                     clients.enter_context(asking(server, stream=True))
                 else:
                     clients.enter_context(socket.create_connection(server.address)).sendall(sent)
+        # Or a slow server would soon hold more of them than a process may have files.
+        assert server.get("/health").status_code == 200
+        server.until(lambda: open_connections(server) < 100)
     server.until(lambda: not server.server.server_state.tasks)
     server.until(lambda: not open_connections(server))
     server.until(server.idle)

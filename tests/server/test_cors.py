@@ -9,6 +9,7 @@ import pytest
 
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,12 +26,12 @@ def ask_first(server: Running, origin: str) -> httpx.Response:
         "access-control-request-method": "POST",
         "access-control-request-headers": "authorization, content-type",
     }
-    return httpx.options(server.url + "/v1/chat/completions", headers=headers)
+    return httpx.options(server.url + "/v1/chat/completions", headers=headers, timeout=PATIENCE)
 
 
 def test_without_it_no_page_is_allowed(shared: Running) -> None:
     assert "access-control-allow-origin" not in ask_first(shared, PAGE).headers
-    answer = httpx.get(shared.url + "/v1/models", headers={"origin": PAGE})
+    answer = shared.get("/v1/models", headers={"origin": PAGE})
     assert "access-control-allow-origin" not in answer.headers
 
 
@@ -41,11 +42,11 @@ def test_an_origin_is_allowed_and_others_are_not(serve: Callable[..., Running]) 
     assert allowed.headers["access-control-allow-origin"] == PAGE
     assert "authorization" in allowed.headers["access-control-allow-headers"].lower()
     assert "access-control-allow-origin" not in ask_first(server, "https://other.example").headers
-    refused = httpx.get(server.url + "/v1/models", headers={"origin": PAGE})
+    refused = server.get("/v1/models", headers={"origin": PAGE})
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == PAGE, "so that the page can read why"
     headers = {"origin": PAGE, "authorization": "Bearer sk-1"}
-    assert httpx.get(server.url + "/v1/models", headers=headers).status_code == 200
+    assert server.get("/v1/models", headers=headers).status_code == 200
 
 
 def test_all_origins(serve: Callable[..., Running]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.types import FinishReason
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ def asking(server: Running, **fields: Any) -> Iterator[socket.socket]:
         f"content-length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(server.address) as client:
-        client.settimeout(20)
+        client.settimeout(PATIENCE)
         client.sendall((head + body).encode())
         yield client
 

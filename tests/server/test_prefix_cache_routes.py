@@ -8,6 +8,7 @@ import pytest
 from test_admin_routes import scrape
 
 from heddle.step import PAGE_TOKENS
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +153,7 @@ def test_figures_do_not_wait_for_a_step(serve: Callable[..., Running]) -> None:
     body = {"prompt": PROMPT, "max_tokens": 4, "ignore_eos": True, "stream": True}
     server.executor.gate.clear()
     with server.stream("/v1/completions", body):
-        assert server.executor.entered.wait(20)
+        assert server.executor.entered.wait(PATIENCE)
         assert stats(server)["misses"] == 1
         server.executor.gate.set()
 

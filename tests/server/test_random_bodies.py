@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from heddle.server.response_schemas import ResponsesRequest
 from heddle.server.schemas import ChatRequest, CompletionRequest
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +86,7 @@ def bodies(schema: type[Any], required: str, own: dict[str, Any]) -> st.SearchSt
 
 @pytest.fixture(scope="module")
 def client(shared: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=shared.url, timeout=60) as client:
+    with httpx.Client(base_url=shared.url, timeout=PATIENCE) as client:
         yield client
 
 

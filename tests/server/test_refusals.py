@@ -6,13 +6,14 @@ import json
 import socket
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import openai
 import pytest
 
+from patience import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import httpx
 
     from conftest import Running
 
@@ -251,7 +252,7 @@ def head_of_body(length: int) -> bytes:
 
 def until_closed(client: socket.socket) -> bytes:
     """All that the server sends before it closes the connection."""
-    client.settimeout(20)
+    client.settimeout(PATIENCE)
     answer = b""
     while part := client.recv(4096):
         answer += part
@@ -300,9 +301,7 @@ def test_a_body_that_comes_too_slowly_is_refused_in_words(serve: Callable[..., R
 def test_routes_that_are_not_there(
     shared: Running, method: str, path: str, status: int, code: str
 ) -> None:
-    import httpx
-
-    response = httpx.request(method, shared.url + path)
+    response = httpx.request(method, shared.url + path, timeout=PATIENCE)
     assert response.status_code == status
     assert error_of(response)["code"] == code
     assert ("allow" in response.headers) == (status == 405)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.text.grammar import GrammarCompiler
-from live_server import PATIENCE
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from conftest import Running

@@ -12,7 +12,9 @@ import pytest
 
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
+from heddle.server import process
 from heddle.server.process import bind, url
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +46,7 @@ def test_an_address_of_another_machine() -> None:
 
 def test_nothing_listens_before_the_server_is_ready() -> None:
     with bind(ServerConfig(port=0)) as listener, pytest.raises(httpx.ConnectError):
-        httpx.get(url(listener))
+        httpx.get(url(listener), timeout=PATIENCE)
 
 
 def test_an_ipv6_address_is_written_in_brackets() -> None:
@@ -59,7 +61,9 @@ def test_an_ipv6_address_is_written_in_brackets() -> None:
 def test_a_running_stream_may_finish(serve: Callable[..., Running]) -> None:
     server = serve(drain=60)
     server.executor.gate.clear()
-    with httpx.stream("POST", server.url + "/v1/completions", json=BODY, timeout=20) as response:
+    with httpx.stream(
+        "POST", server.url + "/v1/completions", json=BODY, timeout=PATIENCE
+    ) as response:
         server.until(server.executor.entered.is_set)
         server.server.handle_exit(signal.SIGTERM, None)
         server.until(lambda: not server.server.servers[0].is_serving())
@@ -69,14 +73,23 @@ def test_a_running_stream_may_finish(serve: Callable[..., Running]) -> None:
         events = read(response)
     assert events[-1] == "data: [DONE]"
     assert json.loads(events[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
-    server.thread.join(20)
+    server.thread.join(PATIENCE)
     assert not server.thread.is_alive()
 
 
+@pytest.fixture
+def long_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams have their last event out in time, however slow the machine is."""
+    monkeypatch.setattr(process, "_LAST_WORDS", PATIENCE)
+
+
+@pytest.mark.usefixtures("long_last_words")
 def test_a_stream_that_takes_too_long_is_told(serve: Callable[..., Running]) -> None:
     server = serve(drain=0)
     server.executor.gate.clear()
-    with httpx.stream("POST", server.url + "/v1/completions", json=BODY, timeout=20) as response:
+    with httpx.stream(
+        "POST", server.url + "/v1/completions", json=BODY, timeout=PATIENCE
+    ) as response:
         server.until(server.executor.entered.is_set)
         server.server.handle_exit(signal.SIGINT, None)
         server.until(lambda: server.engine.closed)
@@ -84,17 +97,20 @@ def test_a_stream_that_takes_too_long_is_told(serve: Callable[..., Running]) -> 
         *_, error, done = read(response)
     assert done == "data: [DONE]"
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "engine_closed"
-    server.thread.join(20)
+    server.thread.join(PATIENCE)
     assert not server.thread.is_alive()
 
 
+@pytest.mark.usefixtures("long_last_words")
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_waits_for_no_one(
     serve: Callable[..., Running], second: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(drain=86_400)
     server.executor.gate.clear()
-    with httpx.stream("POST", server.url + "/v1/completions", json=BODY, timeout=20) as response:
+    with httpx.stream(
+        "POST", server.url + "/v1/completions", json=BODY, timeout=PATIENCE
+    ) as response:
         server.until(server.executor.entered.is_set)
         server.server.handle_exit(signal.SIGINT, None)
         server.until(lambda: not server.server.servers[0].is_serving())
@@ -102,7 +118,7 @@ def test_a_second_signal_waits_for_no_one(
         server.server.handle_exit(second, None)
         server.until(lambda: server.engine.closed)
         server.executor.gate.set()
-        server.thread.join(20)
+        server.thread.join(PATIENCE)
         assert not server.thread.is_alive()
         assert read(response)[-1] == "data: [DONE]"
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

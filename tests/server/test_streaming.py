@@ -18,6 +18,7 @@ from heddle.server.response_answer import ResponseAnswer
 from heddle.server.streaming import EventStream
 from heddle.server.whole import Pieces, WholeAnswers
 from heddle.types import Delta, FinishReason, TokenLogprob, Usage
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -63,7 +64,7 @@ LAST = Delta("!", finish=FinishReason.LENGTH, usage=Usage(3, 2))
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 20))
+    return asyncio.run(asyncio.wait_for(work, PATIENCE))
 
 
 async def gone() -> dict[str, Any]:
