@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -387,21 +388,20 @@ def test_callers_who_ask_together_are_served_by_one_step(start, executor) -> Non
     alone = threading.Thread(target=engine.complete, args=("a", params(max_tokens=1)))
     alone.start()
     assert executor.entered.wait(60)  # all prompts come while this step is held
-    ready = threading.Barrier(count + 1)
 
     def drive(_: int) -> list[int]:
         sequence = engine.create_sequence(params())
-        ready.wait(60)
         return [sequence.decode_prompt(PROMPT).token, *take(sequence, length)]
 
     with ThreadPoolExecutor(count) as pool:
         outputs = pool.map(drive, range(count))
-        ready.wait(60)
+        while engine.snapshot().queue_depth < count:
+            time.sleep(0.001)  # lets them come
         executor.gate.set()
         assert list(outputs) == [expected(PROMPT, length + 1)] * count
     alone.join(60)
     together = [plan for plan in executor.plans if len(plan) == count]
-    assert len(together) >= length - 2 * count  # those who began late end late
+    assert len(together) >= length - count  # all but the first wait for its prompt
 
 
 def test_a_caller_who_stays_away_is_not_waited_for_twice(start, executor) -> None:

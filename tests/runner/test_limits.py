@@ -40,12 +40,13 @@ def _matrices(file):
 def test_every_level_has_a_peak(isa):
     runtime = _native.Runtime(2, isa)
     assert runtime.multiplication
-    assert 1e8 < runtime.multiply_rate(0.0) < 1e15
+    # Of many, as short as can be: a busy machine interrupts some.
+    assert 1e8 < max(runtime.multiply_rate(0.0) for _ in range(20)) < 1e15
 
 
 def test_buffers_are_read():
     runtime = _native.Runtime(2, "auto")
-    assert 1e7 < runtime.read_rate(4 * MIB, 0.0) < 1e14
+    assert 1e7 < max(runtime.read_rate(4 * MIB, 0.0) for _ in range(20)) < 1e14
     assert runtime.read_rate(1, 0.0) > 0
     with pytest.raises(ValueError, match="at least one byte"):
         runtime.read_rate(0, 0.0)

@@ -197,7 +197,8 @@ def test_what_a_client_sends_stays_one_short_line_of_the_log(
 ) -> None:
     with caplog.at_level("INFO", "heddle"):
         shared.post("/v1/chat/completions", CHAT | {"a\nforged\x1b[2J" + "x" * 5000: 1})
-    [line] = [record.getMessage() for record in caplog.records]
+    lines = [record.getMessage() for record in caplog.records]
+    [line] = [line for line in lines if "forged" in line]  # others may end requests of tests before
     assert r"a\nforged\x1b[2J" in line
     assert len(line) < 1000
 
