@@ -74,7 +74,7 @@ def test_instructions_and_items_are_one_conversation(shared: Running) -> None:
             first,
         ],
     )
-    conversation = "system- be.\nuser- hel.\ndeveloper- lo.\nassistant- so.\nuser- hel."
+    conversation = "system- be.\nuser- hel.\nsystem- lo.\nassistant- so.\nuser- hel."
     assert made.output_text == text_after(conversation)
     assert made.instructions == "be"
 

@@ -85,6 +85,16 @@ def test_a_template_that_knows_tools_is_given_them() -> None:
     assert dialect.conversation(ASKED, []) == (ASKED, None)
 
 
+@pytest.mark.parametrize(
+    ("source", "role"),
+    [(templates.HERMES, "system"), (templates.HERMES + "{# developer #}", "developer")],
+)
+def test_what_developers_say_is_not_left_out(source: str, role: str) -> None:
+    said = [{"role": "developer", "content": "Be brief."}, *ASKED]
+    messages, _ = template(source).dialect.conversation(said, [])
+    assert messages == [{"role": role, "content": "Be brief."}, *ASKED]
+
+
 def test_llama_has_one_call_in_a_message() -> None:
     messages, _ = template(templates.LLAMA).dialect.conversation(HISTORY, TOOLS)
     assert [(m["content"], m.get("tool_calls")) for m in messages[:4]] == [

@@ -31,18 +31,21 @@ class Dialect:
         knows_tools: whether the template itself tells the model of functions in that form. If not,
             a system message does.
         marks: of reasoning; None if the template shows none.
+        developer: the role of messages of the role developer, which many templates leave out.
     """
 
     form: CallForm
     knows_tools: bool
     marks: Marks | None
+    developer: str
 
     @classmethod
     def of(cls, template: str, variables: Collection[str]) -> Dialect:
         """The dialect of a template's source, which uses these variables."""
         form = _form_of(template) if "tools" in variables else None
         marks = next((marks for marks in _REASONING if marks.closing in template), None)
-        return cls(form or HERMES, form is not None, marks)
+        developer = "developer" if "developer" in template else "system"
+        return cls(form or HERMES, form is not None, marks, developer)
 
     def conversation(
         self, messages: Sequence[Json], tools: Sequence[Json]
@@ -53,6 +56,10 @@ class Dialect:
             messages: as OpenAI's API has them, but with arguments of calls as objects.
             tools: as OpenAI's API has them; empty if there are none.
         """
+        messages = [
+            {**message, "role": self.developer} if message["role"] == "developer" else message
+            for message in messages
+        ]
         if not self.knows_tools:
             return written_out(messages, tools), None
         return self.form.history(messages), tools or None
