@@ -84,7 +84,7 @@ class FakeTemplate:
 
     dialect = Dialect.of("", ())
 
-    def render(self, messages: Any, *, add_generation_prompt: bool = True, **_: Any) -> str:
+    def render(self, messages: Any, /, *, add_generation_prompt: bool = True, **_: Any) -> str:
         text = "\n".join(f"{m['role']}- {m['content']}." for m in messages)
         return text if add_generation_prompt else text + "\n"
 

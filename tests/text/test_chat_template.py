@@ -172,3 +172,6 @@ def test_a_message_that_goes_on_is_cut_where_its_content_ends() -> None:
     assert render_unfinished(template, messages) == "<user>a b</s><assistant>a b "
     with pytest.raises(InvalidRequestError, match="does not show the last message"):
         render_unfinished(ChatTemplate("{{ messages[0].content }}", "", ""), messages)
+    calls = [*messages[:1], messages[1] | {"tool_calls": [{"function": {"name": "f"}}]}]
+    with pytest.raises(InvalidRequestError, match="a last message with tool_calls"):
+        render_unfinished(template, calls)

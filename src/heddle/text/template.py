@@ -67,6 +67,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         add_generation_prompt: bool = True,
         **variables: Any,
@@ -96,7 +97,7 @@ class ChatTemplate:
 
 
 def render_unfinished(
-    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **variables: Any
+    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], /, **variables: Any
 ) -> str:
     """The prompt for `messages` of which the last goes on: it ends where that one's content does.
 
@@ -104,10 +105,17 @@ def render_unfinished(
     the content's place, the prompt is cut at the mark, and the content follows as it is.
 
     Raises:
-        InvalidRequestError: as `render`, or the template does not show the last message.
+        InvalidRequestError: as `render`, or the template does not show the last message, or shows
+            calls after its content.
     """
     mark = f"<{secrets.token_hex(16)}>"
     last = messages[-1]
+    if last.get("tool_calls"):
+        raise InvalidRequestError(
+            "a last message with tool_calls cannot be continued: they would be left out; end the"
+            " messages with what the calls returned, or leave them out",
+            param="messages",
+        )
     marked = [*messages[:-1], {**last, "content": mark}]
     text = template.render(marked, add_generation_prompt=False, **variables)
     head, found, _ = text.rpartition(mark)
