@@ -112,7 +112,7 @@ def test_every_response_has_a_request_id(shared: Running, path: str) -> None:
     ids = {shared.get(path).headers["x-request-id"] for _ in range(2)}
     assert len(ids) == 2
     mine = shared.get(path, headers={"x-request-id": "abc-1"})
-    assert mine.headers["x-request-id"] == "abc-1"
+    assert mine.headers["x-request-id"] == mine.headers["request-id"] == "abc-1"
     assert mine.headers.get_list("x-request-id") == ["abc-1"]
     long = shared.get(path, headers={"x-request-id": "a" * 129})
     assert long.headers["x-request-id"].startswith("req_")

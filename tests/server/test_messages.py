@@ -42,6 +42,7 @@ def test_a_message(client: anthropic.Anthropic) -> None:
         client, metadata={"user_id": "me"}, extra_body=SEEDED | {"temperature": 1.0, "top_k": 0}
     )
     assert answer.id.startswith("msg_")
+    assert answer._request_id.startswith("req_")
     assert (answer.type, answer.role, answer.model) == ("message", "assistant", "fake")
     [block] = answer.content
     assert (block.type, block.text) == ("text", text_of(tokens("user- hello.")))

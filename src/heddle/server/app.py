@@ -50,6 +50,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     service = Service(engine, config, Metrics(engine, backlog), backlog, Bodies(config))
     keys = keys_of(service.config)
     app = Application(engine.model.info.id, needs_key=bool(keys))
+    app.add_middleware(errors.AnswerBugs)  # innermost: its answers get the headers of the others
     if keys:
         app.add_middleware(RequireKey, keys=keys)
     if service.config.lenient:
@@ -60,7 +61,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
             allow_origins=service.config.cors,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after", "warning"],
+            expose_headers=["x-request-id", "request-id", "retry-after", "warning"],
         )
     app.add_middleware(RequestId)  # outermost: what a key is missing for has an id as well
     errors.install(app)
@@ -77,7 +78,10 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
 
 
 class RequestId:
-    """Gives every response an `x-request-id`: the client's own if it sent a sane one."""
+    """Gives every response an `x-request-id`: the client's own if it sent a sane one.
+
+    Anthropic's clients look for it under the name `request-id`.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -92,7 +96,8 @@ class RequestId:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = headers["request-id"] = request_id
             await send(message)
 
         await self._app(scope, receive, send_with_id)

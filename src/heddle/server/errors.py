@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from pydantic import ValidationError
     from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
-    app.add_exception_handler(Exception, _on_bug)
 
 
 def refuse(request: Request, error: HeddleError) -> Response:
@@ -172,6 +172,27 @@ def _log(request: Request, what: str) -> None:
     log.info("%s", line.encode("unicode_escape").decode())
 
 
-async def _on_bug(request: Request, error: Exception) -> Response:
-    shaped = HeddleError(f"internal error: {type(error).__name__}")
-    return error_response(shaped, request.url.path)
+class AnswerBugs:
+    """Makes an answer of any other exception. Starlette's own place for that is outside of all
+    middleware, so that pages could not read it and it had no id."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        begun = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except Exception as error:
+            if begun or scope["type"] != "http":
+                raise
+            log.exception("%s %s failed", scope["method"], ascii(scope["path"]))
+            shaped = HeddleError(f"internal error: {type(error).__name__}")
+            await error_response(shaped, scope["path"])(scope, receive, send)
