@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from conftest import Running
 
-CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
 COMPLETION = {"prompt": "hello", "max_tokens": 2}
 
 
@@ -388,10 +388,47 @@ def test_the_official_client_raises_errors_of_a_stream(serve: Callable[..., Runn
 
 
 def test_a_bug_is_an_answer_too(serve: Callable[..., Running], monkeypatch: Any) -> None:
-    server = serve()
+    server = serve(cors=("*",))
     monkeypatch.setattr(server.engine, "snapshot", lambda: 1 / 0)
-    response = server.get("/slots")
+    response = server.get("/slots", headers={"origin": "https://page.example"})
     assert response.status_code == 500
     error = error_of(response)
     assert (error["code"], error["type"]) == ("internal_error", "server_error")
     assert "division" not in error["message"]
+    assert response.headers["x-request-id"]
+    assert response.headers["access-control-allow-origin"] == "*", "so that the page can read it"
+
+
+@pytest.mark.parametrize("name", ["self", "template", "messages_"])
+def test_a_template_variable_may_have_any_name(shared: Running, name: str) -> None:
+    begun = {"role": "assistant", "content": "so"}
+    body = CHAT | {"messages": [*CHAT["messages"], begun], "chat_template_kwargs": {name: 1}}
+    for goes_on in (False, True):
+        response = shared.post("/v1/chat/completions", body | {"continue_final_message": goes_on})
+        assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"tools": [{"type": "function", "name": "f", "parameters": {"x": %s}}]',
+        '"text": {"format": {"type": "json_schema", "schema": {"const": %s}}}',
+    ],
+)
+def test_numbers_that_no_answer_can_say(shared: Running, fields: str, number: str) -> None:
+    body = '{"input": "hello", "tool_choice": "none", ' + fields % number + "}"
+    headers = {"content-type": "application/json"}
+    response = httpx.post(
+        shared.url + "/v1/responses", content=body, headers=headers, timeout=PATIENCE
+    )
+    assert response.status_code == 400
+    assert "NaN" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("prompt", [[1, 99], [[1], [99]]])
+def test_a_token_id_that_is_none(shared: Running, prompt: Any, echo: bool) -> None:
+    response = shared.post("/v1/completions", COMPLETION | {"prompt": prompt, "echo": echo})
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "prompt"

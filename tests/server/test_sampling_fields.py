@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from fake_model import FakeTokenizer
 from heddle.server.intake import chat_params, completion_params
 from heddle.server.schemas import ChatRequest, CompletionRequest
 from heddle.types import SamplingParams, Stage
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -97,3 +100,34 @@ def test_strings_reach_the_executor_as_tokens(shared: Running, path: str) -> Non
     assert occupant.rules.end_tokens == (0,)
     assert occupant.rules.breakers is not None
     assert occupant.rules.breakers.sequences == (tuple(encode("b")),)
+
+
+@pytest.mark.parametrize(
+    ("found_by", "asked"),
+    [("breakers", {"dry_multiplier": 1.0}), ("spellings", {"bad_words": ["ab"]})],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+def test_nobody_waits_while_strings_are_looked_up(
+    shared: Running, monkeypatch: Any, found_by: str, asked: dict[str, Any], path: str
+) -> None:
+    """Which takes a second for 32 breakers in a vocabulary of 152,000."""
+    begun, may_go_on = threading.Event(), threading.Event()
+    tokenizer = shared.engine.model.tokenizer
+    original = getattr(tokenizer, found_by)
+
+    def slow(strings: Any) -> Any:
+        begun.set()
+        assert may_go_on.wait(PATIENCE)
+        return original(strings)
+
+    monkeypatch.setattr(tokenizer, found_by, slow)
+    bodies = {"/v1/completions": {"prompt": "x"}, "/v1/responses": {"input": "x"}}
+    body = bodies.get(path, {"messages": [ASKED]}) | asked
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(shared.post, path, body)
+        try:
+            assert begun.wait(PATIENCE)
+            assert shared.get("/health").status_code == 200
+        finally:
+            may_go_on.set()
+        assert answer.result().status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +13,7 @@ from heddle.server import intake
 from heddle.server.keys import salt_of_key
 from heddle.server.streaming import EventStream
 from heddle.server.whole import WholeAnswers
+from heddle.text.sequences import token_rules
 from heddle.text.trial import Trial
 from heddle.types import SamplingParams
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from heddle.step import TokenGrammar
     from heddle.types import Grammar
 
+
+_BLAME_SECONDS = 1.0
+"""How long to look for the function to blame: there may be a thousand, and others wait."""
 
 Params = TypeVar("Params", SamplingParams, EmbeddingParams)
 
@@ -53,9 +58,14 @@ class Answering:
             HeddleError: the engine refuses; of an answer in one piece, what it ended with.
         """
         service = self._service
-        job = replace(job, params=salted(job.params, request, service))
-        if job.params.grammar is not None:  # not in the event loop, which finds it while it is held
-            task = partial(self._compiled, job.params.grammar, job.suspects)
+        params = salted(job.params, request, service)
+        job = replace(job, params=params)
+        # What takes long is not made in the event loop, which finds it made.
+        if params.bad_words or params.dry_multiplier:
+            tokenizer = service.engine.model.tokenizer
+            await service.bodies.work(request, partial(token_rules, params, tokenizer))
+        if params.grammar is not None:
+            task = partial(self._compiled, params.grammar, job.suspects)
             _held = await service.bodies.compile(request, task)
         streams = service.engine.generate_many(intake.choices(job), service.backlog)
         if job.stream:
@@ -65,13 +75,16 @@ class Answering:
     def _compiled(self, grammar: Grammar, suspects: Sequence[Grammar]) -> TokenGrammar:
         """
         Raises:
-            GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is.
+            GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is and
+                that is found soon.
         """
         try:
             return self._tried(grammar)
         except GrammarError:
+            until = time.monotonic() + _BLAME_SECONDS
             for suspect in suspects:
-                self._tried(suspect)
+                if time.monotonic() < until:
+                    self._tried(suspect)
             raise
 
     def _tried(self, grammar: Grammar) -> TokenGrammar:

@@ -100,6 +100,14 @@ class Bodies:
 
         return await _in_worker(request, worker, work)
 
+    async def work(self, request: Request, task: Callable[[], T]) -> T:
+        """What `task` returns, which is too long for the event loop. One at a time.
+
+        Raises:
+            ClientGoneError: the client went away before it was done.
+        """
+        return await _in_worker(request, self._worker, task)
+
     async def compile(self, request: Request, task: Callable[[], T]) -> T:
         """What `task` returns, which compiles a body's grammar. One at a time.
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from heddle.engine.request import check_tokens
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.server.answers import AnswerOptions
 from heddle.server.conversation import chat_prompt, tool_use, written
 from heddle.server.grammar import grammar_of, response_format
 from heddle.server.logprobs import Echo
 from heddle.server.tools import held_to, suspects
-from heddle.text.sequences import token_rules
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     singly = suspects(use)
     prompt, reading = chat_prompt(service.engine, written(body, use.tools), use)
     params = for_reading(params, use, reading, service)
-    token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
     options = replace(options, reading=reading)
     return Job([prompt], params, n, bool(body.stream), options, singly)
 
@@ -127,13 +126,15 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
     texts, of = prompts_of(body.prompt), body.best_of or n
     service.check_choices(len(texts), of)
     tokenizer = service.engine.model.tokenizer
+    for text in texts:
+        if not isinstance(text, str):
+            check_tokens(service.engine.model, text, "prompt")
     if body.suffix:
         prompts = [tokenizer.encode_fill_in(text, body.suffix) for text in texts]
     else:
         prompts = [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
     for prompt in prompts:
         service.engine.check_length(len(prompt), output=params.max_tokens != 0)
-    token_rules(params, tokenizer)  # may take long, and is remembered
     echo = _echoes(texts, prompts, tokenizer) if body.echo else ()
     options = replace(options, best=n if of > n else None, echo=echo)
     return Job(prompts, params, of, bool(body.stream), options)
@@ -156,7 +157,6 @@ def infill_job(body: InfillRequest, service: Service) -> Job:
         body.prompt or "", add_special=False, parse_special=False, continues=True
     )
     service.engine.check_length(len(prompt))
-    token_rules(params, tokenizer)  # may take long, and is remembered
     return Job([prompt], params, 1, bool(body.stream), AnswerOptions())
 
 

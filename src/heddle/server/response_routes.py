@@ -18,7 +18,6 @@ from heddle.server.response_conversation import tool_use, written
 from heddle.server.response_schemas import ResponsesRequest
 from heddle.server.schemas import takes
 from heddle.server.tools import suspects
-from heddle.text.sequences import token_rules
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ def _job(body: ResponsesRequest, service: Service) -> Job:
     params, use = _params(body), tool_use(body)
     prompt, reading = chat_prompt(service.engine, written(body, use), use)
     params = for_reading(params, use, reading, service)
-    token_rules(params, service.engine.model.tokenizer)  # may take long, and is remembered
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
     return Job([prompt], params, 1, bool(body.stream), options, suspects(use))
 
@@ -84,7 +82,11 @@ def _params(body: ResponsesRequest) -> SamplingParams:
 
 
 def _repeated(body: ResponsesRequest, params: SamplingParams) -> bytes:
-    """JSON of the fields of a request that its response repeats, with the values that hold."""
+    """JSON of the fields of a request that its response repeats, with the values that hold.
+
+    Raises:
+        InvalidRequestError: a schema holds a number that JSON cannot say, which bodies may.
+    """
     form = body.form
     fields: Json = {
         "instructions": body.instructions,
@@ -104,7 +106,12 @@ def _repeated(body: ResponsesRequest, params: SamplingParams) -> bytes:
         "truncation": "disabled",
         "background": False,
     }
-    return encode(fields)
+    try:
+        return encode(fields)
+    except ValueError:
+        raise InvalidRequestError(
+            "tools and text.format must not hold NaN or numbers that are infinite"
+        ) from None
 
 
 def _tool_choice(body: ResponsesRequest) -> Json | str:
