@@ -241,6 +241,8 @@ void Candidates::put(int token, float logit) {
     const float before = logits_[token];
     before_.push_back({before, token});
     logits_[token] = logit;
+    // Penalties may leave the range of floats, and a list of all candidates waits for the count.
+    excluded_ += (logit == -INFINITY) - (before == -INFINITY);
     float& peak = block_peaks_[static_cast<size_t>(token / kPeakBlock)];
     if (logit >= peak) {
         peak = logit;
@@ -253,7 +255,6 @@ void Candidates::put(int token, float logit) {
 void Candidates::exclude(int token) {
     if (token >= vocabulary_ || logits_[token] == -INFINITY) return;
     put(token, -INFINITY);
-    ++excluded_;
     find_peak();
 }
 
@@ -262,7 +263,6 @@ void Candidates::exclude(const std::vector<int>& tokens) {
     for (int token : tokens) {
         if (token >= vocabulary_ || logits_[token] == -INFINITY) continue;
         put(token, -INFINITY);
-        ++excluded_;
     }
     find_peak();
 }

@@ -98,7 +98,7 @@ class Candidates {
     const Kernels* kernels_ = nullptr;
     float* logits_ = nullptr;
     int vocabulary_ = 0;
-    int excluded_ = 0;
+    int excluded_ = 0;  // logits of -inf, which are no candidates
     float peak_ = 0.0f;
     float factor_ = 1.0f;
     bool listed_ = false;

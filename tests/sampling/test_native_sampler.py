@@ -312,6 +312,20 @@ def test_a_penalty_that_leaves_the_range_of_floats_means_no_token():
     assert native(params, Past(prompt=[3])).pick("auto", logits)[0] == -1
 
 
+@pytest.mark.parametrize(
+    "cut", [{"top_k": 10**6}, {"top_p": 0.9999999}, {"typical_p": 0.9999999}], ids=str
+)
+def test_a_logit_that_a_penalty_takes_below_the_range_of_floats_is_waited_for_by_no_one(cut):
+    """At a temperature of 1e-38 a negative logit is -inf, and all others were waited for."""
+    order = tuple(Stage)
+    order = (Stage.TEMPERATURE, *(stage for stage in order if stage is not Stage.TEMPERATURE))
+    params = SamplingParams(
+        temperature=1e-38, repetition_penalty=1.1, seed=1, samplers=order, **cut
+    )
+    logits = np.linspace(-20, 15, 500).astype(np.float32)
+    assert native(params, Past(prompt=[3, 5])).pick("auto", logits)[0] == 499
+
+
 def test_a_failed_pick_leaves_the_sampler_as_it_was():
     logits = np.zeros(50, np.float32)
     params = SamplingParams(seed=9, frequency_penalty=1.0)
