@@ -1,5 +1,11 @@
 """Sequences that pause after each token: what they hold, and when they give it up."""
 
+from pathlib import Path
+
+from heddle.cache.manager import CacheManager
+from heddle.disk.directory import PageDirectory
+from heddle.disk.tier import DiskTier
+from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
 from scheduler.test_scheduler import Rig
 
@@ -57,3 +63,37 @@ def test_who_waits_for_pages_gets_those_of_who_is_idle() -> None:
     running = rig.add(2, prompt=64)
     rig.step()
     assert (idle.slot, running.slot >= 0) == (-1, True)
+
+
+def test_pages_that_come_from_disk_find_room_among_those_of_who_is_idle(tmp_path: Path) -> None:
+    def rig_with_disk(pages: int) -> Rig:
+        rig = Rig(slots=2, batch_tokens=256, pages=pages)
+        tier = DiskTier(
+            PageDirectory(tmp_path / "cache", 10**6),
+            rig.executor,
+            rig.executor.page_bytes,
+            b"f" * 32,
+            threaded=False,
+        )
+        rig.cache = CacheManager(pages, rig.executor.page_bytes, disk=tier)
+        rig.scheduler = Scheduler(2, 256, 4, rig.cache, 1024)
+        rig.work = tier.work
+        return rig
+
+    rig = rig_with_disk(8)
+    rig.add(1, prompt=161, max_tokens=1)
+    rig.step()
+    rig.cache.close(keep=True)
+    rig = rig_with_disk(8)
+    idle = add(rig, 2, prompt=60)
+    rig.step()
+    restored = rig.add(1, prompt=161)  # claims all other pages
+    while idle.total <= 97:  # and two of them go for output while it waits
+        rig.scheduler.resume(idle)
+        rig.step()
+    assert rig.states() == [SlotState.PAUSED, SlotState.WAITING_FOR_PREFIX]
+    while rig.work():
+        pass
+    rig.step()
+    assert (idle.slot, restored.cached_tokens, restored.output_tokens) == (-1, 160, 1)
+    rig.cache.close(keep=False)

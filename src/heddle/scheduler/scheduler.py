@@ -39,7 +39,7 @@ from heddle.step import PAGE_TOKENS, Binding, Failed, PageCopy, Pooled, Sampled,
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
-    from heddle.cache.manager import CacheManager
+    from heddle.cache.manager import CacheManager, Restore
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Chunk, Outcome, StepResult
@@ -293,16 +293,22 @@ class Scheduler:
 
     def _load_restored(self) -> None:
         """Let sequences go on by the pages that have been read for them."""
-        streams = any(sequence.generating for sequence in self._running)
+        streams = any(one.generating and not one.paused for one in self._running)
         most = _LOADS if streams else self._cache.pages
-        for sequence in self._running:
-            restore = sequence.restore
-            if restore is not None:
-                count = self._cache.load(sequence.table, restore, most)
-                most -= count
-                sequence.computed += count * PAGE_TOKENS
-                if restore.ended and not restore.ready:
-                    sequence.restore = None
+        for sequence in list(self._running):
+            if sequence.restore is not None:
+                most -= self._load(sequence, sequence.restore, most)
+
+    def _load(self, sequence: Sequence, restore: Restore, most: int) -> int:
+        """Let one of them go on, by at most so many pages; returns how many."""
+        count = self._cache.load(sequence.table, restore, most)
+        while restore.ready and count < most and (idle := self._longest_idle()) is not None:
+            self._preempt(idle)  # its output took the pages, and it may be idle for ever
+            count += self._cache.load(sequence.table, restore, most - count)
+        sequence.computed += count * PAGE_TOKENS
+        if restore.ended and not restore.ready:
+            sequence.restore = None
+        return count
 
     def _resume_followers(self) -> None:
         """Let go on who waited for tokens that are there by now, or will not come."""
