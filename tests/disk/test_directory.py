@@ -178,6 +178,21 @@ def test_one_at_a_time(directory: PageDirectory) -> None:
     there(reopened(directory))
 
 
+@pytest.mark.parametrize("step", ["flock", "scan"])
+def test_a_directory_that_cannot_be_taken_is_left_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as broken:
+        target = (module.fcntl, "flock") if step == "flock" else (PageDirectory, "_scan")
+        broken.setattr(*target, refuse)
+        with pytest.raises(ConfigError, match="No locks available"):
+            PageDirectory(tmp_path, 1000)
+    PageDirectory(tmp_path, 1000).close()
+
+
 def test_one_process_at_a_time(directory: PageDirectory) -> None:
     code = (
         "import sys, pathlib; from heddle.disk.directory import *\n"

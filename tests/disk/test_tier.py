@@ -6,6 +6,7 @@ import errno
 import logging
 import threading
 from array import array
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -394,6 +395,26 @@ def test_a_page_that_does_not_come_ends_the_tier(host: Host, warnings, monkeypat
     assert restore.ended
     assert len(warnings()) == 1
     assert host.tier.stats().reason
+
+
+def test_a_restore_that_waits_for_others_is_no_reason_to_give_up(host: Host, monkeypatch) -> None:
+    for kind in (0, 1):
+        host.save(3, kind=kind)
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(module, "time", clock)
+    first = host.begin()
+    second = host.tier.find(None, tokens(3, 1), 0)
+    assert second is not None
+    host.tier.begin(second)
+    for page in (1, 2, 3):
+        clock.now += module.PATIENCE - 1.0  # a slow disk, which comes to the second one later
+        host.tier.work()
+        host.tier.check(second)
+        assert (len(first.ready), len(second.ready), second.ended) == (page, 0, False)
+    clock.now += module.PATIENCE + 1.0
+    host.tier.check(second)
+    assert second.ended
+    assert "not read" in (host.tier.stats().reason or "")
 
 
 def test_its_thread_reads_writes_and_ends(tmp_path: Path) -> None:

@@ -59,17 +59,24 @@ class PageDirectory:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(path)
             self._descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._take()
+            except BaseException:
+                self.close()
+                raise
         except OSError as error:
             raise ConfigError(
                 f"prefix_cache_dir {path} cannot be used: {error.strerror}; name a directory that"
                 " this user can write to",
                 param="prefix_cache_dir",
             ) from error
+
+    def _take(self) -> None:
+        """Keep others out, and find out what is there."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._descriptor)
-            raise DirectoryInUseError(f"{path} is in use by another process") from error
+        except BlockingIOError as error:
+            raise DirectoryInUseError(f"{self.path} is in use by another process") from error
         self._scan()
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PATIENCE = 5.0
-"""Seconds that a page may take to be read before the tier is given up."""
+"""Seconds that a file call may take while a page is waited for; then the tier is given up."""
 
 _SAVE_BYTES = 64 << 20  # of pages that wait to be written; more are dropped
 _AHEAD_BYTES = 8 << 20  # of pages of one restore that wait to be loaded
@@ -121,6 +121,7 @@ class DiskTier:
         self._most_saves = max(1, _SAVE_BYTES // page_bytes)
         self._most_ahead = max(1, _AHEAD_BYTES // page_bytes)
         self._hits = self._restored = self._writes = self._dropped = self._errors = 0
+        self._worked = 0.0  # when a job was last done, by the monotonic clock
         # Guarded by the lock:
         self._lock = threading.Lock()
         self._work_to_do = threading.Condition(self._lock)
@@ -193,7 +194,9 @@ class DiskTier:
 
     def check(self, restore: Restore) -> None:
         """Give up if its next page does not come."""
-        if not (restore.ready or restore.ended) and time.monotonic() - restore.asked > PATIENCE:
+        if restore.ready or restore.ended:
+            return
+        if time.monotonic() - max(restore.asked, self._worked) > PATIENCE:  # others come first
             self._give_up(f"a page was not read within {PATIENCE:.0f} s")
 
     def cancel(self, restore: Restore) -> None:
@@ -261,8 +264,12 @@ class DiskTier:
             job = self._next_job()
         if job is None:
             return False
-        job()
+        self._do(job)
         return True
+
+    def _do(self, job: Callable[[], None]) -> None:
+        job()
+        self._worked = time.monotonic()
 
     def _run(self) -> None:
         try:
@@ -272,7 +279,7 @@ class DiskTier:
                         self._work_to_do.wait()
                 if job is None:
                     return
-                job()
+                self._do(job)
         except Exception as cause:
             _log.exception("the disk tier's thread ends")
             self._give_up(f"it failed: {cause}")
