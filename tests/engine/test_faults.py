@@ -33,11 +33,18 @@ def failing_on(*steps: int):
 
 def test_a_fork_is_told_that_it_has_no_engine(engine: Engine, monkeypatch) -> None:
     parent = os.getpid()
+    driven = engine.create_sequence(params())
+    driven.decode_prompt([8, 5])
     with monkeypatch.context() as fork:
         fork.setattr("os.getpid", lambda: parent + 1)
         with engine._thread._lock:  # as a fork may find it, held by a thread it does not have
             with pytest.raises(EngineClosedError, match="fork"):
                 engine.complete("hello", params(max_tokens=2))
+            with pytest.raises(EngineClosedError, match="fork"):
+                driven.sample_next()
+            with pytest.raises(EngineClosedError, match="fork"):
+                engine.flush_prefix_cache()
+            driven.trim(1)
             engine.close()
     assert engine.complete("hello", params(max_tokens=2)).usage.completion_tokens == 2
 

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from heddle.cache.manager import CacheManager
@@ -27,6 +28,7 @@ from heddle.types import Delta, FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Iterator
 
     from heddle.cache.manager import PrefixCacheStats
     from heddle.config import EngineConfig
@@ -110,12 +112,7 @@ class EngineThread:
             EngineClosedError, EngineFailedError: the thread ends or has ended, or this process is
                 a fork of the one it runs in.
         """
-        if self._pid != os.getpid():
-            raise EngineClosedError(
-                "a fork has no thread of this engine; load one in each process, or spawn them"
-            )
-        with self._lock:
-            self._check_open()
+        with self._open():
             self._scheduler.add(*(request.sequence for request in requests))
             for request in requests:
                 self._requests[request.sequence.id] = request
@@ -124,15 +121,15 @@ class EngineThread:
 
     def resume(self, request: Request) -> None:
         """Have the next token of a driven sequence computed. Raises as `accept`."""
-        with self._lock:
-            self._check_open()
+        with self._open():
             request.last_token_at = time.perf_counter()
             self._scheduler.resume(request.sequence)
             self._wake.notify()
 
     def take_cancels(self) -> None:
         """See to `cancels` now, although there may be no other work."""
-        self._notify()
+        if self._pid == os.getpid():
+            self._notify()
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
         """Raise the ContextLengthError of a prompt of so many tokens, if it is too long."""
@@ -205,14 +202,12 @@ class EngineThread:
 
     def set_prefix_cache(self, enabled: bool) -> None:
         """Find and keep prefixes from now on; or drop all, and keep none. Raises as `accept`."""
-        with self._lock:
-            self._check_open()
+        with self._open():
             self._cache.set_enabled(enabled)
 
     def flush_prefix_cache(self) -> None:
         """Drop all prefixes. Raises as `accept`."""
-        with self._lock:
-            self._check_open()
+        with self._open():
             self._cache.flush()
 
     def _notify(self) -> None:
@@ -220,10 +215,17 @@ class EngineThread:
         with self._lock:
             self._wake.notify()
 
-    def _check_open(self) -> None:
-        """Raise the reason why nothing is accepted any more, if there is one. Under the lock."""
-        if self._refusal is not None:
-            raise type(self._refusal)(self._refusal.message)
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Hold the lock; or raise the reason why nothing is accepted any more."""
+        if self._pid != os.getpid():  # before the lock, which may have been held when we forked
+            raise EngineClosedError(
+                "a fork has no thread of this engine; load one in each process, or spawn them"
+            )
+        with self._lock:
+            if self._refusal is not None:
+                raise type(self._refusal)(self._refusal.message)
+            yield
 
     # --- in the thread ---------------------------------------------------------------------------
 
