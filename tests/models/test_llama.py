@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from tiny_models import PLAIN
 
@@ -49,6 +50,8 @@ def test_hyperparameters_have_their_defaults() -> None:
         ("llama.attention.head_count_kv", 3),
         ("llama.attention.layer_norm_rms_epsilon", -1e-5),
         ("llama.context_length", True),
+        ("llama.attention.head_count", 0.5),
+        ("llama.attention.head_count", [4, 4]),
         ("llama.rope.scaling.factor", -2.0),
     ],
 )
@@ -63,7 +66,11 @@ def test_a_senseless_hyperparameter_is_named(key: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("llama.rope.scaling.type", "yarn"), ("llama.attention.value_length", 8)],
+    [
+        ("llama.rope.scaling.type", "yarn"),
+        ("llama.rope.scaling.type", np.array([1, 2])),
+        ("llama.attention.value_length", 8),
+    ],
 )
 def test_what_would_compute_something_else_is_refused_by_name(key: str, value: object) -> None:
     with pytest.raises(UnsupportedModelError) as caught:

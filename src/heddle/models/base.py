@@ -68,14 +68,16 @@ class Model(Protocol):
 def metadata_number(
     metadata: Mapping[str, object], key: str, kind: type[T], default: T | None = None
 ) -> T:
-    """A positive, finite number from model metadata.
+    """A positive, finite number from model metadata; for `int` a whole one.
 
     Raises:
         ModelFileError: the key is missing without a default, or is no such number.
     """
     value = metadata.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ModelFileError(f"{key} must be a positive number, got {value!r}", field=key)
+    allowed = (int,) if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, allowed) or not 0 < value < math.inf:
+        whole = "whole " if kind is int else ""
+        raise ModelFileError(f"{key} must be a positive {whole}number, got {value!r}", field=key)
     return kind(value)
 
 
@@ -139,7 +141,7 @@ def read_rope_factors(
     """
     key = f"{architecture}.rope.scaling.type"
     kind = metadata.get(key, "linear")
-    if kind not in {"linear", "none"}:
+    if not isinstance(kind, str) or kind not in {"linear", "none"}:
         raise UnsupportedModelError(
             f"{key} {kind!r} is not supported; supported: 'linear', 'none'", param=key
         )

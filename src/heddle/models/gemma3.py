@@ -62,14 +62,20 @@ class LayerKind:
 
 @dataclass(frozen=True, slots=True)
 class Gemma3:
-    """`kinds` has one entry per layer."""
+    """Every `period`-th layer is of the kind `whole`, the others are `local`."""
 
     dimensions: Dimensions
-    kinds: tuple[LayerKind, ...]
+    local: LayerKind
+    whole: LayerKind
+    period: int
 
     @property
     def shape(self) -> ModelShape:
         return self.dimensions.shape
+
+    def kind(self, index: int) -> LayerKind:
+        """Of layer `index`."""
+        return self.local if (index + 1) % self.period else self.whole
 
     def load(self, loader: Loader[W]) -> Weights[W]:
         vocabulary, width = self.shape.vocabulary, self.shape.width
@@ -127,7 +133,7 @@ class Gemma3:
         return ops.linear(states, weights.output)
 
     def _attend(self, ops: Ops[A, W], layer: Layer[W], index: int, h: A, positions: A) -> A:
-        kind, eps = self.kinds[index], self.dimensions.eps
+        kind, eps = self.kind(index), self.dimensions.eps
         heads, kv_heads = self.dimensions.heads, self.shape.kv_heads
         q = ops.norm_heads(ops.linear(h, layer.q), layer.q_norm, eps, heads)
         k = ops.norm_heads(ops.linear(h, layer.k), layer.k_norm, eps, kv_heads)
@@ -145,15 +151,15 @@ def build(metadata: Mapping[str, object]) -> Gemma3:
         UnsupportedModelError: one asks for what is not supported.
     """
     softcap = "gemma3.final_logit_softcapping"
-    if metadata.get(softcap):
+    cap = metadata.get(softcap, 0.0)
+    if not isinstance(cap, int | float) or cap != 0.0:
         raise UnsupportedModelError(
-            f"{softcap} {metadata[softcap]!r} is not supported: Gemma 3 has none", param=softcap
+            f"{softcap} {cap!r} is not supported: Gemma 3 has none", param=softcap
         )
     dimensions = read_dimensions(metadata, "gemma3")
     local, whole = _kinds(metadata, dimensions)
     period = metadata_number(metadata, "gemma3.attention.sliding_window_pattern", int, 6)
-    layers = range(1, dimensions.shape.layers + 1)
-    return Gemma3(dimensions, tuple(local if i % period else whole for i in layers))
+    return Gemma3(dimensions, local, whole, period)
 
 
 def _kinds(metadata: Mapping[str, object], dimensions: Dimensions) -> tuple[LayerKind, LayerKind]:
