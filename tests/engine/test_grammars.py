@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
+from heddle.engine.streams import Collector
 from heddle.types import FinishReason, Grammar, SamplingParams
 
 
@@ -19,9 +19,13 @@ def test_a_grammar_holds_in_company_and_after_preemption(start) -> None:
     chosen = [params(seed, grammar=Grammar.regex("([a-z]{3}-){30}")) for seed in range(6)]
     chosen[3] = params(3, max_tokens=120, ignore_eos=True)
     alone = [start(executor=FakeExecutor(), slots=1).complete("hello", one) for one in chosen]
-    crowded = start(executor=FakeExecutor(pages=10))
-    with ThreadPoolExecutor(6) as pool:
-        outputs = list(pool.map(lambda one: crowded.complete("hello", one), chosen))
+    executor = FakeExecutor(pages=10)
+    crowded = start(executor=executor)
+    executor.gate.clear()  # until all are there
+    collectors = [Collector() for _ in chosen]
+    crowded.submit_many(("hello", *one) for one in zip(chosen, collectors, strict=True))
+    executor.gate.set()
+    outputs = [collector.wait() for collector in collectors]
     assert crowded.snapshot().preemptions > 0
     for index, (output, whole) in enumerate(zip(outputs, alone, strict=True)):
         assert output.tokens == whole.tokens

@@ -85,7 +85,9 @@ def test_preemption_tells_nothing_twice(start: Start) -> None:
     executor = FakeExecutor(pages=8)
     engine = start(executor=executor, slots=4)
     params = scored(max_tokens=60)
+    executor.gate.clear()  # until all are there
     streams = [engine.stream([*PROMPT[:40], last], params) for last in range(1, 5)]
+    executor.gate.set()
     for last, stream in enumerate(streams, 1):
         told = [one for delta in stream for one in delta.prompt_logprobs]
         assert tuple(told) == solo_scores([*PROMPT[:40], last], 2)

@@ -362,7 +362,7 @@ def test_connections_that_are_left_leave_nothing(
                     clients.enter_context(socket.create_connection(server.address)).sendall(sent)
         # Or a slow server would soon hold more of them than a process may have files.
         assert server.get("/health").status_code == 200
-        server.until(lambda: open_connections(server) < 100)
+        server.until(lambda: not open_connections(server))
     server.until(lambda: not server.server.server_state.tasks)
     server.until(lambda: not open_connections(server))
     server.until(server.idle)
