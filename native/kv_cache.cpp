@@ -11,6 +11,7 @@ namespace heddle {
 
 KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pages)
     : type_(type),
+      layers_(layers),
       kv_heads_(kv_heads),
       head_dim_(head_dim),
       pages_(pages),

@@ -37,6 +37,7 @@ class KvCache {
     void write(int64_t page, const uint8_t* bytes);
     // A step is about to write to the page.
     void reached(int64_t page) { ahead_->reached((page + 1) * page_bytes_); }
+    int layers() const { return layers_; }
     int kv_heads() const { return kv_heads_; }
     int head_dim() const { return head_dim_; }
     uint8_t* at(int64_t page, int layer, int head) {
@@ -48,7 +49,7 @@ class KvCache {
     void check(int64_t page) const;
 
     KvType type_;
-    int kv_heads_, head_dim_;
+    int layers_, kv_heads_, head_dim_;
     int64_t pages_, part_bytes_, page_bytes_;
     uint8_t* base_;
     std::unique_ptr<FaultAhead> ahead_;

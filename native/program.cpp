@@ -66,6 +66,19 @@ void Program::same_shape(int a, int b) {
     }
 }
 
+// What goes by the position of a token, or by its sequence, is not known of rows.
+void Program::check_per_token(int buffer) {
+    if (at(buffer).per_row) {
+        throw std::invalid_argument("buffer " + std::to_string(buffer) + " is not one of tokens");
+    }
+}
+
+void Program::check_layer(int layer) const {
+    if (layer < 0 || layer >= cache_.layers()) {
+        throw std::invalid_argument("the KV cache has no layer " + std::to_string(layer));
+    }
+}
+
 void Program::want_quantised(int buffer) {
     Buffer& b = at(buffer);
     if (b.width % kBlock != 0) {
@@ -82,6 +95,7 @@ void Program::append(std::unique_ptr<Instruction> instruction) {
 }
 
 void Program::embed(Format format, const uint8_t* table, int rows, int out) {
+    check_per_token(out);
     vocabulary_ = vocabulary_ == 0 ? rows : std::min(vocabulary_, rows);
     append(make_embed(format, table, at(out).width, out));
 }
@@ -104,7 +118,8 @@ void Program::matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
     if (parts.empty()) throw std::invalid_argument("a matmul needs a matrix");
     for (const MatmulPart& part : parts) {
         const PackedMatrix& w = part.matrix->packed();
-        if (w.columns != at(in).width || w.rows != at(part.out).width) {
+        if (w.columns != at(in).width || w.rows != at(part.out).width ||
+            at(in).per_row != at(part.out).per_row) {
             throw std::invalid_argument("matrix (" + std::to_string(w.rows) + ", " +
                                         std::to_string(w.columns) + ") does not fit its buffers");
         }
@@ -149,6 +164,7 @@ void Program::rope(int in, int table, int heads) {
     if (heads < 1 || at(in).width % heads != 0 || at(in).width / heads < ropes_[table].dim) {
         throw std::invalid_argument("the rope table is wider than a head");
     }
+    check_per_token(in);
     append(make_rope(in, table, heads));
 }
 
@@ -156,10 +172,15 @@ void Program::store_kv(int k, int v, int layer) {
     if (at(k).width != cache_.kv_heads() * cache_.head_dim() || at(v).width != at(k).width) {
         throw std::invalid_argument("keys or values do not fit the KV cache");
     }
+    check_per_token(k);
+    check_per_token(v);
+    check_layer(layer);
     append(make_store_kv(k, v, layer));
 }
 
 void Program::attend(int q, int layer, int heads, float scale, int window, int out, bool quantise) {
+    check_per_token(q);
+    check_layer(layer);
     if (window < 0) throw std::invalid_argument("a window has at least one position");
     same_shape(q, out);
     if (heads % cache_.kv_heads() != 0 || at(q).width != heads * cache_.head_dim()) {
@@ -184,7 +205,8 @@ void Program::add(int x, int y, int out) {
 }
 
 void Program::take_rows(int in, int out) {
-    if (at(in).width != at(out).width || at(in).per_row || !at(out).per_row) {
+    check_per_token(in);
+    if (at(in).width != at(out).width || !at(out).per_row) {
         throw std::invalid_argument("take_rows goes from a token buffer to a row buffer");
     }
     if (rows_begin_ > 0) throw std::invalid_argument("rows are taken once");

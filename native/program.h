@@ -113,6 +113,8 @@ class Program final : private Job {
     void want_quantised(int buffer);
     Buffer& at(int buffer);
     void same_shape(int a, int b);
+    void check_per_token(int buffer);
+    void check_layer(int layer) const;
     void gated(bool gelu, int gate, int up, int out, bool quantise);
     void append(std::unique_ptr<Instruction> instruction);
     void check(const Step& step) const;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from programs import ISA_LEVELS, Bench
+from programs import F32, ISA_LEVELS, Bench, as_bytes
 
 from heddle.kernels.ops import RopeSpec
 from heddle.runner.lowering import rope_tables
@@ -131,3 +131,29 @@ def test_a_step_with_bad_indices_is_refused():
         bench.program.run(one, one, np.array([[0, 1, 32, 0]], np.int32), one, none, [])
     with pytest.raises(ValueError, match="bad page"):
         bench.program.run(one, one, np.array([[0, 1, 0, 0]], np.int32), one + 1, none, [])
+
+
+def test_instructions_that_would_leave_their_buffers_are_refused():
+    bench = Bench("auto", 4)
+    program, values = bench.program, np.zeros((16, 16), np.float32)
+    tokens, rows = bench.table(values), program.buffer(16, per_row=True)
+    more = [program.buffer(16, per_row=per_row) for per_row in (False, True)]
+    matrix = bench.matrix(F32, as_bytes(values), 16, 16, np.empty(0, np.float32))
+    table = program.rope_table(16, True, np.ones(32, np.float32), np.ones(32, np.float32))
+    for layer in (-1, 1):
+        with pytest.raises(ValueError, match=f"no layer {layer}"):
+            program.store_kv(tokens, tokens, layer)
+        with pytest.raises(ValueError, match=f"no layer {layer}"):
+            program.attend(tokens, layer, 1, 1.0, 0, more[0], False)
+    for instruction in (
+        lambda: program.embed(F32, as_bytes(values), 16, rows),
+        lambda: program.store_kv(tokens, rows, 0),
+        lambda: program.attend(rows, 0, 1, 1.0, 0, more[1], False),
+        lambda: program.rope(rows, table, 1),
+        lambda: program.take_rows(rows, more[1]),
+    ):
+        with pytest.raises(ValueError, match=f"buffer {rows} is not one of tokens"):
+            instruction()
+    for source, target in ((tokens, rows), (rows, tokens)):
+        with pytest.raises(ValueError, match="does not fit"):
+            program.matmul(source, [(matrix, target)], False)
