@@ -6,12 +6,6 @@ namespace heddle {
 
 namespace {
 
-uint16_t half_bits(const uint8_t* p) {
-    uint16_t h;
-    std::memcpy(&h, p, 2);
-    return h;
-}
-
 // 32 nibbles in 16 bytes: the low ones first.
 void read_nibbles(const uint8_t* p, uint8_t* codes) {
     for (int i = 0; i < 16; ++i) {

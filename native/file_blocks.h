@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "formats.h"
 
@@ -18,6 +19,13 @@ struct FileBlock {
     uint8_t minima[16];  // per part
     uint8_t codes[256];  // unsigned, without the offset taken away
 };
+
+// The bits of an f16 in the file.
+inline uint16_t half_bits(const uint8_t* p) {
+    uint16_t h;
+    std::memcpy(&h, p, 2);
+    return h;
+}
 
 // Bytes in the file of one block (formats of 32) or super-block (formats of 256).
 int file_block_bytes(Format format);

@@ -189,11 +189,11 @@ void mirostat(Candidates& c, const SamplerParams&, SamplerState& state) {
     cut_at_weight(c, std::exp(state.log_mass - state.mu * std::log(2.0)));
 }
 
-using Sampler = void (*)(Candidates&, const SamplerParams&, SamplerState&);
+using StageFunction = void (*)(Candidates&, const SamplerParams&, SamplerState&);
 
 // By number of the stage.
-constexpr Sampler kSamplers[] = {penalties, dry,   top_n_sigma, top_k,       typical_p,
-                                 top_p,     min_p, xtc,         temperature, mirostat};
+constexpr StageFunction kStages[] = {penalties, dry,   top_n_sigma, top_k,       typical_p,
+                                     top_p,     min_p, xtc,         temperature, mirostat};
 
 }  // namespace
 
@@ -229,7 +229,7 @@ bool active(Stage stage, const SamplerParams& p) {
 }
 
 void apply(Stage stage, Candidates& candidates, const SamplerParams& params, SamplerState& state) {
-    kSamplers[static_cast<int>(stage)](candidates, params, state);
+    kStages[static_cast<int>(stage)](candidates, params, state);
 }
 
 void adapt_mirostat(const Candidates& candidates, Candidate drawn, const SamplerParams& params,

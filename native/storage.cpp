@@ -126,12 +126,6 @@ void give_back(const uint8_t* from, const uint8_t* to) {
     if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
-uint16_t half_bits(const uint8_t* p) {
-    uint16_t h;
-    std::memcpy(&h, p, 2);
-    return h;
-}
-
 void dequantise_block(Format format, const FileBlock& block, float* out) {
     const Layout layout = layout_of(format);
     const float scale = half_to_float(block.scale), minimum = half_to_float(block.minimum);
