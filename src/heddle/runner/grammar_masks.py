@@ -5,16 +5,20 @@ A mask needs the token before it, and nothing of the step: it is made while the 
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heddle.errors import GrammarError
+from heddle.errors import EngineFailedError, GrammarError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heddle import _native
+    from heddle.errors import HeddleError
     from heddle.step import Binding, GrammarState, TokenGrammar
+
+_log = logging.getLogger(__name__)
 
 
 class _Place:
@@ -22,20 +26,23 @@ class _Place:
 
     def __init__(self, grammar: TokenGrammar, output: list[int]) -> None:
         self.unseen = output  # tokens that the state has not been told
-        self.failure: GrammarError | None = None
+        self.failure: HeddleError | None = None
         self._grammar = grammar
         self._state: GrammarState | None = None
 
     def next_mask(self) -> bytes:
         """The mask of the next token; empty for any, and where it cannot be made: see `failure`."""
-        if self._state is None:
-            self._state = self._grammar.begin()
         unseen, self.unseen = self.unseen, []
         try:
+            if self._state is None:
+                self._state = self._grammar.begin()
             return self._state.next_mask(unseen)
         except GrammarError as error:
             self.failure = error
-            return b""
+        except Exception as cause:  # no reason for the step's other requests to fail
+            _log.exception("a grammar failed")
+            self.failure = EngineFailedError(f"the request's grammar failed: {cause}")
+        return b""
 
 
 class GrammarMasks:
@@ -59,7 +66,7 @@ class GrammarMasks:
         ]
         return partial(_fill, asked) if asked else None
 
-    def failure(self, slot: int) -> GrammarError | None:
+    def failure(self, slot: int) -> HeddleError | None:
         """Why the slot has no mask, if it should have one."""
         place = self._places.get(slot)
         return None if place is None else place.failure
