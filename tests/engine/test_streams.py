@@ -73,6 +73,27 @@ def test_two_tasks_on_one_stream_are_told_instead_of_left_waiting(
     run(main())
 
 
+@pytest.mark.parametrize("patient", [False, True])
+def test_who_waits_for_a_stream_that_another_task_closes_is_not_left_waiting(
+    engine: Engine, executor: FakeExecutor, *, patient: bool
+) -> None:
+    async def wait(streams: AsyncStreams) -> list[str]:
+        if patient:
+            await streams.complete()
+        return await read_all(streams)
+
+    async def main() -> None:
+        executor.gate.clear()
+        streams = engine.generate_many([("hello", params(max_tokens=7))] * 2)
+        reader = asyncio.create_task(wait(streams))
+        await asyncio.sleep(0)
+        streams.close()
+        executor.gate.set()
+        assert await reader == ["", ""]
+
+    run(main())
+
+
 def test_many_streams_of_one_loop(engine: Engine) -> None:
     chosen = [params(seed=i, max_tokens=40) for i in range(20)]
 

@@ -212,6 +212,7 @@ class Inbox:
     def receive(self, index: int, delta: Delta) -> None:
         """From the event loop."""
         if self._closed:
+            self._wake()  # who still waits here learns of it
             return
         self._deltas.append((index, delta))
         self.held += delta_bytes(delta)
@@ -228,18 +229,19 @@ class Inbox:
         Raises:
             RuntimeError: another task waits for it already.
             BacklogError: the deltas that waited here took too much memory.
+            StopAsyncIteration: another task has closed it.
         """
         while not self._deltas:
-            if self._closed and self._failure is not None:
-                raise self._failure
+            if self._closed:
+                raise self._failure or StopAsyncIteration
             await self._wait(patient=False)
         index, delta = self._deltas.popleft()
         self.held -= delta_bytes(delta)
         return index, delta
 
     async def complete(self) -> None:
-        """Return when all requests have ended, or one has failed."""
-        while not self._complete:
+        """Return when all requests have ended, or one has failed, or another task has closed it."""
+        while not (self._complete or self._closed):
             await self._wait(patient=True)
 
     def close(self) -> None:
