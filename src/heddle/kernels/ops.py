@@ -2,8 +2,7 @@
 
 A model file calls :class:`Loader` once to claim its tensors and :class:`Ops` once per recorded or
 executed forward pass. Arrays and weights are opaque: no indexing, no operators, no branches on
-data. That is what lets one file run eagerly in NumPy, be recorded into a native program and, on a
-GPU, be captured in a graph.
+data. That is what lets one file run eagerly in NumPy and be recorded into a native program.
 
 How a weight is stored never shows here: `linear(x, w)` picks its kernel from the handle.
 """

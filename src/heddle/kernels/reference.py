@@ -1,6 +1,6 @@
 """The truth: every op eagerly in NumPy float32, on weights dequantised whole.
 
-What the native and CUDA kernels are tested against. Written to be read and compared with the
+What the native kernels are tested against. Written to be read and compared with the
 papers, not to be fast: a sequence's keys and values lie in one array per layer, with no pages.
 """
 

@@ -1,9 +1,8 @@
 """The sampler chain in NumPy float64: the truth that the native sampler is tested against.
 
-First `logit_bias` is added, and what a grammar, `bad_words` and `min_tokens` forbid is
-excluded. Then the
-samplers run in the order of `params.samplers`, each on the candidates that the one before left.
-Then one draw by inverse CDF: the first candidate whose cumulative probability exceeds
+First `logit_bias` is added, and what a grammar, `bad_words` and `min_tokens` forbid is excluded.
+Then the samplers run in the order of `params.samplers`, each on the candidates that the one before
+left. Then one draw by inverse CDF: the first candidate whose cumulative probability exceeds
 :func:`heddle.sampling.philox.uniform`. Candidates are in descending order of logit, ties by lower
 id, once a sampler has cut some off; before, and after XTC alone, in order of id.
 

@@ -29,7 +29,8 @@ class SlotState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt and what has been generated after it. Only the scheduler writes to it.
+    """A prompt and what has been generated after it. Once it is accepted only the scheduler writes
+    to it.
 
     Attributes:
         id: unique among the sequences of a scheduler.
