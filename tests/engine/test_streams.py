@@ -316,10 +316,14 @@ def test_the_reader_who_is_furthest_behind_is_cut_and_no_one_else() -> None:
 def test_what_is_read_or_dropped_counts_no_longer() -> None:
     backlog = Backlog(1_000_000)
     read_from, _ = inbox_of(backlog)
-    for _ in range(100):
-        fill(read_from, 900_000)
-        while read_from.held:
-            run(read_from.get())
+
+    async def main() -> None:
+        for _ in range(100):
+            fill(read_from, 900_000)
+            while read_from.held:
+                await read_from.get()
+
+    run(main())
     for _ in range(10):
         dropped, _ = inbox_of(backlog)
         fill(dropped, 900_000)
