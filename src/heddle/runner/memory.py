@@ -7,8 +7,7 @@ from pathlib import Path
 from heddle.config import parse_size
 
 _MEMINFO = Path("/proc/meminfo")
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_CGROUP_USED = Path("/sys/fs/cgroup/memory.current")
+_CGROUP = Path("/sys/fs/cgroup")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -19,11 +18,18 @@ def available_bytes() -> int:
         for line in _MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 amounts = [int(line.split()[1]) * 1024]
-    if _CGROUP_LIMIT.exists() and _CGROUP_USED.exists():
-        limit = _CGROUP_LIMIT.read_text().strip()
-        if limit.isdecimal():
-            amounts.append(max(0, int(limit) - int(_CGROUP_USED.read_text())))
+    limit = _CGROUP / "memory.max"
+    if limit.exists() and (most := limit.read_text().strip()).isdecimal():
+        amounts.append(max(0, int(most) - _used_in_cgroup()))
     return min(amounts)
+
+
+def _used_in_cgroup() -> int:
+    """Without copies of files: the kernel counts them, and drops them for memory asked for."""
+    lines = (_CGROUP / "memory.stat").read_text().splitlines()
+    amounts = {name: int(amount) for name, amount in map(str.split, lines)}
+    files = amounts["inactive_file"] + amounts["active_file"]
+    return int((_CGROUP / "memory.current").read_text()) - files
 
 
 def cache_bytes() -> int:
