@@ -138,7 +138,7 @@ class NonFiniteLogitsError(EngineFailedError):
 
 
 class NothingAllowedError(InvalidRequestError):
-    """Of what a grammar allows next, the request's other fields forbid everything."""
+    """Of what a grammar, or a text to go on with, allows next, other fields forbid everything."""
 
     code = "nothing_allowed"
 

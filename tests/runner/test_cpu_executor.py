@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,19 @@ def test_a_claimed_context_costs_no_memory(tmp_path):
     assert executor.shape.context == 2**50
     assert executor.pages == SMALL.kv_cache // executor.page_bytes
     assert executor.execute(one_token_plan()).sampled[0].token >= 0
+
+
+def test_a_closed_executor_holds_nothing_of_the_model(tmp_path):
+    executor = load(tiny_file(tmp_path), SMALL)
+    executor.execute(one_token_plan())
+    embeddings = weakref.ref(executor._kept[1].embedding.raw)  # the native program holds it too
+    computed = executor.compute_seconds
+    assert embeddings() is not None
+    executor.close()
+    executor.close()
+    assert embeddings() is None
+    assert executor.pages * executor.page_bytes > 0
+    assert executor.compute_seconds == computed > 0
 
 
 def test_settings_that_do_not_fit_are_named(tmp_path):

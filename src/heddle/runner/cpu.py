@@ -166,6 +166,8 @@ class CpuExecutor:
     Attributes:
         shape: the model's, with `context` cut to the configured one.
         work: what its steps cost.
+        pages, page_bytes: how many KV pages there are, and the bytes of one, all layers.
+        compute_seconds: wall time that steps took so far; see `heddle.step.Executor`.
     """
 
     def __init__(
@@ -184,6 +186,8 @@ class CpuExecutor:
         self._kept = (loader, weights)  # the program holds bare pointers into both
         self.kv_type = config.kv_type
         self._cache = _kv_cache(config, self.shape)
+        self.pages, self.page_bytes = self._cache.pages, self._cache.page_bytes
+        self.compute_seconds = 0.0
         max_rows = min(max(config.slots, _LEAST_ROWS), config.batch_tokens)
         try:
             self._program = _native.Program(runtime, self._cache, config.batch_tokens, max_rows)
@@ -214,15 +218,6 @@ class CpuExecutor:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
 
     @property
-    def pages(self) -> int:
-        return self._cache.pages
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of one KV page, all layers."""
-        return self._cache.page_bytes
-
-    @property
     def page_format(self) -> str:
         return f"cpu {self.kv_type} {PAGE_TOKENS} {self.page_bytes} {_program_digest()}"
 
@@ -246,10 +241,6 @@ class CpuExecutor:
     def measure_limits(self) -> Limits:
         return measure(self.threads, self.isa, self.weight_bytes)
 
-    @property
-    def compute_seconds(self) -> float:
-        return self._program.seconds
-
     def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
         for binding in plan.bindings:
             self._bind(binding)
@@ -265,6 +256,7 @@ class CpuExecutor:
             )
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
+        self.compute_seconds = self._program.seconds
         sampled = tuple(map(self._sampled, sampling, samplers, picks))
         return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums))
 
@@ -293,8 +285,9 @@ class CpuExecutor:
         return self._program.copy(self._logits, len(layout.rows))
 
     def close(self) -> None:
-        """Nothing to do before the last reference goes: threads and memory end with it."""
-        self._samplers.clear()
+        """Let go of all that has threads or memory; what it tells of itself stays. Idempotent."""
+        for name in ("_program", "_cache", "_kept", "_samplers", "_masks", "_sums"):
+            vars(self).pop(name, None)
 
 
 def _program_digest() -> str:
@@ -350,7 +343,8 @@ def _failure(token: int, chunk: Chunk) -> HeddleError | None:
     if token == _NOTHING_LEFT:
         return NothingAllowedError(
             f"after {chunk.start + len(chunk.tokens)} tokens there is none that may come next: what"
-            " the grammar allows is excluded by bad_words; send fewer of them",
+            " the grammar, or the text to go on with, allows is excluded by bad_words; send fewer"
+            " of them",
             param="bad_words",
         )
     return non_finite(chunk)
