@@ -64,6 +64,16 @@ def test_a_closed_executor_holds_nothing_of_the_model(tmp_path):
     assert executor.compute_seconds == computed > 0
 
 
+def test_pages_of_other_cosines_are_others(tmp_path, monkeypatch):
+    executor = load(tiny_file(tmp_path), SMALL)
+    here, cosine = executor.page_format, np.cos
+    assert executor.page_format == here
+    monkeypatch.setattr(
+        np, "cos", lambda x: np.where(x > 9_000, np.nextafter(cosine(x), 2), cosine(x))
+    )
+    assert executor.page_format != here
+
+
 def test_settings_that_do_not_fit_are_named(tmp_path):
     file = tiny_file(tmp_path)
     with pytest.raises(ConfigError, match="kv_cache of 100 bytes does not hold one page"):

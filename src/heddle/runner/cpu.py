@@ -219,7 +219,8 @@ class CpuExecutor:
 
     @property
     def page_format(self) -> str:
-        return f"cpu {self.kv_type} {PAGE_TOKENS} {self.page_bytes} {_program_digest()}"
+        arithmetic = f"{_program_digest()} {_trigonometry_digest()}"
+        return f"cpu {self.kv_type} {PAGE_TOKENS} {self.page_bytes} {arithmetic}"
 
     def read_page(self, page: int) -> memoryview:
         content = np.empty(self.page_bytes, np.uint8)
@@ -297,6 +298,15 @@ def _program_digest() -> str:
     for source in sorted(package.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def _trigonometry_digest() -> str:
+    """Stands for NumPy's cosines and sines, which rope tables are made of.
+
+    Last places differ between its versions and, since it uses what the processor has, machines.
+    """
+    angles = np.arange(1 << 14) * 0.7
+    return hashlib.sha256(np.cos(angles).tobytes() + np.sin(angles).tobytes()).hexdigest()
 
 
 def _context(config: EngineConfig, shape: ModelShape) -> int:
