@@ -66,6 +66,9 @@ class FakeTokenizer:
     def grammar(self, grammar: Grammar) -> TokenGrammar:
         return self._grammars.compile(grammar)
 
+    def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
+        return self._grammars.known(grammar)
+
     def token_bytes(self, token: int) -> bytes:
         return PIECES[token]
 

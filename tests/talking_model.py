@@ -68,6 +68,9 @@ class LetterTokenizer:
     def grammar(self, grammar: Grammar) -> TokenGrammar:
         return self._grammars.compile(grammar)
 
+    def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
+        return self._grammars.known(grammar)
+
     def token_bytes(self, id: int) -> bytes:
         return self._pieces.get(id, "").encode()
 

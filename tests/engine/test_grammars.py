@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+import pytest
 
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
 from heddle.engine.streams import Collector
+from heddle.errors import GrammarError
 from heddle.types import FinishReason, Grammar, SamplingParams
+
+if TYPE_CHECKING:
+    from heddle.engine import Engine
 
 
 def params(seed=1, **fields):
@@ -40,3 +47,19 @@ def test_a_slot_forgets_the_grammar_of_the_request_before(start) -> None:
     free = engine.complete("hello", params())
     expected = solo_output(FakeTokenizer().encode("hello"), params(), 512)
     assert [token.token for token in free.tokens] == expected
+
+
+def test_a_grammar_is_prepared_before_it_is_asked_for(engine: Engine) -> None:
+    known = engine.model.tokenizer.known_grammar
+    tea = Grammar.choice(["tea"])
+    assert known(tea) is None
+    assert engine.prepare_grammar(tea) is known(tea)
+    assert engine.complete("hello", params(grammar=tea)).text == "tea"
+
+
+def test_a_grammar_that_takes_minutes_is_refused(engine: Engine) -> None:
+    patterns = [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{i}}}"} for i in range(40)]
+    with pytest.raises(GrammarError, match="more than 3 s or 3 GB"):
+        engine.prepare_grammar(Grammar.json_schema({"allOf": patterns}))
+    with pytest.raises(GrammarError, match="cannot be served"):
+        engine.prepare_grammar(Grammar.regex("("))

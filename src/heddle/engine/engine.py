@@ -18,6 +18,7 @@ from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
 from heddle.text.continuations import Continuations
+from heddle.text.trial import Trial
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
-    from heddle.types import Delta, Output
+    from heddle.step import TokenGrammar
+    from heddle.types import Delta, Grammar, Output
     from heddle.weights.progress import Progress
 
 _DEFAULTS = SamplingParams()
@@ -52,6 +54,7 @@ class Engine:
         self.config = config
         self._thread = EngineThread(model, config)
         self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
+        self._trial = Trial(model.tokenizer)
         self._ids = itertools.count()
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox]
         self._mailboxes = WeakValueDictionary()
@@ -107,6 +110,23 @@ class Engine:
             ContextLengthError: it is too long, or leaves no room to generate.
         """
         self._thread.check_length(tokens, output=output)
+
+    def prepare_grammar(self, grammar: Grammar) -> TokenGrammar:
+        """Compile a grammar whose author is not trusted; requests with it find it compiled.
+
+        Any request compiles its grammar, in the thread that submits it, and for some grammars that
+        takes minutes. Here it is tried in a child process first: `sys.executable` must be a Python
+        that can import heddle. Blocks, for 3 s of processor time at most and as long as other
+        trials take; from any thread.
+
+        Returns:
+            The compiled grammar. It is kept while this is, and if asked for lately.
+
+        Raises:
+            GrammarError: it is wrong, can match nothing, or takes too much time or memory.
+        """
+        self._trial.check(grammar)
+        return self.model.tokenizer.grammar(grammar)
 
     def complete(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Output:
         """Submit, wait, and return the whole output. Raises as :meth:`submit` and `stream`."""

@@ -14,7 +14,6 @@ from heddle.server.keys import salt_of_key
 from heddle.server.streaming import EventStream
 from heddle.server.whole import WholeAnswers
 from heddle.text.sequences import token_rules
-from heddle.text.trial import Trial
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from heddle.engine import Engine
     from heddle.server.answers import Answer
     from heddle.server.intake import Job
     from heddle.server.service import Service
@@ -49,7 +49,6 @@ class Answering:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._whole = WholeAnswers(service.backlog)
-        self._trial = Trial(service.engine.model.tokenizer)
 
     async def answer(self, request: Request, writer: Answer, job: Job) -> Response:
         """Submit everything at once, so that a refusal comes before the response begins.
@@ -61,32 +60,31 @@ class Answering:
         params = salted(job.params, request, service)
         job = replace(job, params=params)
         # What takes long is not made in the event loop, which finds it made.
+        tokenizer = service.engine.model.tokenizer
         if params.bad_words or params.dry_multiplier:
-            tokenizer = service.engine.model.tokenizer
             await service.bodies.work(request, partial(token_rules, params, tokenizer))
         if params.grammar is not None:
-            task = partial(self._compiled, params.grammar, job.suspects)
-            _held = await service.bodies.compile(request, task)
+            _held = tokenizer.known_grammar(params.grammar)
+            if _held is None:
+                compiled = partial(_compiled, service.engine, params.grammar, job.suspects)
+                _held = await service.bodies.compile(request, compiled)
         streams = service.engine.generate_many(intake.choices(job), service.backlog)
         if job.stream:
             return EventStream(writer, streams, job.n, service.backlog)
         return await self._whole.response(writer, request.receive, streams, job.n)
 
-    def _compiled(self, grammar: Grammar, suspects: Sequence[Grammar]) -> TokenGrammar:
-        """
-        Raises:
-            GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is and
-                that is found soon.
-        """
-        try:
-            return self._tried(grammar)
-        except GrammarError:
-            until = time.monotonic() + _BLAME_SECONDS
-            for suspect in suspects:
-                if time.monotonic() < until:
-                    self._tried(suspect)
-            raise
 
-    def _tried(self, grammar: Grammar) -> TokenGrammar:
-        self._trial.check(grammar)
-        return self._service.engine.model.tokenizer.grammar(grammar)
+def _compiled(engine: Engine, grammar: Grammar, suspects: Sequence[Grammar]) -> TokenGrammar:
+    """
+    Raises:
+        GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is and
+            that is found soon.
+    """
+    try:
+        return engine.prepare_grammar(grammar)
+    except GrammarError:
+        until = time.monotonic() + _BLAME_SECONDS
+        for suspect in suspects:
+            if time.monotonic() < until:
+                engine.prepare_grammar(suspect)
+        raise

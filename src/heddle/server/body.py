@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ValidationError
 
 from heddle.errors import BodyTimeoutError, BodyTooLargeError, MediaTypeError
 from heddle.server.connection import unless_gone
 from heddle.server.errors import from_validation
+from heddle.server.keys import client_of
 from heddle.server.lenient import parse_leniently
 from heddle.server.memory import give_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from starlette.requests import Request
     from starlette.types import Scope
@@ -36,6 +38,9 @@ _LARGE = 256 * 1024
 """Bytes from which a body needs a place, from its first byte until it is token ids. One at a
 time is worked on: 8 MB of text take 2 s and 800 MB to become token ids."""
 _PLACES = 16
+
+_GRAMMARS = 2
+"""Grammars compiled at once. One client can keep one of these places busy, 3 s with each of its."""
 
 _DISCARD = 4
 """A body up to this many times the limit is read to its end and dropped, so that the client is
@@ -53,7 +58,8 @@ class Bodies:
         self._places = asyncio.Semaphore(_PLACES)
         self._worker = ThreadPoolExecutor(1, "heddle-body")
         self._worker_of_large = ThreadPoolExecutor(1, "heddle-large-body")
-        self._worker_of_grammars = ThreadPoolExecutor(1, "heddle-grammar")
+        self._workers_of_grammars = ThreadPoolExecutor(_GRAMMARS, "heddle-grammar")
+        self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, request: Request, schema: type[S], digest: Callable[[S], T]) -> T:
         """What `digest` makes of the body; neither text nor parsed body outlives the call.
@@ -109,12 +115,24 @@ class Bodies:
         return await _in_worker(request, self._worker, task)
 
     async def compile(self, request: Request, task: Callable[[], T]) -> T:
-        """What `task` returns, which compiles a body's grammar. One at a time.
+        """What `task` returns, which compiles a body's grammar.
+
+        Of each client one is worked on or waits for that; so clients have their turns one after the
+        other, however many grammars one of them sends.
 
         Raises:
             ClientGoneError: the client went away before it was done.
         """
-        return await _in_worker(request, self._worker_of_grammars, task)
+        turn = self._turns.setdefault(client_of(request.scope), asyncio.Lock())
+
+        async def wait() -> T:
+            await turn.acquire()
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(self._workers_of_grammars, task)
+            work.add_done_callback(lambda _: turn.release())
+            return await asyncio.shield(work)  # who leaves has no other turn until it is done
+
+        return await unless_gone(request.receive, wait())
 
     def _parse(self, raw: bytes, schema: type[S], scope: Scope) -> S:
         try:

@@ -17,7 +17,7 @@ from heddle.errors import AuthenticationError, ConfigError
 from heddle.server.errors import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -124,6 +124,12 @@ def salt_of_key(scope: Scope, salt: str | None) -> str:
     """
     key: bytes = scope[_DIGEST]
     return sha256(key + (salt or "").encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def client_of(scope: Scope) -> Hashable:
+    """Who sent a request, as far as can be told: whose key it brings, or else its address."""
+    address = scope.get("client")
+    return scope.get(_DIGEST) or (address and address[0])
 
 
 def _digest(key: bytes) -> bytes:

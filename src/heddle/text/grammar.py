@@ -218,9 +218,17 @@ class GrammarCompiler:
         Raises:
             GrammarError: it is wrong, can match nothing, or is too large. Names `grammar.param`.
         """
+        return self._begun(self._ready(_whole(grammar)), grammar)
+
+    def known(self, grammar: Grammar) -> TokenGrammar | None:
+        """The grammar, if it is compiled."""
+        compiled = self._alive.get(_whole(grammar))
+        return None if compiled is None else self._begun(compiled, grammar)
+
+    def _begun(self, compiled: CompiledGrammar, grammar: Grammar) -> TokenGrammar:
+        """`compiled`, from where `grammar` begins."""
         if grammar.beginning is None:
-            return self._ready(grammar)
-        compiled = self._ready(replace(grammar, beginning=None))
+            return compiled
         return LateGrammar(compiled, grammar.beginning, self._tokens)
 
     def _ready(self, grammar: Grammar) -> CompiledGrammar:
@@ -249,6 +257,11 @@ class GrammarCompiler:
         return LLTokenizer(
             TokenizerWrapper(_Described(self._tokens)), eos_token=ends, slices=_SLICES
         )
+
+
+def _whole(grammar: Grammar) -> Grammar:
+    """The same from the beginning of an output on."""
+    return grammar if grammar.beginning is None else replace(grammar, beginning=None)
 
 
 class _Described:

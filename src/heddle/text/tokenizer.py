@@ -225,6 +225,10 @@ class Tokenizer:
         """
         return self._grammars.compile(grammar)
 
+    def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
+        """As :meth:`grammar` at once; None for one that is not kept."""
+        return self._grammars.known(grammar)
+
     def token_bytes(self, id: int) -> bytes:
         """The bytes the token adds to a text; none for special and unused tokens."""
         return self._bytes[id]

@@ -1,4 +1,4 @@
-"""Grammars tried in a child process before this one compiles them.
+"""Grammars tried in child processes before this one compiles them.
 
 What llguidance does cannot be interrupted, and a few grammars take it minutes, whatever its limits:
 a schema of 2 kB with forty patterns in `allOf` took more than 200 s. A child can be bounded by the
@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from contextlib import suppress
 from functools import lru_cache
+from queue import LifoQueue
 from typing import TYPE_CHECKING
 
 from heddle.errors import GrammarError
@@ -33,39 +34,60 @@ _MEMORY = 3 << 30
 
 
 class Trial:
-    """Tries grammars, one at a time. The child lives until this object goes, or it does."""
+    """Tries grammars, and remembers what came of the last ones. From any thread."""
 
-    def __init__(self, tokens: Tokens, seconds: int = 3) -> None:
-        """`seconds` of processor time are for one grammar."""
-        self._tokens = tokens
+    def __init__(self, tokens: Tokens, seconds: int = 3, children: int = 2) -> None:
+        """`seconds` of processor time are for one grammar, and `children` of them at once."""
         self._seconds = seconds
-        self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-        self._end_child: Callable[[], object] = lambda: None  # once; also when this object goes
-        self._passed = lru_cache(maxsize=64)(self._try)
+        self._free: LifoQueue[_Child] = LifoQueue()  # so that one is enough while one is
+        for _ in range(children):
+            self._free.put(_Child(tokens, seconds))
+        self._bounded = lru_cache(maxsize=64)(self._try)
 
     def check(self, grammar: Grammar) -> None:
-        """Return if compiling it ends in time, well or not. From any thread; blocks.
+        """Return if compiling it ends in time, well or not. Blocks.
 
         Raises:
             GrammarError: it takes too long, or too much memory.
         """
-        with self._lock:
-            self._passed(grammar.kind, grammar.text, grammar.param)
-
-    def _try(self, kind: GrammarKind, text: str, param: str) -> None:
-        child = self._child = self._child or self._start()
-        if not _asked(child, [kind.value, text]):
-            self._end_child()
-            self._child = None
+        if not self._bounded(grammar.kind, grammar.text):
             raise GrammarError(
-                f"{param} cannot be served: compiling it takes more than {self._seconds} s or"
-                f" {_MEMORY >> 30} GB; send a simpler one",
-                param=param,
+                f"{grammar.param} cannot be served: compiling it takes more than {self._seconds} s"
+                f" or {_MEMORY >> 30} GB; send a simpler one",
+                param=grammar.param,
             )
 
+    def _try(self, kind: GrammarKind, text: str) -> bool:
+        child = self._free.get()
+        try:
+            return child.compiles(kind, text)
+        finally:
+            self._free.put(child)
+
+
+class _Child:
+    """A process that compiles grammars, and another one after it. It goes when this object does."""
+
+    def __init__(self, tokens: Tokens, seconds: int) -> None:
+        self._tokens = tokens
+        self._seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end_process: Callable[[], object] = lambda: None
+
+    def compiles(self, kind: GrammarKind, text: str) -> bool:
+        """Whether it lives through compiling this; one that something else killed tries again."""
+        for _ in range(2):
+            process = self._process = self._process or self._start()
+            if _asked(process, [kind.value, text]):
+                return True
+            self._end_process()
+            self._process = None
+            if process.returncode != -signal.SIGKILL:
+                break
+        return False
+
     def _start(self) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -73,9 +95,9 @@ class Trial:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             process_group=0,  # an interrupt from the keyboard is for the parent
         )
-        self._end_child = weakref.finalize(self, _end, child)
-        _asked(child, [self._seconds, _described(self._tokens)])
-        return child
+        self._end_process = weakref.finalize(self, _end, process)
+        _asked(process, [self._seconds, _described(self._tokens)])
+        return process
 
 
 def _asked(child: subprocess.Popen[bytes], question: object) -> bool:
