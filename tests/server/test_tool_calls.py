@@ -29,6 +29,7 @@ WEATHER = {
 }
 CLOCK = {"type": "function", "function": {"name": "clock"}}
 TOOLS: Any = [WEATHER, CLOCK]
+EMPTY = {"name": "clock", "input_schema": {"type": "object"}}
 PARIS = '{"city": "Paris"}'
 
 FAMILIES = {
@@ -279,6 +280,31 @@ def test_a_call_that_is_cut_off_says_so(hermes: Talking) -> None:
     [(name, arguments)] = called(choice)
     assert name == "clock"
     assert '{"a": "bcdefg"}'.startswith(arguments)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "most"),
+    [
+        ("/v1/chat/completions", {"messages": ASKED, "tools": [CLOCK]}, "max_tokens"),
+        ("/v1/messages", {"messages": ASKED, "tools": [EMPTY]}, "max_tokens"),
+        (
+            "/v1/responses",
+            {"input": "Weather?", "tools": [{"type": "function", "name": "clock"}]},
+            "max_output_tokens",
+        ),
+    ],
+)
+def test_half_a_mark_is_not_told(hermes: Talking, path: str, fields: Any, most: str) -> None:
+    said = "Well, <tool_ca"
+    hermes.says(said + "t>")
+    body = {"model": "fake", "temperature": 0, "seed": 0, most: len(said)} | fields
+    for stream in (False, True):
+        answer = hermes.post(path, body | {"stream": stream})
+        assert answer.status_code == 200
+        assert stream or "Well," in answer.text
+        assert "<tool_ca" not in answer.text
+    hermes.says(said)  # and that is all
+    assert said in hermes.post(path, body | {most: len(said) + 1}).text
 
 
 def test_a_stop_string_ends_an_answer_with_calls(hermes: Talking) -> None:

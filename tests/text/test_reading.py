@@ -60,6 +60,7 @@ CASES: list[tuple[Any, str, Message]] = [
     ),
     (HERMES, '<tools>{"name": "g"}</tools>', Message(calls=(Call("g", "{}"),))),
     (HERMES, '{"name": "g", "arguments": {}}', Message(calls=(Call("g", "{}"),))),
+    (HERMES, '<tool_call>{"name": "g"}\n```', Message(calls=(Call("g", "{}"),))),
     (HERMES, '```json\n{"name": "new"}\n```', Message('```json\n{"name": "new"}\n```')),
     (HERMES, '```json\n{"a": 1}\n```', Message('```json\n{"a": 1}\n```')),
     (HERMES, '{"name": "new", "arguments": {}}', Message('{"name": "new", "arguments": {}}')),
@@ -119,6 +120,35 @@ def parts_of(reading: Reading, *pieces: str) -> list[Part]:
 @pytest.mark.parametrize(("form", "text", "expected"), CASES)
 def test_forms(form: Any, text: str, expected: Message) -> None:
     assert Reading(form, NAMES).read(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        (HERMES, "a <tool_cal", Message("a ")),
+        (HERMES, "a <tool_cat", Message("a <tool_cat")),
+        (HERMES, "a ``", Message("a ``")),  # mostly that is no call
+        (HERMES, 'a<tool_call>\n{"na', Message("a")),
+        (HERMES, '<tool_call>{"name": "f"', Message(calls=(Call("f", ""),))),
+        (HERMES, '<tool_call>{"name": "f"}</tool', Message(calls=(Call("f", "{}"),))),
+        (HERMES, "<tool_call> is", Message("<tool_call> is")),
+        (HERMES, '```json\n{"name": "Bo', Message('```json\n{"name": "Bo')),
+        (MISTRAL, "a[TOOL_CALLS]f[ARG", Message("a")),
+        (MISTRAL, '[TOOL_CALLS][{"name"', Message()),
+        (MISTRAL, "[TOOL_CALLS] what is\nthat", Message("[TOOL_CALLS] what is\nthat")),
+        (None, "<thin", Message()),
+        (LLAMA, "<|python", Message()),
+        (None, "<think>hm</thi", Message("", "hm")),
+        (None, "<think>hm</think>a <tool_cal", Message("a <tool_cal", "hm")),
+    ],
+)
+def test_an_answer_that_was_cut_off(form: Any, text: str, expected: Message) -> None:
+    """No client has a use for half a mark."""
+    reading = Reading(form, NAMES, THINK)
+    assert reading.read(text, cut=True) == expected
+    reader = reading.reader()
+    parts = [part for char in text for part in reader.feed(char)] + reader.finish(cut=True)
+    assert whole(parts) == expected
 
 
 @pytest.mark.parametrize("form", [None, HERMES])

@@ -285,7 +285,7 @@ class ChatAnswer(OpenAIAnswer):
         return event(self._chunk([self._choice(index, delta, None, None)]))
 
     def whole_choice(self, index: int, output: Output) -> Json:
-        found = self.reading.read(output.text)
+        found = self.reading.read(output.text, cut=output.finish is FinishReason.LENGTH)
         message: Json = {"role": "assistant", "content": found.text, "refusal": None}
         if found.reasoning:
             message["reasoning_content"] = found.reasoning

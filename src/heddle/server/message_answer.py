@@ -40,7 +40,7 @@ class MessageAnswer(Answer):
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         [output] = outputs
-        found = self.reading.read(output.text)
+        found = self.reading.read(output.text, cut=output.finish is FinishReason.LENGTH)
         self._called = bool(found.calls)
         stop = self._stop(output.finish, output.stop)
         return [encode(self._message(_content(found), _usage(totals["usage"])) | stop)]

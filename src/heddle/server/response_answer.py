@@ -60,9 +60,10 @@ class ResponseAnswer(Answer):
         [output] = outputs
         reader = self.reading.reader()
         waiting: list[TokenLogprob] = []
+        cut = output.finish is FinishReason.LENGTH
         for piece, tokens in self._cut(output):
             waiting += tokens
-            for part in reader.feed(piece) if piece is not None else reader.finish():
+            for part in reader.feed(piece) if piece is not None else reader.finish(cut=cut):
                 item, _ = self._item_of(part)
                 text = "" if isinstance(part, parts.CallStart) else part.text
                 item.add(text, self._take_tokens(item, waiting))

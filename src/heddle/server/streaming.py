@@ -13,6 +13,7 @@ from heddle.errors import HeddleError
 from heddle.server.answers import totals
 from heddle.server.connection import ClientGoneError, unless_gone
 from heddle.server.whole import PIECE
+from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -46,7 +47,7 @@ class ChoiceWriter:
         self._tokens += delta.tokens
         parts = self._reader.feed(delta.text)
         if delta.finish is not None:
-            parts += self._reader.finish()
+            parts += self._reader.finish(cut=delta.finish is FinishReason.LENGTH)
         events = b""
         for part in parts:
             events += self._answer.piece(self._index, part, self._tokens)

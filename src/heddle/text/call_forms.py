@@ -76,7 +76,9 @@ class Hermes(CallForm):
         yield from source.objects(names)
         while mark := (yield from source.until(closings, source.say)):
             if (yield from source.objects(None if mark == opening else names)):
-                yield from source.skip(closings[mark])
+                yield from source.skip_one_of(closings.values())
+            elif mark == opening:
+                yield from source.dismiss(mark)
             else:
                 source.say(mark)
 
@@ -146,7 +148,7 @@ class Mistral(CallForm):
             if (yield from source.objects(None)):
                 continue
             if not (yield from source.attempt(self._named(source))):
-                source.say(opening)
+                yield from source.dismiss(opening)
 
     def opening(self, mark: Mark) -> str:
         return mark(self.marks[0])

@@ -31,13 +31,20 @@ def _beginning(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class Characters:
-    """A text that grows at its end."""
+    """A text that grows at its end.
+
+    Attributes:
+        cut: marks of which the text may have a beginning at its end, where it was cut off; empty if
+            it was not.
+        ended: whether END has been read.
+    """
 
     def __init__(self) -> None:
+        self.cut: Collection[str] = ()
         self._returned: list[str] = []  # last first
         self._record: list[str] | None = None
         self._arrived = 0
-        self._ended = False
+        self.ended = False
         self._search: tuple[re.Pattern[str], Take] | None = None  # what `until` waits for
 
     def send(self, text: str, steps: Steps[None]) -> None:
@@ -68,12 +75,12 @@ class Characters:
         """The next character, or END."""
         if self._returned:
             char = self._returned.pop()
-        elif self._ended:
+        elif self.ended:
             return END
         else:
             char = yield
             self._arrived += len(char)
-            self._ended = char == END
+            self.ended = char == END
         if self._record is not None:
             self._record.append(char)
         return char
@@ -108,7 +115,10 @@ class Characters:
         return char
 
     def skip(self, expected: str) -> Steps[bool]:
-        """Whether `expected` comes next, perhaps after space. If not, nothing is read."""
+        """Whether `expected` comes next, perhaps after space. If not, nothing is read.
+
+        A beginning of it where the text was cut off is dropped.
+        """
         read = matched = ""
         while matched != expected:
             char = yield from self.next()
@@ -117,14 +127,22 @@ class Characters:
                 continue
             matched += char
             if char == END or not expected.startswith(matched):
-                self.put_back(read)
+                if not (char == END and matched and self.cut):
+                    self.put_back(read)
                 return False
         return True
+
+    def skip_one_of(self, expected: Collection[str]) -> Steps[bool]:
+        """Whether one of these comes next, perhaps after space. If not, nothing is read."""
+        for one in expected:
+            if (yield from self.skip(one)):
+                return True
+        return False
 
     def until(self, marks: Collection[str], take: Take) -> Steps[str]:
         """Hand over what comes before the first of `marks`, and read that one too.
 
-        No mark begins with another one.
+        No mark begins with another one. A beginning of one where the text was cut off is dropped.
 
         Returns:
             The mark; END if there is none.
@@ -136,7 +154,8 @@ class Characters:
             char = yield from self.next()
             self._search = None
             if char == END:
-                take(held)
+                if not any(mark.startswith(held) for mark in self.cut):
+                    take(held)
                 return END
             held += char
             while held and not any(mark.startswith(held) for mark in marks):

@@ -75,10 +75,10 @@ class Reading:
 
         return feed
 
-    def read(self, text: str) -> Message:
-        """A whole answer."""
+    def read(self, text: str, *, cut: bool = False) -> Message:
+        """A whole answer; `cut` as for :meth:`PartReader.finish`."""
         reader = self.reader()
-        return whole(reader.feed(text) + reader.finish())
+        return whole(reader.feed(text) + reader.finish(cut=cut))
 
 
 PLAIN = Reading()
@@ -92,8 +92,12 @@ class PartReader:
         """What more of the text makes known."""
         return [Text(text)] if text else []
 
-    def finish(self) -> list[Part]:
-        """What was held back until it is known that no more comes."""
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        """What was held back until it is known that no more comes.
+
+        Where the answer was `cut` off by its length, the beginning of a mark at its end is dropped,
+        and so is a call of which no more than that is known.
+        """
         return []
 
 
@@ -121,7 +125,8 @@ class AnswerReader(PartReader, Characters):
         self.send(text, self._steps)
         return self._take()
 
-    def finish(self) -> list[Part]:
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        self.cut = self._reading.specials if cut else ()
         self._steps.send(END)
         return self._take()
 
@@ -134,6 +139,13 @@ class AnswerReader(PartReader, Characters):
     def rest(self) -> Steps[None]:
         """Take all that comes for text."""
         yield from self.until((), self.say)
+
+    def dismiss(self, mark: str) -> Steps[None]:
+        """Take `mark`, which no call has followed, for text; unless all ended before one could."""
+        if self.cut and self.ended:
+            yield from self.until((), lambda _: None)
+        else:
+            self.say(mark)
 
     def expect_call(self, position: int) -> None:
         """What comes after `position` should be calls."""
