@@ -263,3 +263,22 @@ def test_a_large_event_that_is_cut_has_no_end() -> None:
     run(response({}, staying, send))
     assert messages[-1]["more_body"] is True
     assert b"response.incomplete" not in b"".join(m.get("body", b"") for m in messages[:-1])
+
+
+def test_tokens_that_wait_for_text_are_counted() -> None:
+    """As of a model that says nothing but control tokens, with 20 alternatives to each."""
+    backlog = Backlog(100_000)
+    token = TokenLogprob(1, -0.5, tuple((other, -1.0) for other in range(20)))
+    script = [(0, Delta("", (token,)))] * 200 + [(0, LAST)]
+    streams: Any = ScriptedStreams(*script, choices=1)
+    writer = ChatAnswer("fake", FakeTokenizer(), AnswerOptions(logprobs=20))
+    messages: list[Any] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    run(EventStream(writer, streams, 1, backlog)({}, staying, send))
+    sent = b"".join(message.get("body", b"") for message in messages)
+    assert b'"code":"backlog_full"' in sent
+    assert len(streams._script) > 100, "it was cut long before its end"
+    assert (backlog.cut, backlog.held) == (1, 0)

@@ -1,1 +1,2 @@
-"""The HTTP room: OpenAI's API over one engine, and what a server says about itself."""
+"""The HTTP room: the APIs of OpenAI and Anthropic, some of llama.cpp's, and what a server says of
+itself, over one engine."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from heddle.engine.backlog import delta_bytes
 from heddle.errors import HeddleError
 from heddle.server.answers import totals
 from heddle.server.connection import ClientGoneError, unless_gone
@@ -30,13 +31,19 @@ log = logging.getLogger(__name__)
 
 
 class ChoiceWriter:
-    """The events of one choice. Tokens wait for the part of the answer that they make known."""
+    """The events of one choice. Tokens wait for the part of the answer that they make known.
+
+    Attributes:
+        held: bytes of tokens that wait, about: there may be an answer's worth without any text.
+        usage: of the choice, once it has ended.
+    """
 
     def __init__(self, answer: Answer, index: int) -> None:
         self._answer = answer
         self._index = index
         self._reader = answer.reading.reader()
         self._tokens: list[TokenLogprob] = []
+        self.held = 0
         self.usage: Usage | None = None
 
     def opening(self) -> bytes:
@@ -45,23 +52,31 @@ class ChoiceWriter:
     def events(self, delta: Delta) -> bytes:
         """What `delta` lets be sent: nothing, or parts of the answer, or its end, or both."""
         self._tokens += delta.tokens
+        self.held += delta_bytes(delta)
         parts = self._reader.feed(delta.text)
         if delta.finish is not None:
             parts += self._reader.finish(cut=delta.finish is FinishReason.LENGTH)
         events = b""
         for part in parts:
             events += self._answer.piece(self._index, part, self._tokens)
-            self._tokens = []
+            self.forget()
         if delta.finish is not None:
             events += self._answer.closing(self._index, self._tokens, delta)
+            self.forget()
             self.usage = delta.usage
         return events
+
+    def forget(self) -> None:
+        """Let go of the tokens that wait."""
+        self._tokens = []
+        self.held = 0
 
 
 class EventStream(Response):
     """Streams an answer whose requests have been accepted.
 
-    A holder of the backlog, for what the answer keeps to say again, and for an event that is large.
+    A holder of the backlog, for what the answer keeps to say again, for tokens that wait for text,
+    and for an event that is large.
     """
 
     def __init__(self, answer: Answer, streams: AsyncStreams, n: int, backlog: Backlog) -> None:
@@ -76,20 +91,21 @@ class EventStream(Response):
         self._n = n
         self._backlog = backlog
         self._looked_at = 0
+        self._writers = [ChoiceWriter(answer, index) for index in range(len(streams))]
         self._part = b""
         self._failure: BacklogError | None = None
         backlog.watch(self)
 
     @property
     def held(self) -> int:
-        """Bytes that the answer keeps, and of an event that is being sent."""
-        return self._answer.held + (len(self._part) if len(self._part) > PIECE else 0)
+        """Bytes that the answer keeps, of tokens that wait, and of an event that is being sent."""
+        waiting = sum(writer.held for writer in self._writers)
+        return self._answer.held + waiting + (len(self._part) if len(self._part) > PIECE else 0)
 
     def cut(self, error: BacklogError) -> None:
         """End with `error` in place of the next event, or amid a large one without an end."""
         self._failure = error
-        self._part = b""
-        self._answer.forget()
+        self._forget()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -99,6 +115,14 @@ class EventStream(Response):
             log.info("%s: the client went away", self._answer.id)
         finally:
             self._streams.close()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Let go of all that is held."""
+        self._part = b""
+        self._answer.forget()
+        for writer in self._writers:
+            writer.forget()
 
     async def _send_all(self, send: Send) -> None:
         await send(
@@ -117,13 +141,12 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        writers = [ChoiceWriter(self._answer, index) for index in range(len(self._streams))]
-        yield b"".join(writer.opening() for writer in writers)
+        yield b"".join(writer.opening() for writer in self._writers)
         try:
             async for index, delta in self._streams:
-                if events := writers[index].events(delta):
-                    yield self._counted(events)
-            last = totals([writer.usage for writer in writers if writer.usage], self._n)
+                if events := self._counted(self._writers[index].events(delta)):
+                    yield events
+            last = totals([writer.usage for writer in self._writers if writer.usage], self._n)
             yield self._counted(self._answer.ending(last))
             self._answer.log_end(last)
         except HeddleError as error:
@@ -131,14 +154,15 @@ class EventStream(Response):
             yield self._answer.failure(error)
 
     def _counted(self, part: bytes) -> bytes:
-        """`part`, after the backlog has looked if there is much more than when it last did.
+        """`part`, after the backlog has looked if there is much more or less than when it last did.
 
         Raises:
             BacklogError: the answer was cut, now or before.
         """
         self._part = part
-        if self.held > self._looked_at + PIECE:
-            self._looked_at = self.held
+        held = self.held
+        if abs(held - self._looked_at) > PIECE:
+            self._looked_at = held
             self._backlog.check()
         if self._failure is not None:
             raise self._failure
