@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle.text import characters
 from heddle.text.call_forms import HERMES, LLAMA, MISTRAL
 from heddle.text.parts import Call, CallArguments, CallStart, Message, Part, Reasoning, Text, whole
 from heddle.text.reading import PLAIN, Marks, Reading
@@ -282,3 +283,24 @@ def test_calls_come_back_as_they_were_written(calls: list[tuple[str, dict[str, A
     assert Reading(MISTRAL, NAMES).read(f"[TOOL_CALLS][{', '.join(objects)}]") == expected
     named = "".join("[TOOL_CALLS]{}[ARGS]{}".format(*call) for call in written)
     assert Reading(MISTRAL, NAMES).read(named) == expected
+
+
+def test_beginnings_that_come_to_nothing_are_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of these could be a call until the text ends, and has all the others inside."""
+    monkeypatch.setattr(characters, "MOST_IN_VAIN", 2_000)
+    reads = 0
+    original = characters.Characters.next
+
+    def counted(source: characters.Characters) -> Any:
+        nonlocal reads
+        reads += 1
+        return original(source)
+
+    monkeypatch.setattr(characters.Characters, "next", counted)
+    text = '```json{"arguments": {' * 300
+    expected = parts_of(Reading(HERMES, NAMES), text)
+    assert whole(expected) == Message(text)
+    assert reads < 5 * len(text)
+    assert whole(parts_of(Reading(HERMES, NAMES), *text)) == Message(text)
