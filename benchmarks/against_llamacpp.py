@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from comparison import heddle, model_path, note, parser, save
 from heddle.bench.side_by_side import Scenario, alternate, most_other_work, summarise, table
+from heddle.cli.bench_tables import other_work_line
 from heddle.errors import HeddleError
 from llamacpp_server import llamacpp
 
@@ -82,7 +83,7 @@ def main() -> None:
     }
     out = save(report, arguments)
     print(table(summary, measured))
-    print(f"other processes took up to {other_work:.0%} of the machine; result in {out}")
+    print(f"{other_work_line(other_work)}; result in {out}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_a_child_that_never_speaks_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
     silent = python("import sys; sys.stdin.read()")
     with pytest.raises(PeerError, match="child did not start"), running("child", silent):
         pass
+
+
+def test_nothing_waits_for_a_child_that_was_given_up() -> None:
+    """As after Ctrl-C: the program would not end before the child's time was over."""
+    garbled = python("import sys; sys.stdout.buffer.write(bytes([255, 10])); sys.stdout.flush()")
+    with pytest.raises(UnicodeDecodeError), running("child", garbled):
+        pass
+    timers = [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
+    assert all(one.finished.is_set() for one in timers)
 
 
 def test_a_child_that_will_not_go_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

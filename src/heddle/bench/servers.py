@@ -68,8 +68,10 @@ def running(
         try:
             watchdog = threading.Timer(START_SECONDS, child.kill)
             watchdog.start()
-            ready = next((line for line in child.stdout if line.startswith("ready ")), None)
-            watchdog.cancel()
+            try:
+                ready = next((line for line in child.stdout if line.startswith("ready ")), None)
+            finally:  # an interrupted program would wait for it at its end
+                watchdog.cancel()
             if ready is None:
                 log.seek(0)
                 raise PeerError(f"{name} did not start: {log.read()[-2000:].strip()}")
