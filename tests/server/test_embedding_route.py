@@ -13,6 +13,7 @@ import pytest
 from fake_executor import embedding
 from fake_model import FakeTokenizer
 from heddle.engine.backlog import Backlog
+from heddle.errors import OverloadedError
 from heddle.server.embeddings import Gathering
 
 if TYPE_CHECKING:
@@ -66,6 +67,24 @@ def test_more_texts_than_the_queue_has_places(serve: Callable[..., Running]) -> 
     expected = [embedding(FakeTokenizer().encode(text)).tolist() for text in texts]
     assert [item.embedding for item in answer.data] == expected
     assert answer.usage.prompt_tokens == sum(map(len, texts))
+
+
+def test_what_comes_after_waits_for_places(serve: Callable[..., Running], monkeypatch: Any) -> None:
+    """What has been computed of a body is not thrown away because others came in between."""
+    server, asked = serve(slots=2, queue=3), 0
+    original = server.engine.generate_many
+
+    def crowded(requests: Any, backlog: Backlog) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked in (2, 3, 5):
+            raise OverloadedError("slots and queue are full")
+        return original(requests, backlog)
+
+    monkeypatch.setattr(server.engine, "generate_many", crowded)
+    answer = ask(server, ["hello"] * 15)
+    assert [item.embedding for item in answer.data] == [embedding(HELLO).tolist()] * 15
+    assert asked == 6
 
 
 def test_what_comes_out_of_order_is_answered_in_order() -> None:

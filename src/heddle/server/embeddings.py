@@ -16,7 +16,12 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.embedding import EmbeddingParams
 from heddle.engine.request import check_tokens
-from heddle.errors import ContextLengthError, InvalidRequestError, UnsupportedParameterError
+from heddle.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    OverloadedError,
+    UnsupportedParameterError,
+)
 from heddle.server import encoding
 from heddle.server.answering import salted
 from heddle.server.connection import unless_gone
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.engine.backlog import Backlog
+    from heddle.engine.streams import AsyncStreams
     from heddle.errors import BacklogError
     from heddle.server.service import Service
 
@@ -40,6 +46,8 @@ MAX_INPUTS = 2048
 _AHEAD = 4
 """Requests to the engine for each slot. What one body asks for beyond comes after, so that others
 find places in the queue, and a body may hold more texts than the queue has places."""
+_NEXT_TRY = 0.05
+"""Seconds after which what comes after is submitted again, if the queue was full."""
 
 
 class EmbeddingRequest(Schema):
@@ -214,7 +222,7 @@ async def _embed(job: EmbeddingJob, params: EmbeddingParams, service: Service) -
     together = min(_AHEAD * config.slots, config.slots + config.queue)
     for first in range(0, len(job.prompts), together):
         requests = [(prompt, params) for prompt in job.prompts[first : first + together]]
-        streams = service.engine.generate_many(requests, service.backlog)
+        streams = await _submitted(requests, service, patient=first > 0)
         try:
             async for index, delta in streams:
                 if delta.embedding is not None:
@@ -224,6 +232,23 @@ async def _embed(job: EmbeddingJob, params: EmbeddingParams, service: Service) -
         finally:
             streams.close()
     return gathering.take()
+
+
+async def _submitted(
+    requests: Sequence[tuple[Sequence[int], EmbeddingParams]], service: Service, *, patient: bool
+) -> AsyncStreams:
+    """The requests' streams. A `patient` caller waits for places: it has what would be lost.
+
+    Raises:
+        HeddleError: what the engine refuses.
+    """
+    while True:
+        try:
+            return service.engine.generate_many(requests, service.backlog)
+        except OverloadedError:
+            if not patient:
+                raise
+            await asyncio.sleep(_NEXT_TRY)
 
 
 def _entry(index: int, vector: array[float], *, in_base64: bool) -> bytes:
