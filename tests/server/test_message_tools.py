@@ -159,6 +159,16 @@ def test_results_are_told(server: Talking, client: anthropic.Anthropic) -> None:
     assert places == sorted(places)
 
 
+def test_a_result_may_be_empty(server: Talking, client: anthropic.Anthropic) -> None:
+    server.says("Warm.")
+    used = {"type": "tool_use", "id": "toolu_1", "name": "clock", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": []}
+    turns = [{"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+    answer = ask(client, system=[], messages=[*ASKED, *turns])
+    assert answer.content[0].text == "Warm."
+    assert "tool\n<|im_end|>" in server.prompt
+
+
 def test_a_use_that_is_cut_off(server: Talking, client: anthropic.Anthropic) -> None:
     server.says(f"So: {CALL}")
     answer = ask(client, max_tokens=50)

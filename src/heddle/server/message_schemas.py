@@ -47,7 +47,9 @@ class ToolUseBlock(Block):
 
 Texts = Annotated[list[TextBlock], Field(max_length=MAX_ITEMS), FIRST_FAULT]
 Content = Annotated[
-    Annotated[str, Tag("<str>")] | Annotated[Texts, Tag("<list of dict>")],
+    Annotated[str, Tag("<str>")]
+    | Annotated[Texts, Tag("<list of dict>")]
+    | Annotated[Texts, Tag("<list>")],
     shaped("a string or a list of blocks of type text"),
 ]
 
@@ -68,7 +70,9 @@ Blocks = Annotated[
     FIRST_FAULT,
 ]
 TurnContent = Annotated[
-    Annotated[str, Tag("<str>")] | Annotated[Blocks, Tag("<list of dict>")],
+    Annotated[str, Tag("<str>")]
+    | Annotated[Blocks, Tag("<list of dict>")]
+    | Annotated[Blocks, Tag("<list>")],
     shaped("a string or a list of blocks"),
 ]
 

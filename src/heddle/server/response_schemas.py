@@ -29,7 +29,8 @@ class TextPart(Schema):
 
 Content = Annotated[
     Annotated[str, Tag("<str>")]
-    | Annotated[list[TextPart], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")],
+    | Annotated[list[TextPart], Field(max_length=MAX_ITEMS), FIRST_FAULT, Tag("<list of dict>")]
+    | Annotated[list[TextPart], Tag("<list>")],
     shaped("a string or a list of parts of type input_text or output_text"),
 ]
 

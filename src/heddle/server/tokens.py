@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
     from heddle.server.service import Service
 
-_SOURCES = ("prompt", "messages", "content")
+_OF_CHATS = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
+_MEANINGLESS = {
+    "prompt": _OF_CHATS,
+    "messages": ("parse_special",),
+    "content": (*_OF_CHATS, "return_token_strs"),
+}
+"""What holds the text, and fields that ask for nothing beside it."""
 
 
 class Conversation(Schema):
@@ -169,10 +175,15 @@ def _token_ids(asked: TokenizeRequest, service: Service) -> Sequence[int]:
         InvalidRequestError: not one text is there, or the fields contradict each other.
     """
     model = service.engine.model
-    given = [name for name in _SOURCES if getattr(asked, name) is not None]
+    given = [name for name in _MEANINGLESS if getattr(asked, name) is not None]
     if len(given) != 1:
         got = " and ".join(given) or "none"
         raise InvalidRequestError(f"send one of prompt, messages and content; got {got}")
+    for name in _MEANINGLESS[given[0]]:
+        if getattr(asked, name) is not None:
+            raise InvalidRequestError(
+                f"{name} means nothing beside {given[0]}; leave it out", param=name
+            )
     special = asked.add_special_tokens if asked.add_special is None else asked.add_special
     if asked.messages is not None:
         if special:
