@@ -27,6 +27,7 @@ from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence
+    from heddle.engine.request import Request
 
 PROMPT = [8, 5, 12, 12, 15]
 
@@ -379,6 +380,29 @@ def test_cancelling_while_nobody_asks_computes_nothing(engine, executor) -> None
 
 
 # --- company -------------------------------------------------------------------------------------
+
+
+def test_a_token_that_was_asked_for_before_an_interrupt_does_not_come_later(
+    engine: Engine, monkeypatch
+) -> None:
+    def wait(request: Request) -> None:
+        while not request.sequence.paused:  # until the token is there
+            time.sleep(0)
+
+    def interrupted(request: Request) -> None:
+        resume(request)
+        wait(request)
+        raise KeyboardInterrupt
+
+    sequence, resume = engine.create_sequence(params()), engine._thread.resume
+    sequence.decode_prompt(PROMPT)
+    with monkeypatch.context() as context:
+        context.setattr(engine._thread, "resume", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sequence.sample_next()
+    assert take(sequence, 1) == expected(PROMPT, 2)[1:]
+    wait(sequence._run.request)
+    assert sequence._run.request.sequence.total == sequence.position
 
 
 def test_callers_who_ask_together_are_served_by_one_step(start, executor) -> None:

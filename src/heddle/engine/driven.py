@@ -299,10 +299,11 @@ class DrivenSequence:
         if not self._tokens:
             raise InvalidRequestError("there are no tokens; decode a prompt first", param="tokens")
         self._thread.check_length(len(self._tokens))
-        run = self._begin(forbidden) if self._run is None or forbidden else self._go_on(self._run)
         try:
+            run = self._run
+            run = self._begin(forbidden) if run is None or forbidden else self._go_on(run)
             delta = run.results.get()
-        except BaseException:  # an interrupt: the token it would give must not come later
+        except BaseException:  # refused; or an interrupt, and its token must not come later
             self._leave()
             raise
         if delta is None:
@@ -333,11 +334,7 @@ class DrivenSequence:
         sequence.rules = dataclasses.replace(sequence.rules, forbidden=forbidden)
         run = _Run(request, Ticket(request.sequence.id, self._thread.cancels), results)
         self._run = run  # before it is accepted: `cancel` must find it
-        try:
-            self._thread.accept([request])
-        except BaseException:
-            self._run = None
-            raise
+        self._thread.accept([request])
         if self._cancelled:  # it may have looked for the run before there was one
             results.put(None)
         return run
