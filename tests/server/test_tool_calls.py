@@ -341,6 +341,28 @@ def test_an_answer_may_be_json_or_a_call(hermes: Talking) -> None:
     assert (choice.message.content, choice.finish_reason) == ('{"ok": 1}', "stop")
 
 
+NESTED = {
+    "type": "object",
+    "properties": {"colour": {"$ref": "#/$defs/Colour"}},
+    "required": ["colour"],
+    "$defs": {"Colour": {"enum": ["red"]}},
+}
+
+
+def test_a_schema_beside_tools_may_refer_to_its_parts(hermes: Talking) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": NESTED}}
+    hermes.says('{"colour": "blue"}')
+    [choice] = ask(hermes, tools=TOOLS, response_format=form).choices
+    assert json.loads(choice.message.content) == {"colour": "red"}
+
+
+def test_a_schema_after_reasoning_may_refer_to_its_parts(thinking: Talking) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": NESTED}}
+    thinking.says('<think>Hm.</think>{"colour": "blue"}')
+    message = ask(thinking, response_format=form).choices[0].message
+    assert (json.loads(message.content), message.reasoning_content) == ({"colour": "red"}, "Hm.")
+
+
 # --- reasoning
 
 

@@ -214,7 +214,7 @@ def _also(
         schema = from_json(grammar.text, allow_inf_nan=False)
     except ValueError:
         return grammar  # which says so when it is compiled
-    text = answer_grammar(
-        reading, callees, control_id, parallel=use.parallel, otherwise={"allOf": [schema]}
-    )
+    # As it is, so that its references to its own parts hold; what is no object has none.
+    otherwise = schema if isinstance(schema, dict) else {"allOf": [schema]}
+    text = answer_grammar(reading, callees, control_id, parallel=use.parallel, otherwise=otherwise)
     return Grammar.lark(text, grammar.param)
