@@ -85,6 +85,7 @@ class FakeTokenizer:
 class FakeTemplate:
     """`user- hello.` per line. The newline after the last is left out where an answer begins."""
 
+    source = "{{ messages }}"
     dialect = Dialect.of("", ())
 
     def render(self, messages: Any, /, *, add_generation_prompt: bool = True, **_: Any) -> str:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_model import FakeTokenizer
+from fake_executor import FakeExecutor
+from fake_model import FakeTokenizer, fake_model
+from heddle.server.tokens import _info
 
 if TYPE_CHECKING:
     from conftest import Running
@@ -68,6 +70,19 @@ def test_detokenize(shared: Running) -> None:
     assert answer.json() == {"prompt": "hello<end>", "content": "hello<end>"}
     refused = shared.post("/detokenize", {"tokens": [32]})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tokens")
+
+
+def test_what_lm_eval_asks_about_the_tokenizer(serve: Any) -> None:
+    info = serve(bos_id=3).get("/tokenizer_info")
+    assert info.status_code == 200
+    assert info.json() == {
+        "bos_token": "c",
+        "eos_token": "<end>",
+        "pad_token": None,
+        "chat_template": "{{ messages }}",
+    }
+    bare = _info(fake_model(FakeExecutor(), template=False))
+    assert (bare.bos_token, bare.chat_template) == (None, None)
 
 
 @pytest.mark.parametrize("path", ["/apply_template", "/apply-template"])

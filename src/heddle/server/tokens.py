@@ -1,4 +1,4 @@
-"""Text to token ids and back: `/tokenize`, `/detokenize` and `/apply_template`.
+"""Text to token ids and back: `/tokenize`, `/detokenize` and `/apply_template`; `/tokenizer_info`.
 
 vLLM and llama.cpp have routes of the same names and other fields. Which of the two a body is meant
 for is told by the field that holds the text: `prompt` or `messages` as in vLLM, `content` as in
@@ -24,6 +24,7 @@ from heddle.server.whole import Pieces
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heddle.engine.loading import LoadedModel
     from heddle.server.service import Service
 
 _OF_CHATS = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
@@ -104,6 +105,15 @@ class CountedTokens(Tokens):
     token_strs: list[str] | None = Field(description="the tokens as text, where asked for")
 
 
+class TokenizerInfo(BaseModel):
+    """Answer of `GET /tokenizer_info`: of what vLLM has there, what its clients look for."""
+
+    bos_token: str | None = Field(description="what texts begin with")
+    eos_token: str | None = Field(description="what texts end with")
+    pad_token: None = None
+    chat_template: str | None = Field(description="the model's, in Jinja")
+
+
 def routes(service: Service) -> APIRouter:
     """Routes of one service."""
     router = APIRouter()
@@ -136,6 +146,11 @@ def routes(service: Service) -> APIRouter:
         text = await bodies.take(request, DetokenizeRequest, detokenized)
         return json_response(text.model_dump())
 
+    @router.get("/tokenizer_info", response_model=TokenizerInfo)
+    def tokenizer_info() -> Response:
+        """What a client needs to know to write prompts itself, as lm-eval does."""
+        return json_response(_info(service.engine.model).model_dump())
+
     async def apply_template(request: Request) -> Response:
         """A conversation as the model's chat template writes it."""
         prompt = await bodies.take(request, Conversation, rendered)
@@ -150,6 +165,15 @@ def routes(service: Service) -> APIRouter:
         )(apply_template)
 
     return router
+
+
+def _info(model: LoadedModel) -> TokenizerInfo:
+    name, tokenizer = model.tokenizer.token_text, model.tokenizer
+    return TokenizerInfo(
+        bos_token=None if tokenizer.bos_id is None else name(tokenizer.bos_id),
+        eos_token=None if tokenizer.eos_id is None else name(tokenizer.eos_id),
+        chat_template=None if model.template is None else model.template.source,
+    )
 
 
 def _tokenized(asked: TokenizeRequest, service: Service) -> list[bytes]:

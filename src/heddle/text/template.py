@@ -32,6 +32,7 @@ class ChatTemplate:
     """A model's chat template. Safe to share between threads.
 
     Attributes:
+        source: as the model's file has it.
         dialect: what it shows of how its model writes calls and reasoning.
     """
 
@@ -56,6 +57,7 @@ class ChatTemplate:
             raise ModelFileError(
                 f"the chat template does not parse: {error}", field="tokenizer.chat_template"
             ) from error
+        self.source = source
         self.dialect = Dialect.of(source, variables)
         self._defaults = {
             "bos_token": bos_token,
