@@ -199,6 +199,8 @@ def test_what_changes_nothing_is_accepted(shared: Running) -> None:
             "user": "ann",
             "metadata": {"a": "b"},
             "store": False,
+            "verbosity": "medium",
+            "prompt_cache_retention": "in_memory",
             "tools": [],
             "tool_choice": "auto",
             "parallel_tool_calls": True,

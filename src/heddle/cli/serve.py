@@ -25,7 +25,7 @@ def serve(
     server: ServerConfig,
     engine: EngineConfig,
 ) -> None:
-    """Serve a model over HTTP with OpenAI's API."""
+    """Serve a model over HTTP with OpenAI's and Anthropic's APIs."""
     from heddle.server.keys import keys_of
     from heddle.server.process import bind
     from heddle.server.process import serve as run

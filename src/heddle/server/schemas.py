@@ -231,7 +231,8 @@ class ChatRequest(GenerationRequest):
     audio: Annotated[Any, only()] = None
     prediction: Annotated[Any, only()] = None
     reasoning_effort: Annotated[Any, only()] = None
-    verbosity: Annotated[Any, only()] = None
+    verbosity: Annotated[Any, only("medium")] = None
+    prompt_cache_retention: Annotated[Any, only("in_memory")] = None
     web_search_options: Annotated[Any, only()] = None
     service_tier: Annotated[Any, only("auto", "default")] = None
     store: Annotated[Any, only(False)] = None
