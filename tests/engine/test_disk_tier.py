@@ -145,6 +145,17 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return gate
 
 
+def test_a_model_whose_file_is_gone_is_served_without_a_disk_tier(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "model.gguf").unlink()
+    engine = start()
+    assert right(engine.complete(PROMPT, params()))
+    assert engine.snapshot().prefix_cache.disk is None
+    assert "without its disk tier: [Errno 2]" in caplog.text
+    directory.PageDirectory(tmp_path / "cache", 1000).close()
+
+
 def test_others_run_while_a_request_waits_for_the_disk(
     start: Start, slow_disk: threading.Event
 ) -> None:

@@ -22,7 +22,9 @@ _log = logging.getLogger(__name__)
 def open_disk_tier(
     model: LoadedModel, config: EngineConfig, on_read: Callable[[], None]
 ) -> DiskTier | None:
-    """The tier that the settings ask for; None if they ask for none, or another process has it.
+    """The tier that the settings ask for; None if they ask for none, or it cannot be had now.
+
+    Another process may have the directory, or the model's file may be gone.
 
     Raises:
         ConfigError: the directory cannot be used.
@@ -35,8 +37,14 @@ def open_disk_tier(
     except DirectoryInUseError as error:
         _log.warning("the prefix cache goes on without its disk tier: %s", error)
         return None
+    try:
+        model_and_program = fingerprint(model)
+    except OSError as error:
+        directory.close()
+        _log.warning("the prefix cache goes on without its disk tier: %s", error)
+        return None
     executor = model.executor
-    return DiskTier(directory, executor, executor.page_bytes, fingerprint(model), on_read)
+    return DiskTier(directory, executor, executor.page_bytes, model_and_program, on_read)
 
 
 def fingerprint(model: LoadedModel) -> bytes:
