@@ -373,6 +373,18 @@ def test_reasoning(thinking: Talking) -> None:
     assert gathered(ask(thinking, stream=True)) == ("Yes.", "Let me see.", [], "stop")
 
 
+def test_tokens_of_reasoning_are_counted(thinking: Talking) -> None:
+    said = "<think>\nLet me see.\n</think>\n\nYes."
+    thinking.says(said)
+    usage = ask(thinking, n=2).usage
+    counted = usage.completion_tokens_details.reasoning_tokens
+    assert 2 * len("Let me see.") <= counted <= 2 * len("<think>\nLet me see.\n</think>\n")
+    *_, last = ask(thinking, n=2, stream=True, stream_options={"include_usage": True})
+    assert last.usage.completion_tokens_details == usage.completion_tokens_details
+    thinking.says("Yes.")
+    assert ask(thinking).usage.completion_tokens_details.reasoning_tokens == 0
+
+
 def test_reasoning_before_a_call(thinking: Talking) -> None:
     thinking.says('<think>A <tool_call>?</think><tool_call>{"name": "clock"}</tool_call>')
     [choice] = ask(thinking, tools=TOOLS).choices

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from heddle.server.encoding import encode, event
 from heddle.server.errors import error_body
 from heddle.server.logprobs import CompletionLogprobs, Spelling, chat_logprobs, prompt_logprobs
-from heddle.text.parts import CallArguments, CallStart, Reasoning, Text
+from heddle.server.token_parts import parts_with_tokens
+from heddle.text.parts import CallArguments, CallStart, Reasoning, Text, whole
 from heddle.text.reading import PLAIN
 from heddle.types import FinishReason
 
@@ -212,7 +213,7 @@ class OpenAIAnswer(Answer):
         parts = [frame.removesuffix(empty), b"["]
         for index, output in enumerate(outputs):
             parts += [encode(self.whole_choice(index, output)), b","]
-        return [*parts[:-1], b"],", encode(totals).removeprefix(b"{")]
+        return [*parts[:-1], b"],", encode(self._counted(totals)).removeprefix(b"{")]
 
     def opening(self, index: int) -> bytes:
         return b""
@@ -224,10 +225,15 @@ class OpenAIAnswer(Answer):
         return event(self._chunk([self._chunk_choice(index, None, tokens, last.finish)]))
 
     def ending(self, totals: Json) -> bytes:
-        return (event(self._chunk([]) | totals) if self._options.usage else b"") + DONE
+        last = event(self._chunk([]) | self._counted(totals)) if self._options.usage else b""
+        return last + DONE
 
     def failure(self, error: HeddleError) -> bytes:
         return event(error_body(error)) + DONE
+
+    def _counted(self, totals: Json) -> Json:
+        """`totals`, with what this kind of answer counts itself."""
+        return totals
 
     def _chunk(self, choices: list[Json]) -> Json:
         chunk = self._frame(self.chunk_object, choices)
@@ -276,6 +282,7 @@ class ChatAnswer(OpenAIAnswer):
     def __init__(self, model: str, spelling: Spelling, options: AnswerOptions) -> None:
         super().__init__(model, spelling, options)
         self._called: set[int] = set()  # choices that have calls
+        self._reasoning_tokens = 0
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         return super().whole(outputs, totals | self._logprobs_of_prompt(outputs[0]))
@@ -285,7 +292,12 @@ class ChatAnswer(OpenAIAnswer):
         return event(self._chunk([self._choice(index, delta, None, None)]))
 
     def whole_choice(self, index: int, output: Output) -> Json:
-        found = self.reading.read(output.text, cut=output.finish is FinishReason.LENGTH)
+        parts: list[Part] = []
+        for part, tokens in parts_with_tokens(output, self.reading, self._spelling):
+            self._count_reasoning(part, tokens)
+            if part is not None:
+                parts.append(part)
+        found = whole(parts)
         message: Json = {"role": "assistant", "content": found.text, "refusal": None}
         if found.reasoning:
             message["reasoning_content"] = found.reasoning
@@ -309,6 +321,7 @@ class ChatAnswer(OpenAIAnswer):
     ) -> Json:
         if isinstance(part, CallStart):
             self._called.add(index)
+        self._count_reasoning(part, tokens)
         logprobs = self._logprobs_of(tokens) if tokens else None
         return self._choice(index, _delta(part), logprobs, finish)
 
@@ -321,6 +334,17 @@ class ChatAnswer(OpenAIAnswer):
             "logprobs": logprobs,
             "finish_reason": finish and self._reason(index, finish),
         }
+
+    def _count_reasoning(self, part: Part | None, tokens: Sequence[TokenLogprob]) -> None:
+        if isinstance(part, Reasoning):
+            self._reasoning_tokens += len(tokens)
+
+    def _counted(self, totals: Json) -> Json:
+        """With the tokens of reasoning, of a model that can reason."""
+        if self.reading.marks is None:
+            return totals
+        details = {"completion_tokens_details": {"reasoning_tokens": self._reasoning_tokens}}
+        return totals | {"usage": totals["usage"] | details}
 
     def _reason(self, index: int, finish: FinishReason) -> str:
         """Why a choice ended, in OpenAI's words."""

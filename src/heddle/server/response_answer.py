@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import time
 from typing import TYPE_CHECKING
 
@@ -20,12 +19,12 @@ from heddle.server.response_items import (
     Message,
     Reasoning,
 )
+from heddle.server.token_parts import parts_with_tokens
 from heddle.text import parts
-from heddle.text.reading import PLAIN
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from heddle.errors import HeddleError
     from heddle.server.answers import AnswerOptions, Json
@@ -58,18 +57,10 @@ class ResponseAnswer(Answer):
 
     def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         [output] = outputs
-        reader = self.reading.reader()
-        waiting: list[TokenLogprob] = []
-        cut = output.finish is FinishReason.LENGTH
-        for piece, tokens in self._cut(output):
-            waiting += tokens
-            for part in reader.feed(piece) if piece is not None else reader.finish(cut=cut):
-                item, _ = self._item_of(part)
-                text = "" if isinstance(part, parts.CallStart) else part.text
-                item.add(text, self._take_tokens(item, waiting))
-                waiting = []
-        item, _ = self._end(output.finish)
-        item.add("", self._take_tokens(item, waiting))
+        for part, tokens in parts_with_tokens(output, self.reading, self._spelling):
+            item, _ = self._end(output.finish) if part is None else self._item_of(part)
+            text = "" if part is None or isinstance(part, parts.CallStart) else part.text
+            item.add(text, self._take_tokens(item, tokens))
         return [self._final(totals)]
 
     def opening(self, index: int) -> bytes:
@@ -142,24 +133,6 @@ class ResponseAnswer(Answer):
         if new:
             self._items.append(Message(0))
         return self._items[-1], new
-
-    def _cut(self, output: Output) -> Iterator[tuple[str | None, Sequence[TokenLogprob]]]:
-        """The text by its tokens, then None for its end. Where nothing but text is looked for, it
-        is in one piece.
-
-        What the parts are does not depend on the cuts, so that their places may be about right.
-        """
-        start = 0
-        if self.reading is not PLAIN:
-            decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-            for token in output.tokens:
-                name = self._spelling.token_text(token.token)
-                if name not in self.reading.specials:
-                    name = decode(self._spelling.token_bytes(token.token))
-                yield output.text[start : start + len(name)], [token]
-                start += len(name)
-        yield output.text[start:], output.tokens if self.reading is PLAIN else ()
-        yield None, ()
 
     def _take_tokens(self, item: Item, tokens: Sequence[TokenLogprob]) -> list[Json]:
         """What an item has of its tokens. Those of reasoning are counted."""
