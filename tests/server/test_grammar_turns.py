@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,18 +60,17 @@ def test_one_client_cannot_take_all_places() -> None:
 
 def test_clients_have_turns() -> None:
     async def work(bodies: Bodies, gate: threading.Event) -> None:
-        done: list[str] = []
+        last = threading.Event()  # the others are done when it is
         busy = [asyncio.create_task(bodies.compile(sent_by(c), gate.wait)) for c in "xy"]
-        waiting = [
-            asyncio.create_task(
-                bodies.compile(sent_by(client), lambda name=name: done.append(name))
-            )
-            for client, name in [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")]
+        others = [
+            asyncio.create_task(bodies.compile(sent_by("a"), partial(last.wait, PATIENCE)))
+            for _ in range(3)
         ]
+        one = asyncio.create_task(bodies.compile(sent_by("b"), last.set))
         await asyncio.sleep(0)  # all of them wait
         gate.set()
-        await asyncio.gather(*busy, *waiting)
-        assert done.index("b1") < done.index("a3")
+        await asyncio.gather(*busy, one)
+        assert await asyncio.gather(*others) == [True] * 3
 
     run(work)
 
