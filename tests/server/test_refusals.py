@@ -217,6 +217,23 @@ def test_another_model(shared: Running) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"prompt": [[]]}, "prompt[0] must have at least 1 item, got []"),
+        (
+            {"prompt": 7},
+            "prompt must be a string, a list of strings, a list of token ids or a list",
+        ),
+        ({"stop_token_ids": [0] * 300}, "stop_token_ids must have at most 256 items, got [0, "),
+        ({"temperature": []}, "temperature must be a valid number, got []"),
+    ],
+)
+def test_what_is_said_is_about_json(shared: Running, fields: dict[str, Any], said: str) -> None:
+    answer = shared.post("/v1/completions", COMPLETION | fields)
+    assert answer.json()["error"]["message"].startswith(said)
+
+
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         (b"", "not valid JSON"),

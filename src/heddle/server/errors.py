@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import reprlib
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ log = logging.getLogger(__name__)
 _LOG_CHARACTERS = 500
 _MOST_FAULTS = 1000
 """Faults of a body up to which they are looked at: pydantic makes all of them objects or none."""
+
+_PYDANTIC = re.compile(
+    r"^\w+ should (be|have|match) (.*?)(?: after validation, not \d+)?$", re.DOTALL
+)
+"""How Pydantic says what a value should be, without the kind of value that it thinks of."""
 
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
@@ -103,7 +109,7 @@ def from_validation(error: ValidationError) -> InvalidRequestError:
     value = reprlib.repr(first["input"])
     if kind == UNSUPPORTED:
         return UnsupportedParameterError(f"{param} {first['msg']}, got {value}", param=param)
-    expected = first["msg"].replace("Input should be", "must be", 1)
+    expected = _PYDANTIC.sub(r"must \1 \2", first["msg"])
     return InvalidRequestError(f"{param} {expected}, got {value}", param=param)
 
 
