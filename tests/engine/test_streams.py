@@ -183,6 +183,8 @@ def test_closing_or_dropping_an_async_stream_cancels(engine: Engine, executor) -
             break
         gc.collect()
         executor.gate.set()
+        while engine.snapshot().running:  # a loop that is closed would cancel them, too
+            await asyncio.sleep(0)
 
     run(main())
     engine.close(drain=True)
