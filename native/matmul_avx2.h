@@ -79,12 +79,16 @@ template <Format F, int G>
 inline __m256i group_codes(const uint8_t* codes) {
     constexpr Layout L = layout_of(F);
     constexpr int kLow = 8 / L.low_bits;  // groups in a byte of the low plane
-    const __m256i low = load_codes(codes + G / kLow * 32);
+    const uint8_t* low_at = codes + G / kLow * 32;
+    if constexpr (G % (2 * kLow) == 0) prefetch_ahead(low_at);
+    const __m256i low = load_codes(low_at);
     if constexpr (L.low_bits == 8) return low;
     __m256i code = move_bits<G % kLow * L.low_bits, L.low_bits, 0>(low);
     if constexpr (L.high_bits > 0) {
         constexpr int kHigh = 8 / L.high_bits;
-        const __m256i high = load_codes(codes + L.low() * kPanelRows + G / kHigh * 32);
+        const uint8_t* high_at = codes + L.low() * kPanelRows + G / kHigh * 32;
+        if constexpr (G % (2 * kHigh) == 0) prefetch_ahead(high_at);
+        const __m256i high = load_codes(high_at);
         code = _mm256_or_si256(code,
                                move_bits<G % kHigh * L.high_bits, L.high_bits, L.low_bits>(high));
     }
@@ -254,7 +258,7 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
         if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 16);
         panel += L.header() * kPanelRows;
         for (int b = 0; b < L.blocks; ++b) {
-            prefetch_ahead<L.block() * kPanelRows>(panel);
+            prefetch_ahead(panel);
             add_part<F, T, 0>(panel, shared, x, scales, columns, acc);
             if constexpr (L.parts == 2) {
                 add_part<F, T, 1>(panel, shared, x, scales, columns, acc);
