@@ -196,6 +196,13 @@ def test_what_is_wrong_impossible_or_too_large_is_refused(grammar):
     assert len(raised.value.message) < 1000
 
 
+def test_what_is_wrong_with_a_pattern_is_said():
+    with pytest.raises(GrammarError, match=r'invalid regex "\[ab" .*: unclosed character class$'):
+        JSON.compile(Grammar.regex("[ab"))
+    with pytest.raises(GrammarError, match=r"look-ahead and look-behind, is not supported$"):
+        JSON.compile(Grammar.regex("a(?=b)"))
+
+
 def test_what_the_vocabulary_cannot_say_is_refused():
     with pytest.raises(GrammarError, match="nothing"):
         JSON.compile(Grammar.choice(["\u00e9"]))

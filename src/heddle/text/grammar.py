@@ -7,6 +7,7 @@ tokenizer, what it may spend, and what a caller hears of its errors.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -359,8 +360,11 @@ def _mask(matcher: LLMatcher, tokens: Sequence[int]) -> bytes | None:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """The first line of what llguidance says."""
-    reason = matcher.get_error().partition("\n")[0]
+    """The first line of what llguidance says; of a pattern, also what its parser says."""
+    said = matcher.get_error()
+    reason = said.partition("\n")[0]
+    if parser := re.search("^error: (.{1,200})", said, re.MULTILINE):
+        reason = reason.removesuffix("regex parse error:") + parser[1]
     return "it can match nothing" if reason.startswith("NoExtension") else reason
 
 
