@@ -3,6 +3,9 @@
 #include <sched.h>
 
 #include <chrono>
+#include <stdexcept>
+#include <string>
+#include <system_error>
 
 namespace heddle {
 
@@ -39,10 +42,19 @@ class ForJob final : public Job {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
+    try {
+        for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
+    } catch (const std::system_error& error) {
+        const std::string started = std::to_string(this->threads());
+        stop();
+        throw std::runtime_error("the system gives " + started + " of " + std::to_string(threads) +
+                                 " threads: " + error.code().message());
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stopping_ = true;

@@ -29,7 +29,7 @@ class Job {
 
 class ThreadPool {
   public:
-    // `threads` counts the caller of run; at least 1.
+    // `threads` counts the caller of run; at least 1. Throws if the system does not give them.
     explicit ThreadPool(int threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
@@ -45,6 +45,7 @@ class ThreadPool {
     void parallel_for(int items, const std::function<void(int)>& f);
 
   private:
+    void stop();
     void worker(int thread);
     void work(Job& job, int thread);
     void work_lane(Job& job, int instruction, int items, int lane, int thread);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import weakref
 from dataclasses import replace
@@ -38,6 +40,35 @@ def tiny_file(path: Path, metadata=None, tensors=None) -> GGUFFile:
     changed = PLAIN.metadata() | (metadata or {})
     kept = [tensors.get(t.name, t) if tensors else t for t in PLAIN.tensors()]
     return GGUFFile.open(write_gguf(path / "tiny.gguf", changed, [t for t in kept if t]))
+
+
+# Loads the file of its argument with address space for the stacks of a few threads only.
+CROWDED = """
+import resource, sys
+from pathlib import Path
+from heddle.config import EngineConfig
+from heddle.errors import ConfigError
+from heddle.runner.cpu import load
+from heddle.weights.gguf import GGUFFile
+
+file = GGUFFile.open(Path(sys.argv[1]))
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20), resource.RLIM_INFINITY))
+try:
+    load(file, EngineConfig(threads=1000, kv_cache=1 << 20))
+except ConfigError as error:
+    print(error.param, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts address space as Linux tells it")
+def test_threads_that_the_system_does_not_give_are_told(tmp_path: Path) -> None:
+    tiny_file(tmp_path)
+    command = [sys.executable, "-c", CROWDED, str(tmp_path / "tiny.gguf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("threads the system gives ")
+    assert "of 1000 threads" in done.stdout
+    assert done.stdout.endswith("; set fewer\n")
 
 
 def one_token_plan(token: int = 1, page: int = 0) -> StepPlan:

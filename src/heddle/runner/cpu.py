@@ -86,7 +86,10 @@ def _runtime(config: EngineConfig) -> _native.Runtime:
     if config.isa != "auto" and config.isa not in _native.isa_levels():
         here = ", ".join(_native.isa_levels())
         raise ConfigError(f"isa {config.isa!r} does not run on this machine, which has {here}")
-    return _native.Runtime(threads, config.isa)
+    try:
+        return _native.Runtime(threads, config.isa)
+    except RuntimeError as error:
+        raise ConfigError(f"{error}; set fewer", param="threads") from error
 
 
 class CpuLoader:
