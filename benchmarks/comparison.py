@@ -15,7 +15,7 @@ import xllamacpp
 from heddle.bench.machine import describe
 from heddle.bench.servers import heddle_server
 from heddle.config import DEFAULT_MODEL, EngineConfig, cache_home
-from heddle.text.tokenizer import Tokenizer
+from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.weights.catalog import ALIASES
 from heddle.weights.gguf import GGUFFile
 from heddle.weights.sources import resolve

@@ -27,8 +27,8 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     clock = [time.perf_counter()]
 
     from heddle.config import EngineConfig, cache_home
-    from heddle.runner import cpu
-    from heddle.text.tokenizer import Tokenizer
+    from heddle.executors.cpu import executor as cpu
+    from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.gguf import GGUFFile
     from heddle.weights.sources import resolve
 

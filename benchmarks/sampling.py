@@ -19,7 +19,7 @@ import numpy as np
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine.loading import load_model
-from heddle.runner.cpu import make_sampler
+from heddle.executors.cpu.executor import make_sampler
 from heddle.step import Binding, Chunk, StepPlan, TokenRules
 from heddle.types import SamplingParams
 from heddle.weights.gguf import TensorType

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from heddle.bench.local import run_decode
 from heddle.config import EngineConfig
 from heddle.engine import Engine
-from heddle.text.grammar import MatcherState
+from heddle.text.constrained.grammar import MatcherState
 from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 // The samplers: each cuts candidates off or reweighs them. Their definitions and sources are in
-// src/heddle/sampling/reference.py; a chain of them is a list of `Stage`s.
+// src/heddle/testing/reference_sampler.py; a chain of them is a list of `Stage`s.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ import xllamacpp
 
 from heddle.config import cache_home
 from heddle.models import build
-from heddle.runner.reference import ReferenceModel
+from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf import GGUFFile
 from heddle.weights.sources import resolve
 

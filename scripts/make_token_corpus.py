@@ -1,4 +1,4 @@
-"""Write the token ids that llama.cpp gives the texts of `tests/text/data/corpus.json`.
+"""Write the token ids that llama.cpp gives the texts of `tests/text/tokenizer/data/corpus.json`.
 
     python scripts/make_token_corpus.py smollm2-135m=MODEL.gguf gemma3-270m=MODEL.gguf ...
 
@@ -32,7 +32,7 @@ from heddle.weights.gguf import GGUFFile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DATA = Path(__file__).parent.parent / "tests" / "text" / "data"
+DATA = Path(__file__).parent.parent / "tests" / "text" / "tokenizer" / "data"
 DEFAULT_ALIAS = "smollm2-135m"
 PRE_TOKENIZERS = ("default", "gpt-2", "llama-bpe", "qwen2")
 PREFIX = "tokenizer.ggml."

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=${1:?which sanitizers: address,undefined or thread}
 # (The process's memory is not its own here: sanitizers shadow it and put off what is freed.)
-tests=(tests/kernels --ignore=tests/kernels/test_kv_memory.py tests/sampling/test_native_sampler.py)
+tests=(tests/executors/kernels --ignore=tests/executors/kernels/test_kv_memory.py tests/sampling/test_native_sampler.py)
 
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT

@@ -10,9 +10,9 @@ from heddle.embedding import Pooling
 from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.models.base import ModelShape
-from heddle.text.dialect import Dialect
-from heddle.text.grammar import GrammarCompiler
-from heddle.text.sequences import find_breakers, spell
+from heddle.text.chat.dialect import Dialect
+from heddle.text.constrained.grammar import GrammarCompiler
+from heddle.text.tokenizer.sequences import find_breakers, spell
 
 if TYPE_CHECKING:
     from heddle.step import TokenGrammar, TokenSequences

@@ -17,8 +17,8 @@ from fake_model import fake_model
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.step import Sampled
-from heddle.text.grammar import GrammarCompiler
-from heddle.text.template import ChatTemplate
+from heddle.text.chat.template import ChatTemplate
+from heddle.text.constrained.grammar import GrammarCompiler
 from live_server import PATIENCE, live_server
 
 if TYPE_CHECKING:

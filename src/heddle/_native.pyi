@@ -145,7 +145,7 @@ class SamplerParams:
     logprobs: int
 
 class Sampler:
-    """One request's sampler; see heddle.sampling.reference."""
+    """One request's sampler; see heddle.testing.reference_sampler."""
 
     def __init__(self, params: SamplerParams) -> None: ...
     @property

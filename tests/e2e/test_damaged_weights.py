@@ -22,7 +22,7 @@ from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.engine.streams import Collector
 from heddle.errors import NonFiniteLogitsError
-from heddle.runner.cpu import load
+from heddle.executors.cpu.executor import load
 from heddle.types import FinishReason, SamplingParams
 from heddle.weights.gguf import GGUFFile, TensorType
 from models.tiny_models import TinyLlama

@@ -13,7 +13,7 @@ from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.engine.engine import Engine
 from heddle.engine.streams import Collector
-from heddle.runner.reference import ReferenceModel
+from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.gguf import GGUFFile
 from story import STORY

@@ -12,7 +12,7 @@ import pytest
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
-from heddle.runner.reference import ReferenceModel
+from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.gguf import GGUFFile
 from story import STORY

@@ -16,9 +16,9 @@ import pytest
 from divergence import divergences, mean_kl
 
 from heddle.config import EngineConfig, cache_home
-from heddle.runner.cpu import load
-from heddle.runner.reference import ReferenceModel
+from heddle.executors.cpu.executor import load
 from heddle.step import PAGE_TOKENS, Chunk, StepPlan
+from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf import GGUFFile
 from heddle.weights.sources import resolve
 

@@ -10,9 +10,9 @@ from tiny_models import PLAIN
 
 from gguf_writer import write_gguf
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.kernels.reference import ReferenceLoader
 from heddle.models import architectures, build
-from heddle.runner.reference import ReferenceModel
+from heddle.testing.reference_model import ReferenceModel
+from heddle.testing.reference_ops import ReferenceLoader
 from heddle.weights.gguf import GGUFFile
 
 if TYPE_CHECKING:

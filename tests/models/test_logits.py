@@ -16,11 +16,11 @@ from tiny_models import GEMMA3, LLAMA, QWEN2, TOKENS, TinyLlama, TinyModel
 
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
-from heddle.kernels.reference import Run, SequenceCache
-from heddle.runner.cpu import CpuExecutor, load
-from heddle.runner.reference import ReferenceModel
+from heddle.executors.cpu.executor import CpuExecutor, load
 from heddle.scheduler.sequence import Sequence
 from heddle.step import PAGE_TOKENS, Binding, Chunk, Pool, Pooled, StepPlan
+from heddle.testing.reference_model import ReferenceModel
+from heddle.testing.reference_ops import Run, SequenceCache
 from heddle.weights.gguf import GGUFFile
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle import _native
-from heddle.runner.cpu import make_sampler
-from heddle.sampling.philox import uniform
-from heddle.sampling.reference import Past, adapted_mu, filtered, sample
+from heddle.executors.cpu.executor import make_sampler
 from heddle.step import TokenRules, TokenSequences
+from heddle.testing.philox import uniform
+from heddle.testing.reference_sampler import Past, adapted_mu, filtered, sample
 from heddle.types import SamplingParams, Stage
 
 

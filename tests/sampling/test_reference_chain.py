@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.sampling.philox import uniform
-from heddle.sampling.reference import Past, filtered, log_softmax, sample
+from heddle.testing.philox import uniform
+from heddle.testing.reference_sampler import Past, filtered, log_softmax, sample
 from heddle.types import SamplingParams
 
 # Few distinct values, so that ties are common.
@@ -142,7 +142,7 @@ def test_an_impossible_token_is_never_drawn() -> None:
 def test_a_draw_on_a_boundary_takes_the_token_after_it(
     draw: float, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heddle.sampling.reference.uniform", lambda seed, index: draw)
+    monkeypatch.setattr("heddle.testing.reference_sampler.uniform", lambda seed, index: draw)
     logits = np.array([-np.inf, 0, 0, 0], np.float32)
     assert sample(logits, SamplingParams(seed=0), Past()).token == expected
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heddle.sampling.philox import uniform
-from heddle.sampling.reference import Past, adapted_mu, filtered, log_softmax, sample
 from heddle.step import TokenRules, TokenSequences
+from heddle.testing.philox import uniform
+from heddle.testing.reference_sampler import Past, adapted_mu, filtered, log_softmax, sample
 from heddle.types import SamplingParams, Stage
 
 # Few distinct values, so that ties are common.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from heddle.text.grammar import GrammarCompiler
+from heddle.text.constrained.grammar import GrammarCompiler
 from patience import PATIENCE
 
 if TYPE_CHECKING:

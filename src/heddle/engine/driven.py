@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from heddle.engine.request import Ticket, check_tokens, prepare
 from heddle.errors import InvalidRequestError
-from heddle.text.detokenizer import Detokenizer
+from heddle.text.tokenizer.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Request
     from heddle.engine.thread import EngineThread
-    from heddle.text.continuations import Continuations
+    from heddle.text.tokenizer.continuations import Continuations
     from heddle.types import Delta, SamplingParams
 
 _CONTEXT_TOKENS = 8

@@ -17,8 +17,8 @@ from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
-from heddle.text.continuations import Continuations
-from heddle.text.trial import Trial
+from heddle.text.constrained.trial import Trial
+from heddle.text.tokenizer.continuations import Continuations
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:

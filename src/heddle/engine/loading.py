@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.models.base import ModelShape
     from heddle.step import Executor
-    from heddle.text.template import ChatTemplate
-    from heddle.text.tokenizer import Tokenizer
+    from heddle.text.chat.template import ChatTemplate
+    from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.gguf import GGUFFile
     from heddle.weights.progress import Progress
 
@@ -98,7 +98,7 @@ class LoadedModel:
         Raises:
             InvalidRequestError: the model has no chat template, or it refuses the messages.
         """
-        from heddle.text.template import render_unfinished
+        from heddle.text.chat.template import render_unfinished
 
         if self.template is None:
             raise InvalidRequestError(
@@ -126,8 +126,8 @@ def load_model(
 
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
-    from heddle.runner import cpu
-    from heddle.text.tokenizer import Tokenizer
+    from heddle.executors.cpu import executor as cpu
+    from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.catalog import ALIASES
     from heddle.weights.gguf import GGUFFile
     from heddle.weights.progress import Silent
@@ -166,7 +166,7 @@ def _pooling(config: EngineConfig, metadata: Mapping[str, object]) -> Pooling:
 
 
 def _template(metadata: Mapping[str, object], tokenizer: Tokenizer) -> ChatTemplate | None:
-    from heddle.text.template import ChatTemplate
+    from heddle.text.chat.template import ChatTemplate
 
     key = "tokenizer.chat_template"
     source = metadata.get(key)

@@ -13,8 +13,8 @@ from heddle.embedding import EmbeddingParams
 from heddle.errors import InvalidRequestError
 from heddle.scheduler.sequence import Sequence
 from heddle.step import NO_RULES
-from heddle.text.detokenizer import Detokenizer
-from heddle.text.sequences import token_rules
+from heddle.text.tokenizer.detokenizer import Detokenizer
+from heddle.text.tokenizer.sequences import token_rules
 from heddle.types import Delta, FinishReason, Usage
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from heddle.engine.loading import LoadedModel
     from heddle.step import Scored
-    from heddle.text.tokenizer import Tokenizer
+    from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.types import PromptLogprob, SamplingParams
 
 Prompt: TypeAlias = "str | abc.Sequence[int]"

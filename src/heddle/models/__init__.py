@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from heddle.models.base import Model
 
-_NOT_ARCHITECTURES = {"base"}
+_NOT_ARCHITECTURES = {"base", "ops"}
 
 
 def architectures() -> list[str]:

@@ -11,7 +11,7 @@ from heddle.errors import ModelFileError, UnsupportedModelError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.kernels.ops import Batch, Loader, Ops
+    from heddle.models.ops import Batch, Loader, Ops
 
 T = TypeVar("T", int, float)
 

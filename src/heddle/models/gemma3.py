@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from heddle.errors import UnsupportedModelError
-from heddle.kernels.ops import AttentionSpec, RopeSpec
 from heddle.models.base import Dimensions, metadata_number, read_dimensions, read_rope_factors
+from heddle.models.ops import AttentionSpec, RopeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.kernels.ops import Batch, Loader, Ops
     from heddle.models.base import ModelShape
+    from heddle.models.ops import Batch, Loader, Ops
 
 A = TypeVar("A")
 W = TypeVar("W")

@@ -13,7 +13,7 @@ from heddle.server import intake
 from heddle.server.keys import salt_of_key
 from heddle.server.streaming import EventStream
 from heddle.server.whole import WholeAnswers
-from heddle.text.sequences import token_rules
+from heddle.text.tokenizer.sequences import token_rules
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:

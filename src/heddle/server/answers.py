@@ -13,8 +13,8 @@ from heddle.server.encoding import encode, event
 from heddle.server.errors import error_body
 from heddle.server.logprobs import CompletionLogprobs, Spelling, chat_logprobs, prompt_logprobs
 from heddle.server.token_parts import parts_with_tokens
-from heddle.text.parts import CallArguments, CallStart, Reasoning, Text, whole
-from heddle.text.reading import PLAIN
+from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text, whole
+from heddle.text.parsing.reading import PLAIN
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.server.logprobs import Echo
-    from heddle.text.parts import Part
-    from heddle.text.reading import Reading
+    from heddle.text.parsing.parts import Part
+    from heddle.text.parsing.reading import Reading
     from heddle.types import Delta, Output, TokenLogprob, Usage
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.server.schemas import ChatRequest, FunctionTool, Message
     from heddle.server.tools import Function, ToolUse
-    from heddle.text.reading import Reading
+    from heddle.text.parsing.reading import Reading
 
 Json = dict[str, Any]
 

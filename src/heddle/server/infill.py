@@ -16,7 +16,7 @@ from heddle.server.encoding import encode, event
 from heddle.server.errors import error_body
 from heddle.server.fields import only
 from heddle.server.schemas import GenerationRequest, takes
-from heddle.text.parts import Text
+from heddle.text.parsing.parts import Text
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from heddle.server.answering import Answering
     from heddle.server.answers import Json
     from heddle.server.service import Service
-    from heddle.text.parts import Part
+    from heddle.text.parsing.parts import Part
     from heddle.types import Delta, Output, TokenLogprob
 
 

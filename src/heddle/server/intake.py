@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     )
     from heddle.server.service import Service
     from heddle.server.tools import ToolUse
-    from heddle.text.reading import Reading
-    from heddle.text.tokenizer import Tokenizer
+    from heddle.text.parsing.reading import Reading
+    from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.types import Grammar
 
 DEFAULT_COMPLETION_TOKENS = 16

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from heddle.server.answers import Answer
 from heddle.server.encoding import encode, event
 from heddle.server.errors import anthropic_error_body
-from heddle.text.parts import CallArguments, CallStart, Reasoning, Text
+from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.server.answers import Json
-    from heddle.text.parts import Call, Message, Part
-    from heddle.text.reading import Reading
+    from heddle.text.parsing.parts import Call, Message, Part
+    from heddle.text.parsing.reading import Reading
     from heddle.types import Delta, Output, TokenLogprob
 
 

@@ -20,7 +20,7 @@ from heddle.server.response_items import (
     Reasoning,
 )
 from heddle.server.token_parts import parts_with_tokens
-from heddle.text import parts
+from heddle.text.parsing import parts
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
     from heddle.server.answers import AnswerOptions, Json
     from heddle.server.logprobs import Spelling
-    from heddle.text.parts import Part
+    from heddle.text.parsing.parts import Part
     from heddle.types import Delta, Output, TokenLogprob
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
-from heddle.text.call_grammar import Callee, answer_grammar, calls_grammar
+from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from heddle.text.reading import Reading
+    from heddle.text.parsing.reading import Reading
 
 Json = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""The CPU executor: weights packed for the native core, plans run by it."""

@@ -1,0 +1,431 @@
+"""The CPU executor: packs a model's weights, records its forward pass, runs plans natively.
+
+`load` is the way in. A step is one native call without the GIL; before it, a plan's integers are
+laid out as arrays, after it, picks become results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle import _native
+from heddle.embedding import EmbeddingParams
+from heddle.errors import (
+    ConfigError,
+    EngineFailedError,
+    ModelFileError,
+    NothingAllowedError,
+    UnsupportedModelError,
+)
+from heddle.executors.cpu.batch import Layout, StateSum, ints
+from heddle.executors.cpu.grammar_masks import GrammarMasks
+from heddle.executors.cpu.limits import measure, model_work
+from heddle.executors.cpu.lowering import lower
+from heddle.executors.cpu.memory import available_bytes
+from heddle.executors.cpu.readout import non_finite, pooled, scored
+from heddle.executors.graph.recording import (
+    Input,
+    LinearWeight,
+    RecordingOps,
+    TableWeight,
+    VectorWeight,
+)
+from heddle.models import build
+from heddle.models.ops import Batch
+from heddle.step import NO_RULES, PAGE_TOKENS, Failed, Sampled, StepResult
+from heddle.weights.quants import dequantize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from heddle.config import EngineConfig
+    from heddle.errors import HeddleError
+    from heddle.models.base import Model, ModelShape
+    from heddle.roofline import Limits
+    from heddle.step import Binding, Chunk, StepPlan, TokenRules, TokenSequences
+    from heddle.types import SamplingParams
+    from heddle.weights.gguf import GGUFFile, TensorInfo
+
+
+_LEAST_ROWS = 16
+"""Rows of logits that the program has room for at least: where hundreds are scored, the output
+matrix is read once for as many. Of a vocabulary of 152,000 they take 10 MB."""
+
+
+def load(
+    file: GGUFFile, config: EngineConfig, progress: Callable[[int], None] = lambda packed: None
+) -> CpuExecutor:
+    """Pack the weights of `file` and make it ready to run.
+
+    `progress` is called with the bytes of the file packed so far. The file must stay open as long
+    as the executor lives: embedding rows are read from its map.
+
+    Raises:
+        ModelFileError, UnsupportedModelError: the file cannot be served.
+        ConfigError: a setting does not fit the model or the machine.
+    """
+    model = build(file.metadata)
+    runtime = _runtime(config)
+    loader = CpuLoader(file, runtime, progress)
+    weights = model.load(loader)
+    return CpuExecutor(model, weights, runtime, config, loader)
+
+
+def _runtime(config: EngineConfig) -> _native.Runtime:
+    threads = config.threads or len(os.sched_getaffinity(0))
+    if config.isa != "auto" and config.isa not in _native.isa_levels():
+        here = ", ".join(_native.isa_levels())
+        raise ConfigError(f"isa {config.isa!r} does not run on this machine, which has {here}")
+    try:
+        return _native.Runtime(threads, config.isa)
+    except RuntimeError as error:
+        raise ConfigError(f"{error}; set fewer", param="threads") from error
+
+
+class CpuLoader:
+    """Packs tensors as the model claims them; see `heddle.models.ops.Loader`."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        runtime: _native.Runtime,
+        progress: Callable[[int], None],
+    ) -> None:
+        self.file = file
+        self.metadata: Mapping[str, object] = file.metadata
+        self.arena = _native.Arena()
+        self._runtime = runtime
+        self._progress = progress
+        self._packed = 0  # bytes of the file
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def linear(
+        self, name: str, out_features: int, in_features: int, bias: str | None = None
+    ) -> LinearWeight:
+        tensor = self._tensor(name, (out_features, in_features))
+        values = np.empty(0, np.float32) if bias is None else self.vector(bias, out_features).values
+        try:
+            matrix = _native.Matrix(
+                self.arena,
+                self._runtime,
+                int(tensor.type),
+                self.file.data(name),
+                out_features,
+                in_features,
+                values,
+                mapped=True,
+            )
+        except ValueError as error:
+            raise UnsupportedModelError(f"tensor {name}: {error}", param=name) from error
+        self._packed += tensor.nbytes
+        self._progress(self._packed)
+        return LinearWeight(matrix, out_features, in_features)
+
+    def embedding(self, name: str, rows: int, width: int) -> TableWeight:
+        tensor = self._tensor(name, (rows, width))
+        return TableWeight(int(tensor.type), self.file.data(name), rows, width)
+
+    def vector(self, name: str, width: int) -> VectorWeight:
+        tensor = self._tensor(name, (width,), any_type=True)
+        values = dequantize(self.file.data(name), tensor.type, tensor.shape)
+        return VectorWeight(np.ascontiguousarray(values, dtype=np.float32))
+
+    def constants(self, name: str, width: int) -> tuple[float, ...]:
+        return tuple(self.vector(name, width).values.tolist())
+
+    def _tensor(self, name: str, shape: tuple[int, ...], any_type: bool = False) -> TensorInfo:
+        tensor = self.file.tensors.get(name)
+        if tensor is None:
+            raise ModelFileError(f"tensor {name} is missing", field=name)
+        if tuple(tensor.shape) != shape:
+            raise ModelFileError(
+                f"tensor {name} has shape {tuple(tensor.shape)}, the hyperparameters ask for "
+                f"{shape}",
+                field=name,
+            )
+        if not any_type and not _native.has_kernel(int(tensor.type)):
+            raise UnsupportedModelError(
+                f"tensor {name} is stored as {tensor.type.name}, which has no kernel yet",
+                param=name,
+            )
+        return tensor
+
+
+class CpuExecutor:
+    """Runs plans on the CPU; see `heddle.step.Executor`.
+
+    Attributes:
+        shape: the model's, with `context` cut to the configured one.
+        work: what its steps cost.
+        pages, page_bytes: how many KV pages there are, and the bytes of one, all layers.
+        compute_seconds: wall time that steps took so far; see `heddle.step.Executor`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Any,
+        runtime: _native.Runtime,
+        config: EngineConfig,
+        loader: CpuLoader,
+    ) -> None:
+        context = _context(config, model.shape)
+        self.shape = dataclasses.replace(model.shape, context=context)
+        self.isa = runtime.isa
+        self.threads = runtime.threads
+        self.weight_bytes = loader.arena.allocated
+        self._kept = (loader, weights)  # the program holds bare pointers into both
+        self.kv_type = config.kv_type
+        self._cache = _kv_cache(config, self.shape)
+        self.pages, self.page_bytes = self._cache.pages, self._cache.page_bytes
+        self.compute_seconds = 0.0
+        max_rows = min(max(config.slots, _LEAST_ROWS), config.batch_tokens)
+        try:
+            self._program = _native.Program(runtime, self._cache, config.batch_tokens, max_rows)
+        except ValueError as error:
+            raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
+        # No sequence is longer than the cache, whatever context a file claims.
+        positions = min(context, self._cache.pages * PAGE_TOKENS)
+        self._logits = self._record(model, weights, positions)
+        self._program.sample(self._logits)
+        self._samplers: dict[int, _native.Sampler] = {}
+        self._masks = GrammarMasks()
+        self._sums: dict[int, StateSum] = {}  # of slots whose sequences want an embedding
+
+    def _record(self, model: Model, weights: Any, positions: int) -> int:
+        ops = RecordingOps()
+        batch = Batch(
+            tokens=Input((), 1, False, "tokens"),
+            positions=Input((), 1, False, "positions"),
+            rows=Input((), 1, True, "rows"),
+        )
+        states = model.forward(ops, weights, batch)
+        logits = model.logits(ops, weights, states)
+        position_bytes = self.page_bytes / PAGE_TOKENS / self.shape.layers
+        self.work = model_work(ops.nodes, self.weight_bytes, position_bytes)
+        try:
+            return lower(ops.nodes, states, logits, self._program, positions)
+        except ValueError as error:
+            raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
+
+    @property
+    def page_format(self) -> str:
+        arithmetic = f"{_program_digest()} {_trigonometry_digest()}"
+        return f"cpu {self.kv_type} {PAGE_TOKENS} {self.page_bytes} {arithmetic}"
+
+    def read_page(self, page: int) -> memoryview:
+        content = np.empty(self.page_bytes, np.uint8)
+        self._cache.read(page, content)
+        return content.data
+
+    def write_page(self, page: int, content: memoryview) -> None:
+        self._cache.write(page, np.frombuffer(content, np.uint8))
+
+    @property
+    def summary(self) -> str:
+        kv_cache = self.pages * self.page_bytes
+        return (
+            f"{self.threads} threads, {self.isa}, weights {self.weight_bytes / 1e6:,.0f} MB,"
+            f" KV cache {kv_cache / 1e6:,.0f} MB in {self.kv_type}"
+            f" ({self.pages * PAGE_TOKENS:,} tokens)"
+        )
+
+    def measure_limits(self) -> Limits:
+        return measure(self.threads, self.isa, self.weight_bytes)
+
+    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
+        for binding in plan.bindings:
+            self._bind(binding)
+        layout = Layout.of(plan, self._sums)
+        sampling = [chunk for chunk in plan.chunks if chunk.sample]
+        samplers = [self._samplers[chunk.slot] for chunk in sampling]
+        fill = self._masks.filling({c.slot: self._samplers[c.slot] for c in sampling})
+        try:
+            for copy in plan.copies:
+                self._cache.copy(copy.source, copy.target)
+            picks, scores = self._program.run(
+                *layout.arrays(), samplers, meanwhile, fill, layout.scored_rows(), layout.pooled
+            )
+        except ValueError as error:
+            raise EngineFailedError(f"the step was refused: {error}") from error
+        self.compute_seconds = self._program.seconds
+        sampled = tuple(map(self._sampled, sampling, samplers, picks))
+        return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums))
+
+    def _bind(self, binding: Binding) -> None:
+        if isinstance(binding.params, EmbeddingParams):
+            self._sums[binding.slot] = StateSum(self._program.pooled_width)
+        else:
+            self._samplers[binding.slot] = _bound_sampler(binding, binding.params)
+            self._masks.bind(binding)
+
+    def _sampled(
+        self, chunk: Chunk, sampler: _native.Sampler, pick: _native.Pick
+    ) -> Sampled | Failed:
+        token, logprob, top = pick
+        failure = self._masks.failure(chunk.slot) or _failure(token, chunk)
+        if failure is not None:
+            return Failed(chunk.slot, failure)
+        self._masks.observe(chunk.slot, token)
+        known = logprob if sampler.logprobs >= 0 else math.nan
+        return Sampled(chunk.slot, token, known, tuple(top), sampler.mu)
+
+    def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
+        """Run a plan without sampling; logits (R, vocabulary) of the chunks with `sample` set."""
+        layout = Layout.of(plan, {})
+        self._program.run(*layout.arrays(), [])
+        return self._program.copy(self._logits, len(layout.rows))
+
+    def close(self) -> None:
+        """Let go of all that has threads or memory; what it tells of itself stays. Idempotent."""
+        for name in ("_program", "_cache", "_kept", "_samplers", "_masks", "_sums"):
+            vars(self).pop(name, None)
+
+
+def _program_digest() -> str:
+    """Stands for the program as it is installed: a change anywhere may be one of arithmetic."""
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256(Path(_native.__file__).read_bytes())
+    for source in sorted(package.rglob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def _trigonometry_digest() -> str:
+    """Stands for NumPy's cosines and sines, which rope tables are made of.
+
+    Last places differ between its versions and, since it uses what the processor has, machines.
+    """
+    angles = np.arange(1 << 14) * 0.7
+    return hashlib.sha256(np.cos(angles).tobytes() + np.sin(angles).tobytes()).hexdigest()
+
+
+def _context(config: EngineConfig, shape: ModelShape) -> int:
+    if config.context > shape.context:
+        raise ConfigError(
+            f"context {config.context} is more than the model's {shape.context}", param="context"
+        )
+    return config.context or shape.context
+
+
+def _kv_cache(config: EngineConfig, shape: ModelShape) -> _native.KvCache:
+    """As many pages as `kv_cache` bytes hold, or as the slots can fill."""
+    if config.kv_type == "q8_0" and shape.head_dim % 32:
+        raise ConfigError(
+            f"kv_type q8_0 needs heads of a multiple of 32 elements, this model's have"
+            f" {shape.head_dim}; set kv_type to f16",
+            param="kv_type",
+        )
+    sizes = (config.kv_type, shape.layers, shape.kv_heads, shape.head_dim)
+    page_bytes = _native.KvCache.bytes_of_page(*sizes)
+    fillable = config.slots * -(-shape.context // PAGE_TOKENS)
+    budget = config.kv_cache or available_bytes() // 2
+    pages = min(fillable, budget // page_bytes)
+    if pages < 1:
+        raise ConfigError(
+            f"kv_cache of {budget} bytes does not hold one page of {page_bytes} bytes",
+            param="kv_cache",
+        )
+    try:
+        return _native.KvCache(*sizes, pages)
+    except ValueError as error:
+        raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
+    except MemoryError as error:
+        raise ConfigError(
+            f"cannot map a KV cache of {pages * page_bytes} bytes; set a smaller kv_cache",
+            param="kv_cache",
+        ) from error
+
+
+def _failure(token: int, chunk: Chunk) -> HeddleError | None:
+    """The error of what a sampler gives in place of a token."""
+    if token >= 0:
+        return None
+    if token == _NOTHING_LEFT:
+        return NothingAllowedError(
+            f"after {chunk.start + len(chunk.tokens)} tokens there is none that may come next: what"
+            " the grammar, or the text to go on with, allows is excluded by bad_words; send fewer"
+            " of them",
+            param="bad_words",
+        )
+    return non_finite(chunk)
+
+
+def _bound_sampler(binding: Binding, params: SamplingParams) -> _native.Sampler:
+    sampler = make_sampler(params, binding.rules)
+    sampler.observe_prompt(ints(binding.prompt))
+    sampler.observe_output(ints(binding.output))
+    if binding.mu is not None:
+        sampler.mu = binding.mu
+    return sampler
+
+
+_NOTHING_LEFT = -2
+"""What a sampler gives in place of a token when all are forbidden."""
+
+_SAMPLER_FIELDS = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "repetition_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "mirostat_tau",
+    "mirostat_eta",
+    "min_tokens",
+)
+"""Fields that the native parameters have under the same name and meaning."""
+
+
+def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _native.Sampler:
+    """The native sampler of `params`; its seed must be drawn already.
+
+    Raises:
+        ValueError: the seed is missing.
+    """
+    if params.seed is None:
+        raise ValueError("params.seed must be drawn before a sampler is made")
+    native = _native.SamplerParams()
+    for name in _SAMPLER_FIELDS:
+        setattr(native, name, getattr(params, name))
+    native.top_k = max(0, params.top_k)
+    native.top_n_sigma = max(0.0, params.top_n_sigma)
+    native.mirostat = params.mirostat == 2
+    native.order = [getattr(_native.Stage, stage.name) for stage in params.samplers]
+    native.bias = dict(params.logit_bias)
+    native.bad_sequences = rules.bad_sequences
+    native.end_tokens = rules.end_tokens
+    native.forbidden = rules.forbidden
+    if rules.breakers is not None:
+        native.dry_breakers = _breakers(rules.breakers)
+    native.seed = params.seed % 2**64
+    native.logprobs = -1 if params.logprobs is None else params.logprobs
+    return _native.Sampler(native)
+
+
+@lru_cache(maxsize=8)
+def _breakers(breakers: TokenSequences) -> _native.Breakers:
+    """The native form, once for all requests that share them: they may be thousands."""
+    return _native.Breakers(breakers.sequences)

@@ -1,0 +1,218 @@
+"""Turns a recorded graph into a native program.
+
+Fuses what the native instructions can do together, none of which changes a bit of the result:
+
+- matmuls that read the same input become one instruction (q, k and v; gate and up);
+- an addition to the residual stream happens in the matmul that computes the addend;
+- norm, attention and gated activation quantise their output when only quantised matmuls read it
+  next, each row while it is in the nearest cache;
+- rotation, scaling and the norm of heads happen in place.
+
+Buffers are reused as soon as their last reader is done, so that a step's working set stays small.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.executors.graph import recording
+from heddle.executors.graph.recording import Linear, Node
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from heddle._native import Program
+    from heddle.models.ops import RopeSpec
+
+
+def rope_tables(
+    spec: RopeSpec, positions: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Cosines and sines (positions, dim / 2), computed in float64 and rounded once."""
+    pairs = np.arange(spec.dim // 2, dtype=np.float64)
+    frequency = spec.base ** (-2.0 * pairs / spec.dim)
+    if spec.factors:
+        frequency /= np.asarray(spec.factors, dtype=np.float64)
+    cosine = np.empty((positions, spec.dim // 2), np.float32)
+    sine = np.empty_like(cosine)
+    for start in range(0, positions, 1024):  # a long context in float64 would be the peak of a load
+        part = slice(start, min(start + 1024, positions))
+        angle = np.arange(part.start, part.stop, dtype=np.float64)[:, None] * frequency
+        cosine[part], sine[part] = np.cos(angle), np.sin(angle)
+    return cosine, sine
+
+
+def lower(nodes: list[Node], states: Node, logits: Node, program: Program, positions: int) -> int:
+    """Append the graph's instructions to `program`; returns the logits' buffer.
+
+    `states` are what is pooled. Positions of tokens will be in [0, positions).
+
+    Raises:
+        ValueError: the graph asks for something the instructions cannot do.
+    """
+    lowering = _Lowering(nodes, logits, program, positions)
+    for index, node in enumerate(nodes):
+        lowering.emit(node)
+        if node is states:
+            program.pool(lowering.buffer_of[node])
+        lowering.release(index)
+    return lowering.buffer_of[logits]
+
+
+class _Lowering:
+    def __init__(self, nodes: list[Node], logits: Node, program: Program, positions: int) -> None:
+        self.program = program
+        self.positions = positions
+        self.buffer_of: dict[Node, int] = {}
+        self._order = {node: index for index, node in enumerate(nodes)}
+        self._readers: defaultdict[Node, list[Node]] = defaultdict(list)
+        for node in nodes:
+            for source in node.inputs:
+                self._readers[source].append(node)
+        self._logits = logits
+        self._last_use: dict[int, int] = {}  # buffer -> index of the node that reads it last
+        self._free: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+        self._shape: dict[int, tuple[int, bool]] = {}
+        self._ropes: dict[RopeSpec, int] = {}
+
+    def emit(self, node: Node) -> None:
+        if node in self.buffer_of:
+            return  # computed together with an earlier node
+        match node:
+            case recording.Embed():
+                table = node.table
+                self.program.embed(table.type, table.raw, table.rows, self._new(node))
+                self._quantise_apart(node)
+            case recording.Norm():
+                source, out = self._of(node, 0), self._new(node)
+                wanted = self._wants_quantised(node)
+                self.program.norm(source, node.weight.values, node.eps, out, wanted)
+            case recording.Gated():
+                gate, up = self._of(node, 0), self._of(node, 1)
+                wanted, out = self._wants_quantised(node), self._new(node)
+                if node.activation == "gelu":
+                    self.program.gated_gelu(gate, up, out, wanted)
+                else:
+                    self.program.gated_silu(gate, up, out, wanted)
+            case recording.Rope() | recording.NormHeads() | recording.Scale():
+                self._emit_in_place(node)
+            case recording.Attend():
+                self._emit_attend(node)
+            case Linear():
+                self._emit_linear(node)
+            case recording.Add():
+                x, y = self._of(node, 0), self._of(node, 1)
+                self.program.add(x, y, self._new(node))
+                self._quantise_apart(node)
+            case recording.TakeRows():
+                self.program.take_rows(self._of(node, 0), self._new(node))
+                self._quantise_apart(node)
+            case _:
+                raise ValueError(f"no instruction computes {type(node).__name__}")
+
+    def release(self, index: int) -> None:
+        """Give back the buffers whose last reader is node `index`."""
+        done = [buffer for buffer, last in self._last_use.items() if last <= index]
+        for buffer in done:
+            del self._last_use[buffer]
+            self._free[self._shape[buffer]].append(buffer)
+
+    def _of(self, node: Node, position: int) -> int:
+        return self.buffer_of[node.inputs[position]]
+
+    def _new(self, node: Node) -> int:
+        shape = (node.width, node.per_row)
+        buffer = self._free[shape].pop() if self._free[shape] else self.program.buffer(*shape)
+        self._shape[buffer] = shape
+        self._assign(node, buffer)
+        return buffer
+
+    def _assign(self, node: Node, buffer: int) -> None:
+        """`buffer` holds `node` from now on, until its last reader."""
+        self.buffer_of[node] = buffer
+        readers = self._readers[node]
+        last = max((self._order[r] for r in readers), default=self._order[node])
+        if node is self._logits:
+            last = len(self._order)
+        self._last_use[buffer] = max(last, self._last_use.get(buffer, 0))
+
+    def _wants_quantised(self, node: Node) -> bool:
+        return any(isinstance(r, Linear) and r.weight.matrix.quantised for r in self._readers[node])
+
+    def _quantise_apart(self, node: Node) -> None:
+        if self._wants_quantised(node):
+            self.program.quantise(self.buffer_of[node])
+
+    def _emit_in_place(self, node: recording.Rope | recording.NormHeads | recording.Scale) -> None:
+        source = node.inputs[0]
+        if len(self._readers[source]) != 1:
+            raise ValueError(f"{type(node).__name__} is in place, but its input has other readers")
+        buffer = self.buffer_of[source]
+        match node:
+            case recording.Rope():
+                self.program.rope(buffer, self._rope_table(node.spec), node.heads)
+            case recording.NormHeads():
+                self.program.norm_heads(buffer, node.weight.values, node.eps, node.heads)
+            case recording.Scale():
+                self.program.scale(buffer, node.factor)
+        self._assign(node, buffer)
+        self._quantise_apart(node)
+
+    def _rope_table(self, spec: RopeSpec) -> int:
+        if spec not in self._ropes:
+            cosine, sine = rope_tables(spec, self.positions)
+            self._ropes[spec] = self.program.rope_table(
+                spec.dim, spec.interleaved, cosine.ravel(), sine.ravel()
+            )
+        return self._ropes[spec]
+
+    def _emit_attend(self, node: recording.Attend) -> None:
+        q, k, v = (self._of(node, i) for i in range(3))
+        spec = node.spec
+        self.program.store_kv(k, v, node.layer)
+        group_width = spec.heads // spec.kv_heads * spec.head_dim
+        fused = self._wants_quantised(node) and group_width % 32 == 0
+        out = self._new(node)
+        self.program.attend(q, node.layer, spec.heads, spec.scale, spec.window, out, fused)
+        if not fused:
+            self._quantise_apart(node)
+
+    def _emit_linear(self, node: Linear) -> None:
+        residual = self._residual_of(node)
+        if residual is not None:
+            target, stream = residual
+            buffer = self.buffer_of[stream]
+            self.program.matmul(self._of(node, 0), [(node.weight.matrix, buffer)], True)
+            self._assign(node, buffer)
+            self._assign(target, buffer)
+            self._quantise_apart(target)
+            return
+        group = [
+            reader
+            for reader in self._readers[node.inputs[0]]
+            if isinstance(reader, Linear) and self._residual_of(reader) is None
+        ]
+        parts = [(member.weight.matrix, self._new(member)) for member in group]
+        self.program.matmul(self._of(node, 0), parts, False)
+        for member in group:
+            self._quantise_apart(member)
+
+    def _residual_of(self, node: Linear) -> tuple[Node, Node] | None:
+        """The addition that may happen in place of `node`'s output, and the stream it adds to.
+
+        Only if nothing else reads the addend, the stream is computed already, and nothing reads
+        the stream afterwards.
+        """
+        readers = self._readers[node]
+        if len(readers) != 1 or not isinstance(readers[0], recording.Add):
+            return None
+        target = readers[0]
+        stream = target.inputs[1] if target.inputs[0] is node else target.inputs[0]
+        if stream is node or stream not in self.buffer_of:
+            return None
+        if max(self._order[r] for r in self._readers[stream]) > self._order[target]:
+            return None
+        return target, stream

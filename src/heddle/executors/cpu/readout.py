@@ -1,0 +1,55 @@
+"""What a native step read beside tokens, as the outcomes of the contract in `heddle.step`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.errors import NonFiniteLogitsError
+from heddle.step import Failed, Pooled, Scored
+from heddle.types import PromptLogprob
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping, Sequence
+
+    from heddle import _native
+    from heddle.executors.cpu.batch import StateSum
+    from heddle.step import Chunk, StepPlan
+
+
+def scored(plan: StepPlan, scores: Sequence[_native.Score]) -> tuple[Scored | Failed, ...]:
+    """Log probabilities by chunk. `scores` are those of all chunks, one after the other."""
+    results: list[Scored | Failed] = []
+    rest = iter(scores)
+    for chunk in plan.chunks:
+        if chunk.score is None:
+            continue
+        own = list(zip(chunk.score.targets, rest, strict=False))
+        if any(rank == 0 for _, (_, rank, _) in own):
+            results.append(Failed(chunk.slot, non_finite(chunk)))
+            continue
+        told = (PromptLogprob(token, *score[:2], tuple(score[2])) for token, score in own)
+        results.append(Scored(chunk.slot, tuple(told)))
+    return tuple(results)
+
+
+def pooled(plan: StepPlan, sums: MutableMapping[int, StateSum]) -> tuple[Pooled | Failed, ...]:
+    """Embeddings of the sequences that are complete, whose sums are let go."""
+    results: list[Pooled | Failed] = []
+    for chunk in plan.chunks:
+        if chunk.pool is None or not chunk.pool.complete:
+            continue
+        vector = sums.pop(chunk.slot).unit_mean()
+        if vector is None:
+            results.append(Failed(chunk.slot, non_finite(chunk)))
+        else:
+            results.append(Pooled(chunk.slot, vector))
+    return tuple(results)
+
+
+def non_finite(chunk: Chunk) -> NonFiniteLogitsError:
+    """The error of a sequence whose numbers are none."""
+    return NonFiniteLogitsError(
+        f"the model's numbers after the first {chunk.start + len(chunk.tokens)} tokens are NaN or"
+        " infinite, so nothing can be read from them; the model file may be damaged where these"
+        " tokens lead: fetch it again, or send another prompt"
+    )

@@ -1,0 +1,1 @@
+"""The recorded forward pass, whatever device runs it."""

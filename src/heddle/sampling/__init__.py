@@ -1,1 +1,0 @@
-"""From logits to a token: the counter-based generator and the sampler chain's reference."""

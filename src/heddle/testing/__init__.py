@@ -1,0 +1,1 @@
+"""Oracles: NumPy definitions that the native core is tested against. Nothing serves from here."""

@@ -1,0 +1,69 @@
+"""A whole model over the NumPy reference ops: what executors are compared with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle import models
+from heddle.embedding import Pooling
+from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, Run, SequenceCache
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from heddle.weights.gguf import GGUFFile
+
+_CHUNK = 512
+"""Tokens per forward pass in :meth:`ReferenceModel.logits`; bounds its scores and activations."""
+
+
+class ReferenceModel:
+    """A model file with all its weights in memory as float32; no use of the file after that.
+
+    Raises (on construction):
+        UnsupportedModelError: its architecture or a tensor's type is not supported.
+        ModelFileError: a hyperparameter or a tensor is missing or senseless.
+    """
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._model = models.build(file.metadata)
+        self._weights: Any = self._model.load(ReferenceLoader(file))
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids."""
+        return self._model.shape.vocabulary
+
+    def states(self, runs: Sequence[Run]) -> NDArray[np.float32]:
+        """Last hidden states (T, width), after the final norm, of every token of the runs."""
+        ops = ReferenceOps(runs)
+        states: NDArray[np.float32] = self._model.forward(ops, self._weights, ops.batch())
+        return states
+
+    def forward(self, runs: Sequence[Run]) -> NDArray[np.float32]:
+        """Logits (T, vocabulary) of every token of the runs, in their order."""
+        states = self.states(runs)
+        logits: NDArray[np.float32] = self._model.logits(ReferenceOps(runs), self._weights, states)
+        return logits
+
+    def logits(self, tokens: Sequence[int], kv_type: str = "f32") -> NDArray[np.float32]:
+        """Logits (len(tokens), vocabulary): row i is the distribution of what follows token i.
+
+        Keys and values are kept as :func:`heddle.testing.reference_ops.as_kept` says for `kv_type`.
+        """
+        cache = SequenceCache(kv_type)
+        starts = range(0, len(tokens), _CHUNK)
+        return np.concatenate(
+            [self.forward([Run(cache, at, tokens[at : at + _CHUNK])]) for at in starts]
+        )
+
+    def embedding(self, tokens: Sequence[int], pooling: Pooling) -> NDArray[np.float64]:
+        """The embedding (width,) of `tokens`, of length 1, from states in one forward pass."""
+        states = self.states([Run(SequenceCache(), 0, tokens)]).astype(np.float64)
+        pooled = states.mean(axis=0) if pooling is Pooling.MEAN else states[-1]
+        vector: NDArray[np.float64] = pooled / np.sqrt(np.sum(pooled * pooled))
+        return vector

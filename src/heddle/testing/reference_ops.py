@@ -1,0 +1,227 @@
+"""The truth: every op eagerly in NumPy float32, on weights dequantised whole.
+
+What the native kernels are tested against. Written to be read and compared with the
+papers, not to be fast: a sequence's keys and values lie in one array per layer, with no pages.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle.errors import ModelFileError
+from heddle.models.ops import Batch
+from heddle.weights.quants import dequantize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from heddle.models.ops import AttentionSpec, RopeSpec
+    from heddle.weights.gguf import GGUFFile
+
+    Array = NDArray[Any]
+    Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A tensor in float32, with the bias (n,) that goes with a matrix (n, k) if it has one."""
+
+    values: Float32
+    bias: Float32 | None = None
+
+
+def as_kept(x: Float32, kv_type: str) -> Float32:
+    """What a KV cache gives back for keys or values x (tokens, kv_heads * head_dim).
+
+    `f32` keeps them as they are, `f16` rounds each. `q8_0` is GGUF's (ggml, `quantize_row_q8_0`):
+    each 32 elements of a head share a float16 scale d = max|x| / 127; codes are whole numbers,
+    x / d for the d before rounding, to nearest, ties to even. A head has a multiple of 32 elements.
+    """
+    match kv_type:
+        case "f32":
+            return x
+        case "f16":
+            return x.astype(np.float16).astype(np.float32)
+        case "q8_0":
+            blocks = x.reshape(len(x), -1, 32)
+            peak = np.abs(blocks).max(axis=-1, keepdims=True)
+            with np.errstate(divide="ignore", over="ignore"):
+                steps = np.float32(127) / peak
+            steps = np.where(np.isfinite(steps), steps, np.float32(0))
+            scale = (peak / np.float32(127)).astype(np.float16).astype(np.float32)
+            kept: Float32 = np.rint(blocks * steps) * scale
+            return kept.reshape(x.shape)
+    raise ValueError(f"no KV cache is of type {kv_type}")
+
+
+@dataclass(slots=True)
+class SequenceCache:
+    """Keys and values of one sequence, by layer, each (positions, kv_heads * head_dim).
+
+    They are kept as `kv_type` says, see :func:`as_kept`.
+    """
+
+    kv_type: str = "f32"
+    layers: dict[int, tuple[Float32, Float32]] = field(default_factory=dict)
+
+    def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
+        """Put k and v at positions `start` on, dropping what lay there and after; return all."""
+        k, v = as_kept(k, self.kv_type), as_kept(v, self.kv_type)
+        if layer in self.layers:
+            keys, values = self.layers[layer]
+            k, v = np.concatenate([keys[:start], k]), np.concatenate([values[:start], v])
+        self.layers[layer] = k, v
+        return k, v
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive tokens of one sequence; `start` is the first one's position.
+
+    The cache must hold all positions before `start`.
+    """
+
+    cache: SequenceCache
+    start: int
+    tokens: Sequence[int]
+
+
+class ReferenceOps:
+    """:class:`heddle.models.ops.Ops` over NumPy arrays, for a batch of runs laid end to end."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+
+    def batch(self) -> Batch[Array]:
+        """The inputs of the forward pass, with the logits of every row wanted."""
+        tokens = np.fromiter(chain.from_iterable(run.tokens for run in self._runs), np.int64)
+        positions = [np.arange(run.start, run.start + len(run.tokens)) for run in self._runs]
+        return Batch(tokens, np.concatenate(positions), np.arange(len(tokens)))
+
+    def embed(self, table: Weight, tokens: Array) -> Array:
+        return table.values[tokens]
+
+    def linear(self, x: Array, w: Weight) -> Array:
+        y: Array = x @ w.values.T
+        return y if w.bias is None else y + w.bias
+
+    def norm(self, x: Array, w: Weight, eps: float) -> Array:
+        mean_square: Array = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(mean_square + np.float32(eps)) * w.values
+
+    def norm_heads(self, x: Array, w: Weight, eps: float, heads: int) -> Array:
+        return self.norm(x.reshape(len(x), heads, -1), w, eps).reshape(x.shape)
+
+    def scale(self, x: Array, factor: float) -> Array:
+        return x * np.float32(factor)
+
+    def rope(self, x: Array, positions: Array, spec: RopeSpec, heads: int) -> Array:
+        """Angles are float64; their cosines and sines float32."""
+        pair = np.arange(spec.dim // 2)
+        frequency = spec.base ** (-2.0 * pair / spec.dim) / np.array(spec.factors or 1.0)
+        angle = (positions[:, None] * frequency)[:, None, :]
+        cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+        first, second = (2 * pair, 2 * pair + 1) if spec.interleaved else (pair, pair + len(pair))
+        y = x.reshape(len(x), heads, -1).copy()
+        a, b = y[..., first], y[..., second]
+        y[..., first], y[..., second] = a * cos - b * sin, a * sin + b * cos
+        return y.reshape(x.shape)
+
+    def attend(self, q: Array, k: Array, v: Array, layer: int, spec: AttentionSpec) -> Array:
+        mixed, row = np.empty_like(q), 0
+        for run in self._runs:
+            rows = slice(row, row + len(run.tokens))
+            keys, values = run.cache.store(layer, run.start, k[rows], v[rows])
+            mixed[rows] = _attention(q[rows], keys, values, run.start, spec)
+            row = rows.stop
+        return mixed
+
+    def gated(self, gate: Array, up: Array, activation: str) -> Array:
+        return _ACTIVATIONS[activation](gate) * up
+
+    def add(self, x: Array, y: Array) -> Array:
+        return x + y
+
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        return x[rows]
+
+
+def _attention(q: Array, keys: Array, values: Array, start: int, spec: AttentionSpec) -> Array:
+    """Queries at positions `start` on, over keys and values of positions 0 to the last query's."""
+    queries, positions = len(q), len(keys)
+    group = spec.heads // spec.kv_heads
+    distance = np.arange(start, start + queries)[:, None] - np.arange(positions)
+    hidden = (distance < 0) | (distance >= (spec.window or positions))
+    q = q.reshape(queries, spec.heads, spec.head_dim)
+    keys = keys.reshape(positions, spec.kv_heads, spec.head_dim)
+    values = values.reshape(positions, spec.kv_heads, spec.head_dim)
+    mixed = np.empty_like(q)
+    for head in range(spec.heads):
+        scores = q[:, head] @ keys[:, head // group].T * np.float32(spec.scale)
+        scores[hidden] = -np.inf
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        mixed[:, head] = weights @ values[:, head // group]
+    return mixed.reshape(queries, -1)
+
+
+def _silu(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # exp(-x) may reach inf, where x / inf is the right 0
+        y: Array = x / (1 + np.exp(-x))
+    return y
+
+
+def _gelu(x: Array) -> Array:
+    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return y
+
+
+_ACTIVATIONS = {"silu": _silu, "gelu": _gelu}
+
+
+class ReferenceLoader:
+    """:class:`heddle.models.ops.Loader` over a GGUF file; each tensor is dequantised once."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.metadata: Mapping[str, object] = file.metadata
+        self._file = file
+        self._loaded: dict[str, Float32] = {}
+
+    def has(self, name: str) -> bool:
+        return name in self._file.tensors
+
+    def linear(
+        self, name: str, out_features: int, in_features: int, bias: str | None = None
+    ) -> Weight:
+        return Weight(
+            self._tensor(name, (out_features, in_features)),
+            None if bias is None else self._tensor(bias, (out_features,)),
+        )
+
+    def embedding(self, name: str, rows: int, width: int) -> Weight:
+        return Weight(self._tensor(name, (rows, width)))
+
+    def vector(self, name: str, width: int) -> Weight:
+        return Weight(self._tensor(name, (width,)))
+
+    def constants(self, name: str, width: int) -> tuple[float, ...]:
+        return tuple(self._tensor(name, (width,)).tolist())
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
+        info = self._file.tensors.get(name)
+        if info is None:
+            raise ModelFileError(f"tensor {name!r} is missing", field=name)
+        if info.shape != shape:
+            raise ModelFileError(
+                f"tensor {name!r} must have shape {shape}, got {info.shape}", field=name
+            )
+        if name not in self._loaded:
+            self._loaded[name] = dequantize(self._file.data(name), info.type, info.shape)
+        return self._loaded[name]

@@ -1,0 +1,350 @@
+"""The sampler chain in NumPy float64: the truth that the native sampler is tested against.
+
+First `logit_bias` is added, and what a grammar, `bad_words` and `min_tokens` forbid is excluded.
+Then the samplers run in the order of `params.samplers`, each on the candidates that the one before
+left. Then one draw by inverse CDF: the first candidate whose cumulative probability exceeds
+:func:`heddle.testing.philox.uniform`. Candidates are in descending order of logit, ties by lower
+id, once a sampler has cut some off; before, and after XTC alone, in order of id.
+
+At temperature 0 penalties and DRY run, then the highest logit wins, ties to the lower id. Under
+mirostat only penalties, DRY and temperature run, then mirostat itself.
+
+An implementation in another precision may part from this one where a mass falls within its rounding
+error of a limit or of the draw, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.step import NO_RULES
+from heddle.testing.philox import uniform
+from heddle.testing.repetition import forbidden, latest, repetition_lengths
+from heddle.types import Stage, TokenLogprob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from heddle.step import TokenRules
+    from heddle.types import SamplingParams
+
+    Float64 = NDArray[np.float64]
+    Ids = NDArray[np.int64]
+
+_MOST_DRY = 1e30
+"""DRY takes no more off, so that tokens which are all repetitions still have a best one."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a token is sampled after.
+
+    Attributes:
+        prompt: token ids.
+        output: token ids.
+        rules: of the request.
+        mu: mirostat's bound in bits; None for the one it begins with.
+        mask: a grammar's, of bits as in `heddle.step.GrammarState`; None for none.
+    """
+
+    prompt: Sequence[int] = ()
+    output: Sequence[int] = ()
+    rules: TokenRules = NO_RULES
+    mu: float | None = None
+    mask: bytes | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and output."""
+        return [*self.prompt, *self.output]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Tokens that may be drawn.
+
+    Attributes:
+        ids: (n,), in the order of the draw.
+        logits: (n,), divided by the temperature once that has been applied.
+        cut: whether some were cut off: then they lie best first.
+    """
+
+    ids: Ids
+    logits: Float64
+    cut: bool = False
+
+    @property
+    def probabilities(self) -> Float64:
+        """(n,), in their order; sum to 1."""
+        mass = np.exp(self.logits - self.logits.max())
+        result: Float64 = mass / mass.sum()
+        return result
+
+    @property
+    def entropy(self) -> float:
+        """-sum(p log p), in nats."""
+        p = self.probabilities[self.probabilities > 0]
+        return float(-(p * np.log(p)).sum())
+
+    def best_first(self) -> Candidates:
+        """By descending logit, ties by lower id."""
+        order = np.lexsort((self.ids, -self.logits))
+        return Candidates(self.ids[order], self.logits[order], self.cut)
+
+    def keep(self, chosen: NDArray[np.bool_]) -> Candidates:
+        """Cut off all others."""
+        return Candidates(self.ids[chosen], self.logits[chosen], cut=True).best_first()
+
+    def first(self, count: int) -> Candidates:
+        """Cut off all but the best `count`."""
+        ordered = self.best_first()
+        return Candidates(ordered.ids[:count], ordered.logits[:count], cut=True)
+
+    def changed(self, change: Callable[[int, float], float]) -> Candidates:
+        """Each logit replaced by `change(token, logit)`."""
+        pairs = zip(self.ids.tolist(), self.logits.tolist(), strict=True)
+        logits = np.array([change(token, logit) for token, logit in pairs])
+        result = Candidates(self.ids, logits, self.cut)
+        return result.best_first() if self.cut else result
+
+
+def _prefix(mass: Float64, share: float) -> int:
+    """Length of the shortest prefix whose sum is at least that share of the whole."""
+    cumulative = np.cumsum(mass)
+    return int(np.searchsorted(cumulative, share * cumulative[-1])) + 1
+
+
+# --- the samplers --------------------------------------------------------------------------------
+
+
+def penalties(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:
+    """Repetition, frequency and presence penalties.
+
+    A token among the last `repeat_last_n` has its logit divided by `repetition_penalty` if
+    positive and multiplied by it otherwise (Keskar et al. 2019, arXiv:1909.05858, section 4.1, with
+    the sign handled as in its code). One that the output holds n > 0 times then loses
+    `n * frequency_penalty + presence_penalty` (OpenAI's API reference).
+    """
+    recent, counts = set(latest(past.tokens, params.repeat_last_n)), Counter(past.output)
+    penalty = params.repetition_penalty
+
+    def change(token: int, logit: float) -> float:
+        if token in recent:
+            logit = logit / penalty if logit > 0 else logit * penalty
+        count = counts[token]
+        return logit - count * params.frequency_penalty - (count > 0) * params.presence_penalty
+
+    return candidates.changed(change)
+
+
+def dry(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:
+    """DRY ("don't repeat yourself"; p-e-w, oobabooga/text-generation-webui PR 5677).
+
+    A token that would continue a repetition of n >= `dry_allowed_length` tokens loses
+    `dry_multiplier * dry_base ** (n - dry_allowed_length)`; see
+    :func:`heddle.testing.repetition.repetition_lengths`.
+    """
+    tokens = latest(past.tokens, params.dry_penalty_last_n)
+    breakers = past.rules.breakers.sequences if past.rules.breakers is not None else ()
+    lengths = repetition_lengths(tokens, params.dry_allowed_length, breakers)
+
+    def change(token: int, logit: float) -> float:
+        if token not in lengths:
+            return logit
+        excess = lengths[token] - params.dry_allowed_length
+        power = math.log(params.dry_multiplier) + excess * math.log(params.dry_base)
+        return logit - math.exp(min(power, math.log(_MOST_DRY)))
+
+    return candidates.changed(change)
+
+
+def top_n_sigma(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
+    """Logits of at least max - n * (standard deviation) (Tang et al. 2024, arXiv:2411.07641)."""
+    logits = candidates.logits
+    return candidates.keep(logits >= logits.max() - params.top_n_sigma * logits.std())
+
+
+def top_k(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
+    """The k highest logits, ties to the lower id (Fan et al. 2018, arXiv:1805.04833)."""
+    return candidates.first(params.top_k)
+
+
+def typical_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
+    """Locally typical sampling (Meister et al. 2022, arXiv:2202.00666).
+
+    In ascending order of |-log p - H|, ties to the likelier and then to the lower id, the shortest
+    prefix whose mass is at least `typical_p`.
+    """
+    ordered = candidates.best_first()
+    p = ordered.probabilities
+    with np.errstate(divide="ignore"):
+        order = np.argsort(np.abs(-np.log(p) - ordered.entropy), kind="stable")
+    chosen = np.zeros(len(p), bool)
+    chosen[order[: _prefix(p[order], params.typical_p)]] = True
+    return ordered.keep(chosen)
+
+
+def top_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
+    """Nucleus: in descending order of p, the shortest prefix whose mass is at least `top_p`
+    (Holtzman et al. 2019, arXiv:1904.09751)."""
+    return candidates.first(_prefix(candidates.best_first().probabilities, params.top_p))
+
+
+def min_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
+    """p >= min_p * max(p) (Nguyen et al. 2024, arXiv:2407.01082)."""
+    return candidates.keep(np.exp(candidates.logits - candidates.logits.max()) >= params.min_p)
+
+
+def xtc(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:
+    """Exclude top choices (p-e-w, oobabooga/text-generation-webui PR 6335).
+
+    With `xtc_probability`, all tokens with p >= `xtc_threshold` but the least likely of them go.
+    """
+    assert params.seed is not None, "the engine draws a seed before sampling"
+    if uniform(params.seed, len(past.output), 1) >= params.xtc_probability:
+        return candidates
+    ordered = candidates.best_first()
+    dropped = set(ordered.ids[: max(0, (ordered.probabilities >= params.xtc_threshold).sum() - 1)])
+    left = np.array([token not in dropped for token in candidates.ids])
+    return Candidates(candidates.ids[left], candidates.logits[left], candidates.cut)
+
+
+def temperature(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
+    """Logits divided by the temperature.
+
+    With `dynatemp_range` r it is T - r + 2 r * (H / log n) ** `dynatemp_exponent`, lower end not
+    below 0, where H is the entropy of the n candidates (kalomaze, llama.cpp PR 4972).
+    """
+    degree, count = params.temperature, len(candidates.ids)
+    if params.dynatemp_range > 0 and count > 1:
+        low, high = max(0.0, degree - params.dynatemp_range), degree + params.dynatemp_range
+        spread = candidates.entropy / math.log(count)
+        degree = low + (high - low) * spread**params.dynatemp_exponent
+    with np.errstate(all="ignore"):
+        logits = candidates.logits / degree
+    # Where the highest is out of range, the others weigh nothing beside it.
+    return replace(candidates, logits=logits) if np.isfinite(logits.max()) else candidates.first(1)
+
+
+def mirostat(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:
+    """Mirostat 2 (Basu et al. 2021, arXiv:2007.14966): a surprise -log2 p of at most mu bits, which
+    begins at 2 * `mirostat_tau`; at least the likeliest."""
+    mu = 2 * params.mirostat_tau if past.mu is None else past.mu
+    relative = candidates.logits - candidates.logits.max()
+    near = relative >= math.log(np.exp(relative).sum()) - mu * math.log(2)
+    return candidates.keep(near) if near.any() else candidates.first(1)
+
+
+_SAMPLERS: dict[Stage, Callable[[Candidates, SamplingParams, Past], Candidates]] = {
+    Stage.PENALTIES: penalties,
+    Stage.DRY: dry,
+    Stage.TOP_N_SIGMA: top_n_sigma,
+    Stage.TOP_K: top_k,
+    Stage.TYPICAL_P: typical_p,
+    Stage.TOP_P: top_p,
+    Stage.MIN_P: min_p,
+    Stage.XTC: xtc,
+    Stage.TEMPERATURE: temperature,
+}
+
+
+# --- the chain -----------------------------------------------------------------------------------
+
+
+def _runs(stage: Stage, params: SamplingParams) -> bool:
+    """Whether a sampler does anything under these parameters."""
+    if stage is Stage.PENALTIES:
+        return True
+    if stage is Stage.DRY:
+        return params.dry_multiplier > 0
+    if params.temperature == 0:
+        return False
+    if stage is Stage.TEMPERATURE:
+        return True
+    cuts = {
+        Stage.TOP_N_SIGMA: params.top_n_sigma > 0,
+        Stage.TOP_K: params.top_k > 0,
+        Stage.TYPICAL_P: params.typical_p < 1,
+        Stage.TOP_P: params.top_p < 1,
+        Stage.MIN_P: params.min_p > 0,
+        Stage.XTC: params.xtc_probability > 0,
+    }
+    return cuts[stage] and params.mirostat == 0
+
+
+def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: Past) -> Candidates:
+    scores = logits.astype(np.float64)
+    for token, bias in params.logit_bias.items():
+        scores[token] += bias
+    banned = forbidden(params, past.output, past.rules)
+    if past.mask is not None:
+        allowed = np.flatnonzero(
+            np.unpackbits(np.frombuffer(past.mask, np.uint8), bitorder="little")
+        )
+        banned |= set(range(len(scores))) - set(allowed.tolist())
+    ids = np.array([token for token in range(len(scores)) if token not in banned])
+    candidates = Candidates(ids, scores[ids])
+    for stage in params.samplers:
+        if _runs(stage, params):
+            candidates = _SAMPLERS[stage](candidates, params, past)
+    return candidates
+
+
+def filtered(
+    logits: NDArray[np.float32], params: SamplingParams, past: Past
+) -> tuple[Ids, Float64]:
+    """Candidate ids in the order of the draw, and their probabilities, which sum to 1."""
+    candidates = _before_mirostat(logits, params, past)
+    if params.temperature == 0:
+        return candidates.ids[[candidates.logits.argmax()]], np.ones(1)
+    if params.mirostat == 2:
+        candidates = mirostat(candidates, params, past)
+    return candidates.ids, candidates.probabilities
+
+
+def adapted_mu(
+    logits: NDArray[np.float32], params: SamplingParams, past: Past, token: int
+) -> float:
+    """Mirostat's bound after `token`: lower by eta * (surprise - tau), where the surprise is that
+    under the distribution before the cut, in bits."""
+    candidates = _before_mirostat(logits, params, past)
+    surprise = -math.log2(candidates.probabilities[candidates.ids == token][0])
+    mu = 2 * params.mirostat_tau if past.mu is None else past.mu
+    return mu - params.mirostat_eta * (surprise - params.mirostat_tau)
+
+
+def sample(logits: NDArray[np.float32], params: SamplingParams, past: Past) -> TokenLogprob:
+    """The next token, with the logprobs that `params` asks for.
+
+    Logprobs are the log-softmax of the raw logits, before bias and penalties; NaN when not asked
+    for. `params.seed` must be set unless the temperature is 0.
+    """
+    ids, probabilities = filtered(logits, params, past)
+    choice = 0
+    if params.temperature > 0:
+        assert params.seed is not None, "the engine draws a seed before sampling"
+        draw = uniform(params.seed, len(past.output))
+        cumulative = np.cumsum(probabilities)
+        choice = int(np.searchsorted(cumulative, draw * cumulative[-1], side="right"))
+    token = int(ids[choice])
+    if params.logprobs is None:
+        return TokenLogprob(token, math.nan)
+    logprobs = log_softmax(logits)
+    best = np.argsort(-logits, kind="stable")[: params.logprobs]
+    return TokenLogprob(
+        token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in best)
+    )
+
+
+def log_softmax(logits: NDArray[np.float32]) -> Float64:
+    """Natural logarithms of softmax(logits) over the last axis, in float64."""
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    result: Float64 = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result

@@ -1,0 +1,1 @@
+"""Conversations: chat templates, and the forms in which models write calls."""

@@ -1,0 +1,180 @@
+"""Chat templates: from messages to the text a model was trained on.
+
+A model file brings its template as Jinja source. It runs in Jinja's sandbox, where it can neither
+reach Python's internals nor change what it is given, with the names templates expect from
+Hugging Face's `apply_chat_template`. Loops over `range` are bounded; other ways to burn time or
+memory are not, so a template deserves the trust that its model file does.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jinja2 import TemplateError, meta, nodes
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from heddle.errors import InvalidRequestError, ModelFileError
+from heddle.text.chat.dialect import Dialect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jinja2.parser import Parser
+
+_MAX_STEPS = 100_000
+
+
+class ChatTemplate:
+    """A model's chat template. Safe to share between threads.
+
+    Attributes:
+        source: as the model's file has it.
+        dialect: what it shows of how its model writes calls and reasoning.
+    """
+
+    def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
+        """Parse `source`; the tokens are the texts that templates write for BOS and EOS.
+
+        Raises:
+            ModelFileError: the template does not parse.
+        """
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _GenerationTag],
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source)
+            variables = meta.find_undeclared_variables(environment.parse(source))
+        except Exception as error:  # Jinja's own, and Python's where its output does not compile
+            raise ModelFileError(
+                f"the chat template does not parse: {error}", field="tokenizer.chat_template"
+            ) from error
+        self.source = source
+        self.dialect = Dialect.of(source, variables)
+        self._defaults = {
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "tools": None,
+            "documents": None,
+        }
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The prompt for `messages`, each with at least `role` and `content`.
+
+        Args:
+            messages: the conversation so far; contents are strings.
+            add_generation_prompt: end with the beginning of the assistant's answer.
+            variables: more names for the template, such as `tools`; not those it always has.
+
+        Raises:
+            InvalidRequestError: the template refuses these messages, or fails on them.
+        """
+        names = self._defaults | variables
+        names |= {
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            "range": _bounded_range(),
+        }
+        try:
+            return self._template.render(names)
+        except Exception as error:  # a template can raise whatever Python expressions can
+            raise InvalidRequestError(
+                f"the model's chat template cannot take these messages: {error}", param="messages"
+            ) from error
+
+
+def render_unfinished(
+    template: ChatTemplate, messages: Sequence[Mapping[str, Any]], /, **variables: Any
+) -> str:
+    """The prompt for `messages` of which the last goes on: it ends where that one's content does.
+
+    A template ends each message with something, and may trim its content. So a mark is rendered in
+    the content's place, the prompt is cut at the mark, and the content follows as it is.
+
+    Raises:
+        InvalidRequestError: as `render`, or the template does not show the last message, or shows
+            calls after its content.
+    """
+    mark = f"<{secrets.token_hex(16)}>"
+    last = messages[-1]
+    if last.get("tool_calls"):
+        raise InvalidRequestError(
+            "a last message with tool_calls cannot be continued: they would be left out; end the"
+            " messages with what the calls returned, or leave them out",
+            param="messages",
+        )
+    marked = [*messages[:-1], {**last, "content": mark}]
+    text = template.render(marked, add_generation_prompt=False, **variables)
+    head, found, _ = text.rpartition(mark)
+    if not found:
+        raise InvalidRequestError(
+            "the model's chat template does not show the last message, so that it cannot be"
+            " continued; end the messages with one of the user",
+            param="messages",
+        )
+    return head + str(last["content"])
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}` marks what the assistant said for training; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012  Jinja's declaration
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own `tojson` escapes for HTML and sorts keys, which models were not trained on."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _bounded_range() -> Any:
+    """`range` for one rendering, whose calls share one budget of steps: loops in loops end."""
+    left = _MAX_STEPS
+
+    def bounded(*arguments: int) -> range:
+        nonlocal left
+        steps = range(*arguments)
+        left -= len(steps)
+        if left < 0:
+            raise TemplateError(f"loops over range take more than {_MAX_STEPS} steps")
+        return steps
+
+    return bounded

@@ -1,0 +1,1 @@
+"""Grammars that outputs follow."""

@@ -1,0 +1,372 @@
+"""Grammars over a model's tokens: from a schema, a regular expression, choices or Lark to masks.
+
+The work is llguidance's (https://github.com/guidance-ai/llguidance). Here is what it is told of a
+tokenizer, what it may spend, and what a caller hears of its errors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from heddle.errors import GrammarError
+from heddle.text.tokenizer.detokenizer import Detokenizer
+from heddle.types import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from heddle.step import TokenGrammar
+    from heddle.types import Beginning
+
+T = TypeVar("T")
+
+_LIMITS = LLParserLimits(
+    # 550 kB of schemas for 250 tools take no more; with ten times that, 64 kB of `a?` took 2 GB.
+    initial_lexer_fuel=100_000,
+    step_lexer_fuel=100_000,  # 7 ms
+    step_max_items=50_000,  # 2.5 ms
+    max_items_in_row=10_000,  # an object of 1,000 optional members takes 4,000
+    max_lexer_states=10_000,  # 2 kB each
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+"""What a grammar may spend; times by llguidance's own figures. A step waits for its masks."""
+
+_LOOK_AHEAD = 256
+"""Characters of prescribed text that are made tokens, of which only the first is ever wanted.
+llguidance hands over all that is prescribed at every step, which for 70 kB took 10 ms."""
+
+_STACK = 256 << 20
+"""Bytes of stack to compile on; what is not touched costs nothing. llguidance recurses: 3 kB for a
+rule of a chain, 7.5 kB for a `$ref`, so that 31 kB of Lark ended the process on 8 MB. Masks need no
+depth."""
+
+JSON_SPACE = r" ?|\n[ \t]{0,32}"
+"""Room between JSON's tokens: none, a space, or a line's indentation. Without a bound a small model
+may go on with spaces for ever."""
+
+_SLICES = [
+    *LLTokenizer.general_slices()[:1],
+    "[a-z ]{1,30}",
+    "[a-zA-Z ]{1,30}",
+    *LLTokenizer.general_slices()[1:],
+]
+"""Sets of tokens, the first to match has a token, that a mask takes whole where the grammar allows
+all such text, without looking at each token: 0.01 ms in place of 0.24 ms for `[a-z ]{5,200}`
+(SmolLM2, 49,152 tokens). More sets, or shorter ones, were no quicker with JSON or classes of
+letters, and `[a-z]{1,10}` beside these made the test for the others fail by its cost."""
+
+
+class Tokens(Protocol):
+    """What of a tokenizer a grammar needs; see `heddle.text.tokenizer.tokenizer.Tokenizer`."""
+
+    @property
+    def vocabulary_size(self) -> int: ...
+    @property
+    def bos_id(self) -> int | None: ...
+    @property
+    def eos_ids(self) -> Collection[int]: ...
+    def token_bytes(self, id: int, /) -> bytes: ...
+    def token_text(self, id: int, /) -> str: ...
+    def is_special(self, id: int, /) -> bool: ...
+    def control_id(self, text: str, /) -> int | None: ...
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        continues: bool = False,
+    ) -> list[int]: ...
+
+
+class MatcherState:
+    """One output's place in a grammar; see `heddle.step.GrammarState`.
+
+    Copies of a matcher share what its lexer has learnt, and the bound on that: one output might use
+    up what another one needs. So where a mask is refused it is tried again with a matcher of its
+    own, and what cannot be made does not depend on who else follows the grammar.
+    """
+
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        self._grammar = grammar
+        self._shared = grammar.matcher
+        self._matcher = self._shared.deep_copy()
+        self._tokens: list[int] = []
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        """See `heddle.step.GrammarState`. The GIL is released while the mask is made."""
+        self._tokens += tokens
+        mask = _mask(self._matcher, tokens)
+        if mask is None:
+            self._matcher = self._grammar.renew(self._shared)
+            mask = _mask(self._matcher, self._tokens)
+        if mask is None:
+            param = self._grammar.param
+            raise GrammarError(
+                f"{param} cannot be followed any further: {_reason(self._matcher)};"
+                " send a simpler one",
+                param=param,
+            )
+        return mask
+
+
+class CompiledGrammar:
+    """A grammar over one model's tokens; see `heddle.step.TokenGrammar`.
+
+    Attributes:
+        param: the request's field that it came from.
+        matcher: at the beginning of an output; for copies.
+    """
+
+    def __init__(self, make: Callable[[], LLMatcher], param: str) -> None:
+        """`make` gives matchers that share nothing."""
+        self._make = make
+        self.param = param
+        self.matcher = make()
+
+    def begin(self) -> MatcherState:
+        """A state for one output."""
+        return MatcherState(self)
+
+    def renew(self, spent: LLMatcher) -> LLMatcher:
+        """A matcher that shares nothing; and another one for copies in place of `spent`."""
+        if self.matcher is spent:
+            self.matcher = self._make()
+        return self._make()
+
+
+class LateState:
+    """One output's place before a grammar begins, and then in it; see `heddle.step.GrammarState`.
+
+    What the token that brought the beginning has beyond it is followed in tokens of its own. If
+    that already breaks the grammar, which was not there to prevent it, the output stays free.
+    """
+
+    def __init__(self, grammar: LateGrammar) -> None:
+        self._grammar = grammar
+        self._watch = grammar.beginning.watch()
+        self._text = Detokenizer(grammar.tokens, shown=grammar.shown)
+        self._state: MatcherState | None = None
+        self._free = False
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        """See `heddle.step.GrammarState`."""
+        for place, token in enumerate(tokens):
+            if self._state is not None:
+                return self._state.next_mask(tokens[place:])
+            if not self._free:
+                self._look(self._text.push(token))
+        return b"" if self._state is None else self._state.next_mask(())
+
+    def _look(self, text: str) -> None:
+        begun = self._watch(text)
+        if begun is None:
+            return
+        state, encode = self._grammar.compiled.begin(), self._grammar.tokens.encode
+        ids = encode(begun, add_special=False, parse_special=False, continues=True)
+        try:
+            state.next_mask(ids)
+            self._state = state
+        except GrammarError:
+            self._free = True
+
+
+class LateGrammar:
+    """A grammar that holds from some place of an output on; see `heddle.step.TokenGrammar`.
+
+    Attributes:
+        compiled: what holds then.
+        beginning: finds the place.
+        tokens: the model's.
+        shown: control tokens that are text to `beginning`.
+    """
+
+    def __init__(self, compiled: CompiledGrammar, beginning: Beginning, tokens: Tokens) -> None:
+        self.compiled = compiled
+        self.beginning = beginning
+        self.tokens = tokens
+        ids = (tokens.control_id(text) for text in beginning.specials)
+        self.shown = [id for id in ids if id is not None]
+
+    def begin(self) -> LateState:
+        """A state for one output."""
+        return LateState(self)
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer. From any thread."""
+
+    def __init__(self, tokens: Tokens, keep: int = 32) -> None:
+        """`keep` of the grammars that were asked for lately stay compiled when no one uses them."""
+        self._tokens = tokens
+        self._lock = threading.Lock()
+        self._alive: WeakValueDictionary[Grammar, CompiledGrammar] = WeakValueDictionary()
+        self._kept = lru_cache(maxsize=keep)(self._compile)
+
+    def compile(self, grammar: Grammar) -> TokenGrammar:
+        """The grammar, made ready; what is in use or was asked for lately is kept.
+
+        Raises:
+            GrammarError: it is wrong, can match nothing, or is too large. Names `grammar.param`.
+        """
+        return self._begun(self._ready(_whole(grammar)), grammar)
+
+    def known(self, grammar: Grammar) -> TokenGrammar | None:
+        """The grammar, if it is compiled."""
+        compiled = self._alive.get(_whole(grammar))
+        return None if compiled is None else self._begun(compiled, grammar)
+
+    def _begun(self, compiled: CompiledGrammar, grammar: Grammar) -> TokenGrammar:
+        """`compiled`, from where `grammar` begins."""
+        if grammar.beginning is None:
+            return compiled
+        return LateGrammar(compiled, grammar.beginning, self._tokens)
+
+    def _ready(self, grammar: Grammar) -> CompiledGrammar:
+        compiled = self._alive.get(grammar)
+        if compiled is None:
+            compiled = self._alive[grammar] = self._kept(grammar)
+        return compiled
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        if not self._tokens.eos_ids:
+            raise _refused(grammar, "this model has no token that ends a text")
+        with self._lock:  # the tokenizer is made once
+            tokenizer = self._tokenizer
+        try:
+            source = _source(grammar)
+        except ValueError as error:
+            raise _refused(grammar, str(error)) from error
+        matcher = partial(LLMatcher, tokenizer, source, log_level=0, limits=_LIMITS)
+        compiled = CompiledGrammar(partial(_on_deep_stack, matcher), grammar.param)
+        _check_beginning(grammar, compiled.matcher)
+        return compiled
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        ends = sorted(self._tokens.eos_ids)
+        return LLTokenizer(
+            TokenizerWrapper(_Described(self._tokens)), eos_token=ends, slices=_SLICES
+        )
+
+
+def _whole(grammar: Grammar) -> Grammar:
+    """The same from the beginning of an output on."""
+    return grammar if grammar.beginning is None else replace(grammar, beginning=None)
+
+
+class _Described:
+    """A tokenizer as llguidance asks about it."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        ids = range(tokens.vocabulary_size)
+        self.bos_token_id = tokens.bos_id
+        self.eos_token_id = min(tokens.eos_ids)
+        self.special_token_ids = [id for id in ids if tokens.is_special(id)]
+        special = frozenset(self.special_token_ids)
+        # Special tokens have their names, by which a Lark grammar may ask for them.
+        self.tokens = [
+            tokens.token_text(id).encode() if id in special else tokens.token_bytes(id)
+            for id in ids
+        ]
+        self._encode = tokens.encode
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        """Ids of text that goes on after other text; of its beginning, if it is long."""
+        plain = text.decode() if isinstance(text, bytes) else text
+        return self._encode(
+            plain[:_LOOK_AHEAD], add_special=False, parse_special=False, continues=True
+        )
+
+
+def _on_deep_stack(task: Callable[[], T]) -> T:
+    """What `task` returns, from a thread with `_STACK` bytes of stack."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(task())
+        except BaseException as error:
+            result.set_exception(error)
+
+    with _starting:
+        usual = threading.stack_size(_STACK)
+        try:
+            threading.Thread(target=run, name="heddle-grammar").start()
+        finally:
+            threading.stack_size(usual)
+    return result.result()
+
+
+_starting = threading.Lock()  # the size of stacks is the process's
+
+
+def _source(grammar: Grammar) -> str:
+    """The grammar in llguidance's own form.
+
+    Raises:
+        ValueError: it is not even JSON.
+    """
+    if grammar.kind is GrammarKind.JSON_SCHEMA:
+        return LLMatcher.grammar_from_json_schema(
+            grammar.text, overrides={"whitespace_pattern": JSON_SPACE}
+        )
+    if grammar.kind is GrammarKind.REGEX:
+        return LLMatcher.grammar_from_regex(grammar.text)
+    if grammar.kind is GrammarKind.CHOICE:
+        choices = json.loads(grammar.text)
+        if not choices or not all(isinstance(one, str) and one for one in choices):
+            raise ValueError("it must be a list of strings that are not empty")
+        return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
+    return LLMatcher.grammar_from_lark(grammar.text)
+
+
+def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:
+    """Make the first masks: they are the dearest, and show whether anything can match at all."""
+    further = matcher
+    if not matcher.is_error():
+        mask = matcher.compute_bitmask()  # by itself: its copies find what it has learnt
+        further = matcher.deep_copy()
+        if not further.is_stopped():
+            further.consume_token(_first(mask))
+            further.compute_bitmask()
+    for tried in (matcher, further):
+        if tried.is_error():
+            raise _refused(grammar, _reason(tried))
+
+
+def _first(mask: bytes) -> int:
+    """The first token that a mask allows."""
+    place, byte = next((place, byte) for place, byte in enumerate(mask) if byte)
+    return 8 * place + (byte & -byte).bit_length() - 1
+
+
+def _mask(matcher: LLMatcher, tokens: Sequence[int]) -> bytes | None:
+    """The mask after these tokens; None if the matcher cannot make it."""
+    if not matcher.is_error():
+        matcher.consume_tokens(list(tokens))
+    mask = None if matcher.is_error() else matcher.compute_bitmask()
+    return None if matcher.is_error() else mask
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """The first line of what llguidance says; of a pattern, also what its parser says."""
+    said = matcher.get_error()
+    reason = said.partition("\n")[0]
+    if parser := re.search("^error: (.{1,200})", said, re.MULTILINE):
+        reason = reason.removesuffix("regex parse error:") + parser[1]
+    return "it can match nothing" if reason.startswith("NoExtension") else reason
+
+
+def _refused(grammar: Grammar, reason: str) -> GrammarError:
+    return GrammarError(f"{grammar.param} cannot be served: {reason}", param=grammar.param)

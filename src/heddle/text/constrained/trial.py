@@ -1,0 +1,183 @@
+"""Grammars tried in child processes before this one compiles them.
+
+What llguidance does cannot be interrupted, and a few grammars take it minutes, whatever its limits:
+a schema of 2 kB with forty patterns in `allOf` took more than 200 s. A child can be bounded by the
+kernel. It has a vocabulary of single bytes, since what is dear does not depend on it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from contextlib import suppress
+from functools import lru_cache
+from queue import LifoQueue
+from typing import TYPE_CHECKING
+
+from heddle.errors import GrammarError
+from heddle.text.constrained.grammar import GrammarCompiler
+from heddle.types import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from heddle.text.constrained.grammar import Tokens
+
+_MEMORY = 3 << 30
+"""Bytes of address space of the child, of which half a GB is stack and what Python maps."""
+
+
+class Trial:
+    """Tries grammars, and remembers what came of the last ones. From any thread."""
+
+    def __init__(self, tokens: Tokens, seconds: int = 3, children: int = 2) -> None:
+        """`seconds` of processor time are for one grammar, and `children` of them at once."""
+        self._seconds = seconds
+        self._free: LifoQueue[_Child] = LifoQueue()  # so that one is enough while one is
+        for _ in range(children):
+            self._free.put(_Child(tokens, seconds))
+        self._bounded = lru_cache(maxsize=64)(self._try)
+
+    def check(self, grammar: Grammar) -> None:
+        """Return if compiling it ends in time, well or not. Blocks.
+
+        Raises:
+            GrammarError: it takes too long, or too much memory.
+        """
+        if not self._bounded(grammar.kind, grammar.text):
+            raise GrammarError(
+                f"{grammar.param} cannot be served: compiling it takes more than {self._seconds} s"
+                f" or {_MEMORY >> 30} GB; send a simpler one",
+                param=grammar.param,
+            )
+
+    def _try(self, kind: GrammarKind, text: str) -> bool:
+        child = self._free.get()
+        try:
+            return child.compiles(kind, text)
+        finally:
+            self._free.put(child)
+
+
+class _Child:
+    """A process that compiles grammars, and another one after it. It goes when this object does."""
+
+    def __init__(self, tokens: Tokens, seconds: int) -> None:
+        self._tokens = tokens
+        self._seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end_process: Callable[[], object] = lambda: None
+
+    def compiles(self, kind: GrammarKind, text: str) -> bool:
+        """Whether it lives through compiling this; one that something else killed tries again."""
+        for _ in range(2):
+            process = self._process = self._process or self._start()
+            if _asked(process, [kind.value, text]):
+                return True
+            self._end_process()
+            self._process = None
+            if process.returncode != -signal.SIGKILL:
+                break
+        return False
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            process_group=0,  # an interrupt from the keyboard is for the parent
+        )
+        self._end_process = weakref.finalize(self, _end, process)
+        _asked(process, [self._seconds, _described(self._tokens)])
+        return process
+
+
+def _asked(child: subprocess.Popen[bytes], question: object) -> bool:
+    """Whether the child lived to answer."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with suppress(BrokenPipeError):
+        child.stdin.write(json.dumps(question).encode() + b"\n")
+        child.stdin.flush()
+        return child.stdout.readline() != b""
+    return False
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()
+    for pipe in (child.stdin, child.stdout):
+        with suppress(BrokenPipeError):
+            assert pipe is not None
+            pipe.close()
+
+
+def _described(tokens: Tokens) -> dict[str, object]:
+    """What the child is told of a vocabulary: all but its texts."""
+    ids = range(tokens.vocabulary_size)
+    return {
+        "vocabulary_size": tokens.vocabulary_size,
+        "eos_ids": sorted(tokens.eos_ids),
+        "specials": {id: tokens.token_text(id) for id in ids if tokens.is_special(id)},
+    }
+
+
+class ByteTokens:
+    """A vocabulary with another's size and control tokens, and single bytes; see `Tokens`."""
+
+    bos_id = None
+
+    def __init__(
+        self, vocabulary_size: int, eos_ids: list[int], specials: Mapping[str, str]
+    ) -> None:
+        self._specials = {int(id): text for id, text in specials.items()}
+        self.vocabulary_size = max(vocabulary_size, 256 + len(self._specials))
+        self.eos_ids = eos_ids
+        free = (id for id in range(self.vocabulary_size) if id not in self._specials)
+        self._ids = [id for id, _ in zip(free, range(256), strict=False)]
+        self._bytes = {id: bytes([byte]) for byte, id in enumerate(self._ids)}
+
+    def token_bytes(self, id: int, /) -> bytes:
+        return self._bytes.get(id, b"")
+
+    def token_text(self, id: int, /) -> str:
+        return self._specials.get(id, "")
+
+    def is_special(self, id: int, /) -> bool:
+        return id in self._specials
+
+    def control_id(self, text: str, /) -> int | None:
+        return next((id for id, one in self._specials.items() if one == text), None)
+
+    def encode(self, text: str, **_: bool) -> list[int]:
+        return [self._ids[byte] for byte in text.encode()]
+
+
+def main() -> None:
+    """Answer each line of input with one, as long as the kernel lets it."""
+    import resource  # there is none on Windows
+
+    seconds, tokens = json.loads(sys.stdin.readline())
+    compiler = GrammarCompiler(ByteTokens(**tokens), keep=0)
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    print(flush=True)
+    for line in sys.stdin:
+        kind, text = json.loads(line)
+        until = math.ceil(time.process_time() + seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+        with suppress(GrammarError):
+            compiler.compile(Grammar(GrammarKind(kind), text))
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From an answer's text, as it comes, to its parts."""

@@ -1,0 +1,93 @@
+"""Token by token back to text, for one generation.
+
+Generated text keeps its leading space, as llama.cpp's server has it: what is generated continues
+the prompt.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING, Protocol
+
+from heddle.text.parsing.stop import StopStrings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class Spelling(Protocol):
+    """What of a tokenizer a detokenizer needs."""
+
+    def token_bytes(self, id: int, /) -> bytes: ...
+    def token_text(self, id: int, /) -> str: ...
+
+
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer:
+    """Turns one sequence's tokens into text that is safe to send.
+
+    What is pushed and finished, put together, is the text of all tokens up to the first stop
+    string. Held back are at most an unfinished character and the end that may become a stop
+    string. Broken UTF-8 becomes U+FFFD.
+
+    Attributes:
+        stopped_by: the stop string that is complete, None while none is; everything after it is
+            dropped.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Spelling,
+        stop: tuple[str, ...] = (),
+        min_tokens: int = 0,
+        shown: Collection[int] = (),
+    ) -> None:
+        """Stop strings are not looked for in the text of the first `min_tokens` tokens.
+
+        The text shows control tokens if they are among `shown`.
+        """
+        self._token_bytes = tokenizer.token_bytes
+        if shown:
+            texts = {token: tokenizer.token_text(token).encode() for token in shown}
+            self._token_bytes = lambda id: texts.get(id) or tokenizer.token_bytes(id)
+        self._decode = _utf8("replace").decode
+        self._stop = StopStrings(stop) if stop else None
+        self._held = ""
+        self._unstoppable = min_tokens
+        self.stopped_by: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string is complete."""
+        return self.stopped_by is not None
+
+    def push(self, token: int) -> str:
+        """Add one token; returns the text that has become safe to send."""
+        if self._unstoppable:
+            self._unstoppable -= 1
+            return self._decode(self._token_bytes(token))
+        return self._release(self._decode(self._token_bytes(token)))
+
+    def finish(self) -> str:
+        """The text still held back. An unfinished character becomes U+FFFD."""
+        text = self._release(self._decode(b"", True)) + self._held
+        self._held = ""
+        return text
+
+    def _release(self, text: str) -> str:
+        if self._stop is None:
+            return text
+        if self.stopped:
+            return ""
+        start = self._stop.feed(text)
+        text = self._held + text
+        if start is None:
+            safe = len(text) - self._stop.pending
+            self._held = text[safe:]
+        else:
+            safe = len(self._held) + start
+            self.stopped_by = text[safe : safe + self._stop.found]
+            self._held = ""
+        return text[:safe]

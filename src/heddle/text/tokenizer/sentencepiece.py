@@ -1,0 +1,121 @@
+"""SentencePiece vocabularies (`llama` in GGUF): pieces with scores, spaces written as U+2581.
+
+llama.cpp joins the two neighbours that make the piece of highest score, the leftmost of equals
+first, until no two neighbours make a piece; characters that are no piece then fall back to their
+bytes. Here the same runs on the byte-pair model of the `tokenizers` library: every way to split a
+piece in two is a merge, ranked by the piece's score.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import tokenizers
+from tokenizers import models
+
+from heddle.errors import ModelFileError
+from heddle.text.tokenizer.metadata import PREFIX
+from heddle.text.tokenizer.vocabulary import TokenType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from heddle.text.tokenizer.vocabulary import Vocabulary
+
+_SPACE = "\u2581"
+_BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
+_BYTE_OF = {piece: byte for byte, piece in enumerate(_BYTE_PIECES)}
+
+
+class SentencePieceEncoder:
+    """Plain text to ids. Safe to share between threads."""
+
+    def __init__(self, vocabulary: Vocabulary, scores: list[float]) -> None:
+        """`scores` holds one number per token; higher merges first.
+
+        Raises:
+            ModelFileError: a byte has no piece, or a score is no number.
+        """
+        lacking = [piece for piece in _BYTE_PIECES if piece not in vocabulary.ids]
+        if lacking:
+            raise ModelFileError(
+                f"{PREFIX}tokens has no piece {lacking[0]}, so some texts have no tokens",
+                field=f"{PREFIX}tokens",
+            )
+        if any(map(math.isnan, scores)):
+            raise ModelFileError(f"{PREFIX}scores has NaN in it", field=f"{PREFIX}scores")
+        # A character that occurs in pieces but is none merges all the same; it needs an id.
+        characters = set().union(*vocabulary.pieces) - vocabulary.ids.keys()
+        size = len(vocabulary.pieces)
+        symbols = {char: size + i for i, char in enumerate(sorted(characters))}
+        self._bytes_of_symbol = {
+            id: [vocabulary.ids[_BYTE_PIECES[byte]] for byte in char.encode()]
+            for char, id in symbols.items()
+        }
+        known = vocabulary.ids | symbols
+        model = models.BPE(
+            vocab=known, merges=_merges(vocabulary, scores, known), byte_fallback=True
+        )
+        self._tokenizer = tokenizers.Tokenizer(model)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, nothing in it taken as a special token."""
+        text = text.replace(" ", _SPACE)
+        # `encode` holds the GIL; see bpe.py.
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        ids = encoding.ids
+        if self._bytes_of_symbol.keys().isdisjoint(ids):
+            return ids
+        return [byte for id in ids for byte in self._bytes_of_symbol.get(id, (id,))]
+
+
+def _merges(
+    vocabulary: Vocabulary, scores: list[float], known: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """Every split of a piece into two known ones, best score first.
+
+    Among equal scores llama.cpp takes the leftmost pair, and so first of all what a merge has
+    just made room for. A rank cannot depend on the place. Longer pieces first, and of their
+    splits the longer left part first, comes to the same for runs of one character; other pieces
+    of equal score may merge in another order. Vocabularies give every ordinary piece its own.
+    """
+    pieces = vocabulary.pieces
+    order = sorted(range(len(pieces)), key=lambda id: (-scores[id], -len(pieces[id])))
+    merges = []
+    for id in order:
+        piece = pieces[id]
+        for split in range(len(piece) - 1, 0, -1):
+            left = piece[:split]
+            if left in known:
+                right = piece[split:]
+                if right in known:
+                    merges.append((left, right))
+    return merges
+
+
+def piece_bytes(vocabulary: Vocabulary) -> list[bytes]:
+    """The bytes each token adds to a text; none for tokens that are not text.
+
+    Raises:
+        ModelFileError: a token of type byte does not read `<0xHH>`.
+    """
+    return [
+        _bytes_of(piece, type)
+        for piece, type in zip(vocabulary.pieces, vocabulary.types, strict=True)
+    ]
+
+
+def _bytes_of(piece: str, type: int) -> bytes:
+    if type == TokenType.NORMAL:
+        return piece.replace(_SPACE, " ").encode()
+    if type == TokenType.USER_DEFINED:
+        return piece.encode()
+    if type == TokenType.BYTE:
+        if piece not in _BYTE_OF:
+            raise ModelFileError(
+                f"{PREFIX}token_type says that {piece!r} is a byte; bytes read <0xHH>",
+                field=f"{PREFIX}token_type",
+            )
+        return bytes([_BYTE_OF[piece]])
+    return b""

@@ -1,0 +1,171 @@
+"""The vocabulary of a model file: its pieces, their types, and the tokens that have a role.
+
+Roles follow llama.cpp (`src/llama-vocab.cpp`): what the file names, and else what a piece's text
+says, because many files leave out which tokens end a generation. How text becomes pieces lives in
+`bpe.py` and `sentencepiece.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from heddle.errors import ModelFileError
+from heddle.text.tokenizer.metadata import PREFIX
+
+if TYPE_CHECKING:
+    from heddle.text.tokenizer.metadata import TokenizerMetadata
+
+
+class TokenType(IntEnum):
+    """`tokenizer.ggml.token_type`, numbered as in GGUF."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """A role that text can reveal: keys that name its token, and pieces that are it otherwise."""
+
+    keys: tuple[str, ...]
+    pieces: tuple[str, ...]
+
+
+_BAR = "\uff5c"  # DeepSeek's full-width bar
+
+# Before a gap, after it, its filling; then three that end a generation: padding, a repository's
+# name, a file's end.
+_FILL_IN_THE_MIDDLE = (
+    _Role(
+        ("fim_pre_token_id", "prefix_token_id"),
+        (
+            *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", f"<{_BAR}fim▁begin{_BAR}>"),
+            *("<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"),
+        ),
+    ),
+    _Role(
+        ("fim_suf_token_id", "suffix_token_id"),
+        (
+            *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", f"<{_BAR}fim▁hole{_BAR}>"),
+            *("<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"),
+        ),
+    ),
+    _Role(
+        ("fim_mid_token_id", "middle_token_id"),
+        (
+            *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", f"<{_BAR}fim▁end{_BAR}>"),
+            *("<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"),
+        ),
+    ),
+    _Role(
+        ("fim_pad_token_id",),
+        ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    ),
+    _Role(
+        ("fim_rep_token_id",),
+        ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    ),
+    _Role(("fim_sep_token_id",), ("<|file_sep|>",)),
+)
+
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_END_PIECES = (
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>"),
+    *("<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<|tool_response>"),
+    *("<end_of_turn>", "<turn|>", "<end_of_utterance>", "<eos>", "</s>", "[EOS]", "[e~["),
+    *("<EOT>", "_<EOT>", "[EOT]", f"<{_BAR}end▁of▁sentence{_BAR}>"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FillIn:
+    """Ids of the tokens that stand before what precedes a gap, what follows it, and its filling."""
+
+    prefix: int
+    suffix: int
+    middle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Pieces by id and ids by piece.
+
+    Attributes:
+        pieces: each token's text as stored; unique.
+        ids: the inverse of `pieces`.
+        types: a :class:`TokenType` per token, as plain integers.
+        bos_id: begins a text, if the file names one.
+        eos_id: ends a text, if the file names one.
+        end_ids: all tokens that end a generation.
+        fill_in: tokens for filling in the middle, if it has all three.
+    """
+
+    pieces: list[str]
+    ids: dict[str, int]
+    types: list[int]
+    bos_id: int | None
+    eos_id: int | None
+    end_ids: frozenset[int]
+    fill_in: FillIn | None
+
+    @classmethod
+    def from_metadata(cls, metadata: TokenizerMetadata) -> Vocabulary:
+        """Read and check the vocabulary.
+
+        Raises:
+            ModelFileError: a key is missing, of the wrong kind, or contradicts another.
+        """
+        # llama.cpp's name for a piece without text, so that ids stay as they are.
+        pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(metadata.strings("tokens"))]
+        size = len(pieces)
+        ids = {piece: i for i, piece in enumerate(pieces)}
+        if len(ids) != size or not size:
+            raise ModelFileError(
+                f"{PREFIX}tokens has {size} pieces, {len(ids)} of them different; "
+                "every piece must be unique, and there must be some",
+                field=f"{PREFIX}tokens",
+            )
+        numbers = metadata.numbers("token_type", size)
+        types = [TokenType.NORMAL.value] * size if numbers is None else [int(n) for n in numbers]
+        named = {key: metadata.token_id(key, size) for key in ("bos_token_id", *_END_KEYS)}
+        ends = {id for key in _END_KEYS if (id := named[key]) is not None}
+        roles = _fill_in_the_middle(metadata, ids, types)
+        before, after, middle, *others = roles
+        ends |= {id for id in others if id is not None}
+        fill_in = None
+        if before is not None and after is not None and middle is not None:
+            fill_in = FillIn(before, after, middle)
+        for piece in _END_PIECES:
+            if piece in ids:
+                ends.add(ids[piece])
+                types[ids[piece]] = TokenType.CONTROL
+        bos, eos = named["bos_token_id"], named["eos_token_id"]
+        return cls(pieces, ids, types, bos, eos, frozenset(ends), fill_in)
+
+    def of_types(self, *types: TokenType) -> list[int]:
+        """Ids of the tokens that have one of `types`, ascending."""
+        return [id for id, type in enumerate(self.types) if type in types]
+
+
+def _fill_in_the_middle(
+    metadata: TokenizerMetadata, ids: dict[str, int], types: list[int]
+) -> list[int | None]:
+    """Ids of the fill-in-the-middle roles, in their order; those found by text become control
+    tokens in `types`."""
+    found = []
+    for role in _FILL_IN_THE_MIDDLE:
+        named = [metadata.token_id(key, len(ids)) for key in role.keys]
+        id = next((id for id in reversed(named) if id is not None), None)
+        if id is None:
+            id = next((ids[piece] for piece in role.pieces if piece in ids), None)
+            if id is not None:
+                types[id] = TokenType.CONTROL
+        found.append(id)
+    return found

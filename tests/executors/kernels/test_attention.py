@@ -1,0 +1,147 @@
+"""Native attention against float64, and one result in any chunking, level and thread count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from programs import ISA_LEVELS, attention
+
+from heddle import _native
+from heddle.step import PAGE_TOKENS
+from heddle.testing.reference_ops import as_kept
+
+every_type = pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+
+
+def expected_attention(q, k, v, kv_type, kv_heads, head_dim, scale, window=0):
+    """Causal attention in float64 over keys and values as the cache keeps them."""
+    tokens, group = len(q), q.shape[1] // head_dim // kv_heads
+    queries = q.reshape(tokens, kv_heads, group, head_dim).astype(np.float64)
+    keys, values = (
+        as_kept(x, kv_type).reshape(tokens, kv_heads, head_dim).astype(np.float64) for x in (k, v)
+    )
+    scores = np.einsum("qhgd,khd->hgqk", queries, keys) * scale
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)
+    scores[..., (distance < 0) | (distance >= (window or tokens))] = -np.inf
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.einsum("hgqk,khd->qhgd", weights, values).reshape(tokens, -1)
+
+
+def random_inputs(rng, tokens, kv_heads, group, head_dim):
+    q = rng.normal(0, 2, (tokens, kv_heads * group * head_dim)).astype(np.float32)
+    k = rng.normal(0, 2, (tokens, kv_heads * head_dim)).astype(np.float32)
+    v = rng.normal(0, 1, (tokens, kv_heads * head_dim)).astype(np.float32)
+    return q, k, v
+
+
+F16_SHAPES = [(3, 3, 64), (1, 1, 16), (2, 9, 80), (1, 6, 128)]
+Q8_0_SHAPES = [(3, 3, 64), (1, 1, 32), (2, 9, 96), (1, 6, 128)]
+SHAPES = [("f16", *shape) for shape in F16_SHAPES] + [("q8_0", *shape) for shape in Q8_0_SHAPES]
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+@pytest.mark.parametrize("tokens", [1, 31, 32, 33, 100])
+@pytest.mark.parametrize(("kv_type", "kv_heads", "group", "head_dim"), SHAPES)
+def test_matches_float64(isa, tokens, kv_type, kv_heads, group, head_dim):
+    q, k, v = random_inputs(np.random.default_rng(tokens), tokens, kv_heads, group, head_dim)
+    sizes = {"kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5}
+    for window in (0, 1, 5, 33, 64):
+        result = attention(isa, q, k, v, kv_type, **sizes, chunks=[tokens], window=window)
+        expected = expected_attention(q, k, v, kv_type, *sizes.values(), window)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@every_type
+@settings(deadline=None, max_examples=30)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_one_result_in_any_chunking(data, seed, kv_type):
+    kv_heads, group = data.draw(st.sampled_from([(1, 1), (1, 4), (3, 3), (2, 8)]))
+    chunks = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
+    tokens = sum(chunks)
+    head_dim = data.draw(st.sampled_from([32, 64]))
+    q, k, v = random_inputs(np.random.default_rng(seed), tokens, kv_heads, group, head_dim)
+    window = data.draw(st.sampled_from([0, 1, 3, 32, 50]))
+    sizes = {"kv_heads": kv_heads, "head_dim": head_dim, "scale": 0.2, "window": window}
+    whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes, chunks=[tokens])
+    for isa in ISA_LEVELS:
+        for threads in (1, 3):
+            cut = attention(isa, q, k, v, kv_type, **sizes, chunks=chunks, threads=threads)
+            np.testing.assert_array_equal(cut, whole)
+
+
+@every_type
+@pytest.mark.parametrize("window", [0, 1, 100, 300])
+@pytest.mark.parametrize("group", [3, 9])
+def test_splits_of_a_long_context_change_nothing(group, window, kv_type):
+    """Single tokens beyond the first split go to several threads; 9 queries are too many to."""
+    tokens = 800
+    q, k, v = random_inputs(np.random.default_rng(window), tokens, 1, group, 32)
+    sizes = {"kv_heads": 1, "head_dim": 32, "scale": 0.2, "window": window}
+    whole = attention("auto", q, k, v, kv_type, **sizes, chunks=[tokens])
+    expected = expected_attention(q, k, v, kv_type, *sizes.values())
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    for isa, threads in [("portable", 1), ("auto", 1), ("auto", 4)]:
+        chunks = [250, *[1] * 20, 235, *[1] * 20, 255, *[1] * 20]
+        cut = attention(isa, q, k, v, kv_type, **sizes, chunks=chunks, threads=threads)
+        np.testing.assert_array_equal(cut, whole)
+
+
+@every_type
+@pytest.mark.parametrize("exponent", [-40, -30, -9, -4, 0, 4])
+def test_the_first_token_gets_its_value_as_it_is_kept(kv_type, exponent):
+    """To the bit: the native cache keeps what the definition says."""
+    q, k, v = random_inputs(np.random.default_rng(1), 1, 2, 1, 64)
+    v *= np.float32(10.0**exponent)
+    v[0, 32:64] = 0
+    sizes = {"kv_heads": 2, "head_dim": 64, "scale": 0.1}
+    for isa in ISA_LEVELS:
+        result = attention(isa, q, k, v, kv_type, **sizes)
+        np.testing.assert_array_equal(result, as_kept(v, kv_type))
+
+
+def test_q8_0_is_close_to_f16():
+    q, k, v = random_inputs(np.random.default_rng(5), 300, 2, 3, 64)
+    sizes = {"kv_heads": 2, "head_dim": 64, "scale": 0.125}
+    half, eighth = (attention("auto", q, k, v, kv_type, **sizes) for kv_type in ("f16", "q8_0"))
+    error = np.sqrt(np.mean((eighth - half) ** 2) / np.mean(half**2))
+    assert 0.001 < error < 0.02
+
+
+@every_type
+@pytest.mark.parametrize("where", ["k", "v"])
+def test_what_is_not_a_number_is_not_hidden(kv_type, where):
+    """Nor does it reach the tokens before it."""
+    q, k, v = random_inputs(np.random.default_rng(2), 40, 1, 2, 32)
+    sizes = {"kv_heads": 1, "head_dim": 32, "scale": 0.2}
+    sound = attention("auto", q, k, v, kv_type, **sizes)
+    (k if where == "k" else v)[35, 3] = np.nan
+    for isa in ISA_LEVELS:
+        result = attention(isa, q, k, v, kv_type, **sizes)
+        np.testing.assert_array_equal(result[:35], sound[:35])
+        assert np.isnan(result[35:]).any(axis=1).all()
+
+
+def test_heads_that_a_cache_cannot_hold():
+    for kv_type, head_dim in [("f16", 8), ("q8_0", 48), ("f16", 528), ("q8_0", 544)]:
+        with pytest.raises(ValueError, match=f"head_dim must be a multiple of .*, not {head_dim}"):
+            _native.KvCache(kv_type, 1, 1, head_dim, 1)
+    with pytest.raises(ValueError, match="no KV cache is of type q4_0"):
+        _native.KvCache("q4_0", 1, 1, 32, 1)
+
+
+def test_pages_of_q8_0_take_34_64ths():
+    half, eighth = (_native.KvCache(kv_type, 3, 2, 64, 1) for kv_type in ("f16", "q8_0"))
+    assert half.page_bytes == 3 * 2 * 64 * 2 * 2 * PAGE_TOKENS
+    assert eighth.page_bytes * 64 == half.page_bytes * 34
+
+
+def test_huge_scores_stay_finite():
+    """Online softmax must not overflow where scores are hundreds apart."""
+    rng = np.random.default_rng(0)
+    q, k, v = random_inputs(rng, 70, 1, 2, 16)
+    result = attention("auto", q * 100, k * 100, v, kv_heads=1, head_dim=16, scale=1.0)
+    assert np.isfinite(result).all()
+    assert np.abs(result).max() <= np.abs(v).max() * 1.001

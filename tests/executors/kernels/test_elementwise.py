@@ -1,0 +1,159 @@
+"""Norm, rope, gated activation and quantisation: near float64, bit-equal across levels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from programs import F32, ISA_LEVELS, Bench, as_bytes
+
+from heddle.executors.cpu.lowering import rope_tables
+from heddle.models.ops import RopeSpec
+
+WIDTHS = (1, 15, 16, 17, 576, 1000)
+
+
+def of_every_level(build, tokens):
+    """The same program at every level; asserts that all give the same bits."""
+    results = []
+    for isa in ISA_LEVELS:
+        bench = Bench(isa, tokens, threads=2)
+        results.append(bench.run(tokens, build(bench)))
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+    return results[0]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norm(width):
+    rng = np.random.default_rng(width)
+    x = rng.normal(0, 3, (5, width)).astype(np.float32)
+    weight = rng.normal(1, 0.1, width).astype(np.float32)
+
+    def build(bench):
+        out = bench.program.buffer(width, per_row=False)
+        bench.program.norm(bench.table(x), weight, 1e-5, out, False)
+        return out
+
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(of_every_level(build, 5), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gated_silu(width):
+    rng = np.random.default_rng(width)
+    gate = rng.normal(0, 10, (5, width)).astype(np.float32)
+    gate[0, 0], gate[1, 0] = 200.0, -200.0  # beyond exp's range on both sides
+    up = rng.normal(0, 1, (5, width)).astype(np.float32)
+
+    def build(bench):
+        out = bench.program.buffer(width, per_row=False)
+        bench.program.gated_silu(bench.table(gate), bench.table(up), out, False)
+        return out
+
+    wide = gate.astype(np.float64)
+    expected = wide / (1 + np.exp(-wide)) * up
+    np.testing.assert_allclose(of_every_level(build, 5), expected, rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gated_gelu(width):
+    rng = np.random.default_rng(width)
+    gate = rng.normal(0, 3, (5, width)).astype(np.float32)
+    gate[0, 0], gate[1, 0] = 50.0, -50.0
+    up = rng.normal(0, 1, (5, width)).astype(np.float32)
+
+    def build(bench):
+        out = bench.program.buffer(width, per_row=False)
+        bench.program.gated_gelu(bench.table(gate), bench.table(up), out, False)
+        return out
+
+    wide = gate.astype(np.float64)
+    inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    expected = 0.5 * wide * (1 + np.tanh(inner)) * up
+    np.testing.assert_allclose(of_every_level(build, 5), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_norm_of_heads_and_scale():
+    rng = np.random.default_rng(8)
+    x = rng.normal(0, 3, (5, 4 * 48)).astype(np.float32)
+    weight = rng.normal(1, 0.1, 48).astype(np.float32)
+
+    def build(bench):
+        buffer = bench.table(x)
+        bench.program.scale(buffer, 2.5)
+        bench.program.norm_heads(buffer, weight, 1e-6, 4)
+        return buffer
+
+    wide = 2.5 * x.reshape(5, 4, 48).astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-6) * weight
+    np.testing.assert_allclose(of_every_level(build, 5), expected.reshape(5, -1), rtol=2e-6)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dim", [16, 32])
+def test_rope(interleaved, dim):
+    rng = np.random.default_rng(3)
+    tokens, heads, head_dim = 9, 3, 32
+    x = rng.normal(0, 1, (tokens, heads * head_dim)).astype(np.float32)
+    spec = RopeSpec(dim, 10_000.0, interleaved, factors=(2.0,) * (dim // 2))
+
+    def build(bench):
+        cosine, sine = rope_tables(spec, tokens)
+        table = bench.program.rope_table(dim, interleaved, cosine.ravel(), sine.ravel())
+        buffer = bench.table(x)
+        bench.program.rope(buffer, table, heads)
+        return buffer
+
+    pair = np.arange(dim // 2)
+    angle = np.arange(tokens)[:, None] * (10_000.0 ** (-2 * pair / dim) / 2)
+    first, second = (2 * pair, 2 * pair + 1) if interleaved else (pair, pair + dim // 2)
+    expected = x.reshape(tokens, heads, head_dim).astype(np.float64)
+    a, b = expected[..., first].copy(), expected[..., second].copy()
+    cosine, sine = np.cos(angle)[:, None], np.sin(angle)[:, None]
+    expected[..., first], expected[..., second] = a * cosine - b * sine, a * sine + b * cosine
+    result = of_every_level(build, tokens)
+    np.testing.assert_allclose(result, expected.reshape(tokens, -1), atol=1e-6)
+
+
+def test_a_step_with_bad_indices_is_refused():
+    bench = Bench("auto", 4)
+    bench.table(np.zeros((2, 16), np.float32))
+    one = np.zeros(1, np.int32)
+    spans, none = np.empty((0, 4), np.int32), np.empty(0, np.int32)
+    for ids in ([2], [-1], [0] * 5, []):
+        values = np.array(ids, np.int32)
+        with pytest.raises(ValueError, match="bad token"):
+            bench.program.run(values, np.zeros_like(values), spans, none, none, [])
+    with pytest.raises(ValueError, match="bad row"):
+        bench.program.run(one, one, spans, none, np.array([1], np.int32), [])
+    with pytest.raises(ValueError, match="page table"):
+        bench.program.run(one, one, np.array([[0, 1, 32, 0]], np.int32), one, none, [])
+    with pytest.raises(ValueError, match="bad page"):
+        bench.program.run(one, one, np.array([[0, 1, 0, 0]], np.int32), one + 1, none, [])
+
+
+def test_instructions_that_would_leave_their_buffers_are_refused():
+    bench = Bench("auto", 4)
+    program, values = bench.program, np.zeros((16, 16), np.float32)
+    tokens, rows = bench.table(values), program.buffer(16, per_row=True)
+    more = [program.buffer(16, per_row=per_row) for per_row in (False, True)]
+    matrix = bench.matrix(F32, as_bytes(values), 16, 16, np.empty(0, np.float32))
+    table = program.rope_table(16, True, np.ones(32, np.float32), np.ones(32, np.float32))
+    for layer in (-1, 1):
+        with pytest.raises(ValueError, match=f"no layer {layer}"):
+            program.store_kv(tokens, tokens, layer)
+        with pytest.raises(ValueError, match=f"no layer {layer}"):
+            program.attend(tokens, layer, 1, 1.0, 0, more[0], False)
+    for instruction in (
+        lambda: program.embed(F32, as_bytes(values), 16, rows),
+        lambda: program.store_kv(tokens, rows, 0),
+        lambda: program.attend(rows, 0, 1, 1.0, 0, more[1], False),
+        lambda: program.rope(rows, table, 1),
+        lambda: program.take_rows(rows, more[1]),
+    ):
+        with pytest.raises(ValueError, match=f"buffer {rows} is not one of tokens"):
+            instruction()
+    for source, target in ((tokens, rows), (rows, tokens)):
+        with pytest.raises(ValueError, match="does not fit"):
+            program.matmul(source, [(matrix, target)], False)

@@ -1,0 +1,83 @@
+"""What becomes of a mask that cannot be made: the request it is for ends, and no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle.errors import EngineFailedError, GrammarError, HeddleError
+from heddle.executors.cpu.grammar_masks import GrammarMasks
+from heddle.step import Binding, TokenRules
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass
+class Grammar:
+    """Allows the tokens it was told last, or fails."""
+
+    failure: Exception | None = None
+
+    def begin(self) -> Grammar:
+        return self
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        return bytes(tokens)
+
+
+@dataclass
+class Sampler:
+    masks: list[bytes] = field(default_factory=list)
+
+    def allow_only(self, mask: bytes) -> None:
+        self.masks.append(mask)
+
+
+def bind(masks: GrammarMasks, slot: int, grammar: Grammar | None, output: list[int]) -> None:
+    masks.bind(Binding(slot, SamplingParams(seed=1), [1], output, TokenRules(grammar=grammar)))
+
+
+@pytest.fixture
+def two() -> Callable[[Exception], tuple[GrammarMasks, list[Sampler]]]:
+    """Masks of slots 0 and 1, of which the first fails so."""
+
+    def made(failure: Exception) -> tuple[GrammarMasks, list[Sampler]]:
+        masks, samplers = GrammarMasks(), [Sampler(), Sampler()]
+        bind(masks, 0, Grammar(failure), [])
+        bind(masks, 1, Grammar(), [7])
+        fill = masks.filling(dict(enumerate(samplers)))
+        assert fill is not None
+        fill()
+        return masks, samplers
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(GrammarError("too much"), GrammarError), (RuntimeError("a bug"), EngineFailedError)],
+)
+def test_a_grammar_that_fails_ends_its_own_request(
+    two: Callable, failure: Exception, told: type[HeddleError]
+) -> None:
+    masks, samplers = two(failure)
+    assert [sampler.masks for sampler in samplers] == [[b""], [b"\7"]]
+    assert isinstance(masks.failure(0), told)
+    assert str(failure) in str(masks.failure(0))
+    assert masks.failure(1) is None
+    bind(masks, 0, None, [])
+    assert masks.failure(0) is None, "whoever comes next has no part in it"
+
+
+def test_a_grammar_is_told_what_was_generated_since(two: Callable) -> None:
+    masks, samplers = two(GrammarError("too much"))
+    masks.observe(1, 3)
+    masks.observe(1, 4)
+    masks.filling({1: samplers[1]})()
+    assert samplers[1].masks == [b"\7", b"\3\4"]

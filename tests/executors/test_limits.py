@@ -1,0 +1,72 @@
+"""What a recorded model is said to cost, and the measuring of the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from gguf_writer import write_gguf
+from heddle import _native
+from heddle.config import EngineConfig
+from heddle.executors.cpu import limits
+from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.limits import measure
+from heddle.weights.gguf import GGUFFile
+from models.tiny_models import PLAIN
+
+MIB = 1 << 20
+
+
+def test_matmuls_and_attentions_of_a_model_are_counted(tmp_path):
+    file = GGUFFile.open(write_gguf(tmp_path / "tiny.gguf", PLAIN.metadata(), PLAIN.tensors()))
+    executor = load(file, EngineConfig(slots=1, threads=1, kv_cache=MIB))
+    work, shape = executor.work, executor.shape
+    sizes = {name: rows * columns for name, (rows, columns) in _matrices(file).items()}
+    output = sizes.pop("output.weight", None) or sizes["token_embd.weight"]
+    sizes.pop("token_embd.weight")
+    assert work.row_multiply_adds == output
+    assert work.token_multiply_adds == sum(sizes.values())
+    assert work.weight_bytes == executor.weight_bytes > 0
+    assert len(work.kv_layers) == shape.layers
+    per_position = executor.page_bytes / 32
+    assert work.kv_bytes(1000) == pytest.approx(1000 * per_position)
+
+
+def _matrices(file):
+    shapes = {name: tuple(tensor.shape) for name, tensor in file.tensors.items()}
+    return {name: shape for name, shape in shapes.items() if len(shape) == 2}
+
+
+@pytest.mark.parametrize("isa", _native.isa_levels())
+def test_every_level_has_a_peak(isa):
+    runtime = _native.Runtime(2, isa)
+    assert runtime.multiplication
+    # Of many, as short as can be: a busy machine interrupts some.
+    assert 1e8 < max(runtime.multiply_rate(0.0) for _ in range(20)) < 1e15
+
+
+def test_buffers_are_read():
+    runtime = _native.Runtime(2, "auto")
+    assert 1e7 < max(runtime.read_rate(4 * MIB, 0.0) for _ in range(20)) < 1e14
+    assert runtime.read_rate(1, 0.0) > 0
+    with pytest.raises(ValueError, match="at least one byte"):
+        runtime.read_rate(0, 0.0)
+
+
+def test_limits_belong_to_threads_and_level(monkeypatch):
+    monkeypatch.setattr(limits, "_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "_LEAST_BUFFER", 8 * MIB)
+    monkeypatch.setattr(limits, "cache_bytes", lambda: MIB)
+    measured = measure(2, "portable", MIB)
+    assert (measured.threads, measured.isa) == (2, "portable")
+    assert measured.memory_buffer == 8 * MIB
+    assert measured.weights_rate >= measured.memory_rate > 0
+    assert measure(1, "portable", 16 * MIB).weights_rate > 0
+
+
+def test_the_buffer_is_far_larger_than_the_caches_but_spares_memory(monkeypatch):
+    monkeypatch.setattr(limits, "_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "_LEAST_BUFFER", MIB)
+    monkeypatch.setattr(limits, "cache_bytes", lambda: 3 * MIB)
+    assert measure(1, "portable", MIB).memory_buffer == 12 * MIB
+    monkeypatch.setattr(limits, "available_bytes", lambda: 8 * MIB)
+    assert measure(1, "portable", MIB).memory_buffer == 2 * MIB

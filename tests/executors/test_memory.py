@@ -1,0 +1,47 @@
+"""Memory that is there to be taken, as the kernel tells it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle.executors.cpu import memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in place of /proc and of the control group."""
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    return tmp_path
+
+
+def limit(kernel: Path, most: str, *, current: int, files: int) -> None:
+    (kernel / "memory.max").write_text(f"{most}\n")
+    (kernel / "memory.current").write_text(f"{current}\n")
+    stat = f"anon 5\nfile 7\ninactive_file {files - 3}\nactive_file 3\n"
+    (kernel / "memory.stat").write_text(stat)
+
+
+def test_a_kernel_that_tells_nothing_has_a_little(kernel: Path) -> None:
+    assert memory.available_bytes() == 2048 * MIB
+
+
+def test_what_the_kernel_says_is_available(kernel: Path) -> None:
+    (kernel / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:  4000 kB\n")
+    assert memory.available_bytes() == 4000 * 1024
+    limit(kernel, "max", current=10**12, files=3)
+    assert memory.available_bytes() == 4000 * 1024
+
+
+def test_a_limit_leaves_what_is_neither_used_nor_a_copy_of_a_file(kernel: Path) -> None:
+    limit(kernel, str(1000 * MIB), current=990 * MIB, files=600 * MIB)
+    assert memory.available_bytes() == 610 * MIB
+    limit(kernel, str(1000 * MIB), current=1001 * MIB, files=3)
+    assert memory.available_bytes() == 0

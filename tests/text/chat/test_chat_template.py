@@ -1,0 +1,177 @@
+"""Chat templates: the conventions they expect, and what they may not do."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from heddle.errors import InvalidRequestError, ModelFileError
+from heddle.text.chat.template import ChatTemplate, render_unfinished
+from heddle.text.tokenizer.tokenizer import Tokenizer
+from heddle.weights.gguf import GGUFFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi <b> & é"},
+]
+
+
+def render(source: str, messages: list[dict[str, Any]] | None = None, **variables: Any) -> str:
+    template = ChatTemplate(source, bos_token="<s>", eos_token="</s>")
+    return template.render(MESSAGES if messages is None else messages, **variables)
+
+
+def test_chatml() -> None:
+    source = (
+        "{% for message in messages %}"
+        "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    conversation = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <b> & é<|im_end|>\n"
+    )
+    assert render(source) == conversation + "<|im_start|>assistant\n"
+    assert render(source, add_generation_prompt=False) == conversation
+
+
+def test_blocks_leave_no_whitespace() -> None:
+    source = """{{ bos_token }}
+{% for message in messages %}
+    {% if message.role == 'user' %}
+{{ message.content }}{{ eos_token }}
+    {% endif %}
+{% endfor %}
+"""
+    assert render(source) == "<s>\nHi <b> & é</s>\n"
+
+
+def test_loop_controls() -> None:
+    source = (
+        "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.role }}{% endfor %}"
+    )
+    assert render(source) == "system"
+
+
+def test_to_json_keeps_order_and_characters() -> None:
+    value = {"b": "<é>'&", "a": [1, None]}
+    assert render("{{ x | tojson }}", x=value) == '{"b": "<é>\'&", "a": [1, null]}'
+    assert render("{{ x | tojson(indent=2) }}", x={"a": 1}) == '{\n  "a": 1\n}'
+    assert render("{{ 'é' | tojson(ensure_ascii=True) }}") == '"\\u00e9"'
+
+
+def test_today() -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", render("{{ strftime_now('%Y-%m-%d') }}"))
+
+
+def test_generation_tags_are_transparent() -> None:
+    source = "{% generation %}{{ messages[0].role }}{% endgeneration %}!"
+    assert render(source) == "system!"
+
+
+def test_tools_are_none_unless_given() -> None:
+    source = "{% if tools is none %}none{% else %}{{ tools[0].name }}{% endif %}"
+    assert render(source) == "none"
+    assert render(source, tools=[{"name": "f"}]) == "f"
+
+
+def test_variables_are_the_templates() -> None:
+    source = "{{ 'thinking' if enable_thinking else 'not' }}"
+    assert render(source) == "not"
+    assert render(source, enable_thinking=True) == "thinking"
+
+
+def test_a_template_can_refuse_messages() -> None:
+    source = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    )
+    assert render(source, MESSAGES[1:]) == ""
+    with pytest.raises(InvalidRequestError, match="no system role") as caught:
+        render(source)
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ undefined_function() }}",
+        "{{ messages[0].nothing.further }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ 1 / 0 }}",
+        "{{ nothing | tojson }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        # what the sandbox forbids
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'user'}) }}",
+        "{% include '/etc/passwd' %}",
+        # loops without end
+        "{{ range(100000000) | list }}",
+        "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
+    ],
+)
+def test_what_fails_in_a_template_is_the_requests_error(source: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        render(source)
+    assert caught.value.param == "messages"
+
+
+def test_every_rendering_has_its_own_steps() -> None:
+    template = ChatTemplate("{% for i in range(60000) %}{% endfor %}done", "", "")
+    assert [template.render(MESSAGES) for _ in range(3)] == ["done"] * 3
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if %}",
+        "{{ unclosed",
+        "{% for m in messages %}",
+        "{{ x | no_such_filter }}",
+        "{% generation %}",
+        "{% no_such_tag %}",
+        "{% for i in x %}" * 30 + "{% endfor %}" * 30,  # more blocks than Python compiles
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    ],
+)
+def test_a_template_that_does_not_parse_is_the_files_error(source: str) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        ChatTemplate(source, "", "")
+    assert caught.value.field == "tokenizer.chat_template"
+
+
+@pytest.mark.model
+def test_the_default_models_own_template(model_path: Path) -> None:
+    with GGUFFile.open(model_path) as file:
+        metadata = dict(file.metadata)
+    source = metadata["tokenizer.chat_template"]
+    assert isinstance(source, str)
+    text = ChatTemplate(source, "<|im_start|>", "<|im_end|>").render(MESSAGES[1:])
+    assert text == (  # llama.cpp's /apply-template gives the same
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
+        "<|im_end|>\n<|im_start|>user\nHi <b> & é<|im_end|>\n<|im_start|>assistant\n"
+    )
+    ids = Tokenizer.from_metadata(metadata).encode_chat(text)
+    assert ids[:3] == [1, 9690, 198]  # <|im_start|> once, "system", "\n"
+    assert ids.count(1) == 3
+
+
+def test_a_message_that_goes_on_is_cut_where_its_content_ends() -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}",
+        "",
+        "",
+    )
+    messages = [{"role": "user", "content": "a b "}, {"role": "assistant", "content": "a b "}]
+    assert render_unfinished(template, messages) == "<user>a b</s><assistant>a b "
+    with pytest.raises(InvalidRequestError, match="does not show the last message"):
+        render_unfinished(ChatTemplate("{{ messages[0].content }}", "", ""), messages)
+    calls = [*messages[:1], messages[1] | {"tool_calls": [{"function": {"name": "f"}}]}]
+    with pytest.raises(InvalidRequestError, match="a last message with tool_calls"):
+        render_unfinished(template, calls)

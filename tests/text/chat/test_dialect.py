@@ -1,0 +1,133 @@
+"""What chat templates show of calls and reasoning, and what they are given for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import templates
+from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
+from heddle.text.chat.template import ChatTemplate
+from heddle.text.parsing.reading import Marks, Reading
+
+ASKED = [{"role": "user", "content": "Hi"}]
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+THINK = Marks("<think>", "</think>")
+
+
+def template(source: str) -> ChatTemplate:
+    return ChatTemplate(source, "", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "form", "knows_tools", "marks"),
+    [
+        (templates.CHATML, HERMES, False, None),
+        (templates.CHATML + "{# <tool_call> #}", HERMES, False, None),
+        (templates.HERMES, HERMES, True, None),
+        (templates.HERMES + "{# <function=x> #}", HERMES, False, None),
+        (templates.HERMES + "{# <arg_key> #}", HERMES, False, None),
+        (templates.QWEN3, HERMES, True, THINK),
+        (templates.THINKING, HERMES, False, THINK),
+        (templates.CHATML + "{# [/THINK] #}", HERMES, False, Marks("[THINK]", "[/THINK]")),
+        (templates.LLAMA, LLAMA, True, None),
+        (templates.LLAMA.replace("tools", "xs"), HERMES, False, None),
+        (templates.MISTRAL, MISTRAL, True, None),
+        (templates.MISTRAL_NAMED, MISTRAL_NAMED, True, None),
+        ("{{ tools | tojson }}{{ messages }} calls in a form of its own", HERMES, False, None),
+    ],
+)
+def test_what_a_template_shows(
+    source: str, form: object, knows_tools: bool, marks: Marks | None
+) -> None:
+    dialect = template(source).dialect
+    assert (dialect.form, dialect.knows_tools, dialect.marks) == (form, knows_tools, marks)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "begun", "marks", "reasons"),
+    [
+        ("assistant\n", "", THINK, False),
+        ("assistant\n<think>\n", "", THINK, True),
+        ("assistant\n<think>\n\n</think>\n\n", "", None, False),
+        ("say <think>", "", THINK, True),
+        ("<think>\nHm", "<think>\nHm", THINK, True),
+        ("<think>\nHm</think> So", "<think>\nHm</think> So", THINK, False),
+        ("So", "So", THINK, False),
+    ],
+)
+def test_where_an_answer_begins(
+    prompt: str, begun: str, marks: Marks | None, reasons: bool
+) -> None:
+    dialect = template(templates.QWEN3).dialect
+    names = frozenset({"f"})
+    assert dialect.reading(prompt, names, begun) == Reading(HERMES, names, marks, reasons)
+    assert dialect.reading(prompt, (), begun).form is None
+
+
+def call(id: str, **arguments: Any) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+HISTORY = [
+    *ASKED,
+    {"role": "assistant", "content": "So:", "tool_calls": [call("call_1", x=1), call("123456789")]},
+    {"role": "tool", "content": "one", "tool_call_id": "call_1"},
+    {"role": "tool", "content": "two", "tool_call_id": "123456789"},
+    {"role": "assistant", "content": "Done."},
+]
+
+
+def test_a_template_that_knows_tools_is_given_them() -> None:
+    dialect = template(templates.HERMES).dialect
+    assert dialect.conversation(HISTORY, TOOLS) == (HISTORY, TOOLS)
+    assert dialect.conversation(ASKED, []) == (ASKED, None)
+
+
+@pytest.mark.parametrize(
+    ("source", "role"),
+    [(templates.HERMES, "system"), (templates.HERMES + "{# developer #}", "developer")],
+)
+def test_what_developers_say_is_not_left_out(source: str, role: str) -> None:
+    said = [{"role": "developer", "content": "Be brief."}, *ASKED]
+    messages, _ = template(source).dialect.conversation(said, [])
+    assert messages == [{"role": role, "content": "Be brief."}, *ASKED]
+
+
+def test_llama_has_one_call_in_a_message() -> None:
+    messages, _ = template(templates.LLAMA).dialect.conversation(HISTORY, TOOLS)
+    assert [(m["content"], m.get("tool_calls")) for m in messages[:4]] == [
+        ("Hi", None),
+        ("So:", [call("call_1", x=1)]),
+        ("", [call("123456789")]),
+        ("one", None),
+    ]
+    assert template(templates.LLAMA).render(messages).count('"parameters"') == 2
+
+
+def test_mistral_has_ids_of_nine_letters() -> None:
+    messages, _ = template(templates.MISTRAL).dialect.conversation(HISTORY, TOOLS)
+    first, second = (one["id"] for one in messages[1]["tool_calls"])
+    assert len(first) == 9
+    assert second == "123456789"
+    assert [messages[2]["tool_call_id"], messages[3]["tool_call_id"]] == [first, second]
+    assert HISTORY[1]["tool_calls"][0]["id"] == "call_1", "what was given is as it was"
+    assert template(templates.MISTRAL).render(messages, tools=TOOLS)
+
+
+def test_other_templates_are_given_text() -> None:
+    messages, tools = template(templates.CHATML).dialect.conversation(HISTORY, TOOLS)
+    assert tools is None
+    assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert '\n{"type": "function", "function": {"name": "f"' in messages[0]["content"]
+    assert messages[2] == {
+        "role": "assistant",
+        "content": 'So:\n<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+    }
+    assert messages[3]["content"] == (
+        "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
+    )
+    untold, _ = template(templates.CHATML).dialect.conversation(HISTORY, [])
+    assert untold == messages[1:]

@@ -1,0 +1,152 @@
+"""Grammars of calls: what they allow in each form, and where a late one begins to hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fake_executor import END, tokens_of
+from heddle.errors import GrammarError
+from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
+from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
+from heddle.text.parsing.reading import Marks, Reading
+from heddle.types import Grammar, GrammarKind
+from talking_model import LetterTokenizer
+
+TOKENIZER = LetterTokenizer()
+CITY = {"properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+CLOSED = CITY | {"additionalProperties": False}
+CALLEES = [Callee("f", CLOSED), Callee("f2")]
+NAMES = frozenset({"f", "f2"})
+
+ONE = {
+    HERMES: '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>',
+    LLAMA: '<|python_tag|>{"name": "%s", "parameters": %s}',
+    MISTRAL: '[TOOL_CALLS][{"name": "%s", "arguments": %s}]',
+    MISTRAL_NAMED: "[TOOL_CALLS]%s[ARGS]%s",
+}
+TWO = {
+    HERMES: f"{ONE[HERMES]}\n{ONE[HERMES]}",
+    MISTRAL: '[TOOL_CALLS][{"name": "%s", "arguments": %s}, {"name": "%s", "arguments": %s}]',
+    MISTRAL_NAMED: ONE[MISTRAL_NAMED] * 2,
+}
+
+
+def refused_at(grammar: Grammar, text: str) -> str | None:
+    """What precedes the first token that is not allowed; None if all of `text` is an output."""
+    state, seen = TOKENIZER.grammar(grammar).begin(), []
+    tokens = [*TOKENIZER.encode(text), END]
+    for place, token in enumerate(tokens):
+        mask = state.next_mask(seen)
+        if mask and token not in tokens_of(mask):
+            return "".join(map(TOKENIZER.token_text, tokens[:place]))
+        seen = [token]
+    return None
+
+
+def enforced(form: Any, marks: Marks | None = None, reasons: bool = False, **how: Any) -> Grammar:
+    reading = Reading(form, NAMES, marks, reasons)
+    return Grammar.lark(answer_grammar(reading, CALLEES, TOKENIZER.control_id, **how))
+
+
+def late(form: Any, marks: Marks | None = None, **how: Any) -> Grammar:
+    text = calls_grammar(form, CALLEES, TOKENIZER.control_id, **how)
+    return Grammar(GrammarKind.LARK, text, beginning=Reading(form, NAMES, marks))
+
+
+@pytest.mark.parametrize("form", ONE, ids=repr)
+@pytest.mark.parametrize("make", [enforced, late])
+def test_calls_follow_their_functions(form: Any, make: Any) -> None:
+    one = ONE[form]
+    assert refused_at(make(form), one % ("f", '{"city": "Rome"}')) is None
+    assert refused_at(make(form), one % ("f2", '{"any": [1, {}]}')) is None
+    wrong = refused_at(make(form), one % ("f", '{"town": 1}'))
+    assert wrong is not None
+    assert wrong.endswith('{"')
+    assert refused_at(make(form), one % ("f3", "{}")) is not None
+    assert refused_at(make(form), one % ("f2", "[]")) is not None
+    assert refused_at(make(form), one % ("f2", "{}") + " and more") is not None
+
+
+@pytest.mark.parametrize("form", TWO, ids=repr)
+@pytest.mark.parametrize("make", [enforced, late])
+def test_several_calls(form: Any, make: Any) -> None:
+    text = TWO[form] % ("f2", "{}", "f", '{"city": "Rome"}')
+    assert refused_at(make(form), text) is None
+    refused = refused_at(make(form, parallel=False), text)
+    assert refused is not None
+    assert refused.startswith(ONE[form].removesuffix("]") % ("f2", "{}"))
+
+
+@pytest.mark.parametrize("form", ONE, ids=repr)
+def test_words_are_free_unless_a_call_is_enforced(form: Any) -> None:
+    assert refused_at(enforced(form), "Hello.") == ""
+    assert refused_at(late(form), "Hello. <b> [x] {") is None
+
+
+def test_a_late_grammar_holds_from_inside_a_token() -> None:
+    """One token has the end of the mark and the beginning of the call."""
+    tokens = [*map(ord, "<tool_call"), *TOKENIZER.encode(">{")]
+    assert TOKENIZER.token_text(tokens[-1]) == ">{"
+    state = TOKENIZER.grammar(late(HERMES)).begin()
+    assert tokens_of(state.next_mask(tokens)) == sorted(map(ord, ' \n"'))
+    after_name = tokens_of(state.next_mask(TOKENIZER.encode('"name": "f')))
+    assert after_name == sorted(map(ord, '2"'))
+
+
+def test_a_call_without_a_mark_is_held_once_it_is_known() -> None:
+    text = '{"name": "f", "parameters": {"%s": "Rome"}}'
+    assert refused_at(late(LLAMA), text % "city") is None
+    assert refused_at(late(LLAMA), text % "town") == '{"name": "f", "parameters": {"'
+    assert refused_at(late(LLAMA), '{"name": "Bob", "parameters": {"town": 1}}') is None
+
+
+def test_a_late_grammar_that_is_broken_already_leaves_the_output_free() -> None:
+    state = TOKENIZER.grammar(late(LLAMA)).begin()
+    assert state.next_mask(TOKENIZER.encode('{"id": 7, "name": "f"')) == b""
+    assert state.next_mask(TOKENIZER.encode("whatever")) == b""
+
+
+def test_late_masks_do_not_depend_on_how_tokens_are_cut() -> None:
+    tokens = TOKENIZER.encode('Hm.<tool_call>\n{"name": "f", "arguments": {"city": "Rome"}}')
+    one_by_one = TOKENIZER.grammar(late(HERMES)).begin()
+    masks = [one_by_one.next_mask([token]) for token in tokens]
+    assert b"" in masks
+    for place in range(len(tokens)):
+        state = TOKENIZER.grammar(late(HERMES)).begin()
+        assert state.next_mask(tokens[: place + 1]) == masks[place]
+
+
+def test_a_mark_in_reasoning_begins_nothing() -> None:
+    grammar = late(HERMES, Marks("<think>", "</think>"))
+    assert refused_at(grammar, "<think><tool_call>x</think>yes") is None
+    assert refused_at(grammar, "<think></think><tool_call>x") is not None
+
+
+@pytest.mark.parametrize("marks", [Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]")])
+def test_reasoning_comes_before_what_is_enforced(marks: Marks) -> None:
+    call = ONE[HERMES] % ("f2", "{}")
+    thought = f"{marks.opening}x <tool_call>{marks.closing}\n"
+    assert refused_at(enforced(HERMES, marks), thought + call) is None
+    assert refused_at(enforced(HERMES, marks), call) is None
+    assert refused_at(enforced(HERMES, marks), f"{thought}no") == thought
+    begun = enforced(HERMES, marks, reasons=True)
+    assert refused_at(begun, f"x{marks.closing}{call}") is None
+    assert refused_at(begun, call) is not None
+
+
+def test_an_answer_may_be_something_else() -> None:
+    grammar = enforced(HERMES, otherwise={"enum": [1, "a"]})
+    assert refused_at(grammar, '"a"') is None
+    assert refused_at(grammar, ONE[HERMES] % ("f2", "{}")) is None
+    assert refused_at(grammar, "2") == ""
+
+
+def test_what_is_unknown_of_a_schema_is_an_error_for_strict_functions_alone() -> None:
+    schema = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
+    grammar = Grammar.lark(calls_grammar(HERMES, [Callee("f", schema)], TOKENIZER.control_id))
+    assert TOKENIZER.grammar(grammar)
+    strict = calls_grammar(HERMES, [Callee("f", schema, strict=True)], TOKENIZER.control_id)
+    with pytest.raises(GrammarError, match="uniqueItems"):
+        TOKENIZER.grammar(Grammar.lark(strict))

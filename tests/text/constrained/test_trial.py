@@ -1,0 +1,96 @@
+"""The child process that grammars are tried in."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fake_model import FakeTokenizer
+from heddle.errors import GrammarError
+from heddle.text.constrained.trial import ByteTokens, Trial, _Child
+from heddle.types import Grammar
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+ENDLESS = Grammar.json_schema(
+    {"allOf": [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{i}}}"} for i in range(40)]},
+    "guided_json",
+)
+
+
+@pytest.fixture(scope="module")
+def trial() -> Trial:
+    return Trial(FakeTokenizer(), seconds=1)
+
+
+def test_what_takes_too_long_is_refused_and_the_next_is_not(trial: Trial) -> None:
+    trial.check(Grammar.regex("a*"))
+    with pytest.raises(GrammarError, match="guided_json cannot be served: compiling it") as refusal:
+        trial.check(ENDLESS)
+    assert refusal.value.param == "guided_json"
+    trial.check(Grammar.regex("b*"))
+
+
+def test_a_verdict_is_remembered_under_any_name(trial: Trial, monkeypatch) -> None:
+    trial.check(Grammar.regex("f*"))
+    with pytest.raises(GrammarError):
+        trial.check(ENDLESS)
+    monkeypatch.setattr(_Child, "compiles", None)  # no child is asked again
+    trial.check(Grammar.regex("f*", "guided_regex"))
+    with pytest.raises(GrammarError, match="output_config cannot be served") as refusal:
+        trial.check(replace(ENDLESS, param="output_config"))
+    assert refusal.value.param == "output_config"
+
+
+def test_what_is_wrong_is_left_to_who_compiles_it(trial: Trial) -> None:
+    trial.check(Grammar.regex("("))
+    trial.check(Grammar.lark("start: nowhere"))
+
+
+def test_a_child_that_was_killed_is_replaced(trial: Trial) -> None:
+    trial.check(Grammar.regex("c*"))
+    process = process_of(trial)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.kill()
+    process.wait()
+    trial.check(Grammar.regex("d*"))
+    assert process_of(trial) is not process
+    assert process.stdin.closed  # or every refusal would cost two file descriptors
+    assert process.stdout.closed
+
+
+def test_a_grammar_on_trial_holds_up_no_other(trial: Trial) -> None:
+    busy = trial._free.get()  # as by another thread, for as long as it takes
+    trial.check(Grammar.regex("g*"))
+    trial._free.put(busy)
+
+
+def test_the_children_end_with_their_trial() -> None:
+    trial = Trial(FakeTokenizer())
+    trial.check(Grammar.regex("e*"))
+    process = process_of(trial)
+    assert process.poll() is None
+    del trial
+    gc.collect()
+    assert process.returncode is not None
+
+
+def process_of(trial: Trial) -> Popen[bytes]:
+    """The process of the child that was asked last."""
+    process = trial._free.queue[-1]._process
+    assert process is not None
+    return process
+
+
+def test_the_stand_in_has_all_bytes_and_the_control_tokens() -> None:
+    tokens = ByteTokens(300, [7], {"7": "<end>", "5": "<call>"})
+    assert tokens.encode("\x05ü") == [6, 197, 190]
+    assert tokens.token_bytes(197) == b"\xc3"
+    assert tokens.token_text(5) == "<call>"
+    assert tokens.control_id("<call>") == 5
+    assert ByteTokens(32, [0], {"0": "<end>"}).vocabulary_size == 257

@@ -1,0 +1,315 @@
+"""Reasoning and calls found in text, in every form and however the text is cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL
+from heddle.text.parsing import characters
+from heddle.text.parsing.parts import (
+    Call,
+    CallArguments,
+    CallStart,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    whole,
+)
+from heddle.text.parsing.reading import PLAIN, Marks, Reading
+
+THINK = Marks("<think>", "</think>")
+NAMES = frozenset({"f", "g"})
+CASES: list[tuple[Any, str, Message]] = [
+    (None, "<tool_call>", Message("<tool_call>")),
+    # --- Hermes
+    (HERMES, " plain text \n", Message(" plain text \n")),
+    (
+        HERMES,
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+        Message(calls=(Call("f", '{"a": 1}'),)),
+    ),
+    (
+        HERMES,
+        'Well. \n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
+        '<tool_call>{"arguments": {"b": []}, "name": "new"}</tool_call>\n',
+        Message("Well.", calls=(Call("f", "{}"), Call("new", '{"b": []}'))),
+    ),
+    (  # marks and braces inside of strings
+        HERMES,
+        '<tool_call>{"name":"f","arguments":{"a":"}</tool_call>\\"{"}}</tool_call>!',
+        Message("!", calls=(Call("f", '{"a":"}</tool_call>\\"{"}'),)),
+    ),
+    (  # several between one pair of marks; no arguments; arguments as a string; other members
+        HERMES,
+        '<tool_call>[{"name":"f"}, {"id": 3, "name":"g","arguments":"{\\"a\\":1}"}]</tool_call>',
+        Message(calls=(Call("f", "{}"), Call("g", '{"a":1}'))),
+    ),
+    (
+        HERMES,
+        '<tool_call>\n{"name": "f", "arguments": {}}\n{"name": "g", "arguments": null}\n',
+        Message(calls=(Call("f", "{}"), Call("g", "{}"))),
+    ),
+    (  # a brace is missing; the end mark is missing
+        HERMES,
+        '<tool_call>{"name":"f","arguments":{"a":1}</tool_call> bye',
+        Message(" bye", calls=(Call("f", '{"a":1}'),)),
+    ),
+    (HERMES, '<tool_call>{"name":"f","arguments":3}x', Message("x", calls=(Call("f", "3"),))),
+    (HERMES, '<tool_call>{"name":"f","arg', Message(calls=(Call("f", ""),))),
+    (HERMES, '<tool_call>{"name":"f","arguments":{"a', Message(calls=(Call("f", '{"a'),))),
+    (  # the marks that small models of Qwen 2.5 write instead
+        HERMES,
+        'I will.\n```json\n{\n  "name": "f",\n  "arguments": {"a": 1}\n}\n```\nSo.',
+        Message("I will.\nSo.", calls=(Call("f", '{"a": 1}'),)),
+    ),
+    (HERMES, '<tools>{"name": "g"}</tools>', Message(calls=(Call("g", "{}"),))),
+    (HERMES, '{"name": "g", "arguments": {}}', Message(calls=(Call("g", "{}"),))),
+    (HERMES, '<tool_call>{"name": "g"}\n```', Message(calls=(Call("g", "{}"),))),
+    (HERMES, '```json\n{"name": "new"}\n```', Message('```json\n{"name": "new"}\n```')),
+    (HERMES, '```json\n{"a": 1}\n```', Message('```json\n{"a": 1}\n```')),
+    (HERMES, '{"name": "new", "arguments": {}}', Message('{"name": "new", "arguments": {}}')),
+    # none at all
+    (HERMES, 'a <tool_call>{"x": 1}</tool_call> b', Message('a <tool_call>{"x": 1}</tool_call> b')),
+    (HERMES, "<tool_call>{name}", Message("<tool_call>{name}")),
+    (HERMES, '<tool_call>{"name": 3}', Message('<tool_call>{"name": 3}')),
+    (HERMES, '<tool_call>{"name" "f"}', Message('<tool_call>{"name" "f"}')),
+    (
+        HERMES,
+        '<tool_call><tool_call>{"name": "f"}</tool_call>',
+        Message("<tool_call>", calls=(Call("f", "{}"),)),
+    ),
+    (HERMES, "a <tool_cal", Message("a <tool_cal")),
+    # --- Llama
+    (
+        LLAMA,
+        '{"name": "f", "parameters": {"a": [1]}}; {"name": "g", "parameters": {}}',
+        Message(calls=(Call("f", '{"a": [1]}'), Call("g", "{}"))),
+    ),
+    (
+        LLAMA,
+        '\n<|python_tag|>{"type": "function", "name": "other", "parameters": {}}',
+        Message(calls=(Call("other", "{}"),)),
+    ),
+    (
+        LLAMA,
+        '{"type": "function", "name": "f", "parameters": {}}',
+        Message(calls=(Call("f", "{}"),)),
+    ),
+    (LLAMA, '{"name": "Bob", "age": 3} ', Message('{"name": "Bob", "age": 3} ')),
+    (LLAMA, '{"age": 3, "name": "f"}', Message('{"age": 3, "name": "f"}')),
+    (LLAMA, 'So: {"name": "f"}', Message('So: {"name": "f"}')),
+    (LLAMA, "<|python_tag|>print(1)", Message("print(1)")),
+    # --- Mistral
+    (
+        MISTRAL,
+        'Sure[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name":"g","arguments":{}}]',
+        Message("Sure", calls=(Call("f", '{"a": 1}'), Call("g", "{}"))),
+    ),
+    (
+        MISTRAL,
+        '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}',
+        Message(calls=(Call("f", '{"a": 1}'), Call("g", "{}"))),
+    ),
+    (MISTRAL, "[TOOL_CALLS] what is\nthat", Message("[TOOL_CALLS] what is\nthat")),
+    (MISTRAL, "[TOOL_CALLS][ARGS]{}", Message("[TOOL_CALLS][ARGS]{}")),
+    (MISTRAL, "[TOOL_CALLS]", Message("[TOOL_CALLS]")),
+]
+
+
+def parts_of(reading: Reading, *pieces: str) -> list[Part]:
+    reader = reading.reader()
+    return [part for piece in pieces for part in reader.feed(piece)] + reader.finish()
+
+
+@pytest.mark.parametrize(("form", "text", "expected"), CASES)
+def test_forms(form: Any, text: str, expected: Message) -> None:
+    assert Reading(form, NAMES).read(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "expected"),
+    [
+        (HERMES, "a <tool_cal", Message("a ")),
+        (HERMES, "a <tool_cat", Message("a <tool_cat")),
+        (HERMES, "a ``", Message("a ``")),  # mostly that is no call
+        (HERMES, 'a<tool_call>\n{"na', Message("a")),
+        (HERMES, '<tool_call>{"name": "f"', Message(calls=(Call("f", ""),))),
+        (HERMES, '<tool_call>{"name": "f"}</tool', Message(calls=(Call("f", "{}"),))),
+        (HERMES, "<tool_call> is", Message("<tool_call> is")),
+        (HERMES, '```json\n{"name": "Bo', Message('```json\n{"name": "Bo')),
+        (MISTRAL, "a[TOOL_CALLS]f[ARG", Message("a")),
+        (MISTRAL, '[TOOL_CALLS][{"name"', Message()),
+        (MISTRAL, "[TOOL_CALLS] what is\nthat", Message("[TOOL_CALLS] what is\nthat")),
+        (None, "<thin", Message()),
+        (LLAMA, "<|python", Message()),
+        (None, "<think>hm</thi", Message("", "hm")),
+        (None, "<think>hm</think>a <tool_cal", Message("a <tool_cal", "hm")),
+    ],
+)
+def test_an_answer_that_was_cut_off(form: Any, text: str, expected: Message) -> None:
+    """No client has a use for half a mark."""
+    reading = Reading(form, NAMES, THINK)
+    assert reading.read(text, cut=True) == expected
+    reader = reading.reader()
+    parts = [part for char in text for part in reader.feed(char)] + reader.finish(cut=True)
+    assert whole(parts) == expected
+
+
+@pytest.mark.parametrize("form", [None, HERMES])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<think>\nhm\n</think>\n\nyes ", Message("yes ", "hm")),
+        (" <think></think>yes", Message("yes")),
+        ("<think> a <b> </think", Message("", "a <b> </think")),
+        ("<thin", Message("<thin")),
+        ("yes <think>no</think>", Message("yes <think>no</think>")),
+        ("", Message()),
+    ],
+)
+def test_reasoning(form: Any, text: str, message: Message) -> None:
+    assert Reading(form, NAMES, THINK).read(text) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hm\n</think>\n\nyes", Message("yes", "hm")),
+        ("\n</think>yes", Message("yes")),
+        ("hm", Message("", "hm")),
+        ("<think>hm</think>yes", Message("yes", "<think>hm")),
+    ],
+)
+def test_reasoning_that_the_prompt_has_opened(text: str, message: Message) -> None:
+    assert Reading(None, marks=THINK, reasons=True).read(text) == message
+
+
+def test_marks_in_reasoning_are_no_calls() -> None:
+    text = '<think>I say <tool_call>{"name": "f"}</think><tool_call>{"name": "g"}</tool_call>'
+    found = Reading(HERMES, NAMES, THINK).read(text)
+    assert found == Message("", 'I say <tool_call>{"name": "f"}', (Call("g", "{}"),))
+
+
+def test_depth_is_no_matter() -> None:
+    deep = "[" * 100_000
+    for text in ('{"name": "f", "arguments": %s', '{"name": %s', '{"arguments": %s'):
+        found = Reading(HERMES, NAMES).read("<tool_call>" + text % deep)
+        assert deep in (found.calls[0].arguments if found.calls else found.text)
+
+
+def test_parts_come_as_soon_as_they_are_known() -> None:
+    reader = Reading(HERMES, NAMES, THINK).reader()
+    told = [
+        ("<think>a", [Reasoning("a")]),
+        (" </thi", []),
+        ("nk", []),
+        (">\n", []),
+        ("b <", [Text("b")]),
+        ("c", [Text(" <c")]),
+        (' <tool_call>{"name": "f"', [CallStart(0, "f")]),
+        (', "arguments": {"x": ', [CallArguments(0, '{"x": ')]),
+        ('"y', [CallArguments(0, '"y')]),
+        ('"}}</tool', [CallArguments(0, '"}')]),
+    ]
+    for piece, parts in told:
+        assert reader.feed(piece) == parts
+    assert reader.finish() == [Text("</tool")]
+
+
+def test_an_answer_in_json_does_not_wait_for_its_end() -> None:
+    reader = Reading(LLAMA, NAMES).reader()
+    assert reader.feed('{"city":') == [Text('{"city":')]
+
+
+def test_plain_text_is_never_held_back() -> None:
+    reader = PLAIN.reader()
+    assert reader.feed("a <tool_call> ") == [Text("a <tool_call> ")]
+    assert reader.feed("") == reader.finish() == []
+
+
+PIECES = st.sampled_from(
+    [
+        *("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[", "]"),
+        *(
+            "<|python_tag|>",
+            '{"name": "f"',
+            ', "arguments": ',
+            '{"a": [1, "}"]}',
+            "}",
+            "{",
+            ",",
+            " ",
+        ),
+        *('"', "\\", ":", "f", "\n", "<", "null", ";", '{"name": "f", "parameters": {}}'),
+    ]
+)
+
+
+@pytest.mark.parametrize("form", [None, HERMES, LLAMA, MISTRAL])
+@pytest.mark.parametrize("reasons", [False, True])
+@given(pieces=st.lists(PIECES, max_size=14), data=st.data())
+def test_cuts_make_no_difference(
+    form: Any, reasons: bool, pieces: list[str], data: st.DataObject
+) -> None:
+    """And of what is not whole, nothing gets lost but marks, space, and members of calls."""
+    reading, text = Reading(form, NAMES, THINK, reasons), "".join(pieces)
+    expected = parts_of(reading, text)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)))
+    cut = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert whole(parts_of(reading, *cut)) == whole(expected)
+    assert whole(parts_of(reading, *text)) == whole(expected)
+    if form is None and not reasons and not text.lstrip().startswith("<think>"):
+        assert whole(expected) == Message(text)
+
+
+ARGUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+
+
+@given(
+    calls=st.lists(
+        st.tuples(st.sampled_from("fg"), st.dictionaries(st.text(max_size=3), ARGUMENTS)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_calls_come_back_as_they_were_written(calls: list[tuple[str, dict[str, Any]]]) -> None:
+    written = [(name, json.dumps(arguments)) for name, arguments in calls]
+    expected = Message(calls=tuple(Call(name, arguments) for name, arguments in written))
+    objects = ['{{"name": "{}", "arguments": {}}}'.format(*call) for call in written]
+    tagged = "".join(f"<tool_call>\n{one}\n</tool_call>\n" for one in objects)
+    assert Reading(HERMES, NAMES).read(tagged) == expected
+    assert Reading(LLAMA, NAMES).read("; ".join(objects)) == expected
+    assert Reading(MISTRAL, NAMES).read(f"[TOOL_CALLS][{', '.join(objects)}]") == expected
+    named = "".join("[TOOL_CALLS]{}[ARGS]{}".format(*call) for call in written)
+    assert Reading(MISTRAL, NAMES).read(named) == expected
+
+
+def test_beginnings_that_come_to_nothing_are_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of these could be a call until the text ends, and has all the others inside."""
+    monkeypatch.setattr(characters, "MOST_IN_VAIN", 2_000)
+    reads = 0
+    original = characters.Characters.next
+
+    def counted(source: characters.Characters) -> Any:
+        nonlocal reads
+        reads += 1
+        return original(source)
+
+    monkeypatch.setattr(characters.Characters, "next", counted)
+    text = '```json{"arguments": {' * 300
+    expected = parts_of(Reading(HERMES, NAMES), text)
+    assert whole(expected) == Message(text)
+    assert reads < 5 * len(text)
+    assert whole(parts_of(Reading(HERMES, NAMES), *text)) == Message(text)

@@ -1,0 +1,116 @@
+"""Token ids against llama.cpp's, made once by `scripts/make_token_corpus.py`, and round trips."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heddle.config import cache_home
+from heddle.text.tokenizer.tokenizer import Tokenizer
+from heddle.weights.gguf import GGUFFile
+from heddle.weights.sources import resolve
+
+DATA = Path(__file__).parent / "data"
+DEFAULT = "smollm2-135m"
+PRE_TOKENIZERS = ["default", "gpt-2", "llama-bpe", "qwen2"]
+
+# The default model's vocabulary has no piece for these bytes; llama.cpp drops them as well.
+WITHOUT_PIECES = bytes.fromhex("04 06 13 14 16 1d f1 f2")
+
+models = pytest.mark.parametrize(
+    "alias",
+    [
+        pytest.param(DEFAULT, marks=pytest.mark.model),
+        pytest.param("gemma3-270m", marks=pytest.mark.large),
+        pytest.param("qwen2.5-coder-1.5b", marks=pytest.mark.large),
+    ],
+)
+
+
+def load(name: str) -> Any:
+    return json.loads((DATA / f"{name}.json").read_text())
+
+
+TEXTS: dict[str, str] = load("corpus")
+
+
+@cache
+def metadata_of(alias: str) -> dict[str, object]:
+    with GGUFFile.open(resolve(alias, cache_home())) as file:
+        return dict(file.metadata)
+
+
+@cache
+def tokenizer_of(alias: str) -> Tokenizer:
+    return Tokenizer.from_metadata(metadata_of(alias))
+
+
+def check(tokenizer: Tokenizer, expected: dict[str, list[list[int]]]) -> None:
+    assert expected.keys() == TEXTS.keys()
+    for name, text in TEXTS.items():
+        with_special, plain = expected[name]
+        assert tokenizer.encode(text) == with_special, name
+        assert tokenizer.encode(text, add_special=False, parse_special=False) == plain, name
+
+
+@models
+def test_ids_equal_llama_cpps(alias: str) -> None:
+    check(tokenizer_of(alias), load(f"ids-{alias}")["ids"])
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+def test_ids_under_every_pre_tokenizer_equal_llama_cpps(name: str) -> None:
+    tokenizer = Tokenizer.from_metadata(metadata_of(DEFAULT) | {"tokenizer.ggml.pre": name})
+    expected = load("ids-pretokenizers")["ids"][name]
+    assert expected.keys() == TEXTS.keys()
+    for text, ids in expected.items():
+        plain = tokenizer.encode(TEXTS[text], add_special=False, parse_special=False)
+        assert plain == ids, text
+
+
+def test_ids_of_a_small_sentencepiece_vocabulary_equal_llama_cpps() -> None:
+    data = load("sentencepiece")
+    check(Tokenizer.from_metadata(data["metadata"]), data["ids"])
+
+
+@models
+def test_round_trips(alias: str) -> None:
+    tokenizer = tokenizer_of(alias)
+    for name, text in TEXTS.items():
+        lossless = text
+        if alias == DEFAULT:
+            kept = text.encode().translate(None, delete=WITHOUT_PIECES)
+            lossless = kept.decode(errors="replace")
+        if alias == "gemma3-270m":
+            lossless = text.replace("\u2581", " ")  # how SentencePiece writes a space
+        ids = tokenizer.encode(text, parse_special=False)
+        assert tokenizer.decode(ids) == lossless, name
+        ids = tokenizer.encode(text, add_special=False)
+        assert tokenizer.decode(ids, skip_special=False) == lossless, name
+
+
+@models
+def test_every_token_has_the_bytes_that_decoding_gives_it(alias: str) -> None:
+    tokenizer = tokenizer_of(alias)
+    for name, text in TEXTS.items():
+        ids = tokenizer.encode(text)
+        together = b"".join(map(tokenizer.token_bytes, ids)).decode(errors="replace")
+        assert tokenizer.decode(ids) == together, name
+
+
+@models
+def test_tokens_that_end_a_generation(alias: str) -> None:
+    tokenizer = tokenizer_of(alias)
+    assert {tokenizer.token_text(id) for id in tokenizer.eos_ids} == {
+        DEFAULT: {"<|im_end|>", "<|endoftext|>", "<reponame>"},
+        "gemma3-270m": {"<end_of_turn>", "<eos>", "</s>"},
+        "qwen2.5-coder-1.5b": {
+            *("<|im_end|>", "<|endoftext|>", "</s>"),
+            *("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"),
+        },
+    }[alias]

@@ -1,0 +1,66 @@
+"""Cutting text at special tokens, against llama.cpp's order written out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.text.tokenizer.special import SpecialTokens
+
+
+def longest_first(ids: dict[str, int], text: str) -> list[str | int]:
+    """For each token, the longest first, every part of text is cut at its occurrences."""
+    parts: list[str | int] = [text] if text else []
+    for token in sorted(ids, key=len, reverse=True):
+        cut: list[str | int] = []
+        for part in parts:
+            if isinstance(part, int):
+                cut.append(part)
+                continue
+            rest = part
+            while (at := rest.find(token)) >= 0:
+                cut += [rest[:at], ids[token]] if at else [ids[token]]
+                rest = rest[at + len(token) :]
+            cut += [rest] if rest else []
+        parts = cut
+    return parts
+
+
+# Tokens of different lengths: llama.cpp leaves the order of equals open.
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=6), unique_by=len),
+    st.lists(st.text("abx", max_size=20), max_size=10),
+)
+def test_agrees_with_longest_first(tokens: list[str], texts: list[str]) -> None:
+    ids = {token: id for id, token in enumerate(tokens)}
+    special = SpecialTokens(ids)
+    for text in texts:
+        assert special.split(text) == longest_first(ids, text)
+
+
+def test_a_longer_token_wins_over_one_that_begins_before_it() -> None:
+    special = SpecialTokens({"ab": 0, "bcd": 1})
+    assert special.split("abcd") == ["a", 1]
+    assert special.split("abc") == [0, "c"]
+
+
+def test_length_counts_bytes() -> None:
+    special = SpecialTokens({"abc": 0, "cé好": 1})
+    assert special.split("abcé好") == ["ab", 1]
+
+
+def test_runs_are_cut_into_the_longest_tokens_from_the_left() -> None:
+    special = SpecialTokens({" " * n: n for n in range(2, 32)})
+    assert special.split("a" + " " * 64 + "b c") == ["a", 31, 31, 2, "b c"]
+
+
+def test_tokens_next_to_each_other_leave_no_empty_text() -> None:
+    special = SpecialTokens({"<a>": 0, "<b>": 1})
+    assert special.split("<a><b>x<a>") == [0, 1, "x", 0]
+    assert special.split("") == []
+    assert special.split("<a") == ["<a"]
+
+
+def test_no_special_tokens() -> None:
+    assert SpecialTokens({}).split("text") == ["text"]
+    assert SpecialTokens({}).split("") == []
