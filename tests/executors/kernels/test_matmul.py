@@ -89,12 +89,27 @@ def test_one_result_whatever_computes_it(type, tokens, rows, blocks, odd, seed):
     raw = random_matrix(rng, type, rows, columns)
     x = rng.normal(0, 1, (tokens, columns)).astype(np.float32)
     alone = np.concatenate(
-        [matmul(ISA_LEVELS[-1], int(type), raw, rows, x[i : i + 1]) for i in range(0, tokens, 5)]
+        [matmul(ISA_LEVELS[-1], int(type), raw, rows, x[i : i + 1]) for i in range(tokens)]
     )
     for isa in ISA_LEVELS:
         for threads in (1, 3):
             together = matmul(isa, int(type), raw, rows, x, threads=threads)
-            np.testing.assert_array_equal(together[::5], alone)
+            np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+@pytest.mark.parametrize("type", [*QUANTISED, *FLOATS])
+def test_every_tile_gives_each_of_its_tokens_the_same_bits(isa, type):
+    """Token counts up to the largest tile and one more; every row of the output is compared."""
+    rng = np.random.default_rng(11)
+    rows, columns = 17, 2 * max(32, type.block_elements)
+    raw = random_matrix(rng, type, rows, columns)
+    scales = 2.0 ** rng.integers(-3, 4, (13, columns // 32, 1))  # another one for each block
+    x = (rng.normal(0, 1, (13, columns // 32, 32)) * scales).reshape(13, -1).astype(np.float32)
+    alone = np.concatenate([matmul("portable", int(type), raw, rows, row[None]) for row in x])
+    for tokens in range(1, 14):
+        together = matmul(isa, int(type), raw, rows, x[:tokens])
+        np.testing.assert_array_equal(together, alone[:tokens])
 
 
 @pytest.mark.parametrize("type", QUANTISED)
