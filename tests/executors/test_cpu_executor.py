@@ -23,7 +23,15 @@ from heddle.errors import (
     UnsupportedModelError,
 )
 from heddle.executors.cpu.executor import load
-from heddle.step import PAGE_TOKENS, Binding, Chunk, PageCopy, StepPlan, StepResult
+from heddle.step import (
+    PAGE_TOKENS,
+    Binding,
+    Chunk,
+    PageCopy,
+    Scoring,
+    StepPlan,
+    StepResult,
+)
 from heddle.types import SamplingParams
 from heddle.weights.gguf import GGUFFile
 from models.tiny_models import PLAIN
@@ -189,6 +197,26 @@ def test_a_copied_page_is_gone_on_from_as_the_original(tmp_path):
     expected = ninth(1)
     assert ninth(2) != expected, "or the page's content would not matter"
     assert ninth(2, PageCopy(1, 2)) == expected
+
+
+@pytest.mark.parametrize("isa", _native.isa_levels())
+def test_equal_logits_rank_by_token_id(tmp_path, isa):
+    """Equal rows of the output matrix give equal logits; ranks are places in `top`."""
+    table = next(t for t in PLAIN.tensors() if t.name == "token_embd.weight")
+    rows = np.frombuffer(table.data, np.float32).reshape(PLAIN.vocabulary, PLAIN.width).copy()
+    equal = [2, 5, 9, 20]
+    rows[equal] = rows[2]
+    file = tiny_file(tmp_path, tensors={table.name: replace(table, data=rows.tobytes())})
+    executor = load(file, replace(SMALL, isa=isa))
+    scores = []
+    for target in range(PLAIN.vocabulary):
+        chunk = Chunk(0, 0, [3], [0], False, Scoring(0, [target], PLAIN.vocabulary))
+        (scored,) = executor.execute(StepPlan((), (chunk,))).scored
+        scores.append(scored.scores[0])
+    assert len({scores[token].logprob for token in equal}) == 1
+    first = scores[2].rank
+    assert [scores[token].rank for token in equal] == [first, first + 1, first + 2, first + 3]
+    assert [token for token, _ in scores[0].top] == sorted(range(32), key=lambda t: scores[t].rank)
 
 
 @pytest.mark.parametrize("copy", [PageCopy(0, 10**6), PageCopy(-1, 0), PageCopy(0, 0)])

@@ -93,6 +93,24 @@ def test_the_executor_is_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
 
 @pytest.mark.parametrize(
     "model",
+    [replace(model, context=1_100) for model in LLAMA + QWEN2 + GEMMA3],
+    ids=lambda model: f"{model.architecture}-{model.name}",
+)
+def test_positions_past_a_thousand_are_as_the_reference_has_them(
+    model: TinyModel, file: GGUFFile
+) -> None:
+    """Rope tables are made in parts of 1,024 positions; attention goes in splits of 256."""
+    tokens = np.random.RandomState(6).randint(model.vocabulary, size=model.context).tolist()
+    executor = load(file, EngineConfig(slots=1, threads=2, batch_tokens=128))
+    ends = [*range(100, 1_000, 100), *range(1_020, 1_029), 1_099, 1_100]
+    found = last_logits(executor, tokens, ends)
+    expected = ReferenceModel(file).logits(tokens, "f16")[[end - 1 for end in ends]]
+    np.testing.assert_allclose(found, expected, atol=3e-3)
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    "model",
     [replace(models[0], head_dim=32) for models in (LLAMA, QWEN2, GEMMA3)],
     ids=["llama", "qwen2", "gemma3"],
 )

@@ -70,6 +70,7 @@ class TinyModel:
     width: int = 32
     ffn_width: int = 48
     vocabulary: int = 32
+    context: int = CONTEXT
 
     def state(self) -> dict[str, np.ndarray]:
         """Weights under the names of `transformers`."""
@@ -110,7 +111,7 @@ class TinyModel:
         """The model's hyperparameters under GGUF's keys."""
         keys = {
             "block_count": self.layers,
-            "context_length": CONTEXT,
+            "context_length": self.context,
             "embedding_length": self.width,
             "feed_forward_length": self.ffn_width,
             "attention.head_count": self.heads,
