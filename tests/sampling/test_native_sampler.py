@@ -124,7 +124,7 @@ def requests(draw):
         mirostat=mirostat,
         mirostat_tau=choose(0.5, 3.0, 9.0),
         logit_bias=choose({}, {3: 4.0, 7: -100.0}),
-        min_tokens=choose(0, 0, 30),
+        min_tokens=choose(0, 0, 1, 14, 15, 30),
         samplers=tuple(order[: draw(st.integers(0, 9))] if rarely else SamplingParams().samplers),
         logprobs=choose(None, 0, 1, 20),
         seed=draw(st.integers(0, 2**64 - 1)),
@@ -147,12 +147,13 @@ RULES = TokenRules(
     seed=st.integers(0, 2**32 - 1),
     mu=st.sampled_from([None, -1.0, 2.5, 40.0]),
     share=st.sampled_from([None, None, 0.01, 0.5, 0.99]),
+    lengths=st.sampled_from([(9, 14), (9, 14), (20, 0), (3, 1)]),
 )
-def test_picks_what_the_reference_picks(params, vocabulary, spread, seed, mu, share):
+def test_picks_what_the_reference_picks(params, vocabulary, spread, seed, mu, share, lengths):
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, spread, vocabulary).astype(np.float32)
     # Few different tokens, so that there is something to repeat.
-    prompt, output = ([int(t) for t in rng.integers(0, 6, n)] for n in (9, 14))
+    prompt, output = ([int(t) for t in rng.integers(0, 6, n)] for n in lengths)
     past = Past(
         prompt, output, RULES, mu, None if share is None else mask_of(rng, vocabulary, share)
     )
@@ -170,6 +171,52 @@ def test_picks_what_the_reference_picks(params, vocabulary, spread, seed, mu, sh
         assert sampler.mu == pytest.approx(adapted_mu(logits, params, past, token), abs=1e-3)
     elif not params.mirostat:
         assert sampler.mu is None
+
+
+def test_no_end_before_min_tokens():
+    """Token 1 is the best and an end, 3 is another end, 2 is the best of the others."""
+    rules = TokenRules(end_tokens=(1, 3))
+    logits = np.array([0, 9, 1, 8], np.float32)
+    params = SamplingParams(temperature=0, seed=0, min_tokens=3)
+    running = native(params, Past(prompt=[0, 1, 2, 3], rules=rules))
+    assert [running.pick("auto", logits)[0] for _ in range(5)] == [2, 2, 2, 1, 1]
+    for count, expected in ((0, 2), (2, 2), (3, 1), (4, 1)):
+        resumed = native(params, Past([0] * 9, [0] * count, rules))
+        assert resumed.pick("auto", logits)[0] == expected
+
+
+def test_a_bad_sequence_is_excluded_from_the_first_output_on():
+    """What the prompt ends with does not begin a bad sequence."""
+    rules = TokenRules(bad_sequences=((2,), (0, 1), (3, 3, 0)))
+    logits = np.array([1, 3, 4, 2], np.float32)
+    params = SamplingParams(temperature=0, seed=0)
+    for prompt, output, expected in (
+        ([], [], 1),
+        ([0], [], 1),
+        ([], [0], 3),
+        ([3], [0], 3),
+        ([3], [3], 1),
+    ):
+        past = Past(prompt, output, rules)
+        assert sample(logits, params, past).token == expected
+        assert native(params, past).pick("auto", logits)[0] == expected
+    last = np.array([4, 0, 0, 3], np.float32)
+    assert native(params, Past([3], [3], rules)).pick("auto", last)[0] == 0
+    assert native(params, Past([], [3, 3], rules)).pick("auto", last)[0] == 3
+
+
+@pytest.mark.parametrize("last_n", range(-1, 8))
+def test_the_repetition_penalty_forgets_what_left_its_window(last_n):
+    """All logits are equal: the lowest id that is not in the window wins."""
+    tokens = [0, 1, 2, 0, 3, 1, 4]
+    params = SamplingParams(temperature=0, seed=0, repetition_penalty=2.0, repeat_last_n=last_n)
+    logits = np.ones(6, np.float32)
+    for prompt_tokens in range(len(tokens) + 1):
+        past = Past(tokens[:prompt_tokens], tokens[prompt_tokens:])
+        recent = tokens if last_n < 0 else tokens[len(tokens) - last_n :]
+        expected = min(set(range(6)) - set(recent))
+        assert sample(logits, params, past).token == expected
+        assert native(params, past).pick("auto", logits)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -271,6 +318,24 @@ def test_ties_go_to_the_lower_id(logprobs):
     assert [t for t, _ in top] == list(range(logprobs or 0))
     first = SamplingParams(top_k=1, seed=5)
     assert native(first).pick("auto", logits)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("logits", "settings_", "kept"),
+    [
+        ([2, 1, 2, 2], {"min_p": 1.0}, {0, 2, 3}),
+        ([1, 1, 1], {"top_n_sigma": 1.0}, {0, 1, 2}),
+        ([1, 1, 1, 1], {"xtc_probability": 1.0, "xtc_threshold": 0.25}, {3}),
+    ],
+    ids=["min_p", "top_n_sigma", "xtc"],
+)
+def test_what_lies_at_a_limit_is_within_it(logits, settings_, kept):
+    """The limits of these logits are known without rounding."""
+    values = np.array(logits, np.float32)
+    params = SamplingParams(**settings_, seed=0)
+    assert set(filtered(values, params, Past())[0].tolist()) == kept
+    drawn = {native(replace(params, seed=s)).pick("auto", values)[0] for s in range(100)}
+    assert drawn == kept
 
 
 def test_top_p_reaches_exactly_the_needed_mass():
