@@ -7,6 +7,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from resource import getpagesize
 
+import numpy as np
 import pytest
 
 from heddle import _native
@@ -32,6 +33,21 @@ def measure() -> None:
     assert resident() - before < 1.5 * AHEAD
     del cache
     assert resident() - before < 0.5 * AHEAD
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_a_page_is_copied_read_and_written_to_its_last_byte(kv_type: str) -> None:
+    cache = _native.KvCache(kv_type, 2, 3, 32, 4)
+    rng = np.random.default_rng(1)
+    contents = [rng.integers(0, 256, cache.page_bytes, dtype=np.uint8) for _ in range(4)]
+    for page, content in enumerate(contents):
+        cache.write(page, content)
+    cache.copy(1, 2)
+    contents[2] = contents[1]
+    for page, content in enumerate(contents):
+        found = np.empty(cache.page_bytes, np.uint8)
+        cache.read(page, found)
+        np.testing.assert_array_equal(found, content)
 
 
 def resident() -> int:
