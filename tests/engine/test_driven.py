@@ -96,6 +96,19 @@ def test_text_comes_in_whole_characters(engine: Engine, monkeypatch) -> None:
         assert sequence.sample_next() == results[keep - 5]
 
 
+def test_a_character_of_four_tokens_is_whole(engine: Engine, monkeypatch) -> None:
+    """Three of them are the prompt, so that the text before the new token is looked at."""
+    prompt = [1, 2, 3]
+    seed = next(seed for seed in range(100) if expected(prompt, 1, seed)[0] not in prompt)
+    first, second, third, last = (bytes([byte]) for byte in "\N{SPOOL OF THREAD}".encode())
+    pieces = {1: first, 2: second, 3: third}
+    monkeypatch.setattr(
+        engine.model.tokenizer, "token_bytes", lambda token: pieces.get(token, last)
+    )
+    sequence = engine.create_sequence(params(seed))
+    assert sequence.decode_prompt(prompt).text == "\N{SPOOL OF THREAD}"
+
+
 def test_text_after_a_trim_is_as_before(engine: Engine) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
@@ -434,6 +447,25 @@ def test_a_caller_who_stays_away_is_not_waited_for_twice(start, executor) -> Non
     away.decode_prompt(PROMPT)
     assert [busy.decode_prompt(PROMPT).token, *take(busy, 20)] == expected(PROMPT, 21, 2)
     assert engine._thread._asking == [busy._run.request.sequence]
+
+
+def test_a_caller_who_has_gone_is_not_waited_for(start, monkeypatch) -> None:
+    engine = start(batch_window_us=1_000_000)
+    thread, timeouts = engine._thread, []
+    wait = thread._wake.wait
+
+    def watched(timeout: float | None = None) -> bool:
+        timeouts.append(timeout)
+        return wait(timeout)
+
+    sequence = engine.create_sequence(params())
+    sequence.decode_prompt(PROMPT)
+    while not thread._asking:
+        time.sleep(0.001)  # lets the engine end the step
+    sequence.cancel()  # taken when the engine wakes next
+    monkeypatch.setattr(thread._wake, "wait", watched)
+    engine.complete("hello", params(max_tokens=3))
+    assert set(timeouts) <= {None}, "the engine only waited for work"
 
 
 def test_streams_go_on_beside_a_driven_sequence(engine: Engine) -> None:

@@ -94,6 +94,22 @@ def test_requests_that_fail_alone_do_not_close_the_engine(engine, executor: Fake
     assert engine.complete("hello", params(max_tokens=2, ignore_eos=True)).text
 
 
+def test_the_scheduler_is_told_of_a_stop_string_under_the_lock(engine, monkeypatch) -> None:
+    """Stop strings are found while the next step computes, beside threads that submit."""
+    thread = engine._thread
+    cancel, held = thread._scheduler.cancel, []
+
+    def watched(sequence_id: int) -> bool:
+        held.append(thread._lock.locked())
+        return cancel(sequence_id)
+
+    text = engine.complete("hello", params(max_tokens=6, ignore_eos=True)).text
+    monkeypatch.setattr(thread._scheduler, "cancel", watched)
+    output = engine.complete("hello", params(max_tokens=6, ignore_eos=True, stop=(text[1:3],)))
+    assert output.finish is FinishReason.STOP
+    assert held == [True]
+
+
 def test_a_cancelled_request_does_not_also_fail(start, executor: FakeExecutor) -> None:
     engine = start()
     executor.before_step = failing_on(0)

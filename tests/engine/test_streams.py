@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -239,6 +239,30 @@ def test_a_mailbox_wakes_its_loop_once_for_all_that_was_posted() -> None:
     assert Counter(len(inbox._deltas) for inbox in inboxes) == {2: 3}
     step()
     assert len(loop.calls) == 2
+
+
+def test_what_is_posted_just_after_the_last_look_wakes_the_loop_again() -> None:
+    loop: Any = CountingLoop()
+    mailbox = Mailbox(loop, [])
+    inbox = Inbox(mailbox)
+
+    class PostedLate(deque[Any]):
+        """The engine thread posts as soon as the loop has found nothing more."""
+
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            if not found and len(inbox._deltas) == 1:
+                inbox.sink(0)(Delta("late"))
+                mailbox.ring()
+            return found
+
+    mailbox._posted = PostedLate()
+    inbox.sink(0)(Delta("early"))
+    mailbox.ring()
+    loop.calls.pop()()
+    assert len(loop.calls) == 1
+    loop.calls.pop()()
+    assert [delta.text for _, delta in inbox._deltas] == ["early", "late"]
 
 
 def test_a_step_wakes_a_loop_at_most_once(start, executor: FakeExecutor, monkeypatch) -> None:
