@@ -373,6 +373,22 @@ def test_a_flush_takes_what_is_just_being_written(host: Host, monkeypatch) -> No
     assert host.tier.stats().files == 0
 
 
+def test_a_page_that_a_flush_is_about_to_take_is_written_again(host: Host, monkeypatch) -> None:
+    write = host.directory.write
+
+    def interrupted(*arguments: object) -> None:
+        host.tier.flush()
+        write(*arguments)
+
+    host.tier.save(None, tokens(1), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(host.directory, "write", interrupted)
+        host.tier.work()
+    host.tier.save(None, tokens(1), 1)  # before the sweep
+    host.work()
+    assert host.found() == 1
+
+
 def test_a_flush_that_fails_ends_the_tier(host: Host, warnings, monkeypatch) -> None:
     def refuse() -> None:
         raise OSError(errno.EROFS, "Read-only file system")

@@ -313,6 +313,17 @@ def test_what_a_failed_sequence_computed_is_not_found() -> None:
     assert rig.cache.match(None, prompt).length == 0
 
 
+def test_what_fails_after_its_sequence_was_cancelled_is_not_found() -> None:
+    rig = Rig()
+    prompt = words(1, 50)
+    rig.executor.poisonous = lambda history: True
+    sequence = rig.add(prompt)
+    plan = rig.scheduler.schedule()
+    rig.scheduler.cancel(sequence.id)
+    assert rig.scheduler.update(rig.executor.execute(plan)) == []
+    assert rig.cache.match(None, prompt).length == 0
+
+
 @pytest.mark.parametrize(
     ("one", "other", "beyond", "length"),
     [
