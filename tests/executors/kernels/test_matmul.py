@@ -112,6 +112,19 @@ def test_every_tile_gives_each_of_its_tokens_the_same_bits(isa, type):
         np.testing.assert_array_equal(together, alone[:tokens])
 
 
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+def test_more_tokens_than_are_worked_on_at_once(isa):
+    """A panel is used on 128 tokens at a time."""
+    rng = np.random.default_rng(12)
+    weights = rng.normal(0, 1, (17, 40)).astype(np.float32)
+    x = rng.normal(0, 1, (260, 40)).astype(np.float32)
+    f32 = int(TensorType.F32)
+    alone = np.concatenate([matmul("portable", f32, as_bytes(weights), 17, row[None]) for row in x])
+    for tokens in (127, 128, 129, 256, 257, 260):
+        together = matmul(isa, f32, as_bytes(weights), 17, x[:tokens])
+        np.testing.assert_array_equal(together, alone[:tokens])
+
+
 @pytest.mark.parametrize("type", QUANTISED)
 @pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFF])
 @pytest.mark.parametrize("sign", [1, -1])
