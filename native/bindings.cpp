@@ -323,7 +323,8 @@ void bind_sampler_params(nb::module_& m) {
 
 void bind_sampler(nb::module_& m) {
     bind_sampler_params(m);
-    nb::class_<Sampler>(m, "Sampler", "One request's sampler; see heddle.testing.reference_sampler.")
+    nb::class_<Sampler>(m, "Sampler",
+                        "One request's sampler; see heddle.testing.reference_sampler.")
         .def(nb::init<SamplerParams>(), nb::arg("params"))
         .def_prop_ro("logprobs", [](const Sampler& s) { return s.params().logprobs; })
         .def_prop_rw(

@@ -2,8 +2,8 @@
 //
 // What a grammar's mask or a rule forbids is excluded and the bias added, then a chain of stages
 // cuts the candidates down, then one counter-based random number chooses. The definition is
-// src/heddle/testing/reference_sampler.py; this is the fast version of it. State belongs to the slot's
-// sequence alone.
+// src/heddle/testing/reference_sampler.py; this is the fast version of it. State belongs to the
+// slot's sequence alone.
 #pragma once
 
 #include <cstdint>
