@@ -82,7 +82,15 @@ class Step:
         self._program = _native.Program(self._runtime, self._cache, SLOTS, SLOTS)
         table, rows = (self._program.buffer(logits.shape[1], per_row=row) for row in (False, True))
         raw = np.ascontiguousarray(logits).view(np.uint8).ravel()
-        self._program.embed(int(TensorType.F32), raw, SLOTS, table)
+        matrix = _native.Matrix(
+            _native.Arena(),
+            self._runtime,
+            int(TensorType.F32),
+            raw,
+            *logits.shape,
+            np.empty(0, np.float32),
+        )
+        self._program.embed(matrix, table)
         self._program.take_rows(table, rows)
         self._program.sample(rows)
 

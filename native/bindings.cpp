@@ -8,6 +8,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unordered_map.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -15,6 +16,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <variant>
 
 #include "machine_limits.h"
 #include "program.h"
@@ -60,11 +62,13 @@ void check_page_size(const KvCache& kv, size_t bytes) {
 
 std::vector<float> vector_of(Floats array) { return {array.data(), array.data() + array.size()}; }
 
-void check_size(const Bytes& raw, Format format, int rows, int columns) {
-    if (rows < 1 || columns < 1 ||
-        static_cast<int64_t>(raw.size()) != rows * row_bytes(format, columns)) {
+// The format of a tensor that has `bytes` bytes.
+Format checked_format(int type, int64_t bytes, int rows, int columns) {
+    const Format format = format_of(type);
+    if (rows < 1 || columns < 1 || bytes != rows * row_bytes(format, columns)) {
         throw std::invalid_argument("tensor data does not have the size of its shape");
     }
+    return format;
 }
 
 // Threads and the kernels they run.
@@ -79,16 +83,18 @@ struct Runtime {
     ThreadPool pool;
 };
 
+// An open file's bytes from `offset` on.
+struct FileBytes {
+    int file;
+    int64_t offset;
+    int64_t size;
+};
+
 struct Packed {
-    Packed(Arena& arena, Runtime& runtime, int type, Bytes raw, bool mapped, int rows, int columns,
-           std::vector<float> bias)
-        : matrix(arena, runtime.pool, runtime.kernels, checked(type, raw, rows, columns),
-                 raw.data(), mapped, rows, columns, std::move(bias)) {}
-    static Format checked(int type, const Bytes& raw, int rows, int columns) {
-        const Format format = format_of(type);
-        check_size(raw, format, rows, columns);
-        return format;
-    }
+    Packed(Arena& arena, Runtime& runtime, Format format, const TensorBytes& raw, int rows,
+           int columns, std::vector<float> bias)
+        : matrix(arena, runtime.pool, runtime.kernels, format, raw, rows, columns,
+                 std::move(bias)) {}
     Matrix matrix;
 };
 
@@ -209,20 +215,29 @@ void bind_storage(nb::module_& m) {
     nb::class_<Arena>(m, "Arena", "Memory that packed matrices live in.")
         .def(nb::init<>())
         .def_prop_ro("allocated", &Arena::allocated, "Bytes handed out.");
+    nb::class_<FileBytes>(m, "FileBytes", "Bytes of an open file, by its descriptor.")
+        .def(nb::init<int, int64_t, int64_t>(), nb::arg("file"), nb::arg("offset"),
+             nb::arg("size"));
     nb::class_<Packed>(m, "Matrix", "A matrix (rows, columns) packed from its file bytes.")
         .def(
             "__init__",
-            [](Packed* self, Arena& arena, Runtime& runtime, int type, Bytes raw, int rows,
-               int columns, Floats bias, bool mapped) {
+            [](Packed* self, Arena& arena, Runtime& runtime, int type,
+               std::variant<FileBytes, Bytes> raw, int rows, int columns, Floats bias) {
                 std::vector<float> values = vector_of(bias);
+                const auto* file = std::get_if<FileBytes>(&raw);
+                const auto* memory = std::get_if<Bytes>(&raw);
+                const int64_t size = file ? file->size : static_cast<int64_t>(memory->size());
+                const Format format = checked_format(type, size, rows, columns);
+                const TensorBytes bytes =
+                    file ? TensorBytes(file->file, file->offset) : TensorBytes(memory->data());
                 nb::gil_scoped_release release;
-                new (self)
-                    Packed(arena, runtime, type, raw, mapped, rows, columns, std::move(values));
+                new (self) Packed(arena, runtime, format, bytes, rows, columns, std::move(values));
             },
             nb::arg("arena"), nb::arg("runtime"), nb::arg("type"), nb::arg("raw"), nb::arg("rows"),
-            nb::arg("columns"), nb::arg("bias"), nb::arg("mapped") = false, nb::keep_alive<1, 2>(),
-            "With `mapped`, raw is part of a file's map, whose pages are given back once packed.")
+            nb::arg("columns"), nb::arg("bias"), nb::keep_alive<1, 2>(),
+            "RuntimeError: the file ends before the matrix does, or cannot be read.")
         .def_prop_ro("bytes", [](const Packed& p) { return p.matrix.bytes(); })
+        .def_prop_ro("non_finite_row", [](const Packed& p) { return p.matrix.non_finite_row(); })
         .def_prop_ro("quantised",
                      [](const Packed& p) { return is_quantised(p.matrix.packed().format); });
     nb::class_<KvCache>(m, "KvCache", "Pages of keys and values of one type, f16 or q8_0.")
@@ -374,14 +389,8 @@ void bind_program(nb::module_& m) {
             },
             nb::arg("dim"), nb::arg("interleaved"), nb::arg("cosine"), nb::arg("sine"))
         .def(
-            "embed",
-            [](Program& p, int type, Bytes raw, int rows, int out) {
-                const Format format = format_of(type);
-                check_size(raw, format, rows, p.width(out));
-                p.embed(format, raw.data(), rows, out);
-            },
-            nb::arg("type"), nb::arg("raw"), nb::arg("rows"), nb::arg("out"),
-            nb::keep_alive<1, 3>(), "Looks rows up in the file's own bytes, kept alive.")
+            "embed", [](Program& p, const Packed& table, int out) { p.embed(table.matrix, out); },
+            nb::arg("table"), nb::arg("out"), nb::keep_alive<1, 2>(), "Looks rows up.")
         .def(
             "norm",
             [](Program& p, int in, Floats weight, float eps, int out, bool quantise) {

@@ -92,14 +92,8 @@ struct Q8Part {
     static int code_bytes(int head_dim) { return kPageTokens * head_dim; }
     static int half_bytes(int head_dim) { return code_bytes(head_dim) + 2 * head_dim; }
 
-    // Codes of 32 values; returns d. Where a value is not finite, which codes cannot say, d is NaN.
-    static float encode(const float* x, int8_t* codes) {
-        const V16 low = load(x), high = load(x + 16);
-        const float zero = reduce_add((low - low) + (high - high));
-        if (zero == 0.0f) return quantise_block(x, codes) / 127.0f;
-        std::memset(codes, 0, kBlock);
-        return __builtin_nanf("");
-    }
+    // Codes of 32 values; returns d, NaN where a value is not finite.
+    static float encode(const float* x, int8_t* codes) { return quantise_block(x, codes) / 127.0f; }
     static void store_scale(uint8_t* half, int head_dim, int d, int position, float scale) {
         uint16_t lanes[16];
         store_f16(lanes, splat(scale));

@@ -94,10 +94,14 @@ void Program::append(std::unique_ptr<Instruction> instruction) {
     nanoseconds_.push_back(0.0);
 }
 
-void Program::embed(Format format, const uint8_t* table, int rows, int out) {
+void Program::embed(const Matrix& table, int out) {
     check_per_token(out);
-    vocabulary_ = vocabulary_ == 0 ? rows : std::min(vocabulary_, rows);
-    append(make_embed(format, table, at(out).width, out));
+    const PackedMatrix& m = table.packed();
+    if (m.columns != at(out).width) {
+        throw std::invalid_argument("the table has another width than its output");
+    }
+    vocabulary_ = vocabulary_ == 0 ? m.rows : std::min(vocabulary_, m.rows);
+    append(make_embed(table, out));
 }
 
 void Program::norm(int in, std::vector<float> weight, float eps, int out, bool quantise) {

@@ -60,7 +60,7 @@ class Program final : private Job {
 
     // Instructions. `width` of buffers must agree; std::invalid_argument otherwise. `quantise`
     // asks for int8 beside the float output, for the matmuls that read it.
-    void embed(Format format, const uint8_t* table, int rows, int out);
+    void embed(const Matrix& table, int out);
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void quantise(int in);
     void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);

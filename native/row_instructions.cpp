@@ -36,21 +36,13 @@ class RowInstruction : public Instruction {
 
 class Embed final : public RowInstruction {
   public:
-    Embed(Format format, const uint8_t* table, int width, int out)
-        : RowInstruction("embed", out),
-          format_(format),
-          table_(table),
-          row_bytes_(heddle::row_bytes(format, width)),
-          out_(out) {}
+    Embed(const Matrix& table, int out) : RowInstruction("embed", out), table_(table), out_(out) {}
     void run_row(Program& p, int i) override {
-        dequantise_row(format_, table_ + step(p).ids[i] * row_bytes_, width(p, out_),
-                       row(p, out_, i));
+        table_.dequantise_row(step(p).ids[i], row(p, out_, i));
     }
 
   private:
-    Format format_;
-    const uint8_t* table_;
-    int64_t row_bytes_;
+    const Matrix& table_;
     int out_;
 };
 
@@ -217,8 +209,8 @@ class Sample final : public Instruction {
 
 }  // namespace
 
-InstructionPointer make_embed(Format format, const uint8_t* table, int width, int out) {
-    return std::make_unique<Embed>(format, table, width, out);
+InstructionPointer make_embed(const Matrix& table, int out) {
+    return std::make_unique<Embed>(table, out);
 }
 
 InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise) {

@@ -289,6 +289,26 @@ inline float reduce_max(V16 a) {
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
+// The largest lane of two vectors without signs; NaN if one is. As integers, the bits of such
+// floats have the same order, and those of NaN come last.
+#if defined(HEDDLE_ISA_AVX512)
+inline __m256i larger_half(V16 a, V16 b) {
+    const __m512i m = _mm512_max_epi32(_mm512_castps_si512(a.r), _mm512_castps_si512(b.r));
+    return _mm256_max_epi32(_mm512_castsi512_si256(m), _mm512_extracti64x4_epi64(m, 1));
+}
+#else
+inline __m256i larger_half(V16 a, V16 b) {
+    return _mm256_max_epi32(_mm256_max_epi32(_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)),
+                            _mm256_max_epi32(_mm256_castps_si256(b.lo), _mm256_castps_si256(b.hi)));
+}
+#endif
+inline float peak_of(V16 a, V16 b) {
+    const __m256i eight = larger_half(a, b);
+    const __m128i four =
+        _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    const __m128i two = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(two, _mm_shuffle_epi32(two, 0xB1))));
+}
 inline int32_t sum_of_16(const int8_t* p) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     const __m128i shifted = _mm_xor_si128(codes, _mm_set1_epi8(-128));  // plus 128, unsigned
@@ -305,6 +325,14 @@ inline float reduce_max(V16 a) {
     const float32x4_t two = greater(four, vextq_f32(four, four, 2));
     return vgetq_lane_f32(greater(two, vextq_f32(two, two, 1)), 0);
 }
+inline float peak_of(V16 a, V16 b) {
+    const auto larger = [&](int i) {
+        return vmaxq_s32(vreinterpretq_s32_f32(a.r[i]), vreinterpretq_s32_f32(b.r[i]));
+    };
+    const int32x4_t four =
+        vmaxq_s32(vmaxq_s32(larger(0), larger(1)), vmaxq_s32(larger(2), larger(3)));
+    return vgetq_lane_f32(vreinterpretq_f32_s32(vdupq_n_s32(vmaxvq_s32(four))), 0);
+}
 inline int32_t sum_of_16(const int8_t* p) { return vaddlvq_s8(vld1q_s8(p)); }
 #else
 inline float reduce_add(V16 a) {
@@ -317,6 +345,15 @@ inline float reduce_max(V16 a) {
     float peak = a.v[0];
     for (int i = 1; i < 16; ++i) peak = peak > a.v[i] ? peak : a.v[i];
     return peak;
+}
+inline float peak_of(V16 a, V16 b) {
+    uint32_t peak = 0;
+    for (int i = 0; i < 16; ++i) {
+        const uint32_t x = float_bits(a.v[i]), y = float_bits(b.v[i]);
+        peak = peak > x ? peak : x;
+        peak = peak > y ? peak : y;
+    }
+    return bits_float(peak);
 }
 inline int32_t sum_of_16(const int8_t* p) {
     int32_t total = 0;

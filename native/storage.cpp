@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -16,9 +18,8 @@ namespace heddle {
 namespace {
 
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
-// File bytes packed before their pages are given back: some milliseconds of work, small beside any
-// model worth the trouble.
-constexpr int64_t kPackBytes = int64_t{8} << 20;
+// File bytes that a thread reads and packs at a time: they stay in its second-level cache.
+constexpr int64_t kPackBytes = int64_t{256} << 10;
 
 // One block of every row of a panel, as `formats.h` describes it. Rows past the matrix's end stay
 // zero: their scales are, so their codes do not matter.
@@ -94,36 +95,137 @@ class PanelWriter {
     uint8_t* out_;
 };
 
-void pack_quantised_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
-                          int panel_rows, uint8_t* out) {
+// One row of a panel, (super-)block by (super-)block: what PanelWriter wrote.
+class PanelReader {
+  public:
+    PanelReader(Format format, int panel_rows, const uint8_t* panel, int row)
+        : layout_(layout_of(format)), panel_rows_(panel_rows), in_(panel), r_(row) {}
+
+    void read(FileBlock& row) {
+        row.scale = row.minimum = 0;
+        if (layout_.header() > 0) read_halves(row);
+        in_ += layout_.header() * panel_rows_;
+        for (int b = 0; b < layout_.blocks; ++b) {
+            read_scales(row, b);
+            read_codes(row.codes + b * kBlock);
+            in_ += layout_.block() * panel_rows_;
+        }
+    }
+
+  private:
+    void read_halves(FileBlock& row) {
+        row.scale = half_bits(in_ + r_ * 2);
+        if (layout_.minimum) row.minimum = half_bits(in_ + (panel_rows_ + r_) * 2);
+    }
+
+    void read_scales(FileBlock& row, int block) {
+        if (layout_.scale == Scale::kHalf) return read_halves(row);
+        for (int part = 0; part < layout_.parts; ++part) {
+            const int at = block * layout_.parts + part;
+            const uint8_t* scale = in_ + part * panel_rows_ + r_;
+            if (layout_.scale == Scale::kNibbles) {
+                row.scales[at] = *scale & 15;
+                row.minima[at] = *scale >> 4;
+            } else {
+                row.scales[at] = *scale;
+                if (layout_.minimum) row.minima[at] = scale[layout_.parts * panel_rows_];
+            }
+        }
+    }
+
+    void read_codes(uint8_t* codes) {
+        std::memset(codes, 0, kBlock);
+        const uint8_t* low = in_ + layout_.scales() * panel_rows_;
+        read_plane(low + r_ * 4, 0, layout_.low_bits, codes);
+        if (layout_.high_bits > 0) {
+            const uint8_t* high = low + layout_.low() * panel_rows_;
+            read_plane(high + r_ * 4, layout_.low_bits, layout_.high_bits, codes);
+        }
+    }
+
+    // Puts a plane's bits at [to, to + bits) of 32 codes, four columns at a time.
+    void read_plane(const uint8_t* in, int to, int bits, uint8_t* codes) {
+        const uint32_t mask = ((1u << bits) - 1) * 0x01010101u;
+        const int groups = 8 / bits;  // in a byte
+        for (int g = 0; g < kGroups; g += groups, in += panel_rows_ * 4) {
+            uint32_t packed;
+            std::memcpy(&packed, in, 4);
+            for (int k = 0; k < groups; ++k) {
+                uint32_t four;
+                std::memcpy(&four, codes + (g + k) * 4, 4);
+                four |= (packed >> (k * bits) & mask) << to;
+                std::memcpy(codes + (g + k) * 4, &four, 4);
+            }
+        }
+    }
+
+    Layout layout_;
+    int panel_rows_;
+    const uint8_t* in_;
+    int r_;
+};
+
+// Exponents of floats that are infinite or NaN have all bits set.
+constexpr uint16_t kHalfExponent = 0x7C00, kBfloatExponent = 0x7F80;
+constexpr uint32_t kFloatExponent = 0x7F800000;
+
+constexpr bool finite_half(uint16_t bits) { return (bits & kHalfExponent) != kHalfExponent; }
+
+// Returns the last of the rows that has a scale which is not finite, -1 if there is none.
+int pack_quantised_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
+                         int panel_rows, uint8_t* out) {
     const int width = layout_of(format).blocks * kBlock;
     PanelWriter writer(format, panel_rows, out);
     std::vector<FileBlock> blocks(static_cast<size_t>(rows));
+    int non_finite = -1;
     for (int b = 0; b < columns / width; ++b) {
         for (int r = 0; r < rows; ++r) {
-            read_block(format, raw + r * raw_row + b * file_block_bytes(format),
-                       blocks[static_cast<size_t>(r)]);
+            FileBlock& block = blocks[static_cast<size_t>(r)];
+            read_block(format, raw + r * raw_row + b * file_block_bytes(format), block);
+            if (!finite_half(block.scale) || !finite_half(block.minimum)) non_finite = r;
         }
         writer.write(blocks);
     }
+    return non_finite;
 }
 
-void pack_float_panel(int width, const uint8_t* raw, int64_t raw_row, int rows, int columns,
-                      int panel_rows, uint8_t* out) {
+// The same of values. `T` is an unsigned integer of a value's width.
+template <typename T>
+int pack_float_panel(T exponent, const uint8_t* raw, int64_t raw_row, int rows, int columns,
+                     int panel_rows, uint8_t* out) {
+    constexpr int kWidth = sizeof(T);
+    int non_finite = -1;
     for (int64_t k = 0; k < columns; ++k) {
         for (int r = 0; r < rows; ++r) {
-            std::memcpy(out + (k * panel_rows + r) * width, raw + r * raw_row + k * width,
-                        static_cast<size_t>(width));
+            T bits;
+            std::memcpy(&bits, raw + r * raw_row + k * kWidth, kWidth);
+            if ((bits & exponent) == exponent) non_finite = r;
+            std::memcpy(out + (k * panel_rows + r) * kWidth, &bits, kWidth);
         }
+    }
+    return non_finite;
+}
+
+int pack_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
+               int panel_rows, uint8_t* out) {
+    switch (format) {
+        case Format::kF32:
+            return pack_float_panel(kFloatExponent, raw, raw_row, rows, columns, panel_rows, out);
+        case Format::kF16:
+            return pack_float_panel(kHalfExponent, raw, raw_row, rows, columns, panel_rows, out);
+        case Format::kBF16:
+            return pack_float_panel(kBfloatExponent, raw, raw_row, rows, columns, panel_rows, out);
+        default:
+            return pack_quantised_panel(format, raw, raw_row, rows, columns, panel_rows, out);
     }
 }
 
-// Takes the whole pages of [from, to), which lie in a file's map, out of this process's memory.
-void give_back(const uint8_t* from, const uint8_t* to) {
-    const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(from) + page - 1) / page * page;
-    const uintptr_t end = reinterpret_cast<uintptr_t>(to) / page * page;
-    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+float value_of(Format format, const uint8_t* p) {
+    if (format == Format::kF16) return half_to_float(half_bits(p));
+    if (format == Format::kBF16) return bits_float(static_cast<uint32_t>(half_bits(p)) << 16);
+    float value;
+    std::memcpy(&value, p, 4);
+    return value;
 }
 
 void dequantise_block(Format format, const FileBlock& block, float* out) {
@@ -184,23 +286,20 @@ int64_t row_bytes(Format format, int columns) {
     return static_cast<int64_t>(columns / values) * file_block_bytes(format);
 }
 
-void dequantise_row(Format format, const uint8_t* row, int columns, float* out) {
-    if (format == Format::kF32) {
-        std::memcpy(out, row, static_cast<size_t>(columns) * 4);
-    } else if (format == Format::kF16) {
-        for (int i = 0; i < columns; ++i) out[i] = half_to_float(half_bits(row + i * 2));
-    } else if (format == Format::kBF16) {
-        for (int i = 0; i < columns; ++i) {
-            out[i] = bits_float(static_cast<uint32_t>(half_bits(row + i * 2)) << 16);
-        }
-    } else {
-        const int width = block_values(format);
-        FileBlock block;
-        for (int b = 0; b < columns / width; ++b) {
-            read_block(format, row + b * file_block_bytes(format), block);
-            dequantise_block(format, block, out + b * width);
-        }
+const uint8_t* TensorBytes::fetch(int64_t from, int64_t bytes,
+                                  std::unique_ptr<uint8_t[]>& scratch) const {
+    if (memory_) return memory_ + from;
+    scratch.reset(new uint8_t[static_cast<size_t>(bytes)]);
+    for (int64_t done = 0; done < bytes;) {
+        const int64_t at = offset_ + from + done;
+        const ssize_t got =
+            pread(file_, scratch.get() + done, static_cast<size_t>(bytes - done), at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) throw std::runtime_error(std::strerror(errno));
+        if (got == 0) throw std::runtime_error("the file ends at byte " + std::to_string(at));
+        done += got;
     }
+    return scratch.get();
 }
 
 Arena::~Arena() {
@@ -226,7 +325,7 @@ uint8_t* Arena::allocate(int64_t bytes) {
 }
 
 Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
-               const uint8_t* raw, bool mapped, int rows, int columns, std::vector<float> bias)
+               const TensorBytes& raw, int rows, int columns, std::vector<float> bias)
     : bias_(std::move(bias)), panel_rows_(kernels.panel_rows) {
     const int64_t raw_row = row_bytes(format, columns);
     if (!bias_.empty() && static_cast<int>(bias_.size()) != rows) {
@@ -240,31 +339,48 @@ Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format fo
                nullptr, bias_.empty() ? nullptr : bias_.data()};
     uint8_t* out = arena.allocate(bytes());
     packed_.panels = out;
-    const int64_t raw_panel = raw_row * panel_rows_;
-    const int batch = static_cast<int>(std::max<int64_t>(1, kPackBytes / raw_panel));
-    for (int first = 0; first < panels(); first += batch) {
-        const int last = std::min(first + batch, panels());
-        pack(pool, raw, raw_row, first, last, out);
-        const uint8_t* end = last == panels() ? raw + rows * raw_row : raw + last * raw_panel;
-        if (mapped) give_back(raw + first * raw_panel, end);
-    }
+    pack(pool, raw, raw_row, out);
 }
 
-void Matrix::pack(ThreadPool& pool, const uint8_t* raw, int64_t raw_row, int first_panel,
-                  int last_panel, uint8_t* out) const {
+void Matrix::pack(ThreadPool& pool, const TensorBytes& raw, int64_t raw_row, uint8_t* out) {
     const PackedMatrix& m = packed_;
-    pool.parallel_for(last_panel - first_panel, [&](int item) {
-        const int panel = first_panel + item, row = panel * panel_rows_;
-        const int count = std::min(panel_rows_, m.rows - row);
-        const uint8_t* from = raw + row * raw_row;
-        uint8_t* to = out + panel * m.panel_bytes;
-        if (is_quantised(m.format)) {
-            pack_quantised_panel(m.format, from, raw_row, count, m.columns, panel_rows_, to);
-        } else {
-            pack_float_panel(file_block_bytes(m.format), from, raw_row, count, m.columns,
-                             panel_rows_, to);
+    const int batch =
+        static_cast<int>(std::max<int64_t>(1, kPackBytes / (raw_row * panel_rows_)));  // panels
+    std::atomic<int> non_finite{-1};
+    pool.parallel_for((panels() + batch - 1) / batch, [&](int item) {
+        const int first = item * batch, last = std::min(first + batch, panels());
+        const int first_row = first * panel_rows_, last_row = std::min(last * panel_rows_, m.rows);
+        std::unique_ptr<uint8_t[]> scratch;
+        const uint8_t* from =
+            raw.fetch(first_row * raw_row, (last_row - first_row) * raw_row, scratch);
+        for (int panel = first; panel < last; ++panel, from += panel_rows_ * raw_row) {
+            const int row = panel * panel_rows_, count = std::min(panel_rows_, m.rows - row);
+            const int found = pack_panel(m.format, from, raw_row, count, m.columns, panel_rows_,
+                                         out + panel * m.panel_bytes);
+            if (found >= 0) non_finite.store(row + found, std::memory_order_relaxed);
         }
     });
+    non_finite_row_ = non_finite.load();
+}
+
+void Matrix::dequantise_row(int row, float* out) const {
+    const PackedMatrix& m = packed_;
+    const uint8_t* panel = m.panels + row / panel_rows_ * m.panel_bytes;
+    const int r = row % panel_rows_;
+    if (!is_quantised(m.format)) {
+        const int width = file_block_bytes(m.format);
+        for (int64_t k = 0; k < m.columns; ++k) {
+            out[k] = value_of(m.format, panel + (k * panel_rows_ + r) * width);
+        }
+        return;
+    }
+    const int width = block_values(m.format);
+    PanelReader reader(m.format, panel_rows_, panel, r);
+    FileBlock block;
+    for (int k = 0; k < m.columns; k += width) {
+        reader.read(block);
+        dequantise_block(m.format, block, out + k);
+    }
 }
 
 int Matrix::panels() const { return (packed_.rows + panel_rows_ - 1) / panel_rows_; }

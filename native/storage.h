@@ -1,4 +1,4 @@
-// Weights in memory: rows of a file dequantised, matrices packed into panels.
+// Weights in memory: matrices of a file packed into panels, their rows dequantised.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,22 @@ bool has_kernel(int file_type);
 // Bytes of one row of `columns` values in the file. Throws std::invalid_argument when the columns
 // are not whole (super-)blocks.
 int64_t row_bytes(Format format, int columns);
-// One row to float32, as the file format defines it.
-void dequantise_row(Format format, const uint8_t* row, int columns, float* out);
+
+// The bytes of a tensor, in memory or in an open file. A file is read and never mapped: of a map
+// whose file is truncated the next access kills the process.
+class TensorBytes {
+  public:
+    explicit TensorBytes(const uint8_t* memory) : memory_(memory) {}
+    TensorBytes(int file, int64_t offset) : file_(file), offset_(offset) {}
+    // The bytes [from, from + bytes), which `scratch` holds if they come from a file. Throws
+    // std::runtime_error when the file ends before, or cannot be read.
+    const uint8_t* fetch(int64_t from, int64_t bytes, std::unique_ptr<uint8_t[]>& scratch) const;
+
+  private:
+    const uint8_t* memory_ = nullptr;
+    int file_ = -1;
+    int64_t offset_ = 0;
+};
 
 // Memory for packed weights: anonymous maps with transparent huge pages, since panels are read end
 // to end and 4 KiB pages would cost a TLB miss every few hundred nanoseconds.
@@ -45,21 +59,24 @@ class Arena {
 // A packed matrix together with the bias it owns.
 class Matrix {
   public:
-    // `raw` holds rows * row_bytes bytes in file order and is not needed afterwards. If it is
-    // `mapped` from a file, its pages are given back as they are packed, so that a model is never
-    // in memory twice; they come back if they are read again.
+    // `raw` has rows * row_bytes bytes in file order and is not needed afterwards.
+    // Throws std::runtime_error when it cannot be read.
     Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
-           const uint8_t* raw, bool mapped, int rows, int columns, std::vector<float> bias);
+           const TensorBytes& raw, int rows, int columns, std::vector<float> bias);
     const PackedMatrix& packed() const { return packed_; }
     int panels() const;
     int64_t bytes() const { return packed_.panel_bytes * panels(); }
+    // A row that has a weight, or a block's scale, that is infinite or NaN; -1 if none has.
+    int non_finite_row() const { return non_finite_row_; }
+    // One row to float32, as the file format defines it.
+    void dequantise_row(int row, float* out) const;
 
   private:
-    void pack(ThreadPool& pool, const uint8_t* raw, int64_t raw_row, int first_panel,
-              int last_panel, uint8_t* out) const;
+    void pack(ThreadPool& pool, const TensorBytes& raw, int64_t raw_row, uint8_t* out);
 
     std::vector<float> bias_;
     int panel_rows_;
+    int non_finite_row_ = -1;
     PackedMatrix packed_;
 };
 

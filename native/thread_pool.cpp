@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <chrono>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -32,11 +33,23 @@ class ForJob final : public Job {
     ForJob(int items, const std::function<void(int)>& f) : items_(items), f_(f) {}
     int instructions() const override { return 1; }
     int items(int) const override { return items_; }
-    void run(int, int item, int) override { f_(item); }
+    void run(int, int item, int) override {
+        try {
+            f_(item);
+        } catch (...) {  // out of a worker it would end the process
+            std::lock_guard<std::mutex> lock(mutex_);
+            if (!failure_) failure_ = std::current_exception();
+        }
+    }
+    void rethrow() const {
+        if (failure_) std::rethrow_exception(failure_);
+    }
 
   private:
     int items_;
     const std::function<void(int)>& f_;
+    std::mutex mutex_;
+    std::exception_ptr failure_;  // of the first item that failed
 };
 
 }  // namespace
@@ -91,6 +104,7 @@ void ThreadPool::run(Job& job, const std::function<void()>& meanwhile) {
 void ThreadPool::parallel_for(int items, const std::function<void(int)>& f) {
     ForJob job(items, f);
     run(job);
+    job.rethrow();
 }
 
 void ThreadPool::work(Job& job, int thread) {

@@ -41,7 +41,8 @@ class ThreadPool {
     // begin; it must not throw.
     void run(Job& job, const std::function<void()>& meanwhile = [] {});
 
-    // Runs f(item) for item in [0, items) over the threads.
+    // Runs f(item) for item in [0, items) over the threads. Rethrows what one of them threw, when
+    // all have ended.
     void parallel_for(int items, const std::function<void(int)>& f);
 
   private:

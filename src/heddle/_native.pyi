@@ -49,10 +49,15 @@ class Arena:
     def allocated(self) -> int:
         """Bytes handed out."""
 
+class FileBytes:
+    """`size` bytes of an open file, from `offset` on, by its descriptor."""
+
+    def __init__(self, file: int, offset: int, size: int) -> None: ...
+
 class Matrix:
     """A matrix (rows, columns) packed from its file bytes.
 
-    `mapped` says that these lie in a file's map; its pages are given back once they are packed.
+    Raises RuntimeError where a file ends before the matrix does, or cannot be read.
     """
 
     def __init__(
@@ -60,14 +65,16 @@ class Matrix:
         arena: Arena,
         runtime: Runtime,
         type: int,
-        raw: _Bytes,
+        raw: FileBytes | _Bytes,
         rows: int,
         columns: int,
         bias: _Floats,
-        mapped: bool = False,
     ) -> None: ...
     @property
     def bytes(self) -> int: ...
+    @property
+    def non_finite_row(self) -> int:
+        """A row that has an infinite or NaN weight, or scale of a block; -1 if none has."""
     @property
     def quantised(self) -> bool:
         """Whether matmuls read quantised activations with it."""
@@ -173,8 +180,8 @@ class Program:
     ) -> None: ...
     def buffer(self, width: int, per_row: bool) -> int: ...
     def rope_table(self, dim: int, interleaved: bool, cosine: _Floats, sine: _Floats) -> int: ...
-    def embed(self, type: int, raw: _Bytes, rows: int, out: int) -> None:
-        """Looks rows up in the file's own bytes, kept alive."""
+    def embed(self, table: Matrix, out: int) -> None:
+        """Looks rows up in the matrix, which is kept alive."""
     def norm(self, in_: int, weight: _Floats, eps: float, out: int, quantise: bool) -> None: ...
     def quantise(self, in_: int) -> None: ...
     def matmul(self, in_: int, parts: Sequence[tuple[Matrix, int]], accumulate: bool) -> None:

@@ -108,6 +108,9 @@ class EngineConfig:
         " token, or auto, which is what the model's file says, else mean",
         choices=("auto", "mean", "last"),
     )
+    allow_nonfinite: bool = _setting(
+        False, "load a file with infinite or NaN weights, to look into it; else it is refused"
+    )
     isa: str = _setting(
         "auto",
         "instruction level of the kernels: auto, or one that this machine has",
@@ -317,11 +320,27 @@ def debug_wanted(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("HEDDLE_DEBUG", "") not in {"", "0"}
 
 
+def user_path(text: str, source: str) -> Path:
+    """The path that `text` means, a leading `~` or `~name` replaced by a home folder.
+
+    Raises:
+        ConfigError: nobody has that name; the message names `source`.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{source}: {text!r} begins with the home folder of a user whom this machine does not"
+            " know; write the whole path, or ./~ for a name that begins so",
+            param=source,
+        ) from error
+
+
 def cache_home(environ: Mapping[str, str] = os.environ) -> Path:
     """Where downloads are kept: HEDDLE_HOME, else the user's cache folder."""
     home = environ.get("HEDDLE_HOME")
     if home:
-        return Path(home).expanduser()
+        return user_path(home, "HEDDLE_HOME")
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("heddle"))

@@ -154,6 +154,12 @@ class ConfigError(HeddleError):
     kind = "invalid_request_error"
 
 
+class OutOfMemoryError(HeddleError):
+    """The machine has not the memory that a model with these settings needs."""
+
+    code = "out_of_memory"
+
+
 class ModelSourceError(HeddleError):
     """A model could not be found or fetched."""
 

@@ -42,13 +42,16 @@ BY_PROMPT = ([1, 2, POISON, 4], replace(AVOIDING, seed=1))
 BY_OUTPUT = ([1, 2, 3], replace(AVOIDING, temperature=0, logit_bias={POISON: 100.0}))
 
 
-def write_model(path: Path, poison: float, quantised: bool) -> Path:
+def write_model(path: Path, poison: float, quantised: bool, norm: float = 0) -> Path:
+    """`poison` goes into a token's embedding, `norm`, if it is not 0, into one of the norms."""
     tensors = []
     for name, values in MODEL.state().items():
         gguf_name = MODEL.gguf_name(name)
         array = MODEL.gguf_values(name, values)
         if gguf_name == "token_embd.weight":
             array[POISON, 5] = poison
+        elif gguf_name == "output_norm.weight" and norm:
+            array[7] = norm
         elif quantised and array.ndim == 2:
             blocks = gguf.quants.quantize(array, GGMLQuantizationType.Q8_0)
             tensors.append(Tensor(gguf_name, blocks.tobytes(), array.shape, TensorType.Q8_0))
@@ -58,7 +61,7 @@ def write_model(path: Path, poison: float, quantised: bool) -> Path:
 
 
 def start(path: Path, isa: str, slots: int) -> Engine:
-    config = EngineConfig(slots=slots, threads=2, isa=isa)
+    config = EngineConfig(slots=slots, threads=2, isa=isa, allow_nonfinite=True)
     executor = load(GGUFFile.open(path), config)
     model = replace(fake_model(FakeExecutor()), shape=executor.shape, executor=executor)
     return Engine(model, config)
@@ -104,3 +107,15 @@ def test_the_tokens_before_the_damaged_one_are_delivered(tmp_path) -> None:
         assert [token.token for token in next(stream).tokens] == [POISON]
         with pytest.raises(NonFiniteLogitsError, match="NaN or infinite"):
             next(stream)
+
+
+@pytest.mark.parametrize("isa", _native.isa_levels())
+@pytest.mark.parametrize("norm", [np.nan, np.inf, -np.inf])
+def test_one_damaged_weight_of_a_norm_is_found_at_every_level(
+    tmp_path: Path, isa: str, norm: float
+) -> None:
+    """Quantised, such a value would come out as a number, another one at each level."""
+    path = write_model(tmp_path / "norm.gguf", 0.0, quantised=True, norm=norm)
+    with start(path, isa, 1) as engine:
+        [end] = run(engine, [BY_PROMPT])
+    assert isinstance(end, NonFiniteLogitsError)

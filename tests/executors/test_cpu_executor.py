@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gguf_writer import write_gguf
+from gguf_writer import Tensor, write_gguf
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.errors import (
@@ -20,8 +20,10 @@ from heddle.errors import (
     HeddleError,
     ModelFileError,
     NonFiniteLogitsError,
+    OutOfMemoryError,
     UnsupportedModelError,
 )
+from heddle.executors.cpu import memory
 from heddle.executors.cpu.executor import load
 from heddle.step import (
     PAGE_TOKENS,
@@ -33,7 +35,7 @@ from heddle.step import (
     StepResult,
 )
 from heddle.types import SamplingParams
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf import GGUFFile, TensorType
 from models.tiny_models import PLAIN
 
 if TYPE_CHECKING:
@@ -93,12 +95,12 @@ def test_a_claimed_context_costs_no_memory(tmp_path):
 def test_a_closed_executor_holds_nothing_of_the_model(tmp_path):
     executor = load(tiny_file(tmp_path), SMALL)
     executor.execute(one_token_plan())
-    embeddings = weakref.ref(executor._kept[1].embedding.raw)  # the native program holds it too
+    weights = weakref.ref(executor._kept[1].output_norm.values)
     computed = executor.compute_seconds
-    assert embeddings() is not None
+    assert weights() is not None
     executor.close()
     executor.close()
-    assert embeddings() is None
+    assert weights() is None
     assert executor.pages * executor.page_bytes > 0
     assert executor.compute_seconds == computed > 0
 
@@ -163,6 +165,8 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path):
         ("llama.rope.dimension_count", 2**40),
         ("llama.rope.dimension_count", 7),
         ("llama.rope.freq_base", float("nan")),
+        ("llama.rope.freq_base", np.array([1e300])),
+        ("llama.attention.layer_norm_rms_epsilon", float("inf")),
         ("llama.vocab_size", 2**62),
         ("llama.feed_forward_length", 2**62),
     ],
@@ -176,12 +180,68 @@ def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(tmp_path):
     poison = next(t for t in PLAIN.tensors() if t.name == "output_norm.weight")
     values = np.full(PLAIN.width, np.nan, np.float32)
     file = tiny_file(tmp_path, tensors={poison.name: replace(poison, data=values.tobytes())})
-    executor = load(file, SMALL)
+    executor = load(file, replace(SMALL, allow_nonfinite=True))
     for _ in range(2):
         (failed,) = executor.execute(one_token_plan()).sampled
         assert failed.slot == 0
         assert isinstance(failed.error, NonFiniteLogitsError)
         assert "after the first 1 tokens are NaN or infinite" in failed.error.message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("output_norm.weight", TensorType.F32),
+        ("blk.0.attn_norm.weight", TensorType.F32),
+        ("blk.1.ffn_down.weight", TensorType.F32),
+        ("token_embd.weight", TensorType.F16),
+        ("blk.0.attn_q.weight", TensorType.BF16),
+        ("blk.0.attn_q.weight", TensorType.Q8_0),
+        ("blk.0.ffn_up.weight", TensorType.Q4_1),
+    ],
+)
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path, name, dtype, value):
+    """One weight, the scale of one block, or (Q4_1) its minimum."""
+    tensor = next(t for t in PLAIN.tensors() if t.name == name)
+    size = np.prod(tensor.shape) // dtype.block_elements * dtype.block_bytes
+    data = bytearray(tensor.data if dtype is TensorType.F32 else size)
+    single = np.array([value], np.float32)
+    half = single.astype(np.float16).tobytes()
+    raw = {TensorType.F32: single.tobytes(), TensorType.BF16: single.tobytes()[2:]}.get(dtype, half)
+    at = {TensorType.Q8_0: 3 * 34, TensorType.Q4_1: 3 * 20 + 2}.get(dtype, 5 * len(raw))
+    data[at : at + len(raw)] = raw
+    damaged = replace(tensor, data=bytes(data), type=dtype)
+    file = tiny_file(tmp_path, tensors={name: damaged})
+    with pytest.raises(ModelFileError, match=rf"{name} has infinite or NaN.*allow-nonfinite") as e:
+        load(file, SMALL)
+    assert e.value.field == name
+    load(file, replace(SMALL, allow_nonfinite=True)).close()
+
+
+def test_rope_divisors_must_be_positive(tmp_path):
+    divisors = Tensor.of("rope_freqs.weight", np.zeros(PLAIN.head_dim // 2, np.float32))
+    path = write_gguf(tmp_path / "a.gguf", PLAIN.metadata(), [*PLAIN.tensors(), divisors])
+    with pytest.raises(ModelFileError, match="positive numbers, got 0"):
+        load(GGUFFile.open(path), SMALL)
+
+
+def test_a_kv_cache_that_the_machine_cannot_hold_is_refused_with_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_limits", lambda: {"the memory that is available": 10**8})
+    huge = EngineConfig(slots=1024, threads=1, kv_cache=100 << 30)
+    metadata = {"llama.context_length": 10**6}
+    with pytest.raises(
+        OutOfMemoryError, match=r"KV cache of 107\.37 GB .* 0\.10 GB: set a smaller"
+    ):
+        load(tiny_file(tmp_path, metadata), huge)
+    load(tiny_file(tmp_path, metadata), replace(huge, kv_cache=1 << 20)).close()
+
+
+def test_weights_that_the_machine_cannot_hold_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_limits", lambda: {"the memory that is available": 1_000})
+    with pytest.raises(OutOfMemoryError, match="take a smaller model") as error:
+        load(tiny_file(tmp_path), EngineConfig(threads=1))
+    assert error.value.param == "model"
 
 
 def test_a_copied_page_is_gone_on_from_as_the_original(tmp_path):

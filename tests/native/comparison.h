@@ -99,6 +99,19 @@ class Check {
         }
     }
 
+    // f(kernels) holds at every level.
+    template <typename F>
+    void expect(const std::string& what, F f) {
+        std::vector<const Kernels*> levels = fast_levels();
+        levels.push_back(portable_kernels());
+        for (const Kernels* level : levels) {
+            if (f(*level)) continue;
+            std::fprintf(stderr, "%s: %s is wrong, %s\n", kernel_.c_str(), level->name,
+                         what.c_str());
+            failed = true;
+        }
+    }
+
     static inline bool failed = false;  // any comparison of any kernel
 
   private:

@@ -117,13 +117,12 @@ struct MatmulCase {
 void compare_matmul(Check& check, MatmulCase& c) {
     ThreadPool pool(1);
     Arena arena;
-    const Matrix reference(arena, pool, *portable_kernels(), c.format, c.raw.data(), false, c.rows,
+    const Matrix reference(arena, pool, *portable_kernels(), c.format, c.raw.data(), c.rows,
                            c.columns, c.bias);
     const Floats expected = c.run(*portable_kernels(), reference, kMostTokens);
     check.take(expected);
     for (const Kernels* level : fast_levels()) {
-        const Matrix matrix(arena, pool, *level, c.format, c.raw.data(), false, c.rows, c.columns,
-                            c.bias);
+        const Matrix matrix(arena, pool, *level, c.format, c.raw.data(), c.rows, c.columns, c.bias);
         for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
             const Floats found = c.run(*level, matrix, tokens);
             check.same(*level,
@@ -200,7 +199,7 @@ void check_halves() {
     ThreadPool pool(1);
     check.all_levels("every value", [&](const Kernels& k) {
         Arena arena;
-        const Matrix matrix(arena, pool, k, c.format, c.raw.data(), false, c.rows, c.columns, {});
+        const Matrix matrix(arena, pool, k, c.format, c.raw.data(), c.rows, c.columns, {});
         return c.run(k, matrix, 1);
     });
 }
@@ -216,6 +215,20 @@ void check_quantise() {
     std::fill(block(4), block(5), 3e38f);
     for (int i = 0; i < kBlock; ++i) block(5)[i] = 127.0f - 0.5f * static_cast<float>(i);  // ties
     for (int i = 0; i < kBlock; ++i) block(6)[i] = 1e-37f * static_cast<float>(i);
+    for (int i = 0; i < kBlock; ++i) {  // one value that is not finite, at every place of a block
+        block(7 + i)[i] = i % 3 == 0 ? std::nanf("") : i % 3 == 1 ? kInfinity : -kInfinity;
+    }
+    check.expect("non-finite", [&](const Kernels& k) {
+        const Quantised found = quantise(k, x);
+        for (int b = 7; b < 7 + kBlock; ++b) {
+            const BlockScale& scale = found.scales[static_cast<size_t>(b)];
+            if (scale.d == scale.d || scale.s == scale.s || scale.sum != 0) return false;
+            for (float half : scale.half_s) {
+                if (half == half) return false;
+            }
+        }
+        return true;
+    });
     for (int blocks : {1, 2, 7, 64}) {
         const Floats part(x.begin(), block(blocks));
         check.all_levels(text("blocks", blocks) + "codes",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heddle.config import user_path
 from heddle.disk.directory import DirectoryInUseError, PageDirectory
 from heddle.disk.tier import DiskTier
+from heddle.errors import ModelFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ def open_disk_tier(
     """
     if not config.prefix_cache_dir:
         return None
-    path = Path(config.prefix_cache_dir).expanduser()
+    path = user_path(config.prefix_cache_dir, "prefix_cache_dir")
     try:
         directory = PageDirectory(path, config.prefix_cache_disk)
     except DirectoryInUseError as error:
@@ -39,7 +40,7 @@ def open_disk_tier(
         return None
     try:
         model_and_program = fingerprint(model)
-    except OSError as error:
+    except (OSError, ModelFileError) as error:
         directory.close()
         _log.warning("the prefix cache goes on without its disk tier: %s", error)
         return None
@@ -52,7 +53,16 @@ def fingerprint(model: LoadedModel) -> bytes:
 
     They cover the whole file of the model (0.6 s a GB once it is in memory: name, size and time
     would take a finetune for its parent some day) and, by the format, the program.
+
+    Raises:
+        ModelFileError: the file has changed since it was loaded: its digest says nothing about the
+            weights in memory.
+        OSError: it cannot be read.
     """
     with model.info.path.open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
+    if model.file_state() not in ("unchanged", None):  # after it was read, so that both are covered
+        raise ModelFileError(
+            f"{model.info.path} has changed since it was loaded; load it again", field="file"
+        )
     return hashlib.sha256(f"{weights} {model.executor.page_format}".encode()).digest()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from heddle.config import cache_home
 from heddle.embedding import Pooling
-from heddle.errors import InvalidRequestError, ModelFileError
+from heddle.errors import InvalidRequestError, ModelFileError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heddle.step import Executor
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.weights.gguf import GGUFFile
+    from heddle.weights.gguf import FileStamp, GGUFFile
     from heddle.weights.progress import Progress
 
 
@@ -42,6 +42,7 @@ class ModelInfo:
         file_bytes: size of the file.
         quantisation: the storage type that most weights have.
         created: when the file was written, in seconds since 1970.
+        stamp: the file's when it was loaded; None for a model that is not from a file.
     """
 
     id: str
@@ -53,6 +54,7 @@ class ModelInfo:
     file_bytes: int
     quantisation: str
     created: int
+    stamp: FileStamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,22 @@ class LoadedModel:
         """Token ids of a conversation. Arguments and errors are those of :meth:`chat_text`."""
         return self.tokenizer.encode_chat(self.chat_text(messages, **more))
 
+    def file_state(self) -> str | None:
+        """Whether the file is still what was loaded: unchanged, changed or missing.
+
+        Answers do not depend on it, since nothing is read from the file after loading. None for a
+        model that is not from a file.
+        """
+        from heddle.weights.gguf import FileStamp
+
+        if self.info.stamp is None:
+            return None
+        try:
+            found = FileStamp.of(self.info.path.stat())
+        except OSError:
+            return "missing"
+        return "unchanged" if found == self.info.stamp else "changed"
+
     def close(self) -> None:
         """Free threads and memory. Idempotent."""
         self.executor.close()
@@ -126,8 +144,6 @@ def load_model(
 
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
-    from heddle.executors.cpu import executor as cpu
-    from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.catalog import ALIASES
     from heddle.weights.gguf import GGUFFile
     from heddle.weights.progress import Silent
@@ -135,9 +151,22 @@ def load_model(
 
     name = str(model)
     path = resolve(name, cache_home(), progress)
-    file = GGUFFile.open(path)  # its map goes with the last view of it, which the executor holds
     name = name if name in ALIASES else path.stem
-    progress = progress or Silent()
+    try:
+        with GGUFFile.open(path) as file:
+            return _load(name, file, config, progress or Silent())
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"there is not enough memory to load {name}: {error or 'an allocation failed'}; set"
+            " fewer slots, a smaller kv_cache or batch_tokens, or take a smaller model",
+            param="model",
+        ) from error
+
+
+def _load(name: str, file: GGUFFile, config: EngineConfig, progress: Progress) -> LoadedModel:
+    from heddle.executors.cpu import executor as cpu
+    from heddle.text.tokenizer.tokenizer import Tokenizer
+
     weights = sum(tensor.nbytes for tensor in file.tensors.values())
     progress.start(f"loading {name}", weights, quick=True)
     try:
@@ -185,7 +214,6 @@ def _info(model_id: str, file: GGUFFile, shape: ModelShape) -> ModelInfo:
     weights: Counter[str] = Counter()
     for tensor in file.tensors.values():
         weights[tensor.type.name] += math.prod(tensor.shape)
-    status = file.path.stat()
     return ModelInfo(
         id=model_id,
         path=file.path,
@@ -193,7 +221,8 @@ def _info(model_id: str, file: GGUFFile, shape: ModelShape) -> ModelInfo:
         context=shape.context,
         vocabulary=shape.vocabulary,
         parameters=weights.total(),
-        file_bytes=status.st_size,
+        file_bytes=file.stamp.size,
         quantisation=weights.most_common(1)[0][0],
-        created=int(status.st_mtime),
+        created=file.stamp.mtime_ns // 10**9,
+        stamp=file.stamp,
     )

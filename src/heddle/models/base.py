@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from heddle.models.ops import Batch, Loader, Ops
 
 T = TypeVar("T", int, float)
+
+_SMALLEST_FLOAT, _LARGEST_FLOAT = 2.0**-126, 2.0**127
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,16 @@ class Model(Protocol):
 def metadata_number(
     metadata: Mapping[str, object], key: str, kind: type[T], default: T | None = None
 ) -> T:
-    """A positive, finite number from model metadata; for `int` a whole one.
+    """A positive number from model metadata; for `int` a whole one, for `float` one that float32
+    holds.
 
     Raises:
         ModelFileError: the key is missing without a default, or is no such number.
     """
     value = metadata.get(key, default)
     allowed = (int,) if kind is int else (int, float)
-    if isinstance(value, bool) or not isinstance(value, allowed) or not 0 < value < math.inf:
+    low, high = (1, math.inf) if kind is int else (_SMALLEST_FLOAT, _LARGEST_FLOAT)
+    if isinstance(value, bool) or not isinstance(value, allowed) or not low <= value <= high:
         whole = "whole " if kind is int else ""
         raise ModelFileError(f"{key} must be a positive {whole}number, got {value!r}", field=key)
     return kind(value)
@@ -112,12 +117,11 @@ def read_dimensions(metadata: Mapping[str, object], architecture: str) -> Dimens
             f"cannot rotate {rope_dim} elements of a head of {head_dim}",
             field=f"{architecture}.rope.dimension_count",
         )
-    tokens = metadata.get("tokenizer.ggml.tokens", ())
     shape = ModelShape(
         layers=integer("block_count"),
         kv_heads=kv_heads,
         head_dim=head_dim,
-        vocabulary=integer("vocab_size", len(tokens) if hasattr(tokens, "__len__") else None),
+        vocabulary=_vocabulary(metadata, f"{architecture}.vocab_size"),
         context=integer("context_length"),
         width=width,
     )
@@ -128,6 +132,23 @@ def read_dimensions(metadata: Mapping[str, object], architecture: str) -> Dimens
         eps=metadata_number(metadata, f"{architecture}.attention.layer_norm_rms_epsilon", float),
         rope_dim=rope_dim,
     )
+
+
+def _vocabulary(metadata: Mapping[str, object], key: str) -> int:
+    """How many tokens the model knows: `key`, or else the tokenizer, says. They must agree.
+
+    A model that samples a token which the tokenizer does not have could not go on.
+    """
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    pieces = len(tokens) if isinstance(tokens, Sized) else None
+    size = metadata_number(metadata, key, int, pieces)
+    if pieces not in (None, size):
+        raise ModelFileError(
+            f"{key} is {size}, but the tokenizer has {pieces} tokens; the file is damaged or was"
+            " converted wrongly, fetch another one",
+            field=key,
+        )
+    return size
 
 
 def read_rope_factors(

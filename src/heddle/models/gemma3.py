@@ -25,6 +25,8 @@ A = TypeVar("A")
 W = TypeVar("W")
 
 _LAYERS_OF_27B = 62
+_WIDEST_WINDOW = 2**31 - 1
+"""What instructions can say; no sequence is so long, so that a wider one is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ def _kinds(metadata: Mapping[str, object], dimensions: Dimensions) -> tuple[Laye
     shape, dim = dimensions.shape, dimensions.rope_dim
     factors = read_rope_factors(metadata, "gemma3", dim)
     window = metadata_number(metadata, "gemma3.attention.sliding_window", int)
+    window = min(window, _WIDEST_WINDOW)
     sizes = (dimensions.heads, shape.kv_heads, shape.head_dim, _attention_scale(dimensions))
     return (
         LayerKind(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from operator import mul
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from heddle.errors import ModelFileError
 from heddle.models.base import Dimensions, metadata_number, read_dimensions, read_rope_factors
 from heddle.models.ops import AttentionSpec, RopeSpec
 
@@ -95,7 +96,12 @@ class Llama:
         """Llama 3 carries divisors of its frequencies as a tensor."""
         if not loader.has("rope_freqs.weight"):
             return self.rope
-        divisors = loader.constants("rope_freqs.weight", self.rope.dim // 2)
+        name = "rope_freqs.weight"
+        divisors = loader.constants(name, self.rope.dim // 2)
+        if min(divisors) <= 0:
+            raise ModelFileError(
+                f"tensor {name} must hold positive numbers, got {min(divisors):g}", field=name
+            )
         return replace(self.rope, factors=tuple(map(mul, divisors, self.rope.factors)))
 
     def forward(self, ops: Ops[A, W], weights: Weights[W], batch: Batch[A]) -> A:

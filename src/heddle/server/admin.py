@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,15 @@ def routes(service: Service) -> APIRouter:
     @router.get("/health", responses={503: {"description": "The engine has stopped."}})
     @router.head("/health", include_in_schema=False)  # what some health checkers send
     async def health() -> Response:
-        """200 while requests are served, 503 once the engine has stopped."""
+        """200 while requests are served, 503 once the engine has stopped.
+
+        `model_file` says whether the file on disk still is what was loaded; answers come from
+        memory and do not change with it.
+        """
         if engine.closed:
             return json_response({"status": "stopped"}, status=503)
-        return json_response({"status": "ok"})
+        file = await to_thread(engine.model.file_state)  # a file system may take its time
+        return json_response({"status": "ok"} | ({} if file is None else {"model_file": file}))
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hmac
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from heddle.config import check_keys
+from heddle.config import check_keys, user_path
 from heddle.errors import AuthenticationError, ConfigError
 from heddle.server.errors import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
+    from pathlib import Path
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -60,14 +60,14 @@ def keys_of(config: ServerConfig) -> ApiKeys:
     """
     keys = list(config.api_key)
     if config.api_key_file:
-        keys += _read(Path(config.api_key_file))
+        keys += _read(user_path(config.api_key_file, "api_key_file"))
     return ApiKeys(keys)
 
 
 def _read(path: Path) -> list[str]:
     """Keys of a file, one a line; blank lines do not count."""
     try:
-        lines = path.expanduser().read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise ConfigError(

@@ -1,15 +1,18 @@
-"""Memory-mapped reading of GGUF files, versions 2 and 3, little endian.
+"""Reading of GGUF files, versions 2 and 3, little endian.
 
 The format is specified in ggml's `docs/gguf.md`: a header, metadata as typed key-value pairs, one
 record per tensor, then the tensors' bytes at aligned offsets. Nothing in a file is believed before
 it is checked against the bytes that are there, so a damaged or hostile file ends in a
 :class:`ModelFileError` and not in a crash or an allocation of the size it claims. What the bytes
 of a tensor mean is `quants.py`'s business.
+
+A file is read and never mapped. Another process may truncate it at any time; a read then comes
+short, which is an error for whoever reads, while an access to a map is the end of the process.
 """
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from array import array
 from collections.abc import Sequence
@@ -46,6 +49,11 @@ _NUMBERS: dict[int, np.dtype[Any]] = {
     }.items()
 }  # fmt: skip
 _U32, _U64 = _NUMBERS[4], _NUMBERS[10]
+
+# Bytes of the file that are read first, which hold most headers, and the most that a header takes.
+# The header of the largest vocabulary known, 262,144 tokens and as many merges, takes 12 MB.
+_FIRST_READ = 16 << 20
+_LARGEST_HEADER = 256 << 20
 
 # The fewest bytes an entry can take: what a count may at most claim of the bytes left.
 _SMALLEST_PAIR = 8 + 4 + 1
@@ -126,6 +134,24 @@ class TensorInfo:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """What tells a file's content from an earlier one of the same path.
+
+    A write changes the time, another file in its place the numbers. `size` is in bytes.
+    """
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Self:
+        """The stamp of what `os.stat` tells."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 class StringArray(Sequence[str]):
     """An array of strings in the file, decoded when read.
 
@@ -173,14 +199,35 @@ class GGUFFile:
 
     Attributes:
         path: where it was opened.
+        stamp: what it was when it was opened.
         version: of the format, 2 or 3.
         metadata: values by key: int, float, bool, str, NumPy arrays and :class:`StringArray`.
         tensors: tensors by name, in the order of the file.
     """
 
-    def __init__(self, path: Path, buffer: memoryview) -> None:
-        cursor = _Cursor(path, buffer)
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """Takes over `descriptor`, the open file."""
         self.path = path
+        self._descriptor: int | None = descriptor
+        self.stamp = FileStamp.of(os.fstat(descriptor))
+        try:
+            self._read_header()
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_header(self) -> None:
+        if self.stamp.size == 0:
+            raise ModelFileError(f"{self.path} is empty; fetch it again", field="magic")
+        held = min(_FIRST_READ, self.stamp.size)
+        while True:
+            buffer = self._read(0, held, "header")
+            try:
+                return self._parse_header(_Cursor(self.path, buffer, self.stamp.size))
+            except _HeaderGoesOnError as more:  # few files need it, so all is parsed once more
+                held = min(max(4 * held, more.end), self.stamp.size)
+
+    def _parse_header(self, cursor: _Cursor) -> None:
         self.version = cursor.version()
         tensor_count = cursor.count("tensor_count", _SMALLEST_TENSOR)
         pair_count = cursor.count("metadata_count", _SMALLEST_PAIR)
@@ -188,11 +235,10 @@ class GGUFFile:
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
             cursor.tensors(tensor_count, _alignment(cursor, self.metadata))
         )
-        self._buffer: NDArray[np.uint8] | None = np.frombuffer(buffer, np.uint8)
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Map the file and read its header.
+        """Open the file and read its header.
 
         Raises:
             ModelSourceError: there is no such file, or it cannot be read.
@@ -203,32 +249,71 @@ class GGUFFile:
         if not path.is_file():  # a pipe or a device would block or be endless
             raise ModelSourceError(f"{path} is not a file")
         try:
-            with path.open("rb") as file:
-                if path.stat().st_size == 0:  # cannot be mapped
-                    raise ModelFileError(f"{path} is empty; fetch it again", field="magic")
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise ModelSourceError(f"cannot read {path}: {error.strerror}") from error
-        return cls(path, memoryview(mapped))
+        return cls(path, descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file's, for readers of tensors that want no copy in between."""
+        if self._descriptor is None:
+            raise ValueError(f"{self.path} is closed")
+        return self._descriptor
 
     def data(self, name: str) -> NDArray[np.uint8]:
-        """The bytes of tensor `name`: (nbytes,), a read-only view of the map.
-
-        The view stays valid after :meth:`close`; the map goes when its last view does.
+        """The bytes of tensor `name`: (nbytes,), read now.
 
         Raises:
-            ModelFileError: the file has no such tensor.
+            ModelFileError: the file has no such tensor, or ends before the tensor does.
+            ModelSourceError: it cannot be read.
         """
-        if self._buffer is None:
-            raise ValueError(f"{self.path} is closed")
         tensor = self.tensors.get(name)
         if tensor is None:
             raise ModelFileError(f"{self.path}: tensor {name!r} is missing", field=name)
-        return self._buffer[tensor.offset : tensor.offset + tensor.nbytes]
+        return np.frombuffer(self._read(tensor.offset, tensor.nbytes, name), np.uint8)
+
+    def check_unchanged(self) -> None:
+        """Make sure that what was read since :meth:`open` belongs together.
+
+        Raises:
+            ModelFileError: somebody has written to the file since.
+        """
+        found = FileStamp.of(os.fstat(self.descriptor))
+        if found != self.stamp:
+            raise ModelFileError(
+                f"{self.path} changed while it was read: it had {self.stamp.size:,} bytes, now"
+                f" {found.size:,}; load it again once it is whole",
+                field="file",
+            )
 
     def close(self) -> None:
-        """Let go of the map. Metadata and tensor records stay readable."""
-        self._buffer = None
+        """Close the file. Metadata and tensor records stay readable. Idempotent."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _read(self, start: int, size: int, field: str) -> memoryview:
+        """The bytes [start, start + size)."""
+        content = memoryview(bytearray(size))
+        done = 0
+        while done < size:
+            try:
+                got = os.preadv(self.descriptor, [content[done:]], start + done)
+            except OSError as error:
+                raise ModelSourceError(f"cannot read {self.path}: {error.strerror}") from error
+            if got == 0:
+                raise ModelFileError(
+                    f"{self.path}: {field} needs {size} bytes at byte {start}, and the file now"
+                    f" ends at byte {start + done}: it was truncated while it was read; load it"
+                    " again once it is whole",
+                    field=field,
+                )
+            done += got
+        return content.toreadonly()
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -242,12 +327,22 @@ class GGUFFile:
         self.close()
 
 
+class _HeaderGoesOnError(Exception):
+    """The header goes on behind the bytes that were read, at least up to byte `end`."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(end)
+        self.end = end
+
+
 class _Cursor:
     """A reading position in the header. Every read is checked against the bytes left."""
 
-    def __init__(self, path: Path, buffer: memoryview) -> None:
+    def __init__(self, path: Path, buffer: memoryview, size: int) -> None:
+        """`buffer` holds the beginning of the file, whose size is `size`."""
         self._path = path
         self._buffer = buffer
+        self._size = size
         self._position = 0
 
     def fail(self, field: str, problem: str) -> NoReturn:
@@ -258,11 +353,19 @@ class _Cursor:
     def _take(self, size: int, field: str) -> int:
         """Step over `size` bytes; returns where they start."""
         start = self._position
-        left = len(self._buffer) - start
+        left = self._size - start
         if size > left:
             self.fail(field, f"needs {size} bytes at byte {start}, where {left} are left")
+        self._want(start + size, field)
         self._position = start + size
         return start
+
+    def _want(self, end: int, field: str) -> None:
+        """Go on only if the bytes up to `end`, which are in the file, have been read."""
+        if end > _LARGEST_HEADER:
+            self.fail(field, f"makes the header longer than {_LARGEST_HEADER} bytes")
+        if end > len(self._buffer):
+            raise _HeaderGoesOnError(end)
 
     def _numbers(self, dtype: np.dtype[Any], count: int, field: str) -> NDArray[Any]:
         start = self._take(count * dtype.itemsize, field)
@@ -293,7 +396,7 @@ class _Cursor:
     def count(self, field: str, smallest: int) -> int:
         """A count of entries that each take at least `smallest` bytes."""
         value = self._integer(_U64, field)
-        left = len(self._buffer) - self._position
+        left = self._size - self._position
         if value * smallest > left:
             self.fail(field, f"is {value}, more than fit in the {left} bytes left")
         return value
@@ -315,11 +418,14 @@ class _Cursor:
         size, read, last = _LENGTH.size, _LENGTH.unpack_from, len(self._buffer) - _LENGTH.size
         for index in range(count):
             if position > last:
-                self.fail(f"{field}[{index}]", "lies past the end of the file")
+                if position > self._size - size:
+                    self.fail(f"{field}[{index}]", "lies past the end of the file")
+                self._want(position + size, f"{field}[{index}]")
             bounds.append(position)
             position += size + read(self._buffer, position)[0]
-        if position > len(self._buffer):
+        if position > self._size:
             self.fail(f"{field}[{count - 1}]", "runs past the end of the file")
+        self._want(position, field)
         bounds.append(position)
         self._position = position
         return StringArray(self._path, field, self._buffer, np.frombuffer(bounds, np.int64))
@@ -348,7 +454,7 @@ class _Cursor:
             self.fail(field, "is an array of arrays, which is not supported")
         if kind != _STRING:
             return self._values(kind, count, field)
-        if count * _LENGTH.size > len(self._buffer) - self._position:
+        if count * _LENGTH.size > self._size - self._position:
             self.fail(field, f"claims {count} strings, more than fit in the file")
         return self._strings(count, field)
 
@@ -358,7 +464,7 @@ class _Cursor:
             self.fail(field, f"has the unknown value type {kind}")
         values = self._numbers(dtype, count, field)
         if kind != _BOOL:
-            return values.copy()  # aligned, and free of the map
+            return values.copy()  # aligned, and free of the header's bytes
         if count and values.max() > 1:
             self.fail(field, f"has the value {values.max()} where a bool is 0 or 1")
         return values.astype(np.bool_)
@@ -404,11 +510,11 @@ class _Cursor:
     def _check_places(self, tensors: Mapping[str, TensorInfo]) -> None:
         in_order = sorted(tensors.values(), key=lambda tensor: tensor.offset)
         for tensor in in_order:
-            if tensor.offset + tensor.nbytes > len(self._buffer):
+            if tensor.offset + tensor.nbytes > self._size:
                 self.fail(
                     tensor.name,
                     f"takes {tensor.nbytes} bytes at byte {tensor.offset}, past the end of the "
-                    f"file at {len(self._buffer)}",
+                    f"file at {self._size}",
                 )
         for before, after in pairwise(in_order):
             if before.offset + before.nbytes > after.offset:

@@ -110,7 +110,7 @@ def describe(path: Path) -> ModelDescription:
         return ModelDescription(
             path=str(path.absolute()),
             format=f"GGUF {file.version}",
-            file_bytes=path.stat().st_size,
+            file_bytes=file.stamp.size,
             architecture=architecture,
             name=_string(metadata, "general.name"),
             parameters=sum(prod(tensor.shape) for tensor in tensors),

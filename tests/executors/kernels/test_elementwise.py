@@ -146,7 +146,7 @@ def test_instructions_that_would_leave_their_buffers_are_refused():
         with pytest.raises(ValueError, match=f"no layer {layer}"):
             program.attend(tokens, layer, 1, 1.0, 0, more[0], False)
     for instruction in (
-        lambda: program.embed(F32, as_bytes(values), 16, rows),
+        lambda: program.embed(matrix, rows),
         lambda: program.store_kv(tokens, rows, 0),
         lambda: program.attend(rows, 0, 1, 1.0, 0, more[1], False),
         lambda: program.rope(rows, table, 1),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import ISA_LEVELS, Bench, as_bytes, matmul
+from programs import ISA_LEVELS, NO_BIAS, Bench, as_bytes, matmul
 
 from heddle.weights.gguf import TensorType
 from heddle.weights.quants import dequantize
@@ -157,13 +157,18 @@ def test_activations_too_small_to_scale(size, kept):
 
 @pytest.mark.parametrize("type", [*QUANTISED, *FLOATS])
 def test_embedding_rows_are_the_files(type):
-    rng = np.random.default_rng(5)
-    raw = random_matrix(rng, type, 7, 512)
-    bench = Bench("auto", 7)
-    buffer = bench.program.buffer(512, per_row=False)
-    bench.program.embed(int(type), raw, 7, buffer)
-    expected = dequantize(raw, type, (7, 512))
-    np.testing.assert_allclose(bench.run(7, buffer), expected, rtol=1e-6, atol=1e-7)
+    """They are read from the packed matrix: 35 rows are panels and a piece of one."""
+    raw = random_matrix(np.random.default_rng(5), type, 35, 512)
+    expected = dequantize(raw, type, (35, 512))
+    first = None
+    for isa in ISA_LEVELS:
+        bench = Bench(isa, 35)
+        buffer = bench.program.buffer(512, per_row=False)
+        bench.program.embed(bench.matrix(int(type), raw, 35, 512, NO_BIAS), buffer)
+        rows = bench.run(35, buffer)
+        np.testing.assert_allclose(rows, expected, rtol=1e-6, atol=1e-7)
+        first = rows if first is None else first
+        np.testing.assert_array_equal(rows, first)
 
 
 @pytest.mark.parametrize("type", [*QUANTISED, *FLOATS])

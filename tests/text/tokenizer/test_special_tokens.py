@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle.errors import ModelFileError
+from heddle.text.tokenizer import special as special_tokens
 from heddle.text.tokenizer.special import SpecialTokens
 
 
@@ -64,3 +69,23 @@ def test_tokens_next_to_each_other_leave_no_empty_text() -> None:
 def test_no_special_tokens() -> None:
     assert SpecialTokens({}).split("text") == ["text"]
     assert SpecialTokens({}).split("") == []
+
+
+def test_memory_grows_with_the_characters_of_tokens_and_not_with_their_pairs() -> None:
+    """Each of the second half ends as each of the first begins; one token is all its own ends."""
+    overlapping = [f"a{chr(0x4E00 + i)}x" for i in range(2_000)]
+    overlapping += [f"{chr(0x4E00 + i)}a" for i in range(2_000)]
+    tokens = [*overlapping, "b" * 20_000]
+    tracemalloc.start()
+    special = SpecialTokens({token: id for id, token in enumerate(tokens)})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000 * sum(map(len, tokens))
+    assert special.split(overlapping[0] + tokens[-1]) == [0, 4_000]
+
+
+def test_tokens_of_too_many_characters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(special_tokens, "_MOST_CHARACTERS", 10)
+    SpecialTokens({"12345": 0, "67890": 1})
+    with pytest.raises(ModelFileError, match="11 characters together"):
+        SpecialTokens({"12345": 0, "678901": 1})

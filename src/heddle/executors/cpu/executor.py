@@ -29,7 +29,7 @@ from heddle.executors.cpu.batch import Layout, StateSum, ints
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.limits import measure, model_work
 from heddle.executors.cpu.lowering import lower
-from heddle.executors.cpu.memory import available_bytes
+from heddle.executors.cpu.memory import available_bytes, check_memory
 from heddle.executors.cpu.readout import non_finite, pooled, scored
 from heddle.executors.graph.recording import (
     Input,
@@ -67,18 +67,22 @@ def load(
 ) -> CpuExecutor:
     """Pack the weights of `file` and make it ready to run.
 
-    `progress` is called with the bytes of the file packed so far. The file must stay open as long
-    as the executor lives: embedding rows are read from its map.
+    `progress` is called with the bytes of the file packed so far. Nothing is read from the file
+    afterwards.
 
     Raises:
         ModelFileError, UnsupportedModelError: the file cannot be served.
         ConfigError: a setting does not fit the model or the machine.
+        OutOfMemoryError: this machine has too little for the model with these settings.
     """
     model = build(file.metadata)
+    _check_claims(file, model.shape)
+    pages = _pages(file, config, model.shape)
     runtime = _runtime(config)
-    loader = CpuLoader(file, runtime, progress)
+    loader = CpuLoader(file, runtime, config, progress)
     weights = model.load(loader)
-    return CpuExecutor(model, weights, runtime, config, loader)
+    file.check_unchanged()
+    return CpuExecutor(model, weights, runtime, config, loader, pages)
 
 
 def _runtime(config: EngineConfig) -> _native.Runtime:
@@ -99,14 +103,18 @@ class CpuLoader:
         self,
         file: GGUFFile,
         runtime: _native.Runtime,
+        config: EngineConfig,
         progress: Callable[[int], None],
     ) -> None:
         self.file = file
         self.metadata: Mapping[str, object] = file.metadata
         self.arena = _native.Arena()
+        self.matmul_bytes = 0  # of the matrices that matmuls read
         self._runtime = runtime
+        self._allow_nonfinite = config.allow_nonfinite
         self._progress = progress
         self._packed = 0  # bytes of the file
+        self._tables: dict[str, _native.Matrix] = {}
 
     def has(self, name: str) -> bool:
         return name in self.file.tensors
@@ -115,32 +123,59 @@ class CpuLoader:
         self, name: str, out_features: int, in_features: int, bias: str | None = None
     ) -> LinearWeight:
         tensor = self._tensor(name, (out_features, in_features))
-        values = np.empty(0, np.float32) if bias is None else self.vector(bias, out_features).values
-        try:
-            matrix = _native.Matrix(
-                self.arena,
-                self._runtime,
-                int(tensor.type),
-                self.file.data(name),
-                out_features,
-                in_features,
-                values,
-                mapped=True,
-            )
-        except ValueError as error:
-            raise UnsupportedModelError(f"tensor {name}: {error}", param=name) from error
-        self._packed += tensor.nbytes
-        self._progress(self._packed)
+        matrix = self._tables.get(name) if bias is None else None
+        if matrix is None:
+            none = np.empty(0, np.float32)
+            values = none if bias is None else self.vector(bias, out_features).values
+            matrix = self._matrix(tensor, values)
+        self.matmul_bytes += matrix.bytes
         return LinearWeight(matrix, out_features, in_features)
 
     def embedding(self, name: str, rows: int, width: int) -> TableWeight:
+        """Where the output matrix is the same tensor, both are one matrix in memory."""
         tensor = self._tensor(name, (rows, width))
-        return TableWeight(int(tensor.type), self.file.data(name), rows, width)
+        if name not in self._tables:
+            self._tables[name] = self._matrix(tensor, np.empty(0, np.float32))
+        return TableWeight(self._tables[name], width)
 
     def vector(self, name: str, width: int) -> VectorWeight:
         tensor = self._tensor(name, (width,), any_type=True)
         values = dequantize(self.file.data(name), tensor.type, tensor.shape)
+        if not np.isfinite(values).all():
+            self._refuse_non_finite(name, f"element {np.isfinite(values).argmin()}")
         return VectorWeight(np.ascontiguousarray(values, dtype=np.float32))
+
+    def _matrix(self, tensor: TensorInfo, bias: npt.NDArray[np.float32]) -> _native.Matrix:
+        raw = _native.FileBytes(self.file.descriptor, tensor.offset, tensor.nbytes)
+        rows, columns = tensor.shape
+        try:
+            matrix = _native.Matrix(
+                self.arena, self._runtime, int(tensor.type), raw, rows, columns, bias
+            )
+        except ValueError as error:
+            raise UnsupportedModelError(
+                f"tensor {tensor.name}: {error}", param=tensor.name
+            ) from error
+        except RuntimeError as error:
+            self.file.check_unchanged()
+            raise ModelFileError(
+                f"{self.file.path}: tensor {tensor.name} cannot be read: {error}",
+                field=tensor.name,
+            ) from error
+        if matrix.non_finite_row >= 0:
+            self._refuse_non_finite(tensor.name, f"row {matrix.non_finite_row}")
+        self._packed += tensor.nbytes
+        self._progress(self._packed)
+        return matrix
+
+    def _refuse_non_finite(self, name: str, where: str) -> None:
+        if not self._allow_nonfinite:
+            raise ModelFileError(
+                f"{self.file.path}: tensor {name} has infinite or NaN weights ({where}), so no"
+                " answer would be right; fetch the file again, or look into it with"
+                " --allow-nonfinite",
+                field=name,
+            )
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:
         return tuple(self.vector(name, width).values.tolist())
@@ -180,18 +215,20 @@ class CpuExecutor:
         runtime: _native.Runtime,
         config: EngineConfig,
         loader: CpuLoader,
+        pages: int,
     ) -> None:
         context = _context(config, model.shape)
         self.shape = dataclasses.replace(model.shape, context=context)
         self.isa = runtime.isa
         self.threads = runtime.threads
-        self.weight_bytes = loader.arena.allocated
-        self._kept = (loader, weights)  # the program holds bare pointers into both
+        self.weight_bytes = loader.matmul_bytes
+        self._held_bytes = loader.arena.allocated
+        self._kept = (loader.arena, weights)  # the program holds bare pointers into both
         self.kv_type = config.kv_type
-        self._cache = _kv_cache(config, self.shape)
+        self._cache = _kv_cache(config, self.shape, pages)
         self.pages, self.page_bytes = self._cache.pages, self._cache.page_bytes
         self.compute_seconds = 0.0
-        max_rows = min(max(config.slots, _LEAST_ROWS), config.batch_tokens)
+        max_rows = _most_rows(config)
         try:
             self._program = _native.Program(runtime, self._cache, config.batch_tokens, max_rows)
         except ValueError as error:
@@ -237,7 +274,7 @@ class CpuExecutor:
     def summary(self) -> str:
         kv_cache = self.pages * self.page_bytes
         return (
-            f"{self.threads} threads, {self.isa}, weights {self.weight_bytes / 1e6:,.0f} MB,"
+            f"{self.threads} threads, {self.isa}, weights {self._held_bytes / 1e6:,.0f} MB,"
             f" KV cache {kv_cache / 1e6:,.0f} MB in {self.kv_type}"
             f" ({self.pages * PAGE_TOKENS:,} tokens)"
         )
@@ -320,24 +357,74 @@ def _context(config: EngineConfig, shape: ModelShape) -> int:
     return config.context or shape.context
 
 
-def _kv_cache(config: EngineConfig, shape: ModelShape) -> _native.KvCache:
-    """As many pages as `kv_cache` bytes hold, or as the slots can fill."""
+def _check_claims(file: GGUFFile, shape: ModelShape) -> None:
+    """Hold hyperparameters that memory is reckoned from to the tensors that are there.
+
+    Raises:
+        ModelFileError: they need larger tensors, or more of them.
+    """
+    largest = max((size for tensor in file.tensors.values() for size in tensor.shape), default=0)
+    claims = {
+        "block_count": (shape.layers, len(file.tensors)),
+        "embedding_length": (shape.width, largest),
+        "attention.head_count_kv": (shape.kv_heads * shape.head_dim, largest),
+        "vocab_size": (shape.vocabulary, largest),
+    }
+    for name, (claimed, there) in claims.items():
+        if claimed > there:
+            key = f"{file.metadata['general.architecture']}.{name}"
+            raise ModelFileError(
+                f"{file.path}: {key} asks for {claimed} layers or columns, and the tensors of the"
+                f" file have at most {there}; the file is damaged, fetch it again",
+                field=key,
+            )
+
+
+def _pages(file: GGUFFile, config: EngineConfig, shape: ModelShape) -> int:
+    """How many KV pages there will be: what `kv_cache` bytes hold, or what the slots can fill.
+
+    Raises:
+        OutOfMemoryError: weights and pages need more memory than the machine has left.
+    """
     if config.kv_type == "q8_0" and shape.head_dim % 32:
         raise ConfigError(
             f"kv_type q8_0 needs heads of a multiple of 32 elements, this model's have"
             f" {shape.head_dim}; set kv_type to f16",
             param="kv_type",
         )
-    sizes = (config.kv_type, shape.layers, shape.kv_heads, shape.head_dim)
-    page_bytes = _native.KvCache.bytes_of_page(*sizes)
-    fillable = config.slots * -(-shape.context // PAGE_TOKENS)
-    budget = config.kv_cache or available_bytes() // 2
+    page_bytes = _native.KvCache.bytes_of_page(*_page_sizes(config, shape))
+    fillable = config.slots * -(-_context(config, shape) // PAGE_TOKENS)
+    weights = sum(tensor.nbytes for tensor in file.tensors.values())
+    weights += _step_bytes(config, shape)
+    check_memory(weights, config.kv_cache and min(config.kv_cache, fillable * page_bytes))
+    free = available_bytes()
+    budget = config.kv_cache or (free - weights if weights < free else free) // 2
     pages = min(fillable, budget // page_bytes)
     if pages < 1:
         raise ConfigError(
             f"kv_cache of {budget} bytes does not hold one page of {page_bytes} bytes",
             param="kv_cache",
         )
+    return pages
+
+
+def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
+    """About what a step's activations and logits take: as much as 16 rows of the stream a token."""
+    rows = _most_rows(config)
+    return 4 * (config.batch_tokens * 16 * shape.width + rows * shape.vocabulary)
+
+
+def _most_rows(config: EngineConfig) -> int:
+    return min(max(config.slots, _LEAST_ROWS), config.batch_tokens)
+
+
+def _page_sizes(config: EngineConfig, shape: ModelShape) -> tuple[str, int, int, int]:
+    return config.kv_type, shape.layers, shape.kv_heads, shape.head_dim
+
+
+def _kv_cache(config: EngineConfig, shape: ModelShape, pages: int) -> _native.KvCache:
+    sizes = _page_sizes(config, shape)
+    page_bytes = _native.KvCache.bytes_of_page(*sizes)
     try:
         return _native.KvCache(*sizes, pages)
     except ValueError as error:

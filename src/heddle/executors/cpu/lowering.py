@@ -83,8 +83,7 @@ class _Lowering:
             return  # computed together with an earlier node
         match node:
             case recording.Embed():
-                table = node.table
-                self.program.embed(table.type, table.raw, table.rows, self._new(node))
+                self.program.embed(node.table.matrix, self._new(node))
                 self._quantise_apart(node)
             case recording.Norm():
                 source, out = self._of(node, 0), self._new(node)

@@ -30,11 +30,9 @@ class LinearWeight:
 
 @dataclass(frozen=True, slots=True)
 class TableWeight:
-    """A lookup table (rows, width) in the file's own bytes."""
+    """A lookup table (rows, width), packed as a matrix that may be one of a matmul too."""
 
-    type: int
-    raw: npt.NDArray[np.uint8]
-    rows: int
+    matrix: Matrix
     width: int
 
 

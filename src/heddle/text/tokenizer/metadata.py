@@ -71,6 +71,16 @@ class TokenizerMetadata:
             )
         return numbers
 
+    def integers(self, name: str, size: int) -> list[int] | None:
+        """`size` whole numbers, or None where the file has none."""
+        numbers = self.numbers(name, size)
+        if numbers is None:
+            return None
+        wrong = next((number for number in numbers if number % 1 != 0), None)
+        if wrong is not None:  # NaN and infinities, too, leave NaN
+            raise _wrong(name, wrong, "all whole numbers")
+        return [int(number) for number in numbers]
+
     def _array(self, name: str, kind: str) -> list[object] | None:
         value = self._metadata.get(PREFIX + name)
         if value is None:

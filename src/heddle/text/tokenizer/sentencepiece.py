@@ -9,6 +9,8 @@ piece in two is a merge, ranked by the piece's score.
 from __future__ import annotations
 
 import math
+from bisect import bisect
+from operator import neg
 from typing import TYPE_CHECKING
 
 import tokenizers
@@ -81,11 +83,14 @@ def _merges(
     of equal score may merge in another order. Vocabularies give every ordinary piece its own.
     """
     pieces = vocabulary.pieces
+    lengths = sorted({len(piece) for piece in known}, reverse=True)
     order = sorted(range(len(pieces)), key=lambda id: (-scores[id], -len(pieces[id])))
     merges = []
     for id in order:
         piece = pieces[id]
-        for split in range(len(piece) - 1, 0, -1):
+        # Only lengths that known pieces have: all splits of one piece of a million characters would
+        # take longer than anybody waits.
+        for split in lengths[bisect(lengths, -len(piece), key=neg) :]:
             left = piece[:split]
             if left in known:
                 right = piece[split:]

@@ -10,31 +10,64 @@ such characters.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING
+
+from heddle.errors import ModelFileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The next character's node; under the empty string the id of the token that ends here.
-_Node = dict[str, Any]
+_MOST_CHARACTERS = 4 << 20
+"""Of all tokens. A node of the trie takes 300 bytes, and each character may need one; vocabularies
+known have 100,000 characters at most."""
+
+
+class _Node:
+    """A beginning of tokens.
+
+    Attributes:
+        next: the nodes that are one character longer, by that character.
+        id: the token that ends here, if one does.
+        size: its bytes.
+        longest: bytes of the longest token that begins so.
+        suffix: the node of the longest proper suffix of this beginning that is one itself (the
+            failure function of Aho & Corasick 1975); None for the root.
+    """
+
+    __slots__ = ("id", "longest", "next", "size", "suffix")
+
+    def __init__(self) -> None:
+        self.next: dict[str, _Node] = {}
+        self.id: int | None = None
+        self.size = 0
+        self.longest = 0
+        self.suffix: _Node | None = None
 
 
 class SpecialTokens:
     """Cuts text at a fixed set of tokens. Immutable."""
 
     def __init__(self, ids: Mapping[str, int]) -> None:
-        """`ids` maps each token's text, never empty, to its id."""
+        """`ids` maps each token's text, never empty, to its id.
+
+        Time and memory grow with the characters of all tokens together.
+
+        Raises:
+            ModelFileError: they have too many characters.
+        """
+        characters = sum(map(len, ids))
+        if characters > _MOST_CHARACTERS:
+            raise ModelFileError(
+                f"control and user-defined tokens have {characters:,} characters together; at most"
+                f" {_MOST_CHARACTERS:,} are supported. Fetch another file of this model",
+                field="tokenizer.ggml.tokens",
+            )
         self._longest_first = sorted(ids, key=lambda token: -len(token.encode()))
         self._ids = ids
-        self._trie: _Node = {}
-        for token, id in ids.items():
-            node = self._trie
-            for char in token:
-                node = node.setdefault(char, {})
-            node[""] = id
-        self._start = re.compile("|".join(map(_first_two, self._trie.items()))) if ids else None
-        self._overlapped_by = _overlapped_by(ids)
+        self._trie = _trie(ids)
+        first = self._trie.next.items()
+        self._start = re.compile("|".join(map(_first_two, first))) if ids else None
 
     def split(self, text: str) -> list[str | int]:
         """`text` as plain parts, never empty, and the ids of the special tokens between them."""
@@ -44,30 +77,30 @@ class SpecialTokens:
         done = position = 0
         while match := self._start.search(text, position):
             start = match.start()
-            end, id = self._longest_at(text, start)
-            if id is None:
+            end, node = self._longest_at(text, start)
+            if node is None or node.id is None:
                 position = start + 1
                 continue
-            if text[end : end + 1] in self._overlapped_by.get(id, ()):
+            if _may_be_overlapped(node, text[end : end + 1]):
                 return self._split_longest_first(text)
             if done < start:
                 parts.append(text[done:start])
-            parts.append(id)
+            parts.append(node.id)
             done = position = end
         if done < len(text):
             parts.append(text[done:])
         return parts
 
-    def _longest_at(self, text: str, start: int) -> tuple[int, int | None]:
-        """Where the longest token that begins at `start` ends, and its id if there is one."""
-        end, id, node = start, None, self._trie
+    def _longest_at(self, text: str, start: int) -> tuple[int, _Node | None]:
+        """Where the longest token that begins at `start` ends, and its node if there is one."""
+        end, found, node = start, None, self._trie
         for position in range(start, len(text)):
-            if text[position] not in node:
+            if text[position] not in node.next:
                 break
-            node = node[text[position]]
-            if "" in node:
-                end, id = position + 1, node[""]
-        return end, id
+            node = node.next[text[position]]
+            if node.id is not None:
+                end, found = position + 1, node
+        return end, found
 
     def _split_longest_first(self, text: str) -> list[str | int]:
         parts: list[str | int] = [text]
@@ -87,32 +120,46 @@ class SpecialTokens:
         return parts[:-1]
 
 
-def _overlapped_by(ids: Mapping[str, int]) -> dict[int, frozenset[str]]:
-    """For each token the characters that, coming after it, may belong to a longer token that
-    begins inside it."""
-    next_after: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
-    for token in ids:
-        size = len(token.encode())
-        for cut in range(1, len(token)):
-            next_after[token[:cut]].append((size, token[cut]))
-    overlapped_by = {}
+def _trie(ids: Mapping[str, int]) -> _Node:
+    root = _Node()
     for token, id in ids.items():
-        size = len(token.encode())
-        suffixes = (token[cut:] for cut in range(1, len(token)))
-        characters = frozenset(
-            char
-            for suffix in suffixes
-            for longer, char in next_after.get(suffix, ())
-            if longer > size
-        )
-        if characters:
-            overlapped_by[id] = characters
-    return overlapped_by
+        node, size = root, len(token.encode())
+        for char in token:
+            if char not in node.next:
+                node.next[char] = _Node()
+            node = node.next[char]
+            node.longest = max(node.longest, size)
+        node.id, node.size = id, size
+    _link_suffixes(root)
+    return root
+
+
+def _link_suffixes(root: _Node) -> None:
+    """Fill in `suffix` of all nodes, the shorter ones first."""
+    waiting = deque([root])
+    while waiting:
+        node = waiting.popleft()
+        for char, child in node.next.items():
+            shorter = node.suffix
+            while shorter is not None and char not in shorter.next:
+                shorter = shorter.suffix
+            child.suffix = root if shorter is None else shorter.next[char]
+            waiting.append(child)
+
+
+def _may_be_overlapped(token: _Node, char: str) -> bool:
+    """Whether `char`, coming after the token, may belong to a longer one that begins inside it."""
+    node = token.suffix
+    while node is not None and node.suffix is not None:  # the root begins behind the token
+        if char in node.next and node.next[char].longest > token.size:
+            return True
+        node = node.suffix
+    return False
 
 
 def _first_two(item: tuple[str, _Node]) -> str:
     """A pattern for how the tokens with one first character begin."""
     first, node = item
-    if "" in node:
+    if node.id is not None:
         return re.escape(first)
-    return f"{re.escape(first)}[{''.join(map(re.escape, node))}]"
+    return f"{re.escape(first)}[{''.join(map(re.escape, node.next))}]"

@@ -132,8 +132,7 @@ class Vocabulary:
                 "every piece must be unique, and there must be some",
                 field=f"{PREFIX}tokens",
             )
-        numbers = metadata.numbers("token_type", size)
-        types = [TokenType.NORMAL.value] * size if numbers is None else [int(n) for n in numbers]
+        types = metadata.integers("token_type", size) or [TokenType.NORMAL.value] * size
         named = {key: metadata.token_id(key, size) for key in ("bos_token_id", *_END_KEYS)}
         ends = {id for key in _END_KEYS if (id := named[key]) is not None}
         roles = _fill_in_the_middle(metadata, ids, types)
