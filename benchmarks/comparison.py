@@ -17,7 +17,7 @@ from heddle.bench.servers import heddle_server
 from heddle.config import DEFAULT_MODEL, EngineConfig, cache_home
 from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.weights.catalog import ALIASES
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.sources import resolve
 from llamacpp_server import llamacpp
 

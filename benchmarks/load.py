@@ -29,13 +29,13 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     from heddle.config import EngineConfig, cache_home
     from heddle.executors.cpu import executor as cpu
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.weights.gguf import GGUFFile
+    from heddle.weights.gguf.checkpoint import GGUFCheckpoint
     from heddle.weights.sources import resolve
 
     clock.append(time.perf_counter())
-    file = GGUFFile.open(resolve(model, cache_home()))
+    file = GGUFCheckpoint.open(resolve(model, cache_home()))
     clock.append(time.perf_counter())
-    tokenizer = Tokenizer.from_metadata(file.metadata)
+    tokenizer = Tokenizer.from_metadata(file.file.metadata)
     clock.append(time.perf_counter())
     packed_at: list[float] = []  # the last entry is when all was packed
     config = EngineConfig(threads=threads, isa=isa)

@@ -29,9 +29,9 @@ import numpy as np
 import xllamacpp
 
 from heddle.config import cache_home
-from heddle.models import build
+from heddle.models.registry import build
 from heddle.testing.reference_model import ReferenceModel
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.sources import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,8 +96,7 @@ def summary(reference: np.ndarray, logprobs: np.ndarray) -> dict[str, Any]:
 
 def measure(path: Path, text: str, positions: int) -> tuple[list[int], np.ndarray, np.ndarray]:
     """The text's tokens, and logprobs after each prefix: one grown token by token, some anew."""
-    with GGUFFile.open(path) as file:
-        vocabulary = build(file.metadata).shape.vocabulary
+    vocabulary = build(GGUFCheckpoint.open(path)).shape.vocabulary
     with llamacpp(path, threads=2, slots=1, options=["--whole-context"]) as server:
         peer = Peer(server.url, vocabulary)
         tokens = peer.tokenize(text)[:positions]
@@ -118,8 +117,7 @@ def main() -> None:
     path = resolve(arguments.model, cache_home())
     text = (DATA / "text.txt").read_bytes()
     tokens, grown, anew = measure(path, text.decode(), arguments.positions)
-    with GGUFFile.open(path) as file:
-        reference = ReferenceModel(file).logits(tokens)
+    reference = ReferenceModel(GGUFCheckpoint.open(path)).logits(tokens)
     result = {
         "command": f"python scripts/make_kl_reference.py {' '.join(sys.argv[1:])}",
         "model": {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},

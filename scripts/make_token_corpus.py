@@ -27,7 +27,7 @@ import xllamacpp
 from gguf import GGUFWriter
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.file import GGUFFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

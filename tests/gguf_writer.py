@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.weights.gguf import TensorType
+from heddle.weights.gguf.file import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -24,7 +24,8 @@ from heddle.engine.streams import Collector
 from heddle.errors import NonFiniteLogitsError
 from heddle.executors.cpu.executor import load
 from heddle.types import FinishReason, SamplingParams
-from heddle.weights.gguf import GGUFFile, TensorType
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.gguf.file import TensorType
 from models.tiny_models import TinyLlama
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def write_model(path: Path, poison: float, quantised: bool, norm: float = 0) -> 
 
 def start(path: Path, isa: str, slots: int) -> Engine:
     config = EngineConfig(slots=slots, threads=2, isa=isa, allow_nonfinite=True)
-    executor = load(GGUFFile.open(path), config)
+    executor = load(GGUFCheckpoint.open(path), config)
     model = replace(fake_model(FakeExecutor()), shape=executor.shape, executor=executor)
     return Engine(model, config)
 

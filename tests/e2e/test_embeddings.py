@@ -15,7 +15,7 @@ from heddle.engine.engine import Engine
 from heddle.engine.streams import Collector
 from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from story import STORY
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def test_no_instruction_level_changes_a_bit(
 
 def test_they_are_those_of_the_reference(model_path: Path, expected: list[array[float]]) -> None:
     """But for activations in int8 and keys in f16."""
-    with GGUFFile.open(model_path) as file:
-        reference = ReferenceModel(file)
+    reference = ReferenceModel(GGUFCheckpoint.open(model_path))
     with Engine.load(model_path, EngineConfig()) as engine:
         tokens = [engine.model.tokenizer.encode(text) for text in TEXTS]
     for (_, params), vector, own in zip(REQUESTS, expected, 2 * tokens, strict=True):

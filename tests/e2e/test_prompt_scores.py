@@ -14,7 +14,7 @@ from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from story import STORY
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def test_a_token_has_the_bits_it_had_when_it_was_sampled(model_path: Path) -> No
 
 def test_they_are_those_of_the_reference(model_path: Path, expected: list[Bits]) -> None:
     """The executor's activations are int8; ranks of near ties may differ."""
-    with GGUFFile.open(model_path) as file:
-        reference = ReferenceModel(file)
+    reference = ReferenceModel(GGUFCheckpoint.open(model_path))
     tokens = [one.token for one in expected[0] if one is not None]
     with Engine.load(model_path, EngineConfig()) as engine:
         first = engine.model.tokenizer.encode(STORY)[0]

@@ -15,7 +15,7 @@ from heddle.errors import ModelFileError
 from heddle.executors.cpu import executor as cpu
 from heddle.step import Binding, Chunk, StepPlan
 from heddle.weights import gguf
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.file import GGUFFile
 from models.tiny_models import CONTEXT, TOKENS, TinyLlama
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from heddle.step import (
     StepResult,
 )
 from heddle.types import SamplingParams
-from heddle.weights.gguf import GGUFFile, TensorType
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.gguf.file import TensorType
 from models.tiny_models import PLAIN
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ PLAIN_WIDE = replace(PLAIN, head_dim=32)
 SMALL = EngineConfig(slots=2, threads=1, kv_cache=1 << 20)
 
 
-def tiny_file(path: Path, metadata=None, tensors=None) -> GGUFFile:
+def tiny_file(path: Path, metadata=None, tensors=None) -> GGUFCheckpoint:
     changed = PLAIN.metadata() | (metadata or {})
     kept = [tensors.get(t.name, t) if tensors else t for t in PLAIN.tensors()]
-    return GGUFFile.open(write_gguf(path / "tiny.gguf", changed, [t for t in kept if t]))
+    return GGUFCheckpoint.open(write_gguf(path / "tiny.gguf", changed, [t for t in kept if t]))
 
 
 # Loads the file of its argument with address space for the stacks of a few threads only.
@@ -59,9 +60,9 @@ from pathlib import Path
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError
 from heddle.executors.cpu.executor import load
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
-file = GGUFFile.open(Path(sys.argv[1]))
+file = GGUFCheckpoint.open(Path(sys.argv[1]))
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20), resource.RLIM_INFINITY))
 try:
@@ -136,7 +137,9 @@ def test_q8_0_needs_whole_blocks_of_a_head(tmp_path):
 def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
     PLAIN_WIDE.write(tmp_path / "wide.gguf")
     half, eighth = (
-        load(GGUFFile.open(tmp_path / "wide.gguf"), replace(SMALL, kv_type=kv_type, slots=1000))
+        load(
+            GGUFCheckpoint.open(tmp_path / "wide.gguf"), replace(SMALL, kv_type=kv_type, slots=1000)
+        )
         for kv_type in ("f16", "q8_0")
     )
     assert half.page_bytes * 34 == eighth.page_bytes * 64
@@ -223,7 +226,7 @@ def test_rope_divisors_must_be_positive(tmp_path):
     divisors = Tensor.of("rope_freqs.weight", np.zeros(PLAIN.head_dim // 2, np.float32))
     path = write_gguf(tmp_path / "a.gguf", PLAIN.metadata(), [*PLAIN.tensors(), divisors])
     with pytest.raises(ModelFileError, match="positive numbers, got 0"):
-        load(GGUFFile.open(path), SMALL)
+        load(GGUFCheckpoint.open(path), SMALL)
 
 
 def test_a_kv_cache_that_the_machine_cannot_hold_is_refused_with_figures(tmp_path, monkeypatch):

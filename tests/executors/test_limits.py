@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from gguf_writer import write_gguf
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.executors.cpu import limits
 from heddle.executors.cpu.executor import load
 from heddle.executors.cpu.limits import measure
-from heddle.weights.gguf import GGUFFile
 from models.tiny_models import PLAIN
 
 MIB = 1 << 20
 
 
 def test_matmuls_and_attentions_of_a_model_are_counted(tmp_path):
-    file = GGUFFile.open(write_gguf(tmp_path / "tiny.gguf", PLAIN.metadata(), PLAIN.tensors()))
-    executor = load(file, EngineConfig(slots=1, threads=1, kv_cache=MIB))
+    checkpoint = PLAIN.checkpoint(tmp_path)
+    executor = load(checkpoint, EngineConfig(slots=1, threads=1, kv_cache=MIB))
     work, shape = executor.work, executor.shape
-    sizes = {name: rows * columns for name, (rows, columns) in _matrices(file).items()}
-    output = sizes.pop("output.weight", None) or sizes["token_embd.weight"]
-    sizes.pop("token_embd.weight")
+    sizes = {name: rows * columns for name, (rows, columns) in _matrices(checkpoint).items()}
+    output = sizes.pop("output.weight", None) or sizes["embedding.weight"]
+    sizes.pop("embedding.weight")
     assert work.row_multiply_adds == output
     assert work.token_multiply_adds == sum(sizes.values())
     assert work.weight_bytes == executor.weight_bytes > 0
@@ -31,8 +29,8 @@ def test_matmuls_and_attentions_of_a_model_are_counted(tmp_path):
     assert work.kv_bytes(1000) == pytest.approx(1000 * per_position)
 
 
-def _matrices(file):
-    shapes = {name: tuple(tensor.shape) for name, tensor in file.tensors.items()}
+def _matrices(checkpoint):
+    shapes = {name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()}
     return {name: shape for name, shape in shapes.items() if len(shape) == 2}
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from tiny_models import BASE, CONTEXT, EPS, GEMMA3, LLAMA, QWEN2, TOKENS
+from tiny_models import BASE, CONTEXT, EPS, GEMMA3, LLAMA, QWEN2, QWEN3, TOKENS
 
 if TYPE_CHECKING:
-    from tiny_models import TinyGemma3, TinyLlama, TinyModel, TinyQwen2
+    from tiny_models import TinyGemma3, TinyLlama, TinyModel, TinyQwen2, TinyQwen3
 
 DATA = Path(__file__).parent / "data"
 
@@ -78,6 +78,12 @@ def qwen2(model: TinyQwen2) -> dict[str, Any]:
     return {"logits": logits(transformers.Qwen2ForCausalLM(config), model)}
 
 
+def qwen3(model: TinyQwen3) -> dict[str, Any]:
+    rope = {"rope_theta": BASE, "rope_type": "default"}
+    config = transformers.Qwen3Config(**sizes(model), rope_parameters=rope)
+    return {"logits": logits(transformers.Qwen3ForCausalLM(config), model)}
+
+
 def gemma3(model: TinyGemma3) -> dict[str, Any]:
     stretched = {"rope_type": "linear", "rope_theta": model.base, "factor": model.factor}
     config = transformers.Gemma3TextConfig(
@@ -95,7 +101,7 @@ def gemma3(model: TinyGemma3) -> dict[str, Any]:
 
 def main() -> None:
     made_with = f"transformers {transformers.__version__}, torch {torch.__version__}"
-    for compute, models in ((llama, LLAMA), (qwen2, QWEN2), (gemma3, GEMMA3)):
+    for compute, models in ((llama, LLAMA), (qwen2, QWEN2), (qwen3, QWEN3), (gemma3, GEMMA3)):
         result = {"made_with": made_with} | {model.name: compute(model) for model in models}
         text = json.dumps(result).replace("], [", "],\n[").replace('}, "', '},\n"')
         (DATA / f"{compute.__name__}_logits.json").write_text(text + "\n")

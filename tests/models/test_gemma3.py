@@ -1,69 +1,69 @@
-"""What gemma3.py reads of a file; its logits are compared in test_logits.py."""
+"""What gemma3.py reads of a checkpoint; its logits are compared in test_logits.py."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tiny_models import BASE, GEMMA3, TinyGemma3
+from tiny_models import BASE, GEMMA3
 
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.models import build
+from heddle.models import gemma3
+from heddle.models.registry import build
+from heddle.weights.checkpoint import Hyperparameters
 
 if TYPE_CHECKING:
-    from heddle.models.gemma3 import Gemma3, LayerKind
+    from pathlib import Path
+
+    from heddle.models.blocks import Attention
+    from heddle.models.decoder import Decoder
 
 SIX_TO_ONE = GEMMA3[0]
 
 
-def kinds(model: Gemma3) -> list[LayerKind]:
-    return [model.kind(index) for index in range(model.shape.layers)]
+def attentions(model: Decoder) -> list[Attention]:
+    return [layer.attention for layer in model.layers]
 
 
-def test_every_sixth_layer_sees_the_whole_context() -> None:
-    model = build(SIX_TO_ONE.metadata() | {"gemma3.block_count": 13})
-    assert [kind.attention.window for kind in kinds(model)] == [4, 4, 4, 4, 4, 0] * 2 + [4]
-    assert [kind.rope.base for kind in kinds(model)] == ([BASE] * 5 + [SIX_TO_ONE.base]) * 2 + [
-        BASE
-    ]
+def test_every_sixth_layer_sees_the_whole_context(tmp_path: Path) -> None:
+    model = build(replace(SIX_TO_ONE, layers=13).checkpoint(tmp_path))
+    assert [one.spec.window for one in attentions(model)] == [4, 4, 4, 4, 4, 0] * 2 + [4]
+    bases = ([BASE] * 5 + [SIX_TO_ONE.base]) * 2 + [BASE]
+    assert [one.rope.base for one in attentions(model)] == bases
 
 
-def test_keys_override_the_period_and_the_base_of_local_layers() -> None:
+def test_keys_override_the_period_and_the_base_of_local_layers(tmp_path: Path) -> None:
     keys = {"gemma3.attention.sliding_window_pattern": 3, "gemma3.rope.freq_base_swa": 500.0}
-    model = build(SIX_TO_ONE.metadata() | keys)
-    assert [kind.attention.window for kind in kinds(model)] == [4, 4, 0, 4, 4, 0, 4]
-    assert {kind.rope.base for kind in kinds(model)} == {500.0, SIX_TO_ONE.base}
+    model = build(SIX_TO_ONE.checkpoint(tmp_path, keys))
+    assert [one.spec.window for one in attentions(model)] == [4, 4, 0, 4, 4, 0, 4]
+    assert {one.rope.base for one in attentions(model)} == {500.0, SIX_TO_ONE.base}
 
 
-def test_a_number_of_layers_that_is_claimed_takes_no_memory() -> None:
-    model = build(SIX_TO_ONE.metadata() | {"gemma3.block_count": 2**62})
-    assert model.kind(2**61).attention.window == 4
-
-
-def test_scaling_stretches_global_layers_only() -> None:
+def test_scaling_stretches_global_layers_only(tmp_path: Path) -> None:
     scaling = {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
-    local, *_, whole, _ = kinds(build(SIX_TO_ONE.metadata() | scaling))
+    local, *_, whole, _ = attentions(build(SIX_TO_ONE.checkpoint(tmp_path, scaling)))
     assert set(whole.rope.factors) == {8.0}
     assert set(local.rope.factors) <= {1.0}
 
 
 @pytest.mark.parametrize(("layers", "divisor"), [(26, 16), (62, 5376 / 32)])
 def test_the_27b_model_has_a_scale_of_its_own(layers: int, divisor: float) -> None:
-    model = build(TinyGemma3("", 32, 16, head_dim=16, layers=layers, width=5376).metadata())
-    assert {kind.attention.scale for kind in kinds(model)} == {1 / math.sqrt(divisor)}
+    values = {"layers": layers, "width": 5376, "mlp_width": 8, "heads": 32, "key_dim": 16}
+    values |= {"context": 64, "vocabulary": 32, "window": 4}
+    model = gemma3.build(Hyperparameters(values | {"norm_eps": 1e-6, "rope.base": 1e6}), 0)
+    assert {one.spec.scale for one in attentions(model)} == {1 / math.sqrt(divisor)}
 
 
 @pytest.mark.parametrize("key", ["attention.sliding_window", "rope.freq_base"])
-def test_keys_without_a_safe_default_are_asked_for(key: str) -> None:
-    metadata = SIX_TO_ONE.metadata()
-    del metadata[f"gemma3.{key}"]
+def test_keys_without_a_safe_default_are_asked_for(key: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=f"{key} must be a positive .*number, got None"):
-        build(metadata)
+        build(SIX_TO_ONE.checkpoint(tmp_path, {f"gemma3.{key}": None}))
 
 
-def test_capped_logits_are_refused() -> None:
+def test_capped_logits_are_refused(tmp_path: Path) -> None:
     key = "gemma3.final_logit_softcapping"
     with pytest.raises(UnsupportedModelError, match=rf"{key} 30\.0 is not supported"):
-        build(SIX_TO_ONE.metadata() | {key: 30.0})
-    build(SIX_TO_ONE.metadata() | {key: 0.0})
+        build(SIX_TO_ONE.checkpoint(tmp_path, {key: 30.0}))
+    build(SIX_TO_ONE.checkpoint(tmp_path, {key: 0.0}))

@@ -19,7 +19,7 @@ from heddle.config import EngineConfig, cache_home
 from heddle.executors.cpu.executor import load
 from heddle.step import PAGE_TOKENS, Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.sources import resolve
 
 DATA = Path(__file__).parent / "data"
@@ -62,9 +62,9 @@ def test_kl_is_not_far_above_llama_cpp(
 ) -> None:
     """The median too: nearly all of llama.cpp's mean on Qwen is 5.6 nats at the first position."""
     measured = LLAMA_CPP[alias]
-    with GGUFFile.open(resolve(alias, cache_home())) as file:
-        own = executor_logits(file, measured["tokens"], kv_type)
-        kl = divergences(ReferenceModel(file).logits(measured["tokens"]), own)
+    checkpoint = GGUFCheckpoint.open(resolve(alias, cache_home()))
+    own = executor_logits(checkpoint, measured["tokens"], kv_type)
+    kl = divergences(ReferenceModel(checkpoint).logits(measured["tokens"]), own)
     ours = {"kl_mean": kl.mean(), "kl_median": np.median(kl)}
     theirs = measured["llama_cpp"]["token_by_token"]
     with capsys.disabled():
@@ -75,10 +75,10 @@ def test_kl_is_not_far_above_llama_cpp(
         assert value <= ALLOWANCE[kv_type] * theirs[name], name
 
 
-def executor_logits(file: GGUFFile, tokens: list[int], kv_type: str) -> np.ndarray:
+def executor_logits(checkpoint: GGUFCheckpoint, tokens: list[int], kv_type: str) -> np.ndarray:
     """Logits (T, vocabulary) of the CPU executor, one token a step; other chunks are bit-equal."""
     config = EngineConfig(slots=1, context=len(tokens), threads=2, kv_type=kv_type)
-    executor = load(file, config)
+    executor = load(checkpoint, config)
     rows = []
     for position, token in enumerate(tokens):
         pages = range(position // PAGE_TOKENS + 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny_models import GEMMA3, LLAMA, QWEN2, TOKENS, TinyLlama, TinyModel
+from tiny_models import GEMMA3, LLAMA, QWEN2, QWEN3, TOKENS, TinyLlama, TinyModel
 
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
@@ -21,44 +21,43 @@ from heddle.scheduler.sequence import Sequence
 from heddle.step import PAGE_TOKENS, Binding, Chunk, Pool, Pooled, StepPlan
 from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import Run, SequenceCache
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 DATA = Path(__file__).parent / "data"
 EXPECTED = {
     name: json.loads((DATA / f"{name}_logits.json").read_text())
-    for name in ("llama", "qwen2", "gemma3")
+    for name in ("llama", "qwen2", "qwen3", "gemma3")
 }
 
 every_model = pytest.mark.parametrize(
-    "model", LLAMA + QWEN2 + GEMMA3, ids=lambda model: f"{model.architecture}-{model.name}"
+    "model", LLAMA + QWEN2 + QWEN3 + GEMMA3, ids=lambda model: f"{model.architecture}-{model.name}"
 )
 
 
 @pytest.fixture
-def file(model: TinyModel, tmp_path: Path) -> Iterator[GGUFFile]:
+def checkpoint(model: TinyModel, tmp_path: Path) -> GGUFCheckpoint:
     path = tmp_path / "tiny.gguf"
     if isinstance(model, TinyLlama):
         model.write_scaled(path, EXPECTED["llama"][model.name]["rope_factors"])
     else:
         model.write(path)
-    with GGUFFile.open(path) as opened:
-        yield opened
+    return GGUFCheckpoint.open(path)
 
 
 @every_model
-def test_the_reference_is_as_transformers(model: TinyModel, file: GGUFFile) -> None:
+def test_the_reference_is_as_transformers(model: TinyModel, checkpoint: GGUFCheckpoint) -> None:
     expected = np.array(EXPECTED[model.architecture][model.name]["logits"])
-    logits = ReferenceModel(file).logits(TOKENS)
+    logits = ReferenceModel(checkpoint).logits(TOKENS)
     assert logits.dtype == np.float32
     np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
 
 
 @every_model
-def test_chunks_beside_another_sequence_give_the_same_logits(file: GGUFFile) -> None:
-    reference = ReferenceModel(file)
+def test_chunks_beside_another_sequence_give_the_same_logits(checkpoint: GGUFCheckpoint) -> None:
+    reference = ReferenceModel(checkpoint)
     cache, other = SequenceCache(), SequenceCache()
     parts, start = [], 0
     for turn, count in enumerate((1, 5, 2, 4)):
@@ -69,21 +68,21 @@ def test_chunks_beside_another_sequence_give_the_same_logits(file: GGUFFile) -> 
 
 
 @every_model
-def test_a_long_text_is_computed_in_chunks(file: GGUFFile) -> None:
-    reference = ReferenceModel(file)
+def test_a_long_text_is_computed_in_chunks(checkpoint: GGUFCheckpoint) -> None:
+    reference = ReferenceModel(checkpoint)
     tokens = [i * i % reference.vocabulary for i in range(600)]
     whole = reference.forward([Run(SequenceCache(), 0, tokens)])
     np.testing.assert_allclose(reference.logits(tokens), whole, atol=1e-4)
 
 
 @every_model
-def test_the_executor_is_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
+def test_the_executor_is_as_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
     """The weights are floats; with f16 keys and values in both, what is left are a few of those
     that round the other way."""
     tokens = TOKENS * 4
-    executor = load(file, EngineConfig(slots=1, threads=2, context=len(tokens)))
+    executor = load(checkpoint, EngineConfig(slots=1, threads=2, context=len(tokens)))
     one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
-    expected = ReferenceModel(file).logits(tokens, "f16")
+    expected = ReferenceModel(checkpoint).logits(tokens, "f16")
     np.testing.assert_allclose(one_by_one, expected, atol=3e-3)
     ends = [5, 6, 35, 36, len(tokens)]
     in_chunks = last_logits(executor, tokens, ends)
@@ -93,32 +92,34 @@ def test_the_executor_is_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [replace(model, context=1_100) for model in LLAMA + QWEN2 + GEMMA3],
+    [replace(model, context=1_100) for model in LLAMA + QWEN2 + QWEN3 + GEMMA3],
     ids=lambda model: f"{model.architecture}-{model.name}",
 )
 def test_positions_past_a_thousand_are_as_the_reference_has_them(
-    model: TinyModel, file: GGUFFile
+    model: TinyModel, checkpoint: GGUFCheckpoint
 ) -> None:
     """Rope tables are made in parts of 1,024 positions; attention goes in splits of 256."""
     tokens = np.random.RandomState(6).randint(model.vocabulary, size=model.context).tolist()
-    executor = load(file, EngineConfig(slots=1, threads=2, batch_tokens=128))
+    executor = load(checkpoint, EngineConfig(slots=1, threads=2, batch_tokens=128))
     ends = [*range(100, 1_000, 100), *range(1_020, 1_029), 1_099, 1_100]
     found = last_logits(executor, tokens, ends)
-    expected = ReferenceModel(file).logits(tokens, "f16")[[end - 1 for end in ends]]
+    expected = ReferenceModel(checkpoint).logits(tokens, "f16")[[end - 1 for end in ends]]
     np.testing.assert_allclose(found, expected, atol=3e-3)
     executor.close()
 
 
 @pytest.mark.parametrize(
     "model",
-    [replace(models[0], head_dim=32) for models in (LLAMA, QWEN2, GEMMA3)],
-    ids=["llama", "qwen2", "gemma3"],
+    [replace(models[0], head_dim=32) for models in (LLAMA, QWEN2, QWEN3, GEMMA3)],
+    ids=["llama", "qwen2", "qwen3", "gemma3"],
 )
-def test_keys_and_values_in_q8_0_are_as_the_reference_keeps_them(file: GGUFFile) -> None:
+def test_q8_0_keys_and_values_are_as_the_reference_keeps_them(
+    checkpoint: GGUFCheckpoint,
+) -> None:
     """Some round to the next code: a 127th of the largest of their block."""
     tokens = TOKENS * 4
     config = EngineConfig(slots=1, threads=2, context=len(tokens), kv_type="q8_0")
-    executor, reference = load(file, config), ReferenceModel(file)
+    executor, reference = load(checkpoint, config), ReferenceModel(checkpoint)
     one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
     exact, expected = (reference.logits(tokens, kv_type) for kv_type in ("f32", "q8_0"))
     distance = np.sqrt(np.mean((one_by_one - expected) ** 2))
@@ -141,10 +142,10 @@ def last_logits(executor: CpuExecutor, tokens: list[int], ends: Iterable[int]) -
 
 
 @every_model
-def test_embeddings_are_as_the_reference_in_any_chunks(file: GGUFFile) -> None:
+def test_embeddings_are_as_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
     tokens = TOKENS * 4
     config = EngineConfig(slots=1, threads=2, context=len(tokens), batch_tokens=17)
-    executor, reference = load(file, config), ReferenceModel(file)
+    executor, reference = load(checkpoint, config), ReferenceModel(checkpoint)
     for pooling in Pooling:
         expected = reference.embedding(tokens, pooling)
         found = [pooled(executor, tokens, pooling, ends) for ends in ([17, 34, 48], [1, 2, 18, 33])]

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from gguf_writer import Tensor, write_gguf
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 CONTEXT = 64
 BASE = 10_000.0
 EPS = 1e-5
+HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 TOKENS = [3, 17, 0, 30, 30, 8, 25, 1, 12, 31, 5, 22]
 
 
@@ -134,6 +136,19 @@ class TinyModel:
         """Write the model as GGUF, with `extra` tensors."""
         return write_gguf(path, self.metadata(), [*self.tensors(), *extra])
 
+    def checkpoint(
+        self,
+        folder: Path,
+        changes: Mapping[str, object] | None = None,
+        extra: Iterable[Tensor] = (),
+    ) -> GGUFCheckpoint:
+        """The model as a checkpoint with `extra` tensors and metadata changed; None drops a key."""
+        metadata = {**self.metadata(), **(changes or {})}
+        kept = {key: value for key, value in metadata.items() if value is not None}
+        return GGUFCheckpoint.open(
+            write_gguf(folder / "tiny.gguf", kept, [*self.tensors(), *extra])
+        )
+
     def tensors(self) -> list[Tensor]:
         """The model's tensors as GGUF names and orders them."""
         return [
@@ -185,17 +200,31 @@ class TinyQwen2(TinyModel):
 
 
 @dataclass(frozen=True)
+class TinyQwen3(TinyModel):
+    architecture = "qwen3"
+    gguf_names = TinyModel.gguf_names | HEAD_NORMS
+
+    def layer(self, random: Random) -> dict[str, np.ndarray]:
+        return super().layer(random) | {
+            "self_attn.q_norm.weight": random.near(1, self.head_dim),
+            "self_attn.k_norm.weight": random.near(1, self.head_dim),
+        }
+
+
+@dataclass(frozen=True)
 class TinyGemma3(TinyModel):
     """Every `period`-th layer is global, and `factor` stretches positions there."""
 
     architecture = "gemma3"
-    gguf_names = TinyModel.gguf_names | {
-        "self_attn.q_norm": "attn_q_norm",
-        "self_attn.k_norm": "attn_k_norm",
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "ffn_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-    }
+    gguf_names = (
+        TinyModel.gguf_names
+        | HEAD_NORMS
+        | {
+            "post_attention_layernorm": "post_attention_norm",
+            "pre_feedforward_layernorm": "ffn_norm",
+            "post_feedforward_layernorm": "post_ffw_norm",
+        }
+    )
     norm_mean = 0.0
 
     tied: bool = True
@@ -234,6 +263,10 @@ LLAMA = (PLAIN, TinyLlama("scaled", heads=8, kv_heads=2, head_dim=16, tied=False
 QWEN2 = (
     TinyQwen2("tied", heads=4, kv_heads=2, head_dim=16, tied=True),
     TinyQwen2("untied", heads=8, kv_heads=1, head_dim=16, tied=False),
+)
+QWEN3 = (
+    TinyQwen3("tied", heads=4, kv_heads=2, head_dim=16, tied=True),
+    TinyQwen3("odd heads", heads=3, kv_heads=1, head_dim=48, tied=False),
 )
 GEMMA3 = (
     TinyGemma3("six to one", heads=4, kv_heads=2, head_dim=16, layers=7),

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from gguf_writer import Tensor, write_gguf
-from heddle.weights.gguf import TensorType
+from heddle.weights.gguf.file import TensorType
 from heddle.weights.inspect import MemoryEstimate, TensorGroup, describe, render
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from heddle.errors import UnsupportedModelError
-from heddle.weights.gguf import TensorType
+from heddle.weights.gguf.file import TensorType
 from heddle.weights.quants import dequantize
 
 # Byte offsets of the float16 numbers in a block.

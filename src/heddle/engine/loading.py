@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from heddle.config import cache_home
 from heddle.embedding import Pooling
-from heddle.errors import InvalidRequestError, ModelFileError, OutOfMemoryError
+from heddle.errors import InvalidRequestError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from heddle.step import Executor
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.weights.gguf import FileStamp, GGUFFile
+    from heddle.weights.checkpoint import Checkpoint
+    from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+    from heddle.weights.gguf.file import FileStamp
     from heddle.weights.progress import Progress
 
 
@@ -122,7 +124,7 @@ class LoadedModel:
         Answers do not depend on it, since nothing is read from the file after loading. None for a
         model that is not from a file.
         """
-        from heddle.weights.gguf import FileStamp
+        from heddle.weights.gguf.file import FileStamp
 
         if self.info.stamp is None:
             return None
@@ -145,7 +147,7 @@ def load_model(
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
     from heddle.weights.catalog import ALIASES
-    from heddle.weights.gguf import GGUFFile
+    from heddle.weights.gguf.checkpoint import GGUFCheckpoint
     from heddle.weights.progress import Silent
     from heddle.weights.sources import resolve
 
@@ -153,8 +155,8 @@ def load_model(
     path = resolve(name, cache_home(), progress)
     name = name if name in ALIASES else path.stem
     try:
-        with GGUFFile.open(path) as file:
-            return _load(name, file, config, progress or Silent())
+        with GGUFCheckpoint.open(path) as checkpoint:
+            return _load(name, checkpoint, config, progress or Silent())
     except MemoryError as error:
         raise OutOfMemoryError(
             f"there is not enough memory to load {name}: {error or 'an allocation failed'}; set"
@@ -163,66 +165,59 @@ def load_model(
         ) from error
 
 
-def _load(name: str, file: GGUFFile, config: EngineConfig, progress: Progress) -> LoadedModel:
+def _load(
+    name: str, checkpoint: GGUFCheckpoint, config: EngineConfig, progress: Progress
+) -> LoadedModel:
     from heddle.executors.cpu import executor as cpu
     from heddle.text.tokenizer.tokenizer import Tokenizer
 
-    weights = sum(tensor.nbytes for tensor in file.tensors.values())
+    weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     progress.start(f"loading {name}", weights, quick=True)
     try:
         # What is small and may be refused comes before the weights.
-        tokenizer = Tokenizer.from_metadata(file.metadata)
-        template = _template(file.metadata, tokenizer)
-        executor = cpu.load(file, config, progress.update)
+        tokenizer = Tokenizer.from_metadata(checkpoint.file.metadata)
+        template = _template(checkpoint, tokenizer)
+        executor = cpu.load(checkpoint, config, progress.update)
         progress.update(weights)
     finally:
         progress.finish()
-    info, pooling = _info(name, file, executor.shape), _pooling(config, file.metadata)
+    info, pooling = _info(name, checkpoint, executor.shape), _pooling(config, checkpoint)
     return LoadedModel(info, executor.shape, tokenizer, template, executor, pooling)
 
 
-_POOLING_TYPES = {1: Pooling.MEAN, 3: Pooling.LAST}
-"""Of GGUF's `pooling_type`; its others, of the first token or of a ranking head, are no
-embeddings of decoders."""
-
-
-def _pooling(config: EngineConfig, metadata: Mapping[str, object]) -> Pooling:
-    """What the setting says, else the file, else the mean."""
+def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling:
+    """What the setting says, else the checkpoint, else the mean."""
     if config.pooling != "auto":
         return Pooling(config.pooling)
-    kind = metadata.get(f"{metadata['general.architecture']}.pooling_type")
-    return _POOLING_TYPES.get(kind, Pooling.MEAN) if isinstance(kind, int) else Pooling.MEAN
+    return Pooling(checkpoint.hyperparameters.get("pooling", "mean"))
 
 
-def _template(metadata: Mapping[str, object], tokenizer: Tokenizer) -> ChatTemplate | None:
+def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | None:
     from heddle.text.chat.template import ChatTemplate
 
-    key = "tokenizer.chat_template"
-    source = metadata.get(key)
-    if source is None:
+    if checkpoint.chat_template is None:
         return None
-    if not isinstance(source, str):
-        raise ModelFileError(f"{key} must be a string, got {source!r}", field=key)
     bos, eos = (
         "" if token is None else tokenizer.token_text(token)
         for token in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    return ChatTemplate(source, bos, eos)
+    return ChatTemplate(checkpoint.chat_template, bos, eos)
 
 
-def _info(model_id: str, file: GGUFFile, shape: ModelShape) -> ModelInfo:
+def _info(model_id: str, checkpoint: GGUFCheckpoint, shape: ModelShape) -> ModelInfo:
     weights: Counter[str] = Counter()
-    for tensor in file.tensors.values():
+    for tensor in checkpoint.tensors.values():
         weights[tensor.type.name] += math.prod(tensor.shape)
+    stamp = checkpoint.file.stamp
     return ModelInfo(
         id=model_id,
-        path=file.path,
-        architecture=str(file.metadata["general.architecture"]),
+        path=checkpoint.path,
+        architecture=checkpoint.architecture,
         context=shape.context,
         vocabulary=shape.vocabulary,
         parameters=weights.total(),
-        file_bytes=file.stamp.size,
+        file_bytes=stamp.size,
         quantisation=weights.most_common(1)[0][0],
-        created=file.stamp.mtime_ns // 10**9,
-        stamp=file.stamp,
+        created=stamp.mtime_ns // 10**9,
+        stamp=stamp,
     )

@@ -9,11 +9,12 @@ How a weight is stored never shows here: `linear(x, w)` picks its kernel from th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import mul
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
 A = TypeVar("A")
 """Array handle of an implementation."""
@@ -32,12 +33,23 @@ class RopeSpec:
         base: frequency base; pair i turns by position * base**(-2i/dim) / factors[i].
         interleaved: pairs are (2i, 2i+1) if true, (i, i + dim/2) if false.
         factors: per-pair divisors of the frequency (long-context scaling); empty for none.
+        scale: factor on the rotated elements.
+        divisors: name of the tensor with further divisors, one a pair, which :meth:`with_divisors`
+            takes in; empty for none.
     """
 
     dim: int
     base: float
     interleaved: bool
     factors: tuple[float, ...] = ()
+    scale: float = 1.0
+    divisors: str = ""
+
+    def with_divisors(self, divisors: Sequence[float]) -> RopeSpec:
+        """The same with each pair's frequency divided by its divisor as well."""
+        factors = self.factors or (1.0,) * (self.dim // 2)
+        product = tuple(map(mul, divisors, factors))
+        return replace(self, factors=product, divisors="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +138,19 @@ class Ops(Protocol[A, W_contra]):
 
 
 class Loader(Protocol[W_co]):
-    """Claims tensors of a model file by name and checks their shapes.
+    """Claims tensors of a checkpoint by canonical name, without `.weight`, and checks their shapes.
 
-    Raises (all methods):
+    Raises (all methods but `has`):
         ModelFileError: the tensor is missing or has another shape; names the tensor.
         UnsupportedModelError: its storage type has no kernel here.
     """
 
-    metadata: Mapping[str, object]
-
     def has(self, name: str) -> bool:
-        """Whether the file carries tensor `name`."""
+        """Whether the checkpoint carries tensor `name`."""
         ...
 
-    def linear(
-        self, name: str, out_features: int, in_features: int, bias: str | None = None
-    ) -> W_co:
-        """A matrix (out_features, in_features), with the vector named `bias` added if given."""
+    def linear(self, name: str, out_features: int, in_features: int) -> W_co:
+        """A matrix (out_features, in_features), with its bias if the checkpoint has one."""
         ...
 
     def embedding(self, name: str, rows: int, width: int) -> W_co:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle import models
 from heddle.embedding import Pooling
+from heddle.models.registry import build
 from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, Run, SequenceCache
 
 if TYPE_CHECKING:
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.weights.gguf import GGUFFile
+    from heddle.weights.checkpoint import Checkpoint
 
 _CHUNK = 512
 """Tokens per forward pass in :meth:`ReferenceModel.logits`; bounds its scores and activations."""
 
 
 class ReferenceModel:
-    """A model file with all its weights in memory as float32; no use of the file after that.
+    """A checkpoint with all its weights in memory as float32; its files are not read after that.
 
     Raises (on construction):
         UnsupportedModelError: its architecture or a tensor's type is not supported.
         ModelFileError: a hyperparameter or a tensor is missing or senseless.
     """
 
-    def __init__(self, file: GGUFFile) -> None:
-        self._model = models.build(file.metadata)
-        self._weights: Any = self._model.load(ReferenceLoader(file))
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._model = build(checkpoint)
+        self._weights: Any = self._model.load(ReferenceLoader(checkpoint))
 
     @property
     def vocabulary(self) -> int:

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle.errors import ModelFileError
 from heddle.models.ops import Batch
+from heddle.weights.checkpoint import claim
 from heddle.weights.quants import dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from heddle.models.ops import AttentionSpec, RopeSpec
-    from heddle.weights.gguf import GGUFFile
+    from heddle.weights.checkpoint import Checkpoint
 
     Array = NDArray[Any]
     Float32 = NDArray[np.float32]
@@ -127,7 +127,8 @@ class ReferenceOps:
         pair = np.arange(spec.dim // 2)
         frequency = spec.base ** (-2.0 * pair / spec.dim) / np.array(spec.factors or 1.0)
         angle = (positions[:, None] * frequency)[:, None, :]
-        cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+        cos = (np.cos(angle) * spec.scale).astype(np.float32)
+        sin = (np.sin(angle) * spec.scale).astype(np.float32)
         first, second = (2 * pair, 2 * pair + 1) if spec.interleaved else (pair, pair + len(pair))
         y = x.reshape(len(x), heads, -1).copy()
         a, b = y[..., first], y[..., second]
@@ -187,41 +188,32 @@ _ACTIVATIONS = {"silu": _silu, "gelu": _gelu}
 
 
 class ReferenceLoader:
-    """:class:`heddle.models.ops.Loader` over a GGUF file; each tensor is dequantised once."""
+    """:class:`heddle.models.ops.Loader` over a checkpoint; each tensor is dequantised once."""
 
-    def __init__(self, file: GGUFFile) -> None:
-        self.metadata: Mapping[str, object] = file.metadata
-        self._file = file
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
         self._loaded: dict[str, Float32] = {}
 
     def has(self, name: str) -> bool:
-        return name in self._file.tensors
+        return f"{name}.weight" in self._checkpoint.tensors
 
-    def linear(
-        self, name: str, out_features: int, in_features: int, bias: str | None = None
-    ) -> Weight:
-        return Weight(
-            self._tensor(name, (out_features, in_features)),
-            None if bias is None else self._tensor(bias, (out_features,)),
-        )
+    def linear(self, name: str, out_features: int, in_features: int) -> Weight:
+        weight = self._tensor(f"{name}.weight", (out_features, in_features))
+        bias = f"{name}.bias"
+        biased = bias in self._checkpoint.tensors
+        return Weight(weight, self._tensor(bias, (out_features,)) if biased else None)
 
     def embedding(self, name: str, rows: int, width: int) -> Weight:
-        return Weight(self._tensor(name, (rows, width)))
+        return Weight(self._tensor(f"{name}.weight", (rows, width)))
 
     def vector(self, name: str, width: int) -> Weight:
-        return Weight(self._tensor(name, (width,)))
+        return Weight(self._tensor(f"{name}.weight", (width,)))
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:
-        return tuple(self._tensor(name, (width,)).tolist())
+        return tuple(self._tensor(f"{name}.weight", (width,)).tolist())
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Float32:
-        info = self._file.tensors.get(name)
-        if info is None:
-            raise ModelFileError(f"tensor {name!r} is missing", field=name)
-        if info.shape != shape:
-            raise ModelFileError(
-                f"tensor {name!r} must have shape {shape}, got {info.shape}", field=name
-            )
+        tensor = claim(self._checkpoint, name, shape)
         if name not in self._loaded:
-            self._loaded[name] = dequantize(self._file.data(name), info.type, info.shape)
+            self._loaded[name] = dequantize(self._checkpoint.read(name), tensor.type, shape)
         return self._loaded[name]

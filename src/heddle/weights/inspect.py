@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heddle.weights.gguf import GGUFFile, StringArray
+from heddle.weights.gguf.file import GGUFFile, StringArray
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from heddle.weights.gguf import TensorInfo
+    from heddle.weights.gguf.file import TensorInfo
 
 _FLOAT16_BYTES = 2
 _Q8_0_ELEMENTS, _Q8_0_BYTES = 32, 34

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle.errors import UnsupportedModelError
-from heddle.weights.gguf import TensorType
+from heddle.weights.gguf.file import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Callable

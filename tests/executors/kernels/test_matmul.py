@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import ISA_LEVELS, NO_BIAS, Bench, as_bytes, matmul
 
-from heddle.weights.gguf import TensorType
+from heddle.weights.gguf.file import TensorType
 from heddle.weights.quants import dequantize
 
 QUANTISED = {  # bytes of a block, and where in it the f16 scales are

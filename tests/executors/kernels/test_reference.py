@@ -22,7 +22,8 @@ from heddle.testing.reference_ops import (
     Weight,
     as_kept,
 )
-from heddle.weights.gguf import GGUFFile, TensorType
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.gguf.file import TensorType
 from heddle.weights.quants import dequantize
 
 if TYPE_CHECKING:
@@ -232,35 +233,41 @@ def test_a_batch_lays_runs_end_to_end() -> None:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> GGUFFile:
+def checkpoint(tmp_path: Path) -> GGUFCheckpoint:
     tensors = [
-        Tensor.of("matrix", floats(2, 32)),
-        Tensor.of("bias", np.array([1, 2], np.float16)),
-        Tensor("quantised", bytes([0, 0x3C] + [1] * 32), (1, 32), TensorType.Q8_0),
+        Tensor.of("matrix.weight", floats(2, 32)),
+        Tensor.of("matrix.bias", np.array([1, 2], np.float16)),
+        Tensor.of("vector.weight", np.array([1, 2], np.float16)),
+        Tensor("quantised.weight", bytes([0, 0x3C] + [1] * 32), (1, 32), TensorType.Q8_0),
     ]
-    return GGUFFile.open(write_gguf(tmp_path / "file.gguf", {"answer": 42}, tensors))
+    metadata = {"general.architecture": "llama"}
+    return GGUFCheckpoint.open(write_gguf(tmp_path / "file.gguf", metadata, tensors))
 
 
-def test_loader_dequantises_once_and_carries_the_bias(file: GGUFFile) -> None:
-    loader = ReferenceLoader(file)
-    assert loader.metadata["answer"] == 42
+def test_loader_dequantises_once_and_carries_the_bias(checkpoint: GGUFCheckpoint) -> None:
+    loader = ReferenceLoader(checkpoint)
     assert loader.has("matrix")
     assert not loader.has("other")
-    linear, table = loader.linear("matrix", 2, 32, bias="bias"), loader.embedding("matrix", 2, 32)
+    linear, table = loader.linear("matrix", 2, 32), loader.embedding("matrix", 2, 32)
     assert np.array_equal(linear.values, floats(2, 32))
     assert linear.bias is not None
     assert linear.bias.tolist() == [1, 2]
     assert table.values is linear.values
     assert table.bias is None
-    assert loader.constants("bias", 2) == (1.0, 2.0)
-    assert loader.vector("bias", 2).values.dtype == np.float32
-    assert loader.linear("quantised", 1, 32).values.tolist() == [[1.0] * 32]
+    assert loader.constants("vector", 2) == (1.0, 2.0)
+    assert loader.vector("vector", 2).values.dtype == np.float32
+    quantised = loader.linear("quantised", 1, 32)
+    assert quantised.values.tolist() == [[1.0] * 32]
+    assert quantised.bias is None
 
 
-def test_loader_names_the_tensor_at_fault(file: GGUFFile) -> None:
-    loader = ReferenceLoader(file)
-    with pytest.raises(ModelFileError, match="'absent' is missing") as missing:
+def test_loader_names_the_tensor_at_fault(checkpoint: GGUFCheckpoint) -> None:
+    loader = ReferenceLoader(checkpoint)
+    with pytest.raises(ModelFileError, match=r"tensor absent\.weight is missing") as missing:
         loader.vector("absent", 2)
-    assert missing.value.field == "absent"
-    with pytest.raises(ModelFileError, match=r"'matrix' must have shape \(32, 2\), got \(2, 32\)"):
+    assert missing.value.field == "absent.weight"
+    wrong = r"tensor matrix\.weight has shape \(2, 32\), the hyperparameters ask for \(32, 2\)"
+    with pytest.raises(ModelFileError, match=wrong):
         loader.linear("matrix", 32, 2)
+    with pytest.raises(ModelFileError, match=r"tensor blk\.3\.attn_q\.weight is missing"):
+        loader.linear("layers.3.attention.q", 2, 32)

@@ -10,7 +10,7 @@ import pytest
 from heddle.errors import InvalidRequestError, ModelFileError
 from heddle.text.chat.template import ChatTemplate, render_unfinished
 from heddle.text.tokenizer.tokenizer import Tokenizer
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.file import GGUFFile
 
 if TYPE_CHECKING:
     from pathlib import Path

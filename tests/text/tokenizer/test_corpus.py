@@ -11,7 +11,7 @@ import pytest
 
 from heddle.config import cache_home
 from heddle.text.tokenizer.tokenizer import Tokenizer
-from heddle.weights.gguf import GGUFFile
+from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.sources import resolve
 
 DATA = Path(__file__).parent / "data"

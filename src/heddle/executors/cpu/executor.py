@@ -21,7 +21,6 @@ from heddle.embedding import EmbeddingParams
 from heddle.errors import (
     ConfigError,
     EngineFailedError,
-    ModelFileError,
     NothingAllowedError,
     UnsupportedModelError,
 )
@@ -31,30 +30,25 @@ from heddle.executors.cpu.limits import measure, model_work
 from heddle.executors.cpu.lowering import lower
 from heddle.executors.cpu.memory import available_bytes, check_memory
 from heddle.executors.cpu.readout import non_finite, pooled, scored
-from heddle.executors.graph.recording import (
-    Input,
-    LinearWeight,
-    RecordingOps,
-    TableWeight,
-    VectorWeight,
-)
-from heddle.models import build
+from heddle.executors.cpu.weights import CpuLoader
+from heddle.executors.graph.recording import Input, Node, RecordingOps
 from heddle.models.ops import Batch
+from heddle.models.registry import build
 from heddle.step import NO_RULES, PAGE_TOKENS, Failed, Sampled, StepResult
-from heddle.weights.quants import dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
     from heddle.config import EngineConfig
     from heddle.errors import HeddleError
-    from heddle.models.base import Model, ModelShape
+    from heddle.models.base import ModelShape
+    from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
     from heddle.step import Binding, Chunk, StepPlan, TokenRules, TokenSequences
     from heddle.types import SamplingParams
-    from heddle.weights.gguf import GGUFFile, TensorInfo
+    from heddle.weights.checkpoint import Checkpoint
 
 
 _LEAST_ROWS = 16
@@ -63,25 +57,27 @@ matrix is read once for as many. Of a vocabulary of 152,000 they take 10 MB."""
 
 
 def load(
-    file: GGUFFile, config: EngineConfig, progress: Callable[[int], None] = lambda packed: None
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    progress: Callable[[int], None] = lambda packed: None,
 ) -> CpuExecutor:
-    """Pack the weights of `file` and make it ready to run.
+    """Pack the weights of `checkpoint` and make it ready to run.
 
-    `progress` is called with the bytes of the file packed so far. Nothing is read from the file
-    afterwards.
+    `progress` is called with the bytes packed so far. Nothing is read from the files afterwards.
 
     Raises:
         ModelFileError, UnsupportedModelError: the file cannot be served.
         ConfigError: a setting does not fit the model or the machine.
         OutOfMemoryError: this machine has too little for the model with these settings.
     """
-    model = build(file.metadata)
-    _check_claims(file, model.shape)
-    pages = _pages(file, config, model.shape)
+    model = build(checkpoint, config.context)
+    pages = _pages(checkpoint, config, model.shape)
     runtime = _runtime(config)
-    loader = CpuLoader(file, runtime, config, progress)
+    loader = CpuLoader(
+        checkpoint, runtime, allow_nonfinite=config.allow_nonfinite, progress=progress
+    )
     weights = model.load(loader)
-    file.check_unchanged()
+    checkpoint.check_unchanged()
     return CpuExecutor(model, weights, runtime, config, loader, pages)
 
 
@@ -96,108 +92,6 @@ def _runtime(config: EngineConfig) -> _native.Runtime:
         raise ConfigError(f"{error}; set fewer", param="threads") from error
 
 
-class CpuLoader:
-    """Packs tensors as the model claims them; see `heddle.models.ops.Loader`."""
-
-    def __init__(
-        self,
-        file: GGUFFile,
-        runtime: _native.Runtime,
-        config: EngineConfig,
-        progress: Callable[[int], None],
-    ) -> None:
-        self.file = file
-        self.metadata: Mapping[str, object] = file.metadata
-        self.arena = _native.Arena()
-        self.matmul_bytes = 0  # of the matrices that matmuls read
-        self._runtime = runtime
-        self._allow_nonfinite = config.allow_nonfinite
-        self._progress = progress
-        self._packed = 0  # bytes of the file
-        self._tables: dict[str, _native.Matrix] = {}
-
-    def has(self, name: str) -> bool:
-        return name in self.file.tensors
-
-    def linear(
-        self, name: str, out_features: int, in_features: int, bias: str | None = None
-    ) -> LinearWeight:
-        tensor = self._tensor(name, (out_features, in_features))
-        matrix = self._tables.get(name) if bias is None else None
-        if matrix is None:
-            none = np.empty(0, np.float32)
-            values = none if bias is None else self.vector(bias, out_features).values
-            matrix = self._matrix(tensor, values)
-        self.matmul_bytes += matrix.bytes
-        return LinearWeight(matrix, out_features, in_features)
-
-    def embedding(self, name: str, rows: int, width: int) -> TableWeight:
-        """Where the output matrix is the same tensor, both are one matrix in memory."""
-        tensor = self._tensor(name, (rows, width))
-        if name not in self._tables:
-            self._tables[name] = self._matrix(tensor, np.empty(0, np.float32))
-        return TableWeight(self._tables[name], width)
-
-    def vector(self, name: str, width: int) -> VectorWeight:
-        tensor = self._tensor(name, (width,), any_type=True)
-        values = dequantize(self.file.data(name), tensor.type, tensor.shape)
-        if not np.isfinite(values).all():
-            self._refuse_non_finite(name, f"element {np.isfinite(values).argmin()}")
-        return VectorWeight(np.ascontiguousarray(values, dtype=np.float32))
-
-    def _matrix(self, tensor: TensorInfo, bias: npt.NDArray[np.float32]) -> _native.Matrix:
-        raw = _native.FileBytes(self.file.descriptor, tensor.offset, tensor.nbytes)
-        rows, columns = tensor.shape
-        try:
-            matrix = _native.Matrix(
-                self.arena, self._runtime, int(tensor.type), raw, rows, columns, bias
-            )
-        except ValueError as error:
-            raise UnsupportedModelError(
-                f"tensor {tensor.name}: {error}", param=tensor.name
-            ) from error
-        except RuntimeError as error:
-            self.file.check_unchanged()
-            raise ModelFileError(
-                f"{self.file.path}: tensor {tensor.name} cannot be read: {error}",
-                field=tensor.name,
-            ) from error
-        if matrix.non_finite_row >= 0:
-            self._refuse_non_finite(tensor.name, f"row {matrix.non_finite_row}")
-        self._packed += tensor.nbytes
-        self._progress(self._packed)
-        return matrix
-
-    def _refuse_non_finite(self, name: str, where: str) -> None:
-        if not self._allow_nonfinite:
-            raise ModelFileError(
-                f"{self.file.path}: tensor {name} has infinite or NaN weights ({where}), so no"
-                " answer would be right; fetch the file again, or look into it with"
-                " --allow-nonfinite",
-                field=name,
-            )
-
-    def constants(self, name: str, width: int) -> tuple[float, ...]:
-        return tuple(self.vector(name, width).values.tolist())
-
-    def _tensor(self, name: str, shape: tuple[int, ...], any_type: bool = False) -> TensorInfo:
-        tensor = self.file.tensors.get(name)
-        if tensor is None:
-            raise ModelFileError(f"tensor {name} is missing", field=name)
-        if tuple(tensor.shape) != shape:
-            raise ModelFileError(
-                f"tensor {name} has shape {tuple(tensor.shape)}, the hyperparameters ask for "
-                f"{shape}",
-                field=name,
-            )
-        if not any_type and not _native.has_kernel(int(tensor.type)):
-            raise UnsupportedModelError(
-                f"tensor {name} is stored as {tensor.type.name}, which has no kernel yet",
-                param=name,
-            )
-        return tensor
-
-
 class CpuExecutor:
     """Runs plans on the CPU; see `heddle.step.Executor`.
 
@@ -210,7 +104,7 @@ class CpuExecutor:
 
     def __init__(
         self,
-        model: Model,
+        model: Decoder,
         weights: Any,
         runtime: _native.Runtime,
         config: EngineConfig,
@@ -241,9 +135,9 @@ class CpuExecutor:
         self._masks = GrammarMasks()
         self._sums: dict[int, StateSum] = {}  # of slots whose sequences want an embedding
 
-    def _record(self, model: Model, weights: Any, positions: int) -> int:
+    def _record(self, model: Decoder, weights: Any, positions: int) -> int:
         ops = RecordingOps()
-        batch = Batch(
+        batch: Batch[Node] = Batch(
             tokens=Input((), 1, False, "tokens"),
             positions=Input((), 1, False, "positions"),
             rows=Input((), 1, True, "rows"),
@@ -357,30 +251,7 @@ def _context(config: EngineConfig, shape: ModelShape) -> int:
     return config.context or shape.context
 
 
-def _check_claims(file: GGUFFile, shape: ModelShape) -> None:
-    """Hold hyperparameters that memory is reckoned from to the tensors that are there.
-
-    Raises:
-        ModelFileError: they need larger tensors, or more of them.
-    """
-    largest = max((size for tensor in file.tensors.values() for size in tensor.shape), default=0)
-    claims = {
-        "block_count": (shape.layers, len(file.tensors)),
-        "embedding_length": (shape.width, largest),
-        "attention.head_count_kv": (shape.kv_heads * shape.head_dim, largest),
-        "vocab_size": (shape.vocabulary, largest),
-    }
-    for name, (claimed, there) in claims.items():
-        if claimed > there:
-            key = f"{file.metadata['general.architecture']}.{name}"
-            raise ModelFileError(
-                f"{file.path}: {key} asks for {claimed} layers or columns, and the tensors of the"
-                f" file have at most {there}; the file is damaged, fetch it again",
-                field=key,
-            )
-
-
-def _pages(file: GGUFFile, config: EngineConfig, shape: ModelShape) -> int:
+def _pages(checkpoint: Checkpoint, config: EngineConfig, shape: ModelShape) -> int:
     """How many KV pages there will be: what `kv_cache` bytes hold, or what the slots can fill.
 
     Raises:
@@ -394,7 +265,7 @@ def _pages(file: GGUFFile, config: EngineConfig, shape: ModelShape) -> int:
         )
     page_bytes = _native.KvCache.bytes_of_page(*_page_sizes(config, shape))
     fillable = config.slots * -(-_context(config, shape) // PAGE_TOKENS)
-    weights = sum(tensor.nbytes for tensor in file.tensors.values())
+    weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     weights += _step_bytes(config, shape)
     check_memory(weights, config.kv_cache and min(config.kv_cache, fillable * page_bytes))
     free = available_bytes()

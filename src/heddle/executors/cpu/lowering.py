@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.executors.cpu.weights import LinearWeight, TableWeight, VectorWeight
 from heddle.executors.graph import recording
 from heddle.executors.graph.recording import Linear, Node
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from heddle._native import Program
+    from heddle._native import Matrix, Program
     from heddle.models.ops import RopeSpec
 
 
@@ -41,7 +42,7 @@ def rope_tables(
     for start in range(0, positions, 1024):  # a long context in float64 would be the peak of a load
         part = slice(start, min(start + 1024, positions))
         angle = np.arange(part.start, part.stop, dtype=np.float64)[:, None] * frequency
-        cosine[part], sine[part] = np.cos(angle), np.sin(angle)
+        cosine[part], sine[part] = np.cos(angle) * spec.scale, np.sin(angle) * spec.scale
     return cosine, sine
 
 
@@ -83,12 +84,12 @@ class _Lowering:
             return  # computed together with an earlier node
         match node:
             case recording.Embed():
-                self.program.embed(node.table.matrix, self._new(node))
+                self.program.embed(_table(node), self._new(node))
                 self._quantise_apart(node)
             case recording.Norm():
                 source, out = self._of(node, 0), self._new(node)
                 wanted = self._wants_quantised(node)
-                self.program.norm(source, node.weight.values, node.eps, out, wanted)
+                self.program.norm(source, _values(node), node.eps, out, wanted)
             case recording.Gated():
                 gate, up = self._of(node, 0), self._of(node, 1)
                 wanted, out = self._wants_quantised(node), self._new(node)
@@ -139,7 +140,7 @@ class _Lowering:
         self._last_use[buffer] = max(last, self._last_use.get(buffer, 0))
 
     def _wants_quantised(self, node: Node) -> bool:
-        return any(isinstance(r, Linear) and r.weight.matrix.quantised for r in self._readers[node])
+        return any(isinstance(r, Linear) and _matrix(r).quantised for r in self._readers[node])
 
     def _quantise_apart(self, node: Node) -> None:
         if self._wants_quantised(node):
@@ -154,7 +155,7 @@ class _Lowering:
             case recording.Rope():
                 self.program.rope(buffer, self._rope_table(node.spec), node.heads)
             case recording.NormHeads():
-                self.program.norm_heads(buffer, node.weight.values, node.eps, node.heads)
+                self.program.norm_heads(buffer, _values(node), node.eps, node.heads)
             case recording.Scale():
                 self.program.scale(buffer, node.factor)
         self._assign(node, buffer)
@@ -184,7 +185,7 @@ class _Lowering:
         if residual is not None:
             target, stream = residual
             buffer = self.buffer_of[stream]
-            self.program.matmul(self._of(node, 0), [(node.weight.matrix, buffer)], True)
+            self.program.matmul(self._of(node, 0), [(_matrix(node), buffer)], True)
             self._assign(node, buffer)
             self._assign(target, buffer)
             self._quantise_apart(target)
@@ -194,7 +195,7 @@ class _Lowering:
             for reader in self._readers[node.inputs[0]]
             if isinstance(reader, Linear) and self._residual_of(reader) is None
         ]
-        parts = [(member.weight.matrix, self._new(member)) for member in group]
+        parts = [(_matrix(member), self._new(member)) for member in group]
         self.program.matmul(self._of(node, 0), parts, False)
         for member in group:
             self._quantise_apart(member)
@@ -215,3 +216,18 @@ class _Lowering:
         if max(self._order[r] for r in self._readers[stream]) > self._order[target]:
             return None
         return target, stream
+
+
+def _matrix(node: Linear) -> Matrix:
+    assert isinstance(node.weight, LinearWeight)
+    return node.weight.matrix
+
+
+def _table(node: recording.Embed) -> Matrix:
+    assert isinstance(node.table, TableWeight)
+    return node.table.matrix
+
+
+def _values(node: recording.Norm | recording.NormHeads) -> npt.NDArray[np.float32]:
+    assert isinstance(node.weight, VectorWeight)
+    return node.weight.values

@@ -1,49 +1,35 @@
 """Records an architecture's forward pass as a graph of nodes instead of computing it.
 
-`RecordingOps` implements `heddle.models.ops.Ops`; its arrays are nodes. What becomes of the graph
-is `lowering.py`'s business.
+`RecordingOps` implements `heddle.models.ops.Ops`; its arrays are nodes, and the weights in them are
+handles of the executor that will run the graph. What becomes of the graph is each executor's
+business.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from heddle._native import Matrix
     from heddle.models.ops import AttentionSpec, RopeSpec
 
 
-@dataclass(frozen=True, slots=True)
-class LinearWeight:
-    """A packed matrix (out_features, in_features)."""
+class LinearHandle(Protocol):
+    """An executor's handle of a matrix (out_features, in_features)."""
 
-    matrix: Matrix
-    out_features: int
-    in_features: int
-
-
-@dataclass(frozen=True, slots=True)
-class TableWeight:
-    """A lookup table (rows, width), packed as a matrix that may be one of a matmul too."""
-
-    matrix: Matrix
-    width: int
+    @property
+    def out_features(self) -> int: ...
+    @property
+    def in_features(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class VectorWeight:
-    """A float32 vector."""
+class TableHandle(Protocol):
+    """An executor's handle of a lookup table of `width` columns."""
 
-    values: npt.NDArray[np.float32]
-
-
-CpuWeight = LinearWeight | TableWeight | VectorWeight
+    @property
+    def width(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,23 +48,23 @@ class Input(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embed(Node):
-    table: TableWeight
+    table: TableHandle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear(Node):
-    weight: LinearWeight
+    weight: LinearHandle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Norm(Node):
-    weight: VectorWeight
+    weight: object
     eps: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NormHeads(Node):
-    weight: VectorWeight
+    weight: object
     eps: float
     heads: int
 
@@ -125,20 +111,16 @@ class RecordingOps:
         self.nodes.append(node)
         return node
 
-    def embed(self, table: CpuWeight, tokens: Node) -> Node:
-        assert isinstance(table, TableWeight)
+    def embed(self, table: TableHandle, tokens: Node) -> Node:
         return self._record(Embed((tokens,), table.width, tokens.per_row, table))
 
-    def linear(self, x: Node, w: CpuWeight) -> Node:
-        assert isinstance(w, LinearWeight)
+    def linear(self, x: Node, w: LinearHandle) -> Node:
         return self._record(Linear((x,), w.out_features, x.per_row, w))
 
-    def norm(self, x: Node, w: CpuWeight, eps: float) -> Node:
-        assert isinstance(w, VectorWeight)
+    def norm(self, x: Node, w: object, eps: float) -> Node:
         return self._record(Norm((x,), x.width, x.per_row, w, eps))
 
-    def norm_heads(self, x: Node, w: CpuWeight, eps: float, heads: int) -> Node:
-        assert isinstance(w, VectorWeight)
+    def norm_heads(self, x: Node, w: object, eps: float, heads: int) -> Node:
         return self._record(NormHeads((x,), x.width, x.per_row, w, eps, heads))
 
     def scale(self, x: Node, factor: float) -> Node:

@@ -1,0 +1,151 @@
+"""Weights of a model packed for the native core, as the model claims them from its checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle import _native
+from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.weights.checkpoint import claim
+from heddle.weights.quants import dequantize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from heddle.weights.checkpoint import Checkpoint, TensorInfo
+
+_NO_BIAS = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWeight:
+    """A packed matrix (out_features, in_features)."""
+
+    matrix: _native.Matrix
+    out_features: int
+    in_features: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableWeight:
+    """A lookup table of `width` columns, packed like a matrix."""
+
+    matrix: _native.Matrix
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorWeight:
+    """A float32 vector."""
+
+    values: npt.NDArray[np.float32]
+
+
+CpuWeight = LinearWeight | TableWeight | VectorWeight
+
+
+class CpuLoader:
+    """Packs tensors as the model claims them; see `heddle.models.ops.Loader`.
+
+    Attributes:
+        arena: the memory of all packed weights.
+        matmul_bytes: bytes of the matrices that matmuls read.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        runtime: _native.Runtime,
+        *,
+        allow_nonfinite: bool,
+        progress: Callable[[int], None],
+    ) -> None:
+        """`progress` is called with the bytes of the files packed so far."""
+        self.arena = _native.Arena()
+        self.matmul_bytes = 0
+        self._checkpoint = checkpoint
+        self._runtime = runtime
+        self._allow_nonfinite = allow_nonfinite
+        self._progress = progress
+        self._packed = 0
+        self._tables: dict[str, _native.Matrix] = {}
+
+    def has(self, name: str) -> bool:
+        return f"{name}.weight" in self._checkpoint.tensors
+
+    def linear(self, name: str, out_features: int, in_features: int) -> LinearWeight:
+        tensor = self._tensor(f"{name}.weight", (out_features, in_features))
+        bias = f"{name}.bias"
+        biased = bias in self._checkpoint.tensors
+        matrix = None if biased else self._tables.get(name)
+        if matrix is None:
+            values = self._values(bias, out_features) if biased else _NO_BIAS
+            matrix = self._matrix(tensor, values)
+        self.matmul_bytes += matrix.bytes
+        return LinearWeight(matrix, out_features, in_features)
+
+    def embedding(self, name: str, rows: int, width: int) -> TableWeight:
+        """Where the output matrix is the same tensor, both are one matrix in memory."""
+        tensor = self._tensor(f"{name}.weight", (rows, width))
+        if name not in self._tables:
+            self._tables[name] = self._matrix(tensor, _NO_BIAS)
+        return TableWeight(self._tables[name], width)
+
+    def vector(self, name: str, width: int) -> VectorWeight:
+        return VectorWeight(self._values(f"{name}.weight", width))
+
+    def constants(self, name: str, width: int) -> tuple[float, ...]:
+        return tuple(self.vector(name, width).values.tolist())
+
+    def _values(self, name: str, width: int) -> npt.NDArray[np.float32]:
+        tensor = claim(self._checkpoint, name, (width,))
+        values = dequantize(self._checkpoint.read(name), tensor.type, tensor.shape)
+        if not np.isfinite(values).all():
+            self._refuse_non_finite(tensor, f"element {np.isfinite(values).argmin()}")
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+    def _matrix(self, tensor: TensorInfo, bias: npt.NDArray[np.float32]) -> _native.Matrix:
+        raw = _native.FileBytes(tensor.place.descriptor, tensor.place.offset, tensor.nbytes)
+        rows, columns = tensor.shape
+        try:
+            matrix = _native.Matrix(
+                self.arena, self._runtime, int(tensor.type), raw, rows, columns, bias
+            )
+        except ValueError as error:
+            raise UnsupportedModelError(
+                f"tensor {tensor.label}: {error}", param=tensor.label
+            ) from error
+        except RuntimeError as error:
+            self._checkpoint.check_unchanged()
+            raise ModelFileError(
+                f"{self._checkpoint.path}: tensor {tensor.label} cannot be read: {error}",
+                field=tensor.label,
+            ) from error
+        if matrix.non_finite_row >= 0:
+            self._refuse_non_finite(tensor, f"row {matrix.non_finite_row}")
+        self._packed += tensor.nbytes
+        self._progress(self._packed)
+        return matrix
+
+    def _refuse_non_finite(self, tensor: TensorInfo, where: str) -> None:
+        if not self._allow_nonfinite:
+            raise ModelFileError(
+                f"{self._checkpoint.path}: tensor {tensor.label} has infinite or NaN weights"
+                f" ({where}), so no answer would be right; fetch the file again, or look into it"
+                " with --allow-nonfinite",
+                field=tensor.label,
+            )
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
+        tensor = claim(self._checkpoint, name, shape)
+        if not _native.has_kernel(int(tensor.type)):
+            raise UnsupportedModelError(
+                f"tensor {tensor.label} is stored as {tensor.type.name}, which has no kernel yet",
+                param=tensor.label,
+            )
+        return tensor

@@ -1,0 +1,116 @@
+"""Rotary positions as a checkpoint asks for them, with scalings for long contexts.
+
+Every scaling comes to a divisor of each pair's frequency and a factor on queries and keys, which a
+:class:`heddle.models.ops.RopeSpec` holds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from heddle.errors import UnsupportedModelError
+from heddle.models.ops import RopeSpec
+
+if TYPE_CHECKING:
+    from heddle.weights.checkpoint import Hyperparameters
+
+_SCALINGS = ("none", "linear", "yarn", "longrope")
+
+
+def rope(
+    hyperparameters: Hyperparameters, head_dim: int, context: int, base: float | None = 10_000.0
+) -> RopeSpec:
+    """How heads of `head_dim` elements are rotated.
+
+    Args:
+        hyperparameters: those under `rope.`.
+        head_dim: elements of a query and key head.
+        context: most tokens of a sequence as it will be served; 0 for the model's own. `longrope`
+            has divisors for sequences within the original context and others beyond; which are
+            taken depends on this and not on a sequence's length, or cached keys would be wrong.
+        base: frequency base where the checkpoint has none; None asks for one.
+
+    Raises:
+        ModelFileError: a hyperparameter is missing or makes no sense.
+        UnsupportedModelError: the scaling is not known.
+    """
+    read = hyperparameters
+    dim = read.integer("rope.dim", head_dim)
+    if dim > head_dim or dim % 2:
+        read.fail("rope.dim", f"asks to rotate {dim} elements of a head of {head_dim}")
+    interleaved = read.flag("rope.interleaved", False)
+    spec = RopeSpec(dim, read.number("rope.base", base), interleaved)
+    kind = read.get("rope.scaling", "linear" if read.get("rope.factor") else "none")
+    if not isinstance(kind, str) or kind not in _SCALINGS:
+        label = read.label("rope.scaling")
+        raise UnsupportedModelError(
+            f"{label} {kind!r} is not supported; supported: {', '.join(_SCALINGS)}", param=label
+        )
+    match kind:
+        case "linear":
+            return linear(spec, read.number("rope.factor", 1.0))
+        case "yarn":
+            return yarn(
+                spec,
+                read.number("rope.factor"),
+                read.integer("rope.original_context"),
+                read.number("rope.beta_fast", 32.0),
+                read.number("rope.beta_slow", 1.0),
+                read.number("rope.attention_factor", 1.0),
+            )
+        case "longrope":
+            return longrope(read, spec, context)
+    return spec
+
+
+def linear(spec: RopeSpec, factor: float) -> RopeSpec:
+    """Positions divided by `factor` (Chen et al. 2023, arXiv:2306.15595)."""
+    return RopeSpec(spec.dim, spec.base, spec.interleaved, (factor,) * (spec.dim // 2))
+
+
+def yarn(
+    spec: RopeSpec,
+    factor: float,
+    original_context: int,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    attention_factor: float = 1.0,
+) -> RopeSpec:
+    """YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
+
+    Pairs that turn more than `beta_fast` times within the original context keep their frequency,
+    those that turn less than `beta_slow` times are stretched by `factor`, the ones between by a mix
+    of both. Queries and keys are multiplied by `attention_factor` * (0.1 ln `factor` + 1).
+    """
+
+    def pair_that_turns(times: float) -> float:
+        turns = original_context / (times * 2 * math.pi)
+        return spec.dim * math.log(turns) / (2 * math.log(spec.base))
+
+    low = max(math.floor(pair_that_turns(beta_fast)), 0)
+    high = min(math.ceil(pair_that_turns(beta_slow)), spec.dim - 1)
+    divisors = []
+    for pair in range(spec.dim // 2):
+        stretched = min(max((pair - low) / max(high - low, 0.001), 0.0), 1.0)
+        divisors.append(1.0 / (stretched / factor + (1.0 - stretched)))
+    scale = attention_factor * (0.1 * math.log(factor) + 1.0 if factor > 1.0 else 1.0)
+    return RopeSpec(spec.dim, spec.base, spec.interleaved, tuple(divisors), scale)
+
+
+def longrope(hyperparameters: Hyperparameters, spec: RopeSpec, context: int) -> RopeSpec:
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): searched divisors for each pair.
+
+    Raises:
+        ModelFileError: the original context is missing.
+    """
+    read = hyperparameters
+    trained, original = read.integer("context"), read.integer("rope.original_context")
+    factor = trained / original
+    scale = 1.0
+    if factor > 1.0:
+        scale = math.sqrt(1.0 + math.log(factor) / math.log(original))
+    scale = read.number("rope.attention_factor", scale)
+    long = (context or trained) > original
+    divisors = "rope_divisors_long" if long else "rope_divisors_short"
+    return RopeSpec(spec.dim, spec.base, spec.interleaved, (), scale, divisors)

@@ -1,0 +1,1 @@
+"""GGUF: reading its files, and its names of what a checkpoint has."""

@@ -1,0 +1,121 @@
+"""A GGUF file as a checkpoint: its keys and tensors under canonical names."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+from heddle.errors import ModelFileError
+from heddle.weights.checkpoint import FilePlace, Hyperparameters, TensorInfo
+from heddle.weights.gguf.file import GGUFFile, names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class GGUFCheckpoint:
+    """See :class:`heddle.weights.checkpoint.Checkpoint`."""
+
+    format = "gguf"
+
+    def __init__(self, file: GGUFFile) -> None:
+        """Raises ModelFileError: the file does not say what its architecture is."""
+        self.file = file
+        self.path = file.path
+        self.architecture = _text(file.metadata, names.ARCHITECTURE)
+        self.hyperparameters = _hyperparameters(file.metadata, self.architecture)
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
+            {
+                canonical: TensorInfo(
+                    canonical,
+                    stored.shape,
+                    stored.type,
+                    stored.nbytes,
+                    name,
+                    FilePlace(file.descriptor, stored.offset),
+                )
+                for name, stored in file.tensors.items()
+                for canonical in (names.canonical_tensor(name),)
+            }
+        )
+        if len(self.tensors) < len(file.tensors):  # one has the canonical name of another
+            raise ModelFileError(f"{self.path}: two tensors have one name", field="tensors")
+        template = names.CHAT_TEMPLATE in file.metadata
+        self.chat_template = _text(file.metadata, names.CHAT_TEMPLATE) if template else None
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open the file; raises as :meth:`GGUFFile.open`."""
+        return cls(GGUFFile.open(path))
+
+    def label(self, name: str) -> str:
+        return names.stored_tensor(name)
+
+    def read(self, name: str) -> NDArray[np.uint8]:
+        return self.file.data(self.label(name))
+
+    def check_unchanged(self) -> None:
+        self.file.check_unchanged()
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self.file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _text(metadata: Mapping[str, object], key: str) -> str:
+    value = metadata.get(key)
+    if not isinstance(value, str):
+        raise ModelFileError(f"{key} must be a string, got {value!r}", field=key)
+    return value
+
+
+_POOLING = {1: "mean", 3: "last"}
+"""Values of `pooling_type`. Its others, of the first token or of a ranking head, are no embeddings
+of decoders."""
+
+
+def _hyperparameters(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
+    def label(name: str) -> str:
+        return f"{architecture}.{names.HYPERPARAMETERS.get(name, name)}"
+
+    values = {
+        name: metadata[key] for name in names.HYPERPARAMETERS if (key := label(name)) in metadata
+    }
+    values["rope.interleaved"] = architecture in names.INTERLEAVED
+    _agree_on_vocabulary(values, metadata.get(names.TOKENS), label("vocabulary"))
+    pooling = values.pop("pooling", None)
+    if isinstance(pooling, int) and pooling in _POOLING:
+        values["pooling"] = _POOLING[pooling]
+    return Hyperparameters(values, label)
+
+
+def _agree_on_vocabulary(values: dict[str, object], tokens: object, key: str) -> None:
+    """The tokenizer says how many tokens there are where `key` does not; they must agree.
+
+    A model that samples a token which the tokenizer does not have could not go on.
+    """
+    if isinstance(tokens, Sized):
+        size = values.setdefault("vocabulary", len(tokens))
+        if isinstance(size, int) and size != len(tokens):
+            raise ModelFileError(
+                f"{key} is {size}, but the tokenizer has {len(tokens)} tokens; the file is damaged"
+                " or was converted wrongly, fetch another one",
+                field=key,
+            )

@@ -1,0 +1,99 @@
+"""GGUF's names of hyperparameters and tensors, beside the canonical ones.
+
+As llama.cpp writes them (`gguf-py/gguf/constants.py`, `tensor_mapping.py`). Nothing outside this
+folder knows one of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+ARCHITECTURE = "general.architecture"
+CHAT_TEMPLATE = "tokenizer.chat_template"
+TOKENS = "tokenizer.ggml.tokens"
+
+HYPERPARAMETERS = {
+    "layers": "block_count",
+    "width": "embedding_length",
+    "mlp_width": "feed_forward_length",
+    "heads": "attention.head_count",
+    "kv_heads": "attention.head_count_kv",
+    "key_dim": "attention.key_length",
+    "value_dim": "attention.value_length",
+    "context": "context_length",
+    "vocabulary": "vocab_size",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "window": "attention.sliding_window",
+    "window_period": "attention.sliding_window_pattern",
+    "logit_cap": "final_logit_softcapping",
+    "rope.dim": "rope.dimension_count",
+    "rope.base": "rope.freq_base",
+    "rope.local_base": "rope.freq_base_swa",
+    "rope.scaling": "rope.scaling.type",
+    "rope.factor": "rope.scaling.factor",
+    "rope.original_context": "rope.scaling.original_context_length",
+    "rope.attention_factor": "rope.scaling.attn_factor",
+    "rope.beta_fast": "rope.scaling.yarn_beta_fast",
+    "rope.beta_slow": "rope.scaling.yarn_beta_slow",
+    "pooling": "pooling_type",
+}
+"""Keys after the architecture's name, by canonical name."""
+
+INTERLEAVED = frozenset({"llama"})
+"""Architectures whose rows of q and k stand so that neighbours are rotated against each other.
+
+In the other files they stand as Hugging Face has them (llama.cpp, `llama_model_rope_type`)."""
+
+_WHOLE = {
+    "embedding": "token_embd",
+    "output_norm": "output_norm",
+    "output": "output",
+    "rope_divisors": "rope_freqs",
+    "rope_divisors_long": "rope_factors_long",
+    "rope_divisors_short": "rope_factors_short",
+}
+_OF_LAYER = {
+    "attention_norm": "attn_norm",
+    "attention.q": "attn_q",
+    "attention.k": "attn_k",
+    "attention.v": "attn_v",
+    "attention.output": "attn_output",
+    "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm",
+    "post_attention_norm": "post_attention_norm",
+    "mlp_norm": "ffn_norm",
+    "mlp.gate": "ffn_gate",
+    "mlp.up": "ffn_up",
+    "mlp.down": "ffn_down",
+    "post_mlp_norm": "post_ffw_norm",
+}
+_STORED_PARTS = {False: _WHOLE, True: _OF_LAYER}
+_CANONICAL = {
+    of_layer: {stored: canonical for canonical, stored in parts.items()}
+    for of_layer, parts in _STORED_PARTS.items()
+}
+_STORED = re.compile(r"(?:blk\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
+_CANONICAL_NAME = re.compile(
+    r"(?:layers\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)"
+)
+
+
+def canonical_tensor(stored: str) -> str:
+    """The canonical name of a tensor in a file; its own where there is none."""
+    return _translate(_STORED.fullmatch(stored), "layers.", _CANONICAL) or stored
+
+
+def stored_tensor(canonical: str) -> str:
+    """The name that files have for a tensor's canonical name; the same where there is none."""
+    return _translate(_CANONICAL_NAME.fullmatch(canonical), "blk.", _STORED_PARTS) or canonical
+
+
+def _translate(
+    match: re.Match[str] | None, prefix: str, parts: dict[bool, dict[str, str]]
+) -> str | None:
+    if match is None:
+        return None
+    layer, part, kind = match["layer"], match["part"], match["kind"]
+    translated = parts[layer is not None].get(part)
+    where = "" if layer is None else f"{prefix}{layer}."
+    return None if translated is None else f"{where}{translated}.{kind}"

@@ -1,0 +1,151 @@
+"""The registry of families, and how hyperparameters are read; shared by all of them."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tiny_models import PLAIN
+
+from gguf_writer import Tensor, write_gguf
+from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.models.registry import FAMILIES, build, names
+from heddle.testing.reference_model import ReferenceModel
+from heddle.testing.reference_ops import ReferenceLoader
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from heddle.models.decoder import Decoder
+    from heddle.models.ops import RopeSpec
+
+
+def rope_of(model: Decoder) -> RopeSpec:
+    return model.layers[0].attention.rope
+
+
+def test_every_family_has_a_file_and_a_name_belongs_to_one() -> None:
+    for family in FAMILIES:
+        assert callable(importlib.import_module(f"heddle.models.{family.module}").build)
+    for format in ("gguf", "hf"):
+        assert len(names(format)) == sum(len(getattr(family, format)) for family in FAMILIES)
+
+
+def test_an_unknown_architecture_is_named_beside_the_known(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnsupportedModelError, match=r"'blocks' is not supported; supported: .*llama"
+    ):
+        build(PLAIN.checkpoint(tmp_path, {"general.architecture": "blocks"}))
+    with pytest.raises(ModelFileError, match=r"general\.architecture must be a string, got None"):
+        PLAIN.checkpoint(tmp_path, {"general.architecture": None})
+
+
+def test_hyperparameters_have_their_defaults(tmp_path: Path) -> None:
+    keys = ("attention.head_count_kv", "attention.key_length", "attention.value_length")
+    keys += ("rope.dimension_count", "rope.freq_base", "vocab_size")
+    changes: dict[str, object] = {f"llama.{key}": None for key in keys}
+    model = build(PLAIN.checkpoint(tmp_path, {**changes, "tokenizer.ggml.tokens": ["a"] * 9}))
+    assert model.shape.kv_heads == PLAIN.heads
+    assert model.shape.head_dim == PLAIN.width // PLAIN.heads
+    assert model.shape.vocabulary == 9
+    assert rope_of(model).dim == model.shape.head_dim
+    assert rope_of(model).base == 10_000
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.block_count", None),
+        ("llama.block_count", 0),
+        ("llama.block_count", 2**62),
+        ("llama.embedding_length", "wide"),
+        ("llama.attention.head_count_kv", 3),
+        ("llama.attention.layer_norm_rms_epsilon", -1e-5),
+        ("llama.context_length", True),
+        ("llama.attention.head_count", 0.5),
+        ("llama.attention.head_count", np.array([4, 4])),
+        ("llama.rope.dimension_count", 5),
+        ("llama.rope.scaling.factor", -2.0),
+    ],
+)
+def test_a_senseless_hyperparameter_is_named(key: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError) as caught:
+        build(PLAIN.checkpoint(tmp_path, {key: value}))
+    assert caught.value.field == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.rope.scaling.type", "ntk"),
+        ("llama.rope.scaling.type", np.array([1, 2])),
+        ("llama.attention.value_length", 8),
+    ],
+)
+def test_what_would_compute_something_else_is_refused_by_name(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        build(PLAIN.checkpoint(tmp_path, {key: value}))
+    assert caught.value.param == key
+
+
+def test_linear_scaling_divides_positions(tmp_path: Path) -> None:
+    scaling = {"llama.rope.scaling.factor": 4.0}
+    assert set(rope_of(build(PLAIN.checkpoint(tmp_path, scaling))).factors) == {4.0}
+    none = scaling | {"llama.rope.scaling.type": "none"}
+    assert rope_of(build(PLAIN.checkpoint(tmp_path, none))).factors == ()
+
+
+def test_yarn_stretches_slow_pairs_and_keeps_quick_ones(tmp_path: Path) -> None:
+    scaling = {
+        "llama.rope.scaling.type": "yarn",
+        "llama.rope.scaling.factor": 4.0,
+        "llama.rope.scaling.original_context_length": 4096,
+    }
+    rope = rope_of(build(PLAIN.checkpoint(tmp_path, scaling)))
+    assert rope.factors[0] == 1.0
+    assert rope.factors[-1] == pytest.approx(4.0)
+    assert list(rope.factors) == sorted(rope.factors)
+    assert rope.scale == pytest.approx(0.1 * math.log(4.0) + 1)
+
+
+@pytest.mark.parametrize(("context", "divisor"), [(0, 3.0), (65, 3.0), (64, 2.0)])
+def test_longrope_takes_the_divisors_of_the_context_that_is_served(
+    context: int, divisor: float, tmp_path: Path
+) -> None:
+    scaling = {
+        "llama.context_length": 256,
+        "llama.rope.scaling.type": "longrope",
+        "llama.rope.scaling.original_context_length": 64,
+    }
+    factors = {"rope_factors_long": 3.0, "rope_factors_short": 2.0}
+    checkpoint = PLAIN.checkpoint(
+        tmp_path, scaling, [vector(f"{name}.weight", value) for name, value in factors.items()]
+    )
+    model = build(checkpoint, context)
+    rope = model.load(ReferenceLoader(checkpoint)).layers[0].attention.rope
+    assert set(rope.factors) == {divisor}
+    assert rope.scale == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)))
+
+
+def test_divisors_in_the_file_come_on_top_of_scaling(tmp_path: Path) -> None:
+    divisors = np.float32([1, 1, 1, 2, 2, 2, 8, 8])
+    scaling = {"llama.rope.scaling.factor": 4.0}
+    checkpoint = PLAIN.checkpoint(tmp_path, scaling, [Tensor.of("rope_freqs.weight", divisors)])
+    weights = build(checkpoint).load(ReferenceLoader(checkpoint))
+    assert weights.layers[0].attention.rope.factors == (4, 4, 4, 8, 8, 8, 32, 32)
+
+
+def vector(name: str, value: float) -> Tensor:
+    return Tensor.of(name, np.full(8, value, np.float32))
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "few.gguf", PLAIN.metadata(), PLAIN.tensors()[1:])
+    with pytest.raises(ModelFileError, match=r"tensor token_embd\.weight is missing"):
+        ReferenceModel(GGUFCheckpoint.open(path))
