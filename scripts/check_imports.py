@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "executors": {"cache", "models", "weights", "_native"},
     "cache": {"disk"},
     "disk": set(),
-    "models": set(),
+    "models": {"weights"},
     "testing": {"models", "weights"},
     "text": set(),
     "weights": set(),

@@ -15,6 +15,7 @@ from heddle.errors import ModelFileError
 from heddle.executors.cpu import executor as cpu
 from heddle.step import Binding, Chunk, StepPlan
 from heddle.weights import gguf
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.gguf.file import GGUFFile
 from models.tiny_models import CONTEXT, TOKENS, TinyLlama
 
@@ -66,10 +67,10 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(
             change(path)
 
     with (
-        GGUFFile.open(path) as file,
+        GGUFCheckpoint.open(path) as checkpoint,
         pytest.raises(ModelFileError, match=r"changed while|truncated while"),
     ):
-        cpu.load(file, CONFIG, progress)
+        cpu.load(checkpoint, CONFIG, progress)
     assert changed
 
 
@@ -77,8 +78,8 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(
 def test_what_is_loaded_does_not_depend_on_the_file(
     path: Path, change: Callable[[Path], None]
 ) -> None:
-    with GGUFFile.open(path) as file:
-        executor = cpu.load(file, CONFIG)
+    with GGUFCheckpoint.open(path) as checkpoint:
+        executor = cpu.load(checkpoint, CONFIG)
     before = logits(executor)
     change(path)
     np.testing.assert_array_equal(logits(executor), before)

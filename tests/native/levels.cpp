@@ -117,12 +117,13 @@ struct MatmulCase {
 void compare_matmul(Check& check, MatmulCase& c) {
     ThreadPool pool(1);
     Arena arena;
-    const Matrix reference(arena, pool, *portable_kernels(), c.format, c.raw.data(), c.rows,
-                           c.columns, c.bias);
+    const Matrix reference(arena, pool, *portable_kernels(), c.format, TensorBytes(c.raw.data()),
+                           c.rows, c.columns, c.bias);
     const Floats expected = c.run(*portable_kernels(), reference, kMostTokens);
     check.take(expected);
     for (const Kernels* level : fast_levels()) {
-        const Matrix matrix(arena, pool, *level, c.format, c.raw.data(), c.rows, c.columns, c.bias);
+        const Matrix matrix(arena, pool, *level, c.format, TensorBytes(c.raw.data()), c.rows,
+                            c.columns, c.bias);
         for (int tokens = 1; tokens <= kMostTokens; ++tokens) {
             const Floats found = c.run(*level, matrix, tokens);
             check.same(*level,
@@ -199,7 +200,8 @@ void check_halves() {
     ThreadPool pool(1);
     check.all_levels("every value", [&](const Kernels& k) {
         Arena arena;
-        const Matrix matrix(arena, pool, k, c.format, c.raw.data(), c.rows, c.columns, {});
+        const Matrix matrix(arena, pool, k, c.format, TensorBytes(c.raw.data()), c.rows, c.columns,
+                            {});
         return c.run(k, matrix, 1);
     });
 }
@@ -434,14 +436,21 @@ void check_store_kv(KvType type) {
     }
 }
 
-// Embedding rows are read by one function for all levels; it belongs to the hash between machines.
+// Embedding rows, unpacked from the panels of each level.
 void check_dequantise(const FileFormat& file) {
     Check check(std::string("rows of ") + file.name);
     Random random(6);
-    Floats row(768);
-    const std::vector<uint8_t> raw = random_matrix(random, file, 1, size(row));
-    dequantise_row(file.format, raw.data(), size(row), row.data());
-    check.take(row);
+    constexpr int kRows = 21, kColumns = 768;
+    const std::vector<uint8_t> raw = random_matrix(random, file, kRows, kColumns);
+    ThreadPool pool(1);
+    check.all_levels("unpacked", [&](const Kernels& kernels) {
+        Arena arena;
+        const Matrix matrix(arena, pool, kernels, file.format, TensorBytes(raw.data()), kRows,
+                            kColumns, {});
+        Floats rows(static_cast<size_t>(kRows) * kColumns);
+        for (int row = 0; row < kRows; ++row) matrix.dequantise_row(row, &rows[row * kColumns]);
+        return rows;
+    });
 }
 
 }  // namespace

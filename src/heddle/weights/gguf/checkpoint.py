@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, Hyperparameters, TensorInfo
-from heddle.weights.gguf.file import GGUFFile, names
+from heddle.weights.gguf import names
+from heddle.weights.gguf.file import GGUFFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
