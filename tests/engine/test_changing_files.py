@@ -14,7 +14,7 @@ from heddle.engine.disk import fingerprint
 from heddle.errors import ModelFileError
 from heddle.executors.cpu import executor as cpu
 from heddle.step import Binding, Chunk, StepPlan
-from heddle.weights import gguf
+from heddle.weights.gguf import file as gguf
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.gguf.file import GGUFFile
 from models.tiny_models import CONTEXT, TOKENS, TinyLlama
