@@ -144,7 +144,7 @@ void add_readout(Step& step, const Program& program, const std::optional<IntRows
     }
 }
 
-nb::tuple run_program(Program& program, Ints ids, Ints positions, IntRows spans, Ints pages,
+std::optional<nb::tuple> run_program(Program& program, Ints ids, Ints positions, IntRows spans, Ints pages,
                       Ints rows, std::vector<Sampler*> samplers, nb::object meanwhile,
                       nb::object before_sampling, std::optional<IntRows> scored,
                       std::vector<std::tuple<int, int, Sums>> pooled) {
@@ -171,11 +171,13 @@ nb::tuple run_program(Program& program, Ints ids, Ints positions, IntRows spans,
         }
         step.may_sample.store(true, std::memory_order_release);
     };
+    bool complete = false;
     {
         nb::gil_scoped_release release;
-        program.run(step, call_meanwhile);
+        complete = program.run(step, call_meanwhile);
     }
     if (failure) throw nb::python_error(std::move(*failure));
+    if (!complete) return std::nullopt;
     nb::list picks;
     for (const Pick& pick : step.picks) picks.append(pick_tuple(pick));
     nb::list scores;
@@ -433,7 +435,9 @@ void bind_program(nb::module_& m) {
              "One step, without the GIL. Spans are (first row, tokens, first position, index of "
              "the first page in pages), scored rows (row, target, top), pooled ones (first row, "
              "rows, sums); returns (token, logprob, top) per sampler and (logprob, rank, top) per "
-             "scored row.")
+             "scored row; None if the step was abandoned.")
+        .def("abandon", &Program::abandon,
+             "Ends the step in flight soon and later ones at once. From any thread, for good.")
         .def_prop_ro("pooled_width", &Program::pooled_width)
         .def_prop_ro("seconds", &Program::seconds,
                      "Wall time of all calls of run, as if nothing had been done meanwhile.")

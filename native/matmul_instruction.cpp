@@ -10,6 +10,9 @@ namespace {
 
 // Items per thread that a matmul is cut into.
 constexpr int kMatmulItems = 6;
+// Tokens beyond which an item looks after each panel whether the step is abandoned: with 8,192 of
+// them and one thread an item takes half a second, and a step should end soon.
+constexpr int kLongStep = 1024;
 
 class Matmul final : public Instruction {
   public:
@@ -43,10 +46,13 @@ class Matmul final : public Instruction {
         args.out = row(p, part.out, 0);
         args.out_stride = width(p, part.out);
         args.accumulate = accumulate_;
-        args.first_panel = from;
-        args.last_panel = to;
         args.tokens = rows(p, in_);
-        kernels(p).matmul(args);
+        const int at_once = args.tokens > kLongStep ? 1 : to - from;
+        for (int panel = from; panel < to && !abandoned(p); panel += at_once) {
+            args.first_panel = panel;
+            args.last_panel = panel + at_once;
+            kernels(p).matmul(args);
+        }
     }
     int in_;
     std::vector<MatmulPart> parts_;

@@ -278,7 +278,7 @@ void Program::run_pass(int first_instruction, int last_instruction, int first_ro
     pool_.run(*this, meanwhile);
 }
 
-void Program::run(Step& step, const std::function<void()>& meanwhile) {
+bool Program::run(Step& step, const std::function<void()>& meanwhile) {
     using Clock = std::chrono::steady_clock;
     const auto begin = Clock::now();
     check(step);
@@ -313,6 +313,8 @@ void Program::run(Step& step, const std::function<void()>& meanwhile) {
     step_ = nullptr;
     const std::chrono::duration<double> taken = Clock::now() - begin - elsewhere / pool_.threads();
     seconds_.store(seconds() + taken.count(), std::memory_order_relaxed);
+    // A thread that left an item out has completed it for the pool, so the caller sees the flag.
+    return !abandoned();
 }
 
 int Program::instructions() const { return last_instruction_ - first_instruction_; }
@@ -322,6 +324,8 @@ int Program::items(int instruction) const {
 }
 
 void Program::run(int instruction, int item, int thread) {
+    // Items of an abandoned step are claimed and completed as ever, but not done: the pool drains.
+    if (abandoned()) return;
     instruction += first_instruction_;
     Instruction& i = *instructions_[static_cast<size_t>(instruction)];
     if (!profiling_ || thread != 0) return i.run(*this, item, thread);

@@ -78,8 +78,13 @@ class Program final : private Job {
     // What picks and scores are made of; the last instruction.
     void sample(int logits);
 
-    // The caller does `meanwhile` while its workers begin; it must not throw.
-    void run(Step& step, const std::function<void()>& meanwhile = [] {});
+    // The caller does `meanwhile` while its workers begin; it must not throw. False if the step was
+    // abandoned: its results and the KV it was to write are undefined then.
+    bool run(Step& step, const std::function<void()>& meanwhile = [] {});
+    // Ends the step in flight after the items that threads are at, and every later one at once.
+    // From any thread, for good.
+    void abandon() { abandoned_.store(true, std::memory_order_relaxed); }
+    bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
     // Wall time of all calls of run, in seconds, as if nothing had been done meanwhile: what the
     // caller spent there was missing as its share of the threads. From any thread.
     double seconds() const { return seconds_.load(std::memory_order_relaxed); }
@@ -146,6 +151,7 @@ class Program final : private Job {
     AttentionPlan attention_;                           // of the current step
     std::vector<FloatLine> parts_;                      // running sums of its splits
     std::atomic<double> seconds_{0.0};
+    std::atomic<bool> abandoned_{false};
     bool profiling_ = false;
     std::vector<double> nanoseconds_;  // per instruction
 };

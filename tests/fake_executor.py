@@ -17,7 +17,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heddle.errors import GrammarError, NonFiniteLogitsError
+from heddle.errors import GrammarError, NonFiniteLogitsError, StepAbandonedError
 from heddle.roofline import Limits, ModelWork
 from heddle.step import (
     PAGE_TOKENS,
@@ -122,7 +122,8 @@ class FakeExecutor:
 
     `before_step` runs before each step with its number, from 0; a test raises there to inject a
     fault. `poisonous` tells the histories after which no token can be sampled. `gate`, while it is
-    closed, holds every step; `entered` is set when one has arrived.
+    closed, holds every step; `entered` is set when one has arrived. `abandon` lets a held step go,
+    without a result.
     """
 
     pages: int = 64
@@ -137,6 +138,7 @@ class FakeExecutor:
     entered: threading.Event = field(default_factory=threading.Event)
     steps: int = 0
     closed: bool = False
+    abandoned: bool = False
     slots: dict[int, Occupant] = field(default_factory=dict)
     plans: list[list[tuple[int, int, int]]] = field(default_factory=list)
 
@@ -149,6 +151,9 @@ class FakeExecutor:
             meanwhile()
         self.entered.set()
         assert self.gate.wait(PATIENCE), "the test never opened the gate"
+        if self.abandoned:
+            self._spoil(plan)
+            raise StepAbandonedError("the step was abandoned")
         self.steps += 1
         self.plans.append([(c.slot, c.start, len(c.tokens)) for c in plan.chunks])
         self.before_step(self.steps - 1)
@@ -175,6 +180,10 @@ class FakeExecutor:
         assert len(content) == self.page_bytes
         self.memory[page] = list(content[: 4 * PAGE_TOKENS].cast("i"))
 
+    def abandon(self) -> None:
+        self.abandoned = True
+        self.gate.set()
+
     def close(self) -> None:
         self.closed = True
 
@@ -199,6 +208,14 @@ class FakeExecutor:
         if binding.rules.grammar is not None:
             occupant.grammar = binding.rules.grammar.begin()
         self.slots[binding.slot] = occupant
+
+    def _spoil(self, plan: StepPlan) -> None:
+        """What an abandoned step leaves where it was to write."""
+        for copy in plan.copies:
+            self.memory[copy.target] = [-2] * PAGE_TOKENS
+        for chunk in plan.chunks:
+            for position in range(chunk.start, chunk.start + len(chunk.tokens)):
+                self.memory[chunk.pages[position // PAGE_TOKENS]][position % PAGE_TOKENS] = -2
 
     def _write(self, chunk: Chunk) -> None:
         occupant = self.slots[chunk.slot]

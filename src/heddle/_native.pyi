@@ -220,7 +220,7 @@ class Program:
         before_sampling: Callable[[], object] | None = None,
         scored: _Ints | None = None,
         pooled: Sequence[tuple[int, int, _Doubles]] = (),
-    ) -> tuple[list[Pick], list[Score]]:
+    ) -> tuple[list[Pick], list[Score]] | None:
         """One step, without the GIL.
 
         `meanwhile`, if given, is called by this thread, once, while the others begin; what it
@@ -233,7 +233,10 @@ class Program:
         one row after the other.
         Returns one pick per sampler; -1 as token where a logit is NaN or infinite. And for each
         scored row log probability, rank, and the likeliest; 0 as rank in that case.
+        None if the step was abandoned.
         """
+    def abandon(self) -> None:
+        """End the step in flight soon, and every later one at once. From any thread, for good."""
     @property
     def pooled_width(self) -> int:
         """Width of the states that can be pooled; 0 if none can."""

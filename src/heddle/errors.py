@@ -131,6 +131,12 @@ class EngineFailedError(HeddleError):
     code = "engine_failed"
 
 
+class StepAbandonedError(HeddleError):
+    """The engine stops, and its executor has left a step undone. No caller of the engine sees it."""
+
+    code = "step_abandoned"
+
+
 class NonFiniteLogitsError(EngineFailedError):
     """The model computed NaN or infinite logits for one sequence, which ends; the others go on."""
 

@@ -320,6 +320,15 @@ class Executor(PageMemory, Protocol):
         Raises:
             EngineFailedError: the step failed as a whole; what it copied and the KV it wrote are
                 undefined.
+            StepAbandonedError: `abandon` was called; the same is undefined.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Have the step in flight end soon without a result, and every later one at once.
+
+        For good: the engine stops, and does not wait for a step that takes a minute. From any
+        thread.
         """
         ...
 

@@ -16,7 +16,7 @@ from heddle.disk.tier import DiskStats, DiskTier
 from heddle.engine import Engine
 from heddle.engine.disk import fingerprint
 from heddle.engine.streams import Collector
-from heddle.errors import ConfigError
+from heddle.errors import ConfigError, EngineClosedError
 from heddle.scheduler.sequence import SlotState
 from heddle.step import PAGE_TOKENS
 from heddle.types import SamplingParams
@@ -69,6 +69,34 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     for engine in engines:
         engine.model.executor.gate.set()
         engine.close()
+
+
+def test_what_an_abandoned_step_wrote_is_not_kept(start: Start) -> None:
+    """Half of the prompt is computed when the engine is closed amid the second step."""
+    executor = FakeExecutor()
+    engine = start(executor, batch_tokens=PAGE_TOKENS + 8)
+    begun = threading.Event()
+
+    def before_step(step: int) -> None:
+        executor.gate.clear()
+        executor.entered.clear()
+        begun.set()
+
+    executor.before_step = before_step
+    first, copy = Collector(), Collector()
+    engine.submit(PROMPT, params(), first)
+    engine.submit(PROMPT, params(), copy)  # follows the first
+    assert begun.wait(PATIENCE)
+    assert executor.entered.wait(PATIENCE)
+    engine.close()
+    for collector in (first, copy):
+        with pytest.raises(EngineClosedError):
+            collector.wait()
+    assert executor.steps == 1
+    with start() as engine:
+        again = engine.complete(PROMPT, params())
+    assert right(again)
+    assert again.usage.cached_tokens == PAGE_TOKENS
 
 
 def test_a_restart_finds_what_was_there(start: Start) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -122,3 +123,111 @@ def test_a_second_signal_waits_for_no_one(
         assert not server.thread.is_alive()
         assert read(response)[-1] == "data: [DONE]"
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+ASKED = {"messages": [{"role": "user", "content": "hello"}]}
+STREAMS: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/chat/completions": ASKED,
+    "/v1/messages": {"model": "fake", "max_tokens": 9} | ASKED,
+    "/v1/responses": {"input": "hello"},
+}
+"""Bodies of requests for text, by their paths."""
+
+
+def says_why(path: str, error: Any) -> bool:
+    """Whether an error, in the shape of the path's vendor, says that the server stops."""
+    if path == "/v1/messages":
+        return bool(error["type"] == "error" and error["error"]["type"] == "overloaded_error")
+    return bool(error["error"]["code"] == "engine_closed")
+
+
+class Stop:
+    """A server that is told to stop while a step lasts that no one lets go on."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+        self._pool = ThreadPoolExecutor(2 * len(STREAMS))
+        server.executor.gate.clear()
+        self._answers = [
+            (path, stream, self._pool.submit(server.post, path, body | {"stream": stream}))
+            for path, body in STREAMS.items()
+            for stream in (True, False)
+        ]
+        server.until(lambda: self._accepted == len(self._answers))
+        server.server.handle_exit(signal.SIGTERM, None)
+
+    @property
+    def _accepted(self) -> int:
+        now = self._server.engine.snapshot()
+        return now.running + now.queue_depth
+
+    def check(self) -> None:
+        """Every client is told, in the shape of its API."""
+        for path, stream, answer in self._answers:
+            response = answer.result(PATIENCE)
+            assert response.headers["x-request-id"]
+            if not stream:
+                assert response.status_code == 503
+                assert says_why(path, response.json())
+                continue
+            assert response.status_code == 200
+            lines = [line for line in response.text.splitlines() if line.startswith("data: {")]
+            assert says_why(path, json.loads(lines[-1].removeprefix("data: ")))
+        self._pool.shutdown()
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.usefixtures("long_last_words")
+def test_a_step_that_lasts_is_abandoned(
+    serve: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve(drain=0, slots=4)
+    Stop(server).check()
+    server.thread.join(PATIENCE)
+    assert not server.thread.is_alive()
+    assert server.executor.steps == 0
+    assert not errors(caplog)
+
+
+def test_clients_are_told_although_the_engine_does_not_end(
+    serve: Callable[..., Running],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As on a machine that swaps: what the engine does not end in time, the server cancels."""
+    monkeypatch.setattr(process, "_LAST_WORDS", 0.5)
+    server = serve(drain=0, slots=4)
+    monkeypatch.setattr(server.executor, "abandon", lambda: None)
+    Stop(server).check()
+    server.executor.gate.set()
+    server.thread.join(PATIENCE)
+    assert not server.thread.is_alive()
+    assert not errors(caplog)
+
+
+def test_a_body_on_its_way_is_refused_by_a_server_that_stops(
+    serve: Callable[..., Running],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(process, "_LAST_WORDS", 0.5)
+    server = serve(drain=0)
+    head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(server.address) as client:
+        client.settimeout(PATIENCE)
+        client.sendall(head + b"content-length: 100\r\n\r\n{")
+        server.until(lambda: bool(server.server.server_state.tasks))
+        server.server.handle_exit(signal.SIGTERM, None)
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"x-request-id: " in answer
+    assert b'"type":"overloaded_error"' in answer
+    server.thread.join(PATIENCE)
+    assert not server.thread.is_alive()
+    assert not errors(caplog)

@@ -19,7 +19,12 @@ from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
-from heddle.errors import EngineClosedError, EngineFailedError, HeddleError
+from heddle.errors import (
+    EngineClosedError,
+    EngineFailedError,
+    HeddleError,
+    StepAbandonedError,
+)
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import SlotState
@@ -142,6 +147,8 @@ class EngineThread:
     def stop(self, *, drain: bool) -> None:
         """Accept nothing more; end, or with `drain` finish, what was accepted. Then return.
 
+        Without `drain` the step in flight is abandoned: a step may take a minute.
+
         From a sink or an observer, which this thread calls, it returns at once.
         """
         if self._pid != os.getpid():
@@ -151,6 +158,8 @@ class EngineThread:
             if self._refusal is None:
                 self._refusal = EngineClosedError("the engine is closed")
             self._wake.notify()
+            if not self._drain:
+                self._model.executor.abandon()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -305,6 +314,10 @@ class EngineThread:
             self._note_first_step(binding.slot, began)
         try:
             result = self._model.executor.execute(plan, self._deliver)
+        except StepAbandonedError:  # all its requests end with the engine
+            with self._lock:
+                self._scheduler.abandon()
+            return
         except Exception as cause:
             self._deliver()  # unless that is done
             self._give_up_step(cause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import re
@@ -18,6 +19,7 @@ from heddle.errors import (
     AuthenticationError,
     BodyTimeoutError,
     BodyTooLargeError,
+    EngineClosedError,
     HeddleError,
     InvalidRequestError,
     UnsupportedParameterError,
@@ -178,9 +180,14 @@ def _log(request: Request, what: str) -> None:
     log.info("%s", line.encode("unicode_escape").decode())
 
 
+def stopping() -> EngineClosedError:
+    """What an answer ends with that the server cancels."""
+    return EngineClosedError("the server is stopping; try again when it is back")
+
+
 class AnswerBugs:
-    """Makes an answer of any other exception. Starlette's own place for that is outside of all
-    middleware, so that pages could not read it and it had no id."""
+    """Makes an answer of any other exception, and of the server's stop. Starlette's own place for
+    that is outside of all middleware, so that pages could not read it and it had no id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -196,6 +203,9 @@ class AnswerBugs:
 
         try:
             await self._app(scope, receive, send_and_note)
+        except asyncio.CancelledError:  # by the server, which stops and waits no longer
+            if not begun:
+                await error_response(stopping(), scope["path"])(scope, receive, send)
         except Exception as error:
             if begun or scope["type"] != "http":
                 raise

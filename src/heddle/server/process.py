@@ -2,7 +2,9 @@
 
 The first Ctrl-C or SIGTERM closes the door: no new connections, and what runs gets
 `ServerConfig.drain` seconds. Then the engine closes, which ends every stream with an error its
-client can read. A second Ctrl-C skips the waiting.
+client can read. What is left after that (a body that still arrives, a grammar that compiles, a
+client that does not read) is cancelled, which answers it as well where it can be. A second Ctrl-C
+skips the waiting.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
 
 _LAST_WORDS = 2
-"""Seconds that streams have to send their last event once the engine is closed."""
+"""Seconds that answers have to end once the engine is closed, and once more when cancelled."""
 
 _TICK = 0.1
 """Seconds between looks for a second signal, as often as uvicorn looks for the first."""
@@ -122,7 +124,6 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 server_header=False,
-                timeout_graceful_shutdown=config.drain + _LAST_WORDS,
                 timeout_keep_alive=_KEEP_ALIVE,
                 ws="none",
             )
@@ -145,18 +146,29 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the door, wait for the streams, end those that are left."""
-        closing = asyncio.create_task(self._close_engine_later())
-        await super().shutdown(sockets)
+        ending = asyncio.create_task(self._end_answers())
+        await super().shutdown(sockets)  # until no connection is left, or force_exit
         if self.force_exit:
-            # uvicorn would leave its tasks to the loop, which cancels them with a traceback each.
-            await asyncio.wait({closing, *self.server_state.tasks}, timeout=_LAST_WORDS)
-        closing.cancel()
+            await ending
+        ending.cancel()
 
-    async def _close_engine_later(self) -> None:
+    async def _end_answers(self) -> None:
+        """Give answers the time they have, then end them. uvicorn waits for no one after that."""
         deadline = time.monotonic() + self._drain
         while time.monotonic() < deadline and not self.force_exit:
             await asyncio.sleep(_TICK)
-        await asyncio.to_thread(self._engine.close)
+        # Not awaited: it returns when pages are on disk, and answers end long before.
+        closing = asyncio.create_task(asyncio.to_thread(self._engine.close))
+        await self._wait_for_answers()
+        for task in self.server_state.tasks:
+            task.cancel()
+        await self._wait_for_answers()
+        self.force_exit = True
+        await closing
+
+    async def _wait_for_answers(self) -> None:
+        if tasks := self.server_state.tasks.copy():
+            await asyncio.wait(tasks, timeout=_LAST_WORDS)
 
 
 def _refused(config: ServerConfig, error: OSError) -> ConfigError:

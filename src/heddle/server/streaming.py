@@ -13,6 +13,7 @@ from heddle.engine.backlog import delta_bytes
 from heddle.errors import HeddleError
 from heddle.server.answers import totals
 from heddle.server.connection import ClientGoneError, unless_gone
+from heddle.server.errors import stopping
 from heddle.server.whole import PIECE
 from heddle.types import FinishReason
 
@@ -113,9 +114,18 @@ class EventStream(Response):
             await unless_gone(receive, self._send_all(send))
         except ClientGoneError:
             log.info("%s: the client went away", self._answer.id)
+        except asyncio.CancelledError:  # by the server, which stops and waits no longer
+            log.info("%s: cancelled", self._answer.id)
+            await self._say_last(send)
         finally:
             self._streams.close()
             self._forget()
+
+    async def _say_last(self, send: Send) -> None:
+        """End with an error, unless the end would come amid a large event."""
+        if len(self._part) <= PIECE:
+            last = self._answer.failure(stopping())
+            await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _forget(self) -> None:
         """Let go of all that is held."""

@@ -22,6 +22,7 @@ from heddle.errors import (
     ConfigError,
     EngineFailedError,
     NothingAllowedError,
+    StepAbandonedError,
     UnsupportedModelError,
 )
 from heddle.executors.cpu.batch import Layout, StateSum, ints
@@ -186,12 +187,15 @@ class CpuExecutor:
         try:
             for copy in plan.copies:
                 self._cache.copy(copy.source, copy.target)
-            picks, scores = self._program.run(
+            read = self._program.run(
                 *layout.arrays(), samplers, meanwhile, fill, layout.scored_rows(), layout.pooled
             )
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
         self.compute_seconds = self._program.seconds
+        if read is None:
+            raise StepAbandonedError("the step was abandoned")
+        picks, scores = read
         sampled = tuple(map(self._sampled, sampling, samplers, picks))
         return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums))
 
@@ -218,6 +222,11 @@ class CpuExecutor:
         layout = Layout.of(plan, {})
         self._program.run(*layout.arrays(), [])
         return self._program.copy(self._logits, len(layout.rows))
+
+    def abandon(self) -> None:
+        program = vars(self).get("_program")  # none once closed
+        if program is not None:
+            program.abandon()
 
     def close(self) -> None:
         """Let go of all that has threads or memory; what it tells of itself stays. Idempotent."""
