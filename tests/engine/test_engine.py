@@ -503,3 +503,16 @@ def test_usage_tells_the_times(executor: FakeExecutor, engine: Engine) -> None:
     assert usage.prompt_seconds >= 0.01
     assert usage.completion_seconds >= 0.02
     assert engine.complete("hello", params(max_tokens=1)).usage.completion_seconds == 0
+
+
+def test_a_preemption_does_not_begin_the_times_anew(start) -> None:
+    """Of requests that lost their pages after their first token, whose times are over two lives."""
+    engine = start(executor=FakeExecutor(pages=6), slots=4, batch_tokens=16)
+    collectors = [Collector() for _ in range(4)]
+    engine.submit_many(
+        [([8, 5, n], params(max_tokens=60, ignore_eos=True), collectors[n]) for n in range(4)]
+    )
+    usages = [collector.wait().usage for collector in collectors]
+    assert engine.snapshot().preemptions > 0
+    assert all(usage.prompt_seconds > 0 for usage in usages)
+    assert all(usage.completion_seconds > 0 for usage in usages)
