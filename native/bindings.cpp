@@ -144,10 +144,11 @@ void add_readout(Step& step, const Program& program, const std::optional<IntRows
     }
 }
 
-std::optional<nb::tuple> run_program(Program& program, Ints ids, Ints positions, IntRows spans, Ints pages,
-                      Ints rows, std::vector<Sampler*> samplers, nb::object meanwhile,
-                      nb::object before_sampling, std::optional<IntRows> scored,
-                      std::vector<std::tuple<int, int, Sums>> pooled) {
+std::optional<nb::tuple> run_program(Program& program, Ints ids, Ints positions, IntRows spans,
+                                     Ints pages, Ints rows, std::vector<Sampler*> samplers,
+                                     nb::object meanwhile, nb::object before_sampling,
+                                     std::optional<IntRows> scored,
+                                     std::vector<std::tuple<int, int, Sums>> pooled) {
     Step step;
     if (ids.size() != positions.size()) throw std::invalid_argument("as many positions as ids");
     step.tokens = static_cast<int>(ids.size());

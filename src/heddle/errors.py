@@ -131,8 +131,14 @@ class EngineFailedError(HeddleError):
     code = "engine_failed"
 
 
+class EventLoopError(HeddleError):
+    """A stream is read in another event loop than the one it was made in."""
+
+    code = "wrong_event_loop"
+
+
 class StepAbandonedError(HeddleError):
-    """The engine stops, and its executor has left a step undone. No caller of the engine sees it."""
+    """The engine stops and its executor left a step undone. No caller of the engine sees it."""
 
     code = "step_abandoned"
 

@@ -14,7 +14,13 @@ from fake_executor import END, FakeExecutor, solo_output
 from fake_model import FakeTokenizer, text_of
 from heddle.engine.backlog import Backlog, delta_bytes
 from heddle.engine.streams import Inbox, Mailbox
-from heddle.errors import BacklogError, ContextLengthError, EngineFailedError, OverloadedError
+from heddle.errors import (
+    BacklogError,
+    ContextLengthError,
+    EngineFailedError,
+    EventLoopError,
+    OverloadedError,
+)
 from heddle.types import Delta, FinishReason, SamplingParams, TokenLogprob
 
 if TYPE_CHECKING:
@@ -203,7 +209,43 @@ def test_a_loop_that_closed_cancels_its_requests(engine, executor: FakeExecutor,
     engine.complete("hello", params(max_tokens=3))
     engine.close(drain=True)
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 1
-    assert "event loop of this request is closed" in caplog.text
+    assert not caplog.records
+
+
+def test_leaving_a_stream_as_the_loop_ends_is_no_fault(
+    engine, executor: FakeExecutor, caplog
+) -> None:
+    async def main() -> None:
+        async for _ in engine.generate("hello", params(ignore_eos=True)):
+            executor.gate.clear()
+            break
+
+    run(main())
+    executor.gate.set()
+    engine.complete("hello", params(max_tokens=3))
+    engine.close(drain=True)
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 1
+    assert not caplog.records
+
+
+def test_a_stream_is_read_in_the_loop_that_made_it(engine, executor: FakeExecutor) -> None:
+    async def make() -> AsyncStreams:
+        return engine.generate_many([("hello", params(max_tokens=7))])
+
+    async def read_elsewhere(streams: AsyncStreams) -> None:
+        with pytest.raises(EventLoopError, match="another event loop"):
+            await anext(streams)
+        with pytest.raises(EventLoopError, match="another event loop"):
+            await streams.complete()
+
+    async def main() -> list[str]:
+        streams = await make()
+        await asyncio.to_thread(run, read_elsewhere(streams))
+        executor.gate.set()
+        return await read_all(streams)
+
+    executor.gate.clear()
+    assert run(main()) == [text("hello", params(max_tokens=7))]
 
 
 class CountingLoop:

@@ -231,3 +231,26 @@ def test_a_body_on_its_way_is_refused_by_a_server_that_stops(
     server.thread.join(PATIENCE)
     assert not server.thread.is_alive()
     assert not errors(caplog)
+
+
+def test_a_client_that_reads_nothing_does_not_hold_up_a_stop(
+    serve: Callable[..., Running],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(process, "_LAST_WORDS", 0.5)
+    server = serve(drain=0)
+    body = json.dumps(BODY | {"max_tokens": 480, "logprobs": 20})
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(server.address)
+        client.sendall((head + body).encode())
+        server.until(lambda: server.executor.steps >= 480 and server.idle())
+        server.server.handle_exit(signal.SIGTERM, None)
+        server.thread.join(PATIENCE)
+        assert not server.thread.is_alive()
+    assert not [record for record in caplog.records if record.exc_info]

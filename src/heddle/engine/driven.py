@@ -108,6 +108,7 @@ class DrivenSequence:
 
     def __init__(
         self,
+        owner: object,
         thread: EngineThread,
         model: LoadedModel,
         continuations: Continuations,
@@ -117,6 +118,8 @@ class DrivenSequence:
         single_line: bool,
     ) -> None:
         """See `Engine.create_sequence`. `next_id` gives an id that no request has had.
+
+        `owner` lives as long as this: the engine, which ends its thread when it is dropped.
 
         Raises:
             InvalidRequestError: a parameter has no meaning here.
@@ -128,6 +131,7 @@ class DrivenSequence:
                     f" {way_out}",
                     param=name,
                 )
+        self._owner = owner
         self._thread = thread
         self._model = model
         self._continuations = continuations

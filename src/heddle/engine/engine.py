@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import itertools
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
@@ -43,6 +42,9 @@ _EMBEDDING = EmbeddingParams()
 class Engine:
     """A loaded model that serves requests. Close it, or use it as a context manager.
 
+    One that is dropped instead finishes the requests it has accepted and then frees its memory and
+    threads. A driven sequence keeps its engine.
+
     Attributes:
         model: what it runs.
         config: the settings it runs with.
@@ -58,7 +60,7 @@ class Engine:
         self._ids = itertools.count()
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox]
         self._mailboxes = WeakValueDictionary()
-        atexit.register(self.close)  # the thread must not run on while the interpreter is torn down
+        finalize(self, self._thread.let_go).atexit = False  # at the exit they are stopped at once
 
     @classmethod
     def load(
@@ -197,6 +199,7 @@ class Engine:
         """
         next_id = partial(next, self._ids)
         return DrivenSequence(
+            self,
             self._thread,
             self.model,
             self._continuations,
@@ -263,7 +266,6 @@ class Engine:
                 second call without it cuts a draining engine short.
         """
         self._thread.stop(drain=drain)
-        atexit.unregister(self.close)
 
     def __enter__(self) -> Engine:
         return self

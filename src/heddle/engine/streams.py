@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from heddle.embedding import Embedding
 from heddle.engine.backlog import delta_bytes
-from heddle.errors import HeddleError
+from heddle.errors import EventLoopError, HeddleError
 from heddle.types import Output
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ class Stream:
 class AsyncStream:
     """Deltas of one request, for one task of the event loop that made it.
 
+    In another event loop reading raises EventLoopError and changes nothing.
+
     The last one has `finish` set. An error the request ends with is raised in its place. When the
     task is cancelled while it waits here, so is the request.
     """
@@ -131,7 +133,10 @@ class AsyncStream:
 class AsyncStreams:
     """Deltas of several requests, each with its request's index, in the order of their arrival.
 
-    For one task of the event loop that made it. The last delta of a request has `finish` set; after
+    For one task of the event loop that made it; in another one, reading raises EventLoopError and
+    changes nothing.
+
+    The last delta of a request has `finish` set; after
     that of the last request the iteration ends. An error that a request ends with is raised in its
     place and cancels the others. When the task is cancelled while it waits here, so are all.
     """
@@ -153,6 +158,7 @@ class AsyncStreams:
         return self
 
     async def __anext__(self) -> tuple[int, Delta]:
+        self._inbox.check_loop()
         if not self._unfinished:
             raise StopAsyncIteration
         try:
@@ -167,6 +173,7 @@ class AsyncStreams:
 
     async def complete(self) -> None:
         """Wait until reading to the end, or to an error, takes no waiting. Wakes the task once."""
+        self._inbox.check_loop()
         try:
             await self._inbox.complete()
         except asyncio.CancelledError:
@@ -222,6 +229,14 @@ class Inbox:
             self._wake()
         if self._backlog is not None and self.held > _FEW:
             self._backlog.check()
+
+    def check_loop(self) -> None:
+        """Raise EventLoopError in another event loop than the one whose deltas come here."""
+        if asyncio.get_running_loop() is not self._mailbox.loop:
+            raise EventLoopError(
+                "this stream was made in another event loop, and its deltas arrive there; read it"
+                " in that one, or call generate in this one"
+            )
 
     async def get(self) -> tuple[int, Delta]:
         """The next delta and its request's index, once it is there.
@@ -282,23 +297,23 @@ class Mailbox:
 
     Waking an event loop writes to a socket: too much for every token of every stream. So sinks
     post, and the engine rings the mailboxes that were posted to when the step is delivered.
+
+    Attributes:
+        loop: the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, to_ring: list[Mailbox]) -> None:
         """`to_ring` is the engine's list of mailboxes to ring after this step."""
-        self._loop = loop
+        self.loop = loop
         self._to_ring = to_ring
         self._posted: deque[tuple[Inbox, int, Delta]] = deque()
         self._woken = False
 
     def post(self, inbox: Inbox, index: int, delta: Delta) -> None:
-        """From the engine thread.
-
-        Raises:
-            RuntimeError: the loop is closed, so no one will read this.
-        """
-        if self._loop.is_closed():
-            raise RuntimeError("the event loop of this request is closed")
+        """From the engine thread. Once the loop is closed no one will read, so requests end."""
+        if self.loop.is_closed():
+            inbox.close()
+            return
         if self not in self._to_ring:
             self._to_ring.append(self)
         self._posted.append((inbox, index, delta))
@@ -307,8 +322,8 @@ class Mailbox:
         """Wake the loop unless it is about to look anyway. From the engine thread."""
         if not self._woken:
             self._woken = True
-            with suppress(RuntimeError):  # closed since; the next post will say so
-                self._loop.call_soon_threadsafe(self._empty)
+            with suppress(RuntimeError):  # closed since; the next post ends its request
+                self.loop.call_soon_threadsafe(self._empty)
 
     def _empty(self) -> None:
         # Before looking, not after: what is posted from now on may be missed, so it rings again.

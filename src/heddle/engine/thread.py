@@ -7,13 +7,16 @@ sink may submit and cancel. Nobody polls: without work the thread sleeps on a co
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
@@ -53,6 +56,9 @@ MAX_FAILURES = 3
 
 class EngineThread:
     """Runs accepted requests to their ends. Starts at once; closes the model when it ends.
+
+    Must hold nothing that holds its `Engine`: it lives until it is stopped, and an engine that its
+    owner has dropped stops it.
 
     Attributes:
         cancels: ids of requests to end. Append from any thread, without a lock: finalizers do.
@@ -101,6 +107,7 @@ class EngineThread:
         # A daemon, so that a program that forgets to close its engine can end.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
         self._thread.start()
+        _started.add(self)
 
     # --- from any thread -------------------------------------------------------------------------
 
@@ -162,6 +169,14 @@ class EngineThread:
                 self._model.executor.abandon()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def let_go(self) -> None:
+        """Finish what was accepted, then end: the engine was dropped. Returns at once.
+
+        Takes no lock: garbage collection calls this in any thread, also in one that holds ours.
+        """
+        if self._pid == os.getpid() and not self.closed:
+            start_new_thread(self.stop, (), {"drain": True})
 
     def snapshot(self) -> EngineSnapshot:
         """Slots, queue, pages and totals. From any thread; takes no lock."""
@@ -482,6 +497,17 @@ class EngineThread:
                 getattr(observer, what)(*arguments)
             except Exception:
                 _log.exception("an observer failed in %s", what)
+
+
+_started: WeakSet[EngineThread] = WeakSet()
+"""Engine threads that may run."""
+
+
+@atexit.register
+def _stop_all() -> None:
+    """No thread may run on while the interpreter is torn down."""
+    for thread in list(_started):
+        thread.stop(drain=False)
 
 
 def _ignore(_: Delta) -> None:

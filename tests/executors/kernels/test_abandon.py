@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 import pytest
+from programs import F32, ISA_LEVELS, NO_SPANS, NOTHING, Bench, as_bytes, ints
 
 from heddle import _native
-from programs import F32, ISA_LEVELS, NO_SPANS, NOTHING, Bench, as_bytes, ints
 
 TOKENS = 1100
 """More than a matmul computes without a look at whether it is abandoned."""
