@@ -1,46 +1,46 @@
 """Heddle: an LLM inference engine in Python with a native core. These are its public names.
 
-Those of the engine are imported when first used, so that `import heddle` costs next to nothing.
+They are imported when first used, so that `import heddle` costs next to nothing, and that the
+command can see to interrupts before it imports anything (`__main__.py`).
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from heddle.config import EngineConfig
-from heddle.embedding import Embedding, EmbeddingParams, Pooling
-from heddle.errors import (
-    ChecksumError,
-    ConfigError,
-    ContextLengthError,
-    EngineClosedError,
-    EngineFailedError,
-    GrammarError,
-    HeddleError,
-    InvalidRequestError,
-    ModelFileError,
-    ModelNotFoundError,
-    ModelSourceError,
-    OverloadedError,
-    UnsupportedModelError,
-    UnsupportedParameterError,
-)
-from heddle.types import (
-    Delta,
-    FinishReason,
-    Grammar,
-    Output,
-    PromptLogprob,
-    SamplingParams,
-    TokenLogprob,
-    Usage,
-)
+TYPE_CHECKING = False  # as typing's, which takes milliseconds to import
 
 if TYPE_CHECKING:
+    from heddle.config import EngineConfig
+    from heddle.embedding import Embedding, EmbeddingParams, Pooling
     from heddle.engine.driven import DrivenSequence, SampledToken, SequenceSnapshot
     from heddle.engine.engine import Engine
     from heddle.engine.llm import LLM
+    from heddle.errors import (
+        ChecksumError,
+        ConfigError,
+        ContextLengthError,
+        EngineClosedError,
+        EngineFailedError,
+        EventLoopError,
+        GrammarError,
+        HeddleError,
+        InvalidRequestError,
+        ModelFileError,
+        ModelNotFoundError,
+        ModelSourceError,
+        OverloadedError,
+        UnsupportedModelError,
+        UnsupportedParameterError,
+    )
+    from heddle.types import (
+        Delta,
+        FinishReason,
+        Grammar,
+        Output,
+        PromptLogprob,
+        SamplingParams,
+        TokenLogprob,
+        Usage,
+    )
 
 __all__ = [
     "LLM",
@@ -55,6 +55,7 @@ __all__ = [
     "EngineClosedError",
     "EngineConfig",
     "EngineFailedError",
+    "EventLoopError",
     "FinishReason",
     "Grammar",
     "GrammarError",
@@ -77,19 +78,50 @@ __all__ = [
 ]
 
 
-_LATE = {
-    "DrivenSequence": "driven",
-    "Engine": "engine",
-    "LLM": "llm",
-    "SampledToken": "driven",
-    "SequenceSnapshot": "driven",
+_MODULES = {
+    "config": ("EngineConfig",),
+    "embedding": ("Embedding", "EmbeddingParams", "Pooling"),
+    "engine.driven": ("DrivenSequence", "SampledToken", "SequenceSnapshot"),
+    "engine.engine": ("Engine",),
+    "engine.llm": ("LLM",),
+    "errors": (
+        "ChecksumError",
+        "ConfigError",
+        "ContextLengthError",
+        "EngineClosedError",
+        "EngineFailedError",
+        "EventLoopError",
+        "GrammarError",
+        "HeddleError",
+        "InvalidRequestError",
+        "ModelFileError",
+        "ModelNotFoundError",
+        "ModelSourceError",
+        "OverloadedError",
+        "UnsupportedModelError",
+        "UnsupportedParameterError",
+    ),
+    "types": (
+        "Delta",
+        "FinishReason",
+        "Grammar",
+        "Output",
+        "PromptLogprob",
+        "SamplingParams",
+        "TokenLogprob",
+        "Usage",
+    ),
 }
-"""Names that are imported when first used, and their modules in `heddle.engine`."""
+"""Where the names are defined."""
+
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name in _LATE:
-        return getattr(import_module(f"heddle.engine.{_LATE[name]}"), name)
+    if name in _MODULE_OF:
+        from importlib import import_module
+
+        return getattr(import_module(f"heddle.{_MODULE_OF[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

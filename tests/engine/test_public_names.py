@@ -18,6 +18,7 @@ NAMES = [
     "EngineClosedError",
     "EngineConfig",
     "EngineFailedError",
+    "EventLoopError",
     "FinishReason",
     "Grammar",
     "GrammarError",
@@ -45,6 +46,13 @@ def test_the_public_names_are_these() -> None:
     assert sorted(dir(heddle)) == sorted(NAMES)
     assert all(getattr(heddle, name).__name__ == name for name in NAMES)
     assert not hasattr(heddle, "Motor")
+
+
+def test_importing_alone_loads_no_other_module() -> None:
+    """So that the command sees to interrupts before it imports what takes time."""
+    code = "import sys, heddle; print([m for m in sys.modules if m.startswith('heddle.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_importing_loads_nothing_heavy_until_a_model_is_loaded() -> None:

@@ -23,7 +23,6 @@ from heddle.errors import HeddleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import NoReturn
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the number of SIGINT, as shells report it."""
@@ -114,8 +113,3 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if message:  # none when a missing command has brought up the help
         print("heddle:", " ".join(message.split()), file=sys.stderr)
     return code
-
-
-def main() -> NoReturn:
-    """Entry point of the `heddle` command."""
-    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""Ctrl-C before and after a command: no traceback, and an exit that a shell knows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from heddle.cli import INTERRUPTED
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTERRUPTS_ITSELF = """
+import os, signal
+os.kill(os.getpid(), signal.SIGINT)
+"""
+RUNS = "import sys; from heddle.__main__ import main; sys.argv = ['heddle', '--help']; main()"
+
+
+def run(folder: Path, code: str = RUNS) -> subprocess.CompletedProcess[str]:
+    """A Python that finds the modules of `folder` before all others."""
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_amid_the_imports(tmp_path: Path) -> None:
+    """The interrupt comes when the command imports typer, and nothing of Python says so."""
+    (tmp_path / "typer.py").write_text(INTERRUPTS_ITSELF)
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_amid_the_command(tmp_path: Path) -> None:
+    command = "import os, heddle.cli; heddle.cli.app = lambda *_, **__: os.kill(os.getpid(), 2); "
+    done = run(tmp_path, command + RUNS)
+    assert (done.returncode, done.stderr) == (INTERRUPTED, "")
+
+
+def test_at_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    """As a second one, while an engine saves its pages."""
+    end = "import atexit, os; atexit.register(os.kill, os.getpid(), 2); "
+    done = run(tmp_path, end + RUNS)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_command_that_ignores_interrupts_goes_on(tmp_path: Path) -> None:
+    """As under nohup, or in the background of a script."""
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    raised = "import atexit, os; atexit.register(os.kill, os.getpid(), 2); "
+    done = run(tmp_path, ignore + raised + RUNS)
+    assert done.returncode == 0
+    assert "serve" in done.stdout
