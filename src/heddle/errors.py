@@ -89,6 +89,12 @@ class BodyTimeoutError(InvalidRequestError):
     code = "body_timeout"
 
 
+class MalformedHTTPError(InvalidRequestError):
+    """What came over a connection is no HTTP/1.1."""
+
+    code = "malformed_http"
+
+
 class MediaTypeError(InvalidRequestError):
     """The request body is declared as something other than JSON."""
 

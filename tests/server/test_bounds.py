@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from heddle.config import ServerConfig
-from heddle.errors import InvalidRequestError
+from heddle.errors import BodyTooLargeError, InvalidRequestError
 from heddle.server.body import Bodies
 from heddle.server.connection import ClientGoneError
 from heddle.server.schemas import ChatRequest, CompletionRequest, Schema
@@ -39,22 +39,29 @@ LONG = {
 
 
 class FakeRequest:
-    """A request whose body comes, and whose client leaves, when they are let."""
+    """A request whose body comes, and whose client leaves, when they are let.
 
-    def __init__(self, body: bytes, *, chunked: bool = False) -> None:
+    All but the last byte come at once, as far as the server takes them.
+    """
+
+    def __init__(self, body: bytes, *, chunked: bool = False, at_once: int | None = None) -> None:
         self.scope: dict[str, Any] = {}
         self.headers = {"content-type": "application/json"}
         if not chunked:
             self.headers["content-length"] = str(len(body))
         self._body = body
-        self.being_read = False
+        self._at_once = len(body) - 1 if at_once is None else at_once
+        self.taken = 0
         self.arrived = asyncio.Event()
         self.left = asyncio.Event()
 
     async def stream(self) -> AsyncIterator[bytes]:
-        self.being_read = True
+        for start in range(0, self._at_once, 1 << 16):
+            part = self._body[start : min(start + (1 << 16), self._at_once)]
+            yield part
+            self.taken += len(part)
         await self.arrived.wait()
-        yield self._body
+        yield self._body[self._at_once :]
 
     async def receive(self) -> dict[str, Any]:
         await self.left.wait()
@@ -88,13 +95,64 @@ def test_sixteen_large_bodies_are_taken_at_once_and_small_ones_beside_them(chunk
         large = [FakeRequest(completion(300_000), chunked=chunked) for _ in range(20)]
         tasks = [take(request) for request in large]
         await settle()
-        assert sum(request.being_read for request in large) == 16
-        small = FakeRequest(completion(100_000))
-        small.arrived.set()
-        assert await take(small) == 100_000
+        assert sum(request.taken > 290_000 for request in large) == 16
+        for small in (FakeRequest(completion(100_000), chunked=chunked) for _ in range(2)):
+            small.arrived.set()
+            assert await take(small) == 100_000
         for request in large:
             request.arrived.set()
         assert await asyncio.gather(*tasks) == [300_000] * 20
+
+    run(work)
+
+
+def test_large_bodies_that_are_only_announced_take_no_place() -> None:
+    async def work(bodies: Bodies) -> None:
+        def take(request: Any) -> asyncio.Task[int]:
+            return asyncio.create_task(bodies.take(request, CompletionRequest, length_of))
+
+        stalled = [take(FakeRequest(completion(300_000), at_once=size)) for size in [0, 9] * 10]
+        await settle()
+        for size, chunked in ((30, True), (30, False), (300_000, True), (300_000, False)):
+            request = FakeRequest(completion(size), chunked=chunked)
+            request.arrived.set()
+            assert await take(request) == size
+        for task in stalled:
+            task.cancel()
+        await asyncio.gather(*stalled, return_exceptions=True)
+
+    run(work)
+
+
+def test_the_wait_for_a_place_is_not_held_against_a_body() -> None:
+    async def work() -> None:
+        bodies = Bodies(ServerConfig())
+        bodies._timeout = 0.2  # type: ignore[assignment]
+
+        def take(request: Any) -> asyncio.Task[int]:
+            return asyncio.create_task(bodies.take(request, CompletionRequest, length_of))
+
+        for _ in range(16):
+            await bodies._places.acquire()
+        last = FakeRequest(completion(300_000))
+        last.arrived.set()
+        task = take(last)
+        await settle()
+        await asyncio.sleep(0.3)  # longer than the body may take
+        for _ in range(16):
+            bodies._places.release()
+        assert await task == 300_000
+
+    asyncio.run(asyncio.wait_for(work(), PATIENCE))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_beyond_the_limit_is_refused_before_the_rest_is_taken(chunked: bool) -> None:
+    async def work(bodies: Bodies) -> None:
+        request: Any = FakeRequest(completion(12 << 20), chunked=chunked)
+        with pytest.raises(BodyTooLargeError, match="at most 8388608 bytes"):
+            await bodies.take(request, CompletionRequest, length_of)
+        assert request.taken <= (8 << 20 if chunked else 0)
 
     run(work)
 

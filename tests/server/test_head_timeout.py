@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from heddle.server.protocol import HeadTimeoutProtocol
+from heddle.server.protocol import HTTPProtocol
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def server(serve: Callable[..., Running]) -> Running:
 
 def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that begin from now on have no time."""
-    monkeypatch.setattr(HeadTimeoutProtocol, "HEAD_SECONDS", 0.01)
+    monkeypatch.setattr(HTTPProtocol, "HEAD_SECONDS", 0.01)
 
 
 def read_answer(client: socket.socket) -> bytes:
@@ -71,14 +71,14 @@ def test_it_does_not_count_while_an_answer_is_made_or_nothing_has_begun(server: 
         client.sendall(head[:-2])
         server.until(lambda: bool(server.server.server_state.connections))
         [connection] = server.server.server_state.connections
-        assert isinstance(connection, HeadTimeoutProtocol)
-        assert connection._timer is not None
+        assert isinstance(connection, HTTPProtocol)
+        assert connection._head_timer is not None
         client.sendall(head[-2:] + body)
         assert server.executor.entered.wait(PATIENCE)
-        assert connection._timer is None
+        assert connection._head_timer is None
         server.executor.gate.set()
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
         server.until(lambda: not server.server.server_state.tasks)
-        assert connection._timer is None
+        assert connection._head_timer is None
         client.sendall(HEALTH)
         assert b"200" in read_answer(client)

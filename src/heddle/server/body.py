@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
@@ -35,16 +36,12 @@ T = TypeVar("T")
 _SMALL = 16 * 1024
 """Bytes up to which a body is worked on in the event loop: some 10 ms of parsing and tokenising."""
 _LARGE = 256 * 1024
-"""Bytes from which a body needs a place, from its first byte until it is token ids. One at a
-time is worked on: 8 MB of text take 2 s and 800 MB to become token ids."""
+"""Bytes from which a body needs a place: from when so many have arrived until it is token ids. One
+at a time is worked on: 8 MB of text take 2 s and 800 MB to become token ids."""
 _PLACES = 16
 
 _GRAMMARS = 2
 """Grammars compiled at once. One client can keep one of these places busy, 3 s with each of its."""
-
-_DISCARD = 4
-"""A body up to this many times the limit is read to its end and dropped, so that the client is
-there to read the refusal; beyond, the connection closes under it."""
 
 
 class Bodies:
@@ -79,20 +76,55 @@ class Bodies:
         if declared != "application/json":
             raise MediaTypeError(f"Content-Type must be application/json, got {declared!r}")
         length = request.headers.get("content-length")  # a number: the server has seen to it
-        if length is not None and int(length) < _LARGE:
-            return await self._take(request, schema, digest)
-        async with self._places:
-            return await self._take(request, schema, digest)
+        if length is not None and int(length) > self._limit:
+            raise self._too_large()
+        async with AsyncExitStack() as place:
+            try:
+                raw = await self._read(request, place)
+            except TimeoutError:
+                raise BodyTimeoutError(
+                    f"the body did not arrive within {self._timeout} seconds; send it faster, or"
+                    " raise the setting `body_timeout`"
+                ) from None
+            return await self._digested(raw, request, schema, digest)
 
-    async def _take(self, request: Request, schema: type[S], digest: Callable[[S], T]) -> T:
-        try:
-            async with asyncio.timeout(self._timeout):
-                raw = await _bytes(request, self._limit)
-        except TimeoutError:
-            raise BodyTimeoutError(
-                f"the body did not arrive within {self._timeout} seconds; send it faster, or raise"
-                " the setting `body_timeout`"
-            ) from None
+    async def _read(self, request: Request, place: AsyncExitStack) -> bytes:
+        """The whole body; takes a place among the large ones once it is large.
+
+        What a client announces takes no place: it costs the client nothing.
+        """
+        parts: list[bytes] = []
+        size = 0
+        async with asyncio.timeout(self._timeout) as clock:
+            async for part in request.stream():
+                is_first_large = size < _LARGE <= size + len(part)
+                size += len(part)
+                if size > self._limit:
+                    raise self._too_large()
+                if is_first_large:
+                    await self._enter(place, clock)
+                parts.append(part)
+        return b"".join(parts)
+
+    async def _enter(self, place: AsyncExitStack, clock: asyncio.Timeout) -> None:
+        """Take a place. The wait for one is no fault of the client's, and does not count."""
+        loop = asyncio.get_running_loop()
+        deadline = clock.when()
+        assert deadline is not None
+        left = deadline - loop.time()
+        clock.reschedule(None)
+        await place.enter_async_context(self._places)
+        clock.reschedule(loop.time() + left)
+
+    def _too_large(self) -> BodyTooLargeError:
+        return BodyTooLargeError(
+            f"the body must be at most {self._limit} bytes long; send less, or raise the setting"
+            " `max_body`"
+        )
+
+    async def _digested(
+        self, raw: bytes, request: Request, schema: type[S], digest: Callable[[S], T]
+    ) -> T:
         if len(raw) <= _SMALL:
             return digest(self._parse(raw, schema, request.scope))
         worker = self._worker if len(raw) < _LARGE else self._worker_of_large
@@ -151,17 +183,3 @@ async def _in_worker(request: Request, worker: ThreadPoolExecutor, task: Callabl
         return await asyncio.get_running_loop().run_in_executor(worker, task)
 
     return await unless_gone(request.receive, wait())
-
-
-async def _bytes(request: Request, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size <= limit:
-            parts.append(part)
-        elif size > limit * _DISCARD:
-            break
-    if size > limit:
-        raise BodyTooLargeError(f"the body must be at most {limit} bytes long")
-    return b"".join(parts)

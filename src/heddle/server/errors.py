@@ -17,8 +17,6 @@ from starlette.routing import Match
 
 from heddle.errors import (
     AuthenticationError,
-    BodyTimeoutError,
-    BodyTooLargeError,
     EngineClosedError,
     HeddleError,
     InvalidRequestError,
@@ -83,8 +81,6 @@ def error_response(error: HeddleError, path: str) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, AuthenticationError):
         headers["www-authenticate"] = "Bearer"
-    if isinstance(error, (BodyTooLargeError, BodyTimeoutError)):
-        headers["connection"] = "close"  # the rest of the body may still be coming
     body = anthropic_error_body if path.startswith(ANTHROPIC_PATH) else error_body
     return json_response(body(error), status=error.status, headers=headers)
 

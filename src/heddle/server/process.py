@@ -19,7 +19,7 @@ import uvicorn
 
 from heddle.errors import ConfigError
 from heddle.server.app import create_app
-from heddle.server.protocol import HeadTimeoutProtocol
+from heddle.server.protocol import HTTPProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 access_log=False,
-                http=HeadTimeoutProtocol,
+                http=HTTPProtocol,
                 lifespan="off",
                 log_config=None,
                 server_header=False,

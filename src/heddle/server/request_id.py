@@ -1,0 +1,49 @@
+"""The id of a request, which every response carries."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_NAMES = (b"x-request-id", b"request-id")
+"""The second is what Anthropic's clients look for."""
+
+
+def new_request_id() -> str:
+    """An id that no other request has."""
+    return f"req_{secrets.token_hex(12)}"
+
+
+def id_headers(request_id: str) -> list[tuple[bytes, bytes]]:
+    """The headers of a response that carry the id."""
+    return [(name, request_id.encode()) for name in _NAMES]
+
+
+class RequestId:
+    """Gives every response an `x-request-id`: the client's own if it sent a sane one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sent = Headers(scope=scope).get("x-request-id", "")
+        request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                others = [pair for pair in message.get("headers", ()) if pair[0] not in _NAMES]
+                message = {**message, "headers": [*others, *id_headers(request_id)]}
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
