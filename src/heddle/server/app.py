@@ -27,6 +27,7 @@ from heddle.server.lenient import TellIgnored
 from heddle.server.metrics import Metrics
 from heddle.server.request_id import RequestId
 from heddle.server.service import Service
+from heddle.server.versions import BothSpellings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -68,6 +69,9 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id", "retry-after", "warning"],
         )
+    own = [route for router in routers for route in router.routes]
+    # Outside the keys, which know `/health` as it is here.
+    app.add_middleware(BothSpellings, routes=[*own, *app.routes])
     app.add_middleware(RequestId)  # outermost: what a key is missing for has an id as well
     errors.install(app)
     for router in routers:
