@@ -233,6 +233,7 @@ def test_keys_of_a_file_are_added(tmp_path: Path) -> None:
         (b" \n\n", "holds no key"),
         (b"\xff\xfe", "no UTF-8 text"),
         (b"sk-fine\nsk-two words\n", "key 2 of 2 must be visible ASCII"),
+        (b"sk-fine\n" * (1 << 20), "is longer than 1048576 bytes"),
     ],
 )
 def test_a_file_without_good_keys_is_refused(
@@ -245,3 +246,24 @@ def test_a_file_without_good_keys_is_refused(
         keys_of(ServerConfig(api_key_file=str(path)))
     assert refused.value.param == "api_key_file"
     assert "sk-" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [("/dev/zero", "longer than 1048576 bytes"), ("~nouser0/keys", "cannot read")]
+)
+def test_a_path_that_has_no_end_or_no_meaning_is_refused(path: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        keys_of(ServerConfig(api_key_file=path))
+
+
+def test_keys_that_begin_alike_are_told_apart() -> None:
+    keys = ApiKeys(["sk-0123456789abcdef-one"])
+    assert keys.find([b"sk-0123456789abcdef-two"]) is None
+
+
+@pytest.mark.parametrize("size", [1, 16, 31])
+def test_the_whole_digest_of_a_key_is_compared(size: int) -> None:
+    keys = ApiKeys(["sk-a"])
+    [digest] = keys._digests
+    keys._digests = [digest[:size] + bytes(len(digest) - size)]
+    assert keys.find([b"sk-a"]) is None

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 OPEN_PATHS = frozenset({"/health"})
 """What is served without a key: who checks whether a server lives has none."""
 
+_MOST_BYTES = 1 << 20
+"""Bytes of a file of keys that are read; a device may have no end."""
+
 _DIGEST = "heddle.key_digest"
 """Where a request's ASGI scope has the digest of its key."""
 
@@ -67,12 +70,20 @@ def keys_of(config: ServerConfig) -> ApiKeys:
 def _read(path: Path) -> list[str]:
     """Keys of a file, one a line; blank lines do not count."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+        lines = raw.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise ConfigError(
             f"api_key_file: cannot read {str(path)!r}: {reason}", param="api_key_file"
         ) from None
+    if len(raw) > _MOST_BYTES:
+        raise ConfigError(
+            f"api_key_file: {str(path)!r} is longer than {_MOST_BYTES} bytes; name a file with one"
+            " key a line",
+            param="api_key_file",
+        )
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise ConfigError(
