@@ -260,6 +260,18 @@ def test_a_body_that_is_not_declared_as_json(shared: Running) -> None:
     assert "application/json" in error_of(response)["message"]
 
 
+def test_a_body_that_is_not_declared_at_all(shared: Running) -> None:
+    """A web page can send such a body to any server without asking first."""
+    body = json.dumps(COMPLETION)
+    for path in ("/v1/completions", "/tokenize", "/v1/messages"):
+        for headers in ({}, {"content-type": ""}, {"content-type": "; charset=utf-8"}):
+            response = httpx.post(
+                shared.url + path, content=body, headers=headers, timeout=PATIENCE
+            )
+            assert response.status_code == 415, (path, headers)
+            assert "application/json" in response.json()["error"]["message"]
+
+
 def head_of_body(length: int) -> bytes:
     """What goes before a body of so many bytes on a raw connection."""
     return (
