@@ -72,6 +72,19 @@ def test_usage_comes_last_and_only_when_asked_for(shared: Running) -> None:
     assert chunks[-1].usage.completion_tokens == 9
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_chunks_say_that_usage_is_null_where_it_comes_last(shared: Running, path: str) -> None:
+    """As OpenAI's API has it. Its client reads a missing field as null too, so look at the bytes."""
+    asked = {"messages": MESSAGES} if "chat" in path else {"prompt": "hello"}
+    for options, expected in (({"include_usage": True}, {None}), ({}, set())):
+        body = asked | {"max_tokens": 3, "stream": True, "stream_options": options}
+        events = shared.post(path, body).text.split("\n\n")
+        chunks = [json.loads(event[6:]) for event in events if event.startswith("data: {")]
+        told = [chunk["usage"] for chunk in chunks if "usage" in chunk and chunk["choices"]]
+        assert set(told) == expected
+        assert len(told) == sum(bool(chunk["choices"]) for chunk in chunks) * bool(expected)
+
+
 def test_the_stream_ends_with_done(shared: Running) -> None:
     response = shared.post(
         "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 1, "stream": True}
