@@ -74,7 +74,7 @@ def test_usage_comes_last_and_only_when_asked_for(shared: Running) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_chunks_say_that_usage_is_null_where_it_comes_last(shared: Running, path: str) -> None:
-    """As OpenAI's API has it. Its client reads a missing field as null too, so look at the bytes."""
+    """As OpenAI's API has it. Its client reads a missing field as null too."""
     asked = {"messages": MESSAGES} if "chat" in path else {"prompt": "hello"}
     for options, expected in (({"include_usage": True}, {None}), ({}, set())):
         body = asked | {"max_tokens": 3, "stream": True, "stream_options": options}

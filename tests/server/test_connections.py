@@ -86,7 +86,7 @@ def test_a_body_without_end_after_a_refusal_is_cut(
     with connect(server) as client:
         client.sendall(head(CHUNKED))
         assert parsed(until_closed(client))[0] == 401
-        with pytest.raises(OSError, match="Connection reset|Broken pipe"):
+        with pytest.raises(OSError, match=r"Connection reset|Broken pipe"):
             for _ in range(1000):
                 client.sendall(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
     server.until(lambda: not connections(server))

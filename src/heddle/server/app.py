@@ -31,6 +31,7 @@ from heddle.server.versions import BothSpellings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
     from heddle.engine import Engine
 
 

@@ -22,7 +22,7 @@ from heddle.server.tools import use_of
 from heddle.server.whole import Pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from heddle.engine.loading import LoadedModel
     from heddle.server.service import Service
@@ -34,6 +34,10 @@ _MEANINGLESS = {
     "content": (*_OF_CHATS, "return_token_strs"),
 }
 """What holds the text, and fields that ask for nothing beside it."""
+
+
+_AT_ONCE = 1 << 16
+"""Ids that are written at once. As objects on the way to JSON they take 100 bytes and more each."""
 
 
 class Conversation(Schema):
@@ -182,15 +186,24 @@ def _tokenized(asked: TokenizeRequest, service: Service) -> list[bytes]:
     ids = _token_ids(asked, service)
     tokenizer = service.engine.model.tokenizer
     if asked.with_pieces:
-        pieces = (encode({"id": id, "piece": _piece(tokenizer.token_bytes(id))}) for id in ids)
-        tokens = b"[" + b",".join(pieces) + b"]"
+        tokens = _array(ids, lambda id: {"id": id, "piece": _piece(tokenizer.token_bytes(id))})
     else:
-        tokens = encode(ids)
+        tokens = _array(ids, int)
     if asked.content is not None:
-        return [b'{"tokens":', tokens, b"}"]
-    names = [tokenizer.token_text(id) for id in ids] if asked.return_token_strs else None
-    head = {"count": len(ids), "max_model_len": service.engine.context, "token_strs": names}
-    return [encode(head).removesuffix(b"}"), b',"tokens":', tokens, b"}"]
+        return [b'{"tokens":', *tokens, b"}"]
+    head = encode({"count": len(ids), "max_model_len": service.engine.context})
+    strings = _array(ids, tokenizer.token_text) if asked.return_token_strs else [b"null"]
+    return [head[:-1], b',"token_strs":', *strings, b',"tokens":', *tokens, b"}"]
+
+
+def _array(ids: Sequence[int], of: Callable[[int], object]) -> list[bytes]:
+    """The JSON of an array with a value for each id, in parts: values are objects for a while, and
+    there may be millions."""
+    parts = [b"["]
+    for start in range(0, len(ids), _AT_ONCE):
+        values = [of(id) for id in ids[start : start + _AT_ONCE]]
+        parts += [encode(values)[1:-1], b","]
+    return [*(parts[:-1] if ids else parts), b"]"]
 
 
 def _token_ids(asked: TokenizeRequest, service: Service) -> Sequence[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
+from functools import cached_property
 from operator import neg
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,12 @@ import tokenizers
 from tokenizers import models
 
 from heddle.errors import ModelFileError
+from heddle.text.tokenizer.bpe import PIECE
 from heddle.text.tokenizer.metadata import PREFIX
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from heddle.text.tokenizer.vocabulary import Vocabulary
 
@@ -55,6 +57,8 @@ class SentencePieceEncoder:
             id: [vocabulary.ids[_BYTE_PIECES[byte]] for byte in char.encode()]
             for char, id in symbols.items()
         }
+        self._pieces = vocabulary.pieces
+        self._numbers = list(range(size))
         known = vocabulary.ids | symbols
         model = models.BPE(
             vocab=known, merges=_merges(vocabulary, scores, known), byte_fallback=True
@@ -64,12 +68,31 @@ class SentencePieceEncoder:
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, nothing in it taken as a special token."""
         text = text.replace(" ", _SPACE)
+        if len(text) <= PIECE:
+            return self._encode(text)
+        return [self._numbers[id] for part in self._parts(text) for id in self._encode(part)]
+
+    def _encode(self, text: str) -> list[int]:
         # `encode` holds the GIL; see bpe.py.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         ids = encoding.ids
         if self._bytes_of_symbol.keys().isdisjoint(ids):
             return ids
         return [byte for id in ids for byte in self._bytes_of_symbol.get(id, (id,))]
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """`text`, cut between characters that no piece has side by side: no merge spans a cut."""
+        start = 0
+        for end in range(PIECE, len(text)):
+            if end - start >= PIECE and text[end - 1 : end + 1] not in self._neighbours:
+                yield text[start:end]
+                start = end
+        yield text[start:]
+
+    @cached_property
+    def _neighbours(self) -> frozenset[str]:
+        """All two characters that stand side by side in a piece. Only long texts need them."""
+        return frozenset(piece[i : i + 2] for piece in self._pieces for i in range(len(piece) - 1))
 
 
 def _merges(
