@@ -23,6 +23,7 @@ from heddle.step import (
     PAGE_TOKENS,
     Binding,
     Chunk,
+    Deferred,
     Failed,
     Pooled,
     Sampled,
@@ -35,6 +36,7 @@ from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from heddle.embedding import EmbeddingParams
     from heddle.step import GrammarState, TokenRules
@@ -121,9 +123,9 @@ class FakeExecutor:
     """Implements `heddle.step.Executor`.
 
     `before_step` runs before each step with its number, from 0; a test raises there to inject a
-    fault. `poisonous` tells the histories after which no token can be sampled. `gate`, while it is
-    closed, holds every step; `entered` is set when one has arrived. `abandon` lets a held step go,
-    without a result.
+    fault. `poisonous` tells the histories after which no token can be sampled, `defers` after which
+    that is put off until a future is done. `gate`, while it is closed, holds every step; `entered`
+    is set when one has arrived. `abandon` lets a held step go, without a result.
     """
 
     pages: int = 64
@@ -134,6 +136,7 @@ class FakeExecutor:
     page_format: str = "token ids"
     before_step: Callable[[int], None] = lambda step: None
     poisonous: Callable[[Sequence[int]], bool] = lambda history: False
+    defers: Callable[[Sequence[int]], Future[None] | None] = lambda history: None
     gate: threading.Event = field(default_factory=threading.Event)
     entered: threading.Event = field(default_factory=threading.Event)
     steps: int = 0
@@ -239,7 +242,7 @@ class FakeExecutor:
         """The token that comes next if the grammar allows these, and not the one chosen."""
         return draw(allowed, history, occupant.params)
 
-    def _read(self, chunk: Chunk) -> list[Sampled | Failed]:
+    def _read(self, chunk: Chunk) -> list[Sampled | Failed | Deferred]:
         occupant = self.slots[chunk.slot]
         stored = [token for page in chunk.pages for token in self.memory[page]]
         history = stored[: occupant.computed]
@@ -248,6 +251,10 @@ class FakeExecutor:
             return []
         if self.poisonous(history):
             return [Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
+        if (ready := self.defers(history)) is not None:
+            assert occupant.computed is not None
+            occupant.computed -= 1
+            return [Deferred(chunk.slot, ready)]
         token = self._choose(occupant, history)
         if occupant.grammar is not None:
             try:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
@@ -236,7 +237,22 @@ class Failed:
     error: HeddleError
 
 
-Outcome: TypeAlias = Sampled | Scored | Pooled | Failed
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """No token was sampled, because what it is to be sampled under was late.
+
+    A later step computes the chunk's last token again and samples from the same logits.
+
+    Attributes:
+        slot: the slot it belongs to.
+        ready: done when such a step can sample.
+    """
+
+    slot: int
+    ready: Future[None]
+
+
+Outcome: TypeAlias = Sampled | Scored | Pooled | Failed | Deferred
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +265,7 @@ class StepResult:
         pooled: likewise per chunk whose `pool` is complete.
     """
 
-    sampled: tuple[Sampled | Failed, ...]
+    sampled: tuple[Sampled | Failed | Deferred, ...]
     scored: tuple[Scored | Failed, ...] = ()
     pooled: tuple[Pooled | Failed, ...] = ()
 

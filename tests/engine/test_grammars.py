@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
 from heddle.engine.streams import Collector
-from heddle.errors import GrammarError
+from heddle.errors import EngineClosedError, GrammarError
 from heddle.types import FinishReason, Grammar, SamplingParams
 
 if TYPE_CHECKING:
@@ -63,3 +64,38 @@ def test_a_grammar_that_takes_minutes_is_refused(engine: Engine) -> None:
         engine.prepare_grammar(Grammar.json_schema({"allOf": patterns}))
     with pytest.raises(GrammarError, match="cannot be served"):
         engine.prepare_grammar(Grammar.regex("("))
+
+
+def test_a_late_mask_delays_its_own_request_only(start) -> None:
+    """Others go on meanwhile, also the one that follows it, and its tokens are the same."""
+    late = Future[None]()
+    prompt = FakeTokenizer().encode("hello")
+    executor = FakeExecutor(defers=lambda history: None if late.done() else held(history))
+
+    def held(history) -> Future[None] | None:
+        return late if len(history) == len(prompt) and list(history) == prompt else None
+
+    engine = start(executor=executor)
+    waiting, follower = Collector(), Collector()
+    engine.submit("hello", params(3, max_tokens=20, ignore_eos=True), waiting)
+    engine.submit("hello you", params(4, max_tokens=20, ignore_eos=True), follower)
+    assert len(follower.wait().tokens) == 20
+    for seed in range(3):
+        assert engine.complete("others", params(seed)).finish is not FinishReason.ERROR
+    slot = next(slot for slot in engine.snapshot().slots if slot.request is not None)
+    assert slot.generated_tokens == 0
+    late.set_result(None)
+    alone = solo_output(prompt, params(3, max_tokens=20, ignore_eos=True), 512)
+    assert [token.token for token in waiting.wait().tokens] == alone
+
+
+def test_a_request_can_be_cancelled_and_closed_while_its_mask_is_late(start) -> None:
+    never = Future[None]()
+    engine = start(executor=FakeExecutor(defers=lambda history: never))
+    first, second = Collector(), Collector()
+    engine.submit("hello", params(1), first).cancel()
+    assert first.wait().finish is FinishReason.CANCELLED
+    engine.submit("hello", params(1), second)
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        second.wait()

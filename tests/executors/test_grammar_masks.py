@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from heddle.errors import EngineFailedError, GrammarError, HeddleError
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.step import Binding, TokenRules
 from heddle.types import SamplingParams
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,3 +83,33 @@ def test_a_grammar_is_told_what_was_generated_since(two: Callable) -> None:
     masks.observe(1, 4)
     masks.filling({1: samplers[1]})()
     assert samplers[1].masks == [b"\7", b"\3\4"]
+
+
+def test_a_late_mask_is_not_picked_under_and_comes_in_a_later_step() -> None:
+    gate = threading.Event()
+
+    class Slow(Grammar):
+        def next_mask(self, tokens: Sequence[int]) -> bytes:
+            assert gate.wait(PATIENCE)
+            return bytes(tokens)
+
+    masks, samplers = GrammarMasks(), [Sampler(), Sampler()]
+    bind(masks, 0, Slow(), [5])
+    bind(masks, 1, Grammar(), [7])
+    fill(masks, samplers)
+    assert [sampler.masks for sampler in samplers] == [[b"\0"], [b"\7"]]
+    late = masks.late(0)
+    assert late is not None
+    assert masks.late(1) is None
+    masks.observe(1, 8)
+    gate.set()
+    late.result(PATIENCE)
+    fill(masks, samplers)
+    assert [sampler.masks[1:] for sampler in samplers] == [[b"\5"], [b"\10"]]
+    assert masks.late(0) is None
+
+
+def fill(masks: GrammarMasks, samplers: list[Sampler]) -> None:
+    give = masks.filling(dict(enumerate(samplers)))
+    assert give is not None
+    give()

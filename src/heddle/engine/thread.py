@@ -31,7 +31,7 @@ from heddle.errors import (
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import SlotState
-from heddle.step import Failed, Pooled, Sampled, Scored
+from heddle.step import Deferred, Failed, Pooled, Sampled, Scored
 from heddle.types import Delta, FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class EngineThread:
             self._cache.flush()
 
     def _notify(self) -> None:
-        """Pages have come from disk, or something was cancelled."""
+        """Pages have come from disk, a late mask is made, or something was cancelled."""
         with self._lock:
             self._wake.notify()
 
@@ -289,7 +289,7 @@ class EngineThread:
             began = time.perf_counter()
             plan = self._scheduler.schedule()
             if not (plan.chunks or self._accepted or self._events or self._cancelled):
-                # All wait for the disk, which notifies; in vain for so long, it is given up.
+                # All wait for the disk or a mask, which notify; a disk that does not is given up.
                 self._wake.wait(PATIENCE)
                 return True
             accepted, self._accepted = self._accepted, 0
@@ -342,6 +342,9 @@ class EngineThread:
         with self._lock:
             self._take_cancels()
             events = self._scheduler.update(result, self._computed_at - began)
+        for outcome in result.sampled:
+            if isinstance(outcome, Deferred):
+                outcome.ready.add_done_callback(lambda _: self._notify())
         self._events = [event for event in events if not event.sequence.driven]
         driven = [event for event in events if event.sequence.driven]
         self._deliver_tokens(driven)  # at once: the next step is to have what they ask for now

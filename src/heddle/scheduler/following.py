@@ -39,7 +39,9 @@ def find_leader(
 
 def leads_no_more(leader: Sequence, shared: int) -> bool:
     """Whether there is nothing to wait for: all is computed, or the leader publishes no more."""
-    return leader.computed >= shared or leader.table.cursor is None
+    if leader.computed >= shared or leader.awaited is not None:
+        return True
+    return leader.table.cursor is None
 
 
 def common_prefix(one: Tokens[int], other: Tokens[int], *, beyond: int) -> int:
@@ -61,7 +63,8 @@ def common_prefix(one: Tokens[int], other: Tokens[int], *, beyond: int) -> int:
 
 
 def _publishes_its_prompt(sequence: Sequence) -> bool:
-    return sequence.table.cursor is not None and not sequence.generating
+    publishes = sequence.table.cursor is not None and sequence.awaited is None
+    return publishes and not sequence.generating
 
 
 def _salt(sequence: Sequence) -> str | None:

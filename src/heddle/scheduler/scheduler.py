@@ -35,7 +35,17 @@ from heddle.cache.manager import pages_for
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.scheduler.following import find_leader, leads_no_more
 from heddle.scheduler.outcomes import Event, outcomes_of
-from heddle.step import PAGE_TOKENS, Binding, Failed, PageCopy, Pooled, Sampled, Scored, StepPlan
+from heddle.step import (
+    PAGE_TOKENS,
+    Binding,
+    Deferred,
+    Failed,
+    PageCopy,
+    Pooled,
+    Sampled,
+    Scored,
+    StepPlan,
+)
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -194,8 +204,13 @@ class Scheduler:
     # --- one step --------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """The next step. Has a chunk when `busy`, unless all that run wait for the disk."""
+        """The next step. Has a chunk when `busy`, unless all that run wait: for the disk, or for
+        what their next tokens are to be sampled under.
+        """
         self._cache.tick()
+        for sequence in self._running:
+            if sequence.awaited is not None and sequence.awaited.done():
+                sequence.awaited = None
         self._load_restored()
         self._resume_followers()
         self._admit()
@@ -240,7 +255,10 @@ class Scheduler:
         for sequence, outcome in outcomes:
             if isinstance(outcome, Failed):
                 self._cache.disown(sequence.table)
-            if not sequence.ended:
+            if isinstance(outcome, Deferred):
+                sequence.computed -= 1  # its last token is computed again, to the same bits
+                sequence.awaited = outcome.ready
+            elif not sequence.ended:
                 events.append(Event(sequence, outcome, self._take(sequence, outcome)))
         for sequence, _ in carried:
             if not sequence.ended and sequence.computed == sequence.limit:
@@ -492,7 +510,7 @@ class Scheduler:
             self._cache.cancel_restore(sequence.restore)
         self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
         self._cache.release(sequence.table)
-        sequence.leader = sequence.restore = None
+        sequence.leader = sequence.restore = sequence.awaited = None
         self._running.remove(sequence)
         self._slots[sequence.slot] = None
         sequence.slot = -1

@@ -11,6 +11,8 @@ from heddle.embedding import EmbeddingParams, Pooling
 from heddle.step import NO_RULES, Chunk, Pool, Scoring
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from heddle.cache.manager import Restore
     from heddle.step import TokenRules
     from heddle.types import SamplingParams
@@ -52,6 +54,7 @@ class Sequence:
         shared_tokens: leading tokens that it has in common with its leader.
         restore: pages of its tokens that are being read from disk. While there is one, this
             sequence waits for it, and `computed` goes on by what was read.
+        awaited: done when its next token can be sampled, which was deferred; None before and after.
         scored: leading tokens of the prompt whose log probabilities have been told.
         cached_tokens: tokens that were found in the prefix cache when it first began; None before.
         mu: what the executor wants back with the next binding.
@@ -79,6 +82,7 @@ class Sequence:
     leader: Sequence | None = field(default=None, repr=False)
     shared_tokens: int = 0
     restore: Restore | None = field(default=None, repr=False)
+    awaited: Future[None] | None = field(default=None, repr=False)
     scored: int = 0
     cached_tokens: int | None = None
     mu: float | None = None
@@ -170,7 +174,9 @@ class Sequence:
     @property
     def waits(self) -> bool:
         """Whether what it needs next is coming from elsewhere, so that it computes nothing."""
-        return self.paused or self.leader is not None or self.restore is not None
+        if self.paused or self.awaited is not None:
+            return True
+        return self.leader is not None or self.restore is not None
 
     @property
     def state(self) -> SlotState:
@@ -179,6 +185,6 @@ class Sequence:
             return SlotState.DRAINING
         if self.paused:
             return SlotState.PAUSED
-        if self.waits:
+        if self.waits and self.awaited is None:
             return SlotState.WAITING_FOR_PREFIX
         return SlotState.GENERATING if self.generating else SlotState.PREFILLING

@@ -39,11 +39,18 @@ def test_a_verdict_is_remembered_under_any_name(trial: Trial, monkeypatch) -> No
     trial.check(Grammar.regex("f*"))
     with pytest.raises(GrammarError):
         trial.check(ENDLESS)
-    monkeypatch.setattr(_Child, "compiles", None)  # no child is asked again
+    monkeypatch.setattr(_Child, "answer", None)  # no child is asked again
     trial.check(Grammar.regex("f*", "guided_regex"))
     with pytest.raises(GrammarError, match="output_config cannot be served") as refusal:
         trial.check(replace(ENDLESS, param="output_config"))
     assert refusal.value.param == "output_config"
+
+
+def test_masks_that_take_too_much_work_are_refused() -> None:
+    """Compiling 20,000 alternatives is quick; finding what may come first is not."""
+    many = Grammar.lark('start: "x"' + ' | "x"' * 20_000, "guided_grammar")
+    with pytest.raises(GrammarError, match=r"guided_grammar cannot be served: (what may|comp)"):
+        Trial(FakeTokenizer()).check(many)
 
 
 def test_what_is_wrong_is_left_to_who_compiles_it(trial: Trial) -> None:

@@ -35,7 +35,7 @@ from heddle.executors.cpu.weights import CpuLoader
 from heddle.executors.graph.recording import Input, Node, RecordingOps
 from heddle.models.ops import Batch
 from heddle.models.registry import build
-from heddle.step import NO_RULES, PAGE_TOKENS, Failed, Sampled, StepResult
+from heddle.step import NO_RULES, PAGE_TOKENS, Deferred, Failed, Sampled, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,7 +208,10 @@ class CpuExecutor:
 
     def _sampled(
         self, chunk: Chunk, sampler: _native.Sampler, pick: _native.Pick
-    ) -> Sampled | Failed:
+    ) -> Sampled | Failed | Deferred:
+        late = self._masks.late(chunk.slot)
+        if late is not None:
+            return Deferred(chunk.slot, late)
         token, logprob, top = pick
         failure = self._masks.failure(chunk.slot) or _failure(token, chunk)
         if failure is not None:

@@ -12,6 +12,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
+from time import thread_time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -40,6 +41,10 @@ _LIMITS = LLParserLimits(
     verbose_errors=False,
 )
 """What a grammar may spend; times by llguidance's own figures. A step waits for its masks."""
+
+_MASK_SECONDS = 0.5
+"""Processor time that one mask may take; most take 0.05 ms. The limits above do not bound it: the
+first row of 20,000 alternatives takes 1.1 s, since its cost grows with their square."""
 
 _LOOK_AHEAD = 256
 """Characters of prescribed text that are made tokens, of which only the first is ever wanted.
@@ -106,18 +111,22 @@ class MatcherState:
     def next_mask(self, tokens: Sequence[int]) -> bytes:
         """See `heddle.step.GrammarState`. The GIL is released while the mask is made."""
         self._tokens += tokens
+        began = thread_time()
         mask = _mask(self._matcher, tokens)
+        if _takes_long(began):
+            raise self._refused(_TOO_SLOW)
         if mask is None:
             self._matcher = self._grammar.renew(self._shared)
             mask = _mask(self._matcher, self._tokens)
         if mask is None:
-            param = self._grammar.param
-            raise GrammarError(
-                f"{param} cannot be followed any further: {_reason(self._matcher)};"
-                " send a simpler one",
-                param=param,
-            )
+            raise self._refused(_reason(self._matcher))
         return mask
+
+    def _refused(self, reason: str) -> GrammarError:
+        param = self._grammar.param
+        return GrammarError(
+            f"{param} cannot be followed any further: {reason}; send a simpler one", param=param
+        )
 
 
 class CompiledGrammar:
@@ -334,21 +343,36 @@ def _source(grammar: Grammar) -> str:
 def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:
     """Make the first masks: they are the dearest, and show whether anything can match at all."""
     further = matcher
+    began = thread_time()
     if not matcher.is_error():
         mask = matcher.compute_bitmask()  # by itself: its copies find what it has learnt
         further = matcher.deep_copy()
         if not further.is_stopped():
-            further.consume_token(_first(mask))
+            further.consume_token(first_of(mask))
             further.compute_bitmask()
+    if _takes_long(began):
+        raise _refused(grammar, f"{_TOO_SLOW}; send a simpler one")
     for tried in (matcher, further):
         if tried.is_error():
             raise _refused(grammar, _reason(tried))
 
 
-def _first(mask: bytes) -> int:
+def _takes_long(began: float) -> bool:
+    return thread_time() - began > _MASK_SECONDS
+
+
+_TOO_SLOW = f"what may come next takes more than {_MASK_SECONDS} s to find"
+
+
+def first_of(mask: bytes) -> int:
     """The first token that a mask allows."""
     place, byte = next((place, byte) for place, byte in enumerate(mask) if byte)
     return 8 * place + (byte & -byte).bit_length() - 1
+
+
+def last_of(mask: bytes) -> int:
+    """The last token that a mask allows."""
+    return int.from_bytes(mask, "little").bit_length() - 1
 
 
 def _mask(matcher: LLMatcher, tokens: Sequence[int]) -> bytes | None:

@@ -3,6 +3,9 @@
 What llguidance does cannot be interrupted, and a few grammars take it minutes, whatever its limits:
 a schema of 2 kB with forty patterns in `allOf` took more than 200 s. A child can be bounded by the
 kernel. It has a vocabulary of single bytes, since what is dear does not depend on it.
+
+A child also follows each grammar for some tokens, so that a grammar whose masks take too much work
+is mostly refused here, and not in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -21,16 +24,23 @@ from queue import LifoQueue
 from typing import TYPE_CHECKING
 
 from heddle.errors import GrammarError
-from heddle.text.constrained.grammar import GrammarCompiler
+from heddle.text.constrained.grammar import GrammarCompiler, first_of, last_of
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
+    from heddle.step import TokenGrammar
     from heddle.text.constrained.grammar import Tokens
 
 _MEMORY = 3 << 30
 """Bytes of address space of the child, of which half a GB is stack and what Python maps."""
+
+_FOLLOWED = 64
+"""Tokens that a grammar is followed for, by the first token allowed and by the last."""
+
+_CHEAP = 0.1
+"""Seconds of work after which the parent does not find the same error again for itself."""
 
 
 class Trial:
@@ -50,17 +60,21 @@ class Trial:
         Raises:
             GrammarError: it takes too long, or too much memory.
         """
-        if not self._bounded(grammar.kind, grammar.text):
-            raise GrammarError(
-                f"{grammar.param} cannot be served: compiling it takes more than {self._seconds} s"
-                f" or {_MEMORY >> 30} GB; send a simpler one",
-                param=grammar.param,
-            )
+        reason = self._bounded(grammar.kind, grammar.text)
+        if reason:
+            raise GrammarError(f"{grammar.param} cannot be served: {reason}", param=grammar.param)
 
-    def _try(self, kind: GrammarKind, text: str) -> bool:
+    def _try(self, kind: GrammarKind, text: str) -> str:
+        """Why the grammar takes too much work; empty if it does not."""
         child = self._free.get()
         try:
-            return child.compiles(kind, text)
+            answer = child.answer(kind, text)
+            if answer is not None:
+                return answer
+            return (
+                f"compiling it takes more than {self._seconds} s or {_MEMORY >> 30} GB;"
+                " send a simpler one"
+            )
         finally:
             self._free.put(child)
 
@@ -74,17 +88,20 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._end_process: Callable[[], object] = lambda: None
 
-    def compiles(self, kind: GrammarKind, text: str) -> bool:
-        """Whether it lives through compiling this; one that something else killed tries again."""
+    def answer(self, kind: GrammarKind, text: str) -> str | None:
+        """See `_verdict`; None if the child does not live through it. One that something else
+        killed tries again.
+        """
         for _ in range(2):
             process = self._process = self._process or self._start()
-            if _asked(process, [kind.value, text]):
-                return True
+            answer = _asked(process, [kind.value, text])
+            if answer is not None:
+                return answer
             self._end_process()
             self._process = None
             if process.returncode != -signal.SIGKILL:
                 break
-        return False
+        return None
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
@@ -100,15 +117,17 @@ class _Child:
         return process
 
 
-def _asked(child: subprocess.Popen[bytes], question: object) -> bool:
-    """Whether the child lived to answer."""
+def _asked(child: subprocess.Popen[bytes], question: object) -> str | None:
+    """What the child answers; None if it does not live to."""
     assert child.stdin is not None
     assert child.stdout is not None
     with suppress(BrokenPipeError):
         child.stdin.write(json.dumps(question).encode() + b"\n")
         child.stdin.flush()
-        return child.stdout.readline() != b""
-    return False
+        if line := child.stdout.readline():
+            answer: str = json.loads(line)
+            return answer
+    return None
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -166,17 +185,41 @@ def main() -> None:
     import resource  # there is none on Windows
 
     seconds, tokens = json.loads(sys.stdin.readline())
-    compiler = GrammarCompiler(ByteTokens(**tokens), keep=0)
+    compiler, ends = GrammarCompiler(ByteTokens(**tokens), keep=0), tokens["eos_ids"]
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    print(flush=True)
+    print('""', flush=True)
     for line in sys.stdin:
         kind, text = json.loads(line)
         until = math.ceil(time.process_time() + seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
-        with suppress(GrammarError):
-            compiler.compile(Grammar(GrammarKind(kind), text))
-        print(flush=True)
+        grammar = Grammar(GrammarKind(kind), text)
+        print(json.dumps(_verdict(compiler, grammar, ends)), flush=True)
+
+
+def _verdict(compiler: GrammarCompiler, grammar: Grammar, ends: Collection[int]) -> str:
+    """Why the grammar takes too much work; empty if it does not, or is wrong for another reason.
+
+    What is cheap to find out is left to the parent, which knows its own tokens.
+    """
+    began = time.process_time()
+    try:
+        _follow(compiler.compile(grammar), ends)
+    except GrammarError as error:
+        if time.process_time() - began > _CHEAP:
+            return error.message.partition(": ")[2]
+    return ""
+
+
+def _follow(compiled: TokenGrammar, ends: Collection[int]) -> None:
+    """Make masks until a token of `ends` is chosen, or there are enough."""
+    for choose in (first_of, last_of):
+        state, tokens = compiled.begin(), list[int]()
+        for _ in range(_FOLLOWED):
+            mask = state.next_mask(tokens)
+            tokens = [choose(mask)]
+            if tokens[0] in ends:
+                break
 
 
 if __name__ == "__main__":

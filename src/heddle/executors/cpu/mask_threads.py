@@ -1,0 +1,135 @@
+"""Threads that make grammar masks, so that a slow mask delays its own request only.
+
+llguidance cannot be interrupted: a mask that usually takes 0.05 ms takes seconds for a hostile
+grammar. One thread makes all masks. If a mask is not made in time, another thread takes over the
+others, and the slow thread ends after its mask.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+PATIENCE = 0.01
+"""Seconds that a step waits for its masks before it goes on without the missing ones."""
+
+_MOST_SLOW = 3
+"""Threads that may be busy with slow masks at once, beside the thread for all others."""
+
+_SLOW_PRIORITY = 10
+"""Niceness of a slow thread: two of them on two cores leave 90% of the time to the steps."""
+
+
+class Making:
+    """A piece of work that one thread does and another waits for."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        """`work` raises nothing."""
+        self._work = work
+        self._lock = threading.Lock()
+        self._done = threading.Lock()  # held until it is
+        self._done.acquire()
+        self._later: Future[None] | None = None
+        self.given_up = False  # nobody wants it any more
+
+    def run(self) -> None:
+        """Do the work, in the thread that does it."""
+        if not self.given_up:
+            self._work()
+        with self._lock:
+            self._done.release()
+            later = self._later
+        if later is not None:
+            later.set_result(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is done, at the latest after so many seconds."""
+        if not self._done.acquire(timeout=max(0.0, seconds)):
+            return False
+        self._done.release()
+        return True
+
+    def later(self) -> Future[None] | None:
+        """A future that is done when the work is; None if the work is done already."""
+        with self._lock:
+            if not self._done.locked():
+                return None
+            self._later = self._later or Future()
+            return self._later
+
+
+_Queue: TypeAlias = "SimpleQueue[Making | None]"
+
+
+class MaskThreads:
+    """Does work in threads that end with this object. Called from one thread only."""
+
+    def __init__(self) -> None:
+        self._queue: _Queue = SimpleQueue()
+        self._thread: _MaskThread | None = None
+        self._slow: list[_MaskThread] = []
+        weakref.finalize(self, self._queue.put, None)
+
+    def begin(self, making: Making) -> None:
+        """Have this done; in the order of calls, but for what is slow."""
+        if self._thread is None:
+            self._thread = _MaskThread(self._queue)
+            self._thread.start()
+        self._queue.put(making)
+
+    def wait(self, makings: Sequence[Making]) -> None:
+        """Return when these are done, or when it takes too long."""
+        if not _all_done(makings) and self._replace():
+            _all_done(makings)  # those behind the slow one
+
+    def _replace(self) -> bool:
+        """Leave a slow thread to its work, and have another one do the rest if there may be one."""
+        self._slow = [thread for thread in self._slow if thread.is_alive()]
+        if self._thread is None or len(self._slow) == _MOST_SLOW:
+            return False
+        self._thread.leave()
+        self._slow.append(self._thread)
+        self._thread = _MaskThread(self._queue)
+        self._thread.start()
+        return True
+
+
+def _all_done(makings: Sequence[Making]) -> bool:
+    until = monotonic() + PATIENCE
+    done = True
+    for making in makings:  # those behind a slow one have had the same time
+        done &= making.wait(until - monotonic())
+    return done
+
+
+class _MaskThread(threading.Thread):
+    def __init__(self, queue: _Queue) -> None:
+        super().__init__(name="heddle-masks", daemon=True)
+        self._queue = queue
+        self._is_slow = False
+
+    def run(self) -> None:
+        while not self._is_slow:
+            making = self._queue.get()
+            if making is None:
+                self._queue.put(None)  # for the others
+                return
+            making.run()
+
+    def leave(self) -> None:
+        """End after the work at hand, which from now on is less urgent than all else."""
+        self._is_slow = True
+        if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+            assert self.native_id is not None, "it has been started"
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self.native_id, _SLOW_PRIORITY)

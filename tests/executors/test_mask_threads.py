@@ -1,0 +1,63 @@
+"""Work in threads: what is slow delays nothing but itself."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+from heddle.executors.cpu.mask_threads import Making, MaskThreads
+from patience import PATIENCE
+
+
+def test_what_is_slow_delays_nothing_behind_it() -> None:
+    threads, gate, done = MaskThreads(), threading.Event(), list[int]()
+    slow = Making(lambda: done.append(0) if gate.wait(PATIENCE) else None)
+    quick = [Making(lambda i=i: done.append(i)) for i in (1, 2, 3)]
+    for making in (slow, *quick):
+        threads.begin(making)
+    threads.wait([slow, *quick])
+    assert all(making.wait(PATIENCE) for making in quick), "another thread took over"
+    assert done == [1, 2, 3]
+    later = slow.later()
+    assert later is not None
+    assert not later.done()
+    gate.set()
+    later.result(PATIENCE)
+    assert done == [1, 2, 3, 0]
+    assert slow.later() is None
+
+
+def test_the_number_of_threads_is_bounded_and_all_work_is_done() -> None:
+    threads, gate = MaskThreads(), threading.Event()
+    makings = [Making(lambda: gate.wait(PATIENCE) and None) for _ in range(9)]
+    for making in makings:
+        threads.begin(making)
+        threads.wait([making])
+    mine = [one for one in threading.enumerate() if one.name == "heddle-masks"]
+    assert len(mine) <= 4
+    gate.set()
+    assert all(making.wait(PATIENCE) for making in makings)
+
+
+def test_work_that_nobody_wants_is_not_begun() -> None:
+    threads, gate, done = MaskThreads(), threading.Event(), list[int]()
+    first = Making(lambda: gate.wait(PATIENCE) and None)
+    second = Making(lambda: done.append(2))
+    threads.begin(first)
+    threads.begin(second)
+    second.given_up = True
+    gate.set()
+    assert second.wait(PATIENCE)
+    assert done == []
+
+
+def test_the_threads_end_with_their_owner() -> None:
+    threads = MaskThreads()
+    thread: list[threading.Thread] = []
+    making = Making(lambda: thread.append(threading.current_thread()))
+    threads.begin(making)
+    assert making.wait(PATIENCE)
+    del threads
+    gc.collect()
+    thread[0].join(PATIENCE)
+    assert not thread[0].is_alive()
