@@ -159,6 +159,10 @@ class ServerConfig:
         False, "ignore unknown fields of a body and name them in a Warning header; else 400"
     )
 
+    open_schemas: bool = _setting(
+        False, "let objects have members that their JSON schema does not name; else it must say so"
+    )
+
     def __post_init__(self) -> None:
         _validate(self)
         check_keys(self.api_key, "api_key")

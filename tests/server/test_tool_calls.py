@@ -435,6 +435,18 @@ def test_a_prompt_that_opens_the_reasoning() -> None:
         assert message.reasoning_content == "Let me see."
 
 
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "clock"}}]
+)
+def test_a_call_that_has_to_be_made_has_no_part_in_the_form_of_a_text(
+    hermes: Talking, choice: Any
+) -> None:
+    hermes.says('<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>')
+    form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": 1}}}
+    [answer] = ask(hermes, tools=TOOLS, tool_choice=choice, response_format=form).choices
+    assert called(answer) == [("clock", "{}")]
+
+
 def test_reasoning_in_control_tokens() -> None:
     template = templates.CHATML + "{# [THINK][/THINK] #}"
     with talking_server(template) as server:
@@ -500,9 +512,9 @@ SCHEMA = "tools[0].function.parameters"
             {
                 "tools": [CLOCK],
                 "tool_choice": "required",
-                "response_format": {"type": "json_object"},
+                "guided_json": {"type": "object"},
             },
-            "response_format",
+            "guided_json",
             "tools",
         ),
         ({"tools": [CLOCK], "guided_regex": "a"}, "guided_regex", "tools"),

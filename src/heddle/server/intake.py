@@ -15,7 +15,7 @@ from heddle.server.answers import AnswerOptions
 from heddle.server.conversation import chat_prompt, tool_use, written
 from heddle.server.grammar import grammar_of, response_format
 from heddle.server.logprobs import Echo
-from heddle.server.tools import held_to, suspects
+from heddle.server.tools import NO_TOOLS, closing, held_to, suspects
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     params, n = chat_params(body), body.n or 1
     options = _options(body, params.logprobs)
     service.check_choices(1, n)
-    use = tool_use(body)
+    params, use = closing(params, tool_use(body), body.open_schemas, service)
     singly = suspects(use)
     prompt, reading = chat_prompt(service.engine, written(body, use.tools), use)
     params = for_reading(params, use, reading, service)
@@ -122,7 +122,8 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
         InvalidRequestError: a value cannot be served, or a prompt is too long for the context.
     """
     service.check_model(body.model)
-    params, options, n = completion_params(body), _options(body, body.logprobs), body.n or 1
+    params, _ = closing(completion_params(body), NO_TOOLS, body.open_schemas, service)
+    options, n = _options(body, body.logprobs), body.n or 1
     texts, of = prompts_of(body.prompt), body.best_of or n
     service.check_choices(len(texts), of)
     tokenizer = service.engine.model.tokenizer
@@ -151,7 +152,8 @@ def infill_job(body: InfillRequest, service: Service) -> Job:
     fields = _generation_fields(body)
     if body.n_predict != -1:  # llama.cpp's word for no limit
         _take_alias(fields, body, "max_tokens", "n_predict")
-    params, tokenizer = SamplingParams(**fields), service.engine.model.tokenizer
+    params, _ = closing(SamplingParams(**fields), NO_TOOLS, body.open_schemas, service)
+    tokenizer = service.engine.model.tokenizer
     prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)
     prompt += tokenizer.encode(
         body.prompt or "", add_special=False, parse_special=False, continues=True

@@ -144,7 +144,7 @@ StopString = Annotated[str, Field(min_length=1, max_length=MAX_STRING_LENGTH)]
 
 
 class MessagesRequest(CountRequest):
-    """Body of `POST /v1/messages`. The last three fields are not Anthropic's."""
+    """Body of `POST /v1/messages`. The last four fields are not Anthropic's."""
 
     max_tokens: Annotated[int, Field(ge=1)]
     temperature: float | None = None
@@ -161,3 +161,4 @@ class MessagesRequest(CountRequest):
     seed: int | None = None
     ignore_eos: bool | None = None
     cache_salt: str | None = None
+    open_schemas: bool | None = None

@@ -27,7 +27,7 @@ from heddle.server.message_schemas import (
     ToolUseBlock,
 )
 from heddle.server.schemas import takes
-from heddle.server.tools import function_of, suspects, use_of
+from heddle.server.tools import closing, function_of, suspects, use_of
 from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def routes(service: Service, answering: Answering) -> APIRouter:
         }
         stop, grammar = tuple(asked.stop_sequences or ()), _grammar(asked.output_config)
         params = SamplingParams(**fields, stop=stop, grammar=grammar)
-        use = _tool_use(asked)
+        params, use = closing(params, _tool_use(asked), asked.open_schemas, service)
         singly = suspects(use)
         prompt, reading = chat_prompt(engine, _written(asked, use, service), use)
         params = for_reading(params, use, reading, service)

@@ -17,7 +17,7 @@ from heddle.server.response_answer import ResponseAnswer
 from heddle.server.response_conversation import tool_use, written
 from heddle.server.response_schemas import ResponsesRequest
 from heddle.server.schemas import takes
-from heddle.server.tools import suspects
+from heddle.server.tools import closing, suspects
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _job(body: ResponsesRequest, service: Service) -> Job:
             refuses the messages, or they are too long for the context.
     """
     service.check_model(body.model)
-    params, use = _params(body), tool_use(body)
+    params, use = closing(_params(body), tool_use(body), body.open_schemas, service)
     prompt, reading = chat_prompt(service.engine, written(body, use), use)
     params = for_reading(params, use, reading, service)
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)

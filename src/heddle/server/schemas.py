@@ -102,6 +102,7 @@ class SamplingRequest(Schema):
     guided_choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
     guided_grammar: str | None = None
     stream: bool | None = None
+    open_schemas: bool | None = None
 
     # Labels for the sender's own accounting: they ask nothing of the answer.
     user: str | None = None

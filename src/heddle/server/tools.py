@@ -7,19 +7,22 @@ for others to be a JSON object.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
+from heddle.text.constrained.closed_schema import closed
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from heddle.server.service import Service
     from heddle.text.parsing.reading import Reading
+    from heddle.types import SamplingParams
 
 Json = dict[str, Any]
 
@@ -30,11 +33,13 @@ class Function:
 
     Attributes:
         tool: as chat templates take it, which is as OpenAI's API has it.
+        schema: of its arguments, as a grammar takes it.
         strict: whether calls have to follow its schema wherever they are made.
         param: the field of the request that holds its schema.
     """
 
     tool: Json
+    schema: Mapping[str, Any]
     strict: bool
     param: str
 
@@ -43,12 +48,6 @@ class Function:
         """The function's name."""
         name: str = self.tool["function"]["name"]
         return name
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        """Of its arguments."""
-        schema: Mapping[str, Any] = self.tool["function"]["parameters"]
-        return schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,8 @@ def function_of(tool: Described, schema: Mapping[str, Any] | None, param: str) -
     if tool.description is not None:
         fields["description"] = tool.description
     fields["parameters"] = {"type": "object", "properties": {}} if schema is None else schema
-    return Function({"type": "function", "function": fields}, bool(tool.strict), param)
+    tool_of_template = {"type": "function", "function": fields}
+    return Function(tool_of_template, fields["parameters"], bool(tool.strict), param)
 
 
 def use_of(
@@ -147,6 +147,35 @@ def use_of(
     return ToolUse(() if choice == "none" else functions, required, named, parallel)
 
 
+def closing(
+    params: SamplingParams, use: ToolUse, wanted_open: bool | None, service: Service
+) -> tuple[SamplingParams, ToolUse]:
+    """The same with schemas closed, unless the request or else the server wants them open.
+
+    What is told to the model of its functions stays as it is.
+
+    Raises:
+        GrammarError: a schema is too long.
+    """
+    if service.config.open_schemas if wanted_open is None else wanted_open:
+        return params, use
+    functions = [replace(one, schema=closed(one.schema)) for one in use.functions]
+    grammar = None if params.grammar is None else _closed_grammar(params.grammar)
+    return replace(params, grammar=grammar), replace(use, functions=functions)
+
+
+def _closed_grammar(grammar: Grammar) -> Grammar:
+    if grammar.kind is not GrammarKind.JSON_SCHEMA:
+        return grammar
+    try:
+        schema = from_json(grammar.text, allow_inf_nan=False)
+    except ValueError:
+        return grammar  # which says so when it is compiled
+    return (
+        Grammar.json_schema(closed(schema), grammar.param) if isinstance(schema, dict) else grammar
+    )
+
+
 def held_to(
     grammar: Grammar | None,
     use: ToolUse,
@@ -160,6 +189,8 @@ def held_to(
         GrammarError: the functions are too many or too large.
     """
     callees = [_callee(function, use) for function in _callable(use)]
+    if use.required and grammar is not None and not grammar.param.startswith("guided_"):
+        grammar = None  # the form of a text, and there is to be none
     if grammar is not None:
         return _also(grammar, callees, use, reading, control_id)
     if not callees:

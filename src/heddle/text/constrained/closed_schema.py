@@ -1,0 +1,119 @@
+"""JSON schemas whose objects have no other members than the schema names.
+
+A schema with `properties` and without `additionalProperties` allows members of any name. Few
+authors mean that, and a small model goes on with invented members until it is cut off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
+_IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties")
+_SAID = ("additionalProperties", "unevaluatedProperties")
+"""Keywords by which an author says whether there are other members."""
+
+_SAME_OBJECT = ("properties", "allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas")
+"""Keywords that say something of one and the same object."""
+
+
+def closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema with `additionalProperties: false` wherever it names properties and says nothing
+    of others.
+
+    Objects that several parts of a schema describe stay open, with all that lies in them: a closed
+    part would forbid the members that another part names.
+    """
+    return _Closing(schema).copy(schema)
+
+
+class _Closing:
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._open: set[int] = set()  # ids of schemas that stay as they are
+        self._find_combined(root)
+
+    def copy(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        if id(schema) in self._open:
+            return schema
+        copied = {key: self._copy_value(key, value) for key, value in schema.items()}
+        if _is_all_named(schema):
+            copied["additionalProperties"] = False
+        return copied
+
+    def _copy_value(self, key: str, value: Any) -> Any:
+        if key in _BY_NAME and isinstance(value, dict):
+            return {name: self._copy_part(part) for name, part in value.items()}
+        if key in _IN_LISTS and isinstance(value, list):
+            return [self._copy_part(part) for part in value]
+        return self._copy_part(value) if key in _SINGLE else value
+
+    def _copy_part(self, part: Any) -> Any:
+        return self.copy(part) if isinstance(part, dict) else part
+
+    def _find_combined(self, schema: Mapping[str, Any]) -> None:
+        if _is_combined(schema):
+            self._keep_open(schema)
+        for part in _parts(schema):
+            self._find_combined(part)
+
+    def _keep_open(self, schema: Mapping[str, Any]) -> None:
+        waiting = [schema]
+        while waiting:
+            one = waiting.pop()
+            if id(one) in self._open:
+                continue
+            self._open.add(id(one))
+            waiting += (
+                part for key, part in _named_parts(one) if key not in ("$defs", "definitions")
+            )
+            if (target := self._target(one.get("$ref"))) is not None:
+                waiting.append(target)
+
+    def _target(self, reference: Any) -> Mapping[str, Any] | None:
+        """The schema that a reference to a part of this one names."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        found: Any = self._root
+        for step in reference[1:].split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else None
+
+
+def _is_all_named(schema: Mapping[str, Any]) -> bool:
+    """Whether the schema names its members, all that it requires, and says nothing of others."""
+    named, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(named, dict) or any(key in schema for key in _SAID):
+        return False
+    if "patternProperties" in schema:
+        return True
+    return isinstance(required, list) and all(one in named for one in required)
+
+
+def _is_combined(schema: Mapping[str, Any]) -> bool:
+    """Whether several parts of the schema describe one object."""
+    every = schema.get("allOf")
+    several = isinstance(every, list) and len(every) > 1
+    return several or sum(key in schema for key in _SAME_OBJECT) > 1
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    return (part for _, part in _named_parts(schema))
+
+
+def _named_parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The schemas right inside of a schema, with the keywords they belong to."""
+    for key, value in schema.items():
+        within: Any = ()
+        if key in _BY_NAME and isinstance(value, dict):
+            within = value.values()
+        elif key in _IN_LISTS and isinstance(value, list):
+            within = value
+        elif key in _SINGLE:
+            within = (value,)
+        yield from ((key, part) for part in within if isinstance(part, dict))

@@ -1,0 +1,106 @@
+"""Schemas are closed in every API, unless the request or the server says otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from heddle.engine import Engine
+from heddle.errors import GrammarError
+from heddle.text.constrained.grammar import GrammarCompiler
+
+if TYPE_CHECKING:
+    from conftest import Running
+    from heddle.types import Grammar
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
+ASKED = {"messages": [{"role": "user", "content": "hello"}]}
+FUNCTION = {"name": "f", "parameters": SCHEMA}
+FORM = {"type": "json_schema", "schema": SCHEMA}
+CLOSED = '"additionalProperties":false'
+
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"prompt": "x", "guided_json": SCHEMA}),
+    ("/v1/completions", {"prompt": "x", "guided_json": str(SCHEMA).replace("'", '"')}),
+    (
+        "/v1/chat/completions",
+        {
+            **ASKED,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA},
+            },
+        },
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            **ASKED,
+            "tools": [{"type": "function", "function": FUNCTION}],
+            "tool_choice": "required",
+        },
+    ),
+    (
+        "/v1/chat/completions",
+        {**ASKED, "tools": [{"type": "function", "function": {**FUNCTION, "strict": True}}]},
+    ),
+    ("/v1/responses", {"input": "x", "text": {"format": {**FORM, "name": "x"}}}),
+    (
+        "/v1/responses",
+        {
+            "input": "x",
+            "tools": [{"type": "function", **FUNCTION, "strict": False}],
+            "tool_choice": "required",
+        },
+    ),
+    (
+        "/v1/messages",
+        {**ASKED, "model": "tiny", "max_tokens": 9, "output_config": {"format": FORM}},
+    ),
+    (
+        "/v1/messages",
+        {
+            **ASKED,
+            "model": "tiny",
+            "max_tokens": 9,
+            "tools": [{"name": "f", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "any"},
+        },
+    ),
+]
+
+
+@pytest.fixture
+def asked(monkeypatch: Any) -> list[str]:
+    """The grammars that are compiled, none of which is."""
+    texts: list[str] = []
+
+    def compile_none(compiler: GrammarCompiler, grammar: Grammar) -> None:
+        texts.append(grammar.text.replace(": ", ":").replace(", ", ","))
+        raise GrammarError("seen")
+
+    monkeypatch.setattr(GrammarCompiler, "compile", compile_none)
+    monkeypatch.setattr(Engine, "check_length", lambda *_, **__: None)  # tools are long prompts
+    return texts
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+def test_every_schema_is_closed_unless_the_request_opens_it(
+    shared: Running, asked: list[str], path: str, body: dict[str, Any]
+) -> None:
+    if "model" in body:
+        body = body | {"model": shared.engine.model.info.id}
+    assert shared.post(path, body).json()["error"]["message"] == "seen"
+    assert CLOSED in asked[0]
+    asked.clear()
+    assert shared.post(path, body | {"open_schemas": True}).status_code == 400
+    assert CLOSED not in asked[0]
+
+
+def test_a_server_may_open_them_and_a_request_close_them(serve: Any, asked: list[str]) -> None:
+    server = serve(open_schemas=True)
+    body = {"prompt": "x", "guided_json": SCHEMA}
+    server.post("/v1/completions", body)
+    server.post("/v1/completions", body | {"open_schemas": False})
+    assert [CLOSED in text for text in asked] == [False, True]

@@ -1,0 +1,71 @@
+"""Which objects of a schema are closed, and which stay open."""
+
+from __future__ import annotations
+
+import pytest
+
+from heddle.text.constrained.closed_schema import closed
+
+NAMED = {"type": "object", "properties": {"a": {"type": "integer"}}}
+CLOSED = {**NAMED, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (NAMED, CLOSED),
+        ({"type": "array", "items": NAMED}, {"type": "array", "items": CLOSED}),
+        ({"anyOf": [NAMED, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
+        ({"allOf": [NAMED]}, {"allOf": [CLOSED]}),
+        ({"additionalProperties": NAMED}, {"additionalProperties": CLOSED}),
+        (
+            {"$ref": "#/$defs/x", "$defs": {"x": NAMED}},
+            {"$ref": "#/$defs/x", "$defs": {"x": CLOSED}},
+        ),
+        (
+            {"properties": {"b": NAMED}, "patternProperties": {"^x": NAMED}},
+            {
+                "properties": {"b": CLOSED},
+                "patternProperties": {"^x": CLOSED},
+                "additionalProperties": False,
+            },
+        ),
+        ({"properties": {"properties": NAMED}}, None),
+    ],
+)
+def test_what_names_properties_is_closed(schema: dict, expected: dict | None) -> None:
+    if expected is None:  # a member of that name is no keyword
+        expected = {"properties": {"properties": CLOSED}, "additionalProperties": False}
+    assert closed(schema) == expected
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {**NAMED, "additionalProperties": True},
+        {**NAMED, "unevaluatedProperties": False},
+        {"allOf": [NAMED, {"properties": {"b": {}}}]},
+        {**NAMED, "anyOf": [{"properties": {"b": NAMED}}]},
+        {**NAMED, "$ref": "#/$defs/b", "$defs": {"b": {"properties": {"b": {}}}}},
+        {"allOf": [{"$ref": "#/$defs/a~1b"}, NAMED], "$defs": {"a/b": {"$ref": "#"}}},
+        {**NAMED, "required": ["a", "other"]},
+        {"const": NAMED, "default": NAMED, "not": NAMED},
+        {"properties": True, "anyOf": 3, "items": [NAMED], "$ref": "#/nowhere"},
+    ],
+)
+def test_what_says_so_or_has_several_parts_stays_open(schema: dict) -> None:
+    assert closed(schema) == schema
+
+
+def test_only_what_a_combination_reaches_stays_open() -> None:
+    schema = {
+        "properties": {"both": {"allOf": [{"$ref": "#/$defs/a"}, NAMED]}, "one": NAMED},
+        "$defs": {"a": NAMED.copy(), "c": NAMED.copy()},
+    }
+    schema["properties"]["one"] = NAMED.copy()
+    result = closed(schema)
+    assert result["properties"]["both"] == schema["properties"]["both"]
+    assert result["properties"]["one"] == CLOSED
+    assert result["$defs"] == {"a": NAMED, "c": CLOSED}
+    assert result["additionalProperties"] is False
