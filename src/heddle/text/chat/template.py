@@ -2,8 +2,7 @@
 
 A model file brings its template as Jinja source. It runs in Jinja's sandbox, where it can neither
 reach Python's internals nor change what it is given, with the names templates expect from
-Hugging Face's `apply_chat_template`. Loops over `range` are bounded; other ways to burn time or
-memory are not, so a template deserves the trust that its model file does.
+Hugging Face's `apply_chat_template`, and within the bounds of `bounded_sandbox.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from heddle.errors import InvalidRequestError, ModelFileError
+from heddle.text.chat.bounded_sandbox import BUDGET, BoundedSandbox, Budget
 from heddle.text.chat.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -42,20 +41,21 @@ class ChatTemplate:
         Raises:
             ModelFileError: the template does not parse.
         """
-        environment = ImmutableSandboxedEnvironment(
+        environment = BoundedSandbox(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", _GenerationTag],
         )
-        environment.filters["tojson"] = _to_json
+        environment.add_filter("tojson", _to_json)
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         try:
-            self._template = environment.from_string(source)
+            self._template = environment.from_string(environment.bounded(source))
             variables = meta.find_undeclared_variables(environment.parse(source))
         except Exception as error:  # Jinja's own, and Python's where its output does not compile
             raise ModelFileError(
-                f"the chat template does not parse: {error}", field="tokenizer.chat_template"
+                f"the chat template does not parse: {_reason(error)}",
+                field="tokenizer.chat_template",
             ) from error
         self.source = source
         self.dialect = Dialect.of(source, variables)
@@ -89,13 +89,20 @@ class ChatTemplate:
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
             "range": _bounded_range(),
+            BUDGET: Budget(),
         }
         try:
             return self._template.render(names)
         except Exception as error:  # a template can raise whatever Python expressions can
             raise InvalidRequestError(
-                f"the model's chat template cannot take these messages: {error}", param="messages"
+                f"the model's chat template cannot take these messages: {_reason(error)}",
+                param="messages",
             ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What an error says; its kind where it says nothing, as Python's MemoryError."""
+    return str(error) or type(error).__name__
 
 
 def render_unfinished(

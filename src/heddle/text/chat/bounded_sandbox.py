@@ -1,0 +1,195 @@
+"""Jinja's sandbox with bounds on what a template may compute.
+
+A template comes from a model file, which nobody may have read. Jinja's sandbox keeps a template
+from Python's internals, but not from work without end. Here loops, calls and concatenations are
+counted, and numbers that make a result large are refused before anything is computed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sized
+from time import thread_time
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError, nodes, pass_context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from jinja2.runtime import Context
+
+BUDGET = "_budget"
+"""The variable of a template that holds the budget of one rendering."""
+
+_SECONDS = 2.0
+"""Processor time of one rendering. A conversation of 1,000 messages takes 0.05 s."""
+
+_MOST_CHARACTERS = 32 << 20
+_MOST_BITS = 4096
+_MOST_NUMBER = 100_000
+"""The largest number that a template may give a function or a filter, such as a width."""
+
+_LARGE_WIDTH = re.compile(r"\*|[0-9]{5}")
+
+
+class Budget:
+    """What one rendering may still spend."""
+
+    def __init__(self) -> None:
+        self._until = thread_time() + _SECONDS
+        self._steps = 0
+
+    def step(self) -> None:
+        """Count an iteration, a call or an operation.
+
+        Raises:
+            TemplateError: the rendering takes too long.
+        """
+        self._steps += 1
+        if self._steps % 64 == 0 and thread_time() > self._until:
+            raise TemplateError(f"it takes more than {_SECONDS:g} s")
+
+
+class BoundedSandbox(ImmutableSandboxedEnvironment):
+    """An environment whose templates need a `Budget` under the name `BUDGET`."""
+
+    # Jinja folds no constants of operators that are intercepted.
+    intercepted_binops = frozenset({"**", "*", "+", "%"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, optimized=False)
+        del self.globals["lipsum"]
+        for name, function in self.filters.items():
+            self.filters[name] = _checked(function)
+        self.filters |= {"_counted": _counted, "_joined": _joined}
+
+    def add_filter(self, name: str, function: Callable[..., Any]) -> None:
+        """Have a filter whose numbers are checked."""
+        self.filters[name] = _checked(function)
+
+    def bounded(self, source: str) -> nodes.Template:
+        """The parsed template, with its loops and concatenations counted."""
+        tree = self.parse(source)
+        for loop in tree.find_all(nodes.For):
+            assert isinstance(loop.iter, nodes.Expr)
+            loop.iter = _filtered(loop.iter, "_counted")
+        for parent in tree.find_all(nodes.Node):
+            _replace_concatenations(parent)
+        tree.set_environment(self)
+        return tree
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        context[BUDGET].step()
+        _check_operation(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, function: Any, /, *arguments: Any, **named: Any) -> Any:
+        context[BUDGET].step()
+        method = getattr(function, "__wrapped__", function)  # the sandbox wraps `str.format`
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, str):
+            _check_string_method(method.__name__, owner, arguments, named)
+        if function is not context["range"]:
+            _check_numbers((*arguments, *named.values()))
+        return super().call(context, function, *arguments, **named)
+
+
+def _filtered(expression: nodes.Expr, name: str) -> nodes.Filter:
+    return nodes.Filter(expression, name, [], [], None, None, lineno=expression.lineno)
+
+
+def _replace_concatenations(parent: nodes.Node) -> None:
+    def replaced(one: Any) -> Any:
+        if not isinstance(one, nodes.Concat):
+            return one
+        return _filtered(nodes.List(one.nodes, lineno=one.lineno), "_joined")
+
+    for field, value in parent.iter_fields():
+        isolated = [replaced(one) for one in value] if isinstance(value, list) else replaced(value)
+        setattr(parent, field, isolated)
+
+
+@pass_context
+def _counted(context: Context, items: Iterable[Any]) -> Any:
+    budget = context[BUDGET]
+
+    def counted() -> Iterator[Any]:
+        for item in items:
+            budget.step()
+            yield item
+
+    return counted()
+
+
+@pass_context
+def _joined(context: Context, parts: list[Any]) -> str:
+    context[BUDGET].step()
+    texts = [str(part) for part in parts]
+    _check_length(sum(map(len, texts)))
+    return "".join(texts)
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, which refuses large numbers after its subject."""
+    passed = 2 if hasattr(function, "jinja_pass_arg") else 1
+
+    def checked(*arguments: Any, **named: Any) -> Any:
+        _check_numbers((*arguments[passed:], *named.values()))
+        subject = arguments[passed - 1]
+        if isinstance(subject, str):
+            name = getattr(function, "__name__", "").removeprefix("do_")
+            _check_string_method(name, subject, arguments[passed:], named)
+        return function(*arguments, **named)
+
+    vars(checked).update(getattr(function, "__dict__", {}))
+    return checked
+
+
+def _check_operation(operator: str, left: Any, right: Any) -> None:
+    if operator == "%" and isinstance(left, str):
+        _check_format(left)
+    if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
+        _check_length(len(left) + len(right))
+    if operator == "*":
+        for items, times in ((left, right), (right, left)):
+            if isinstance(items, Sized) and isinstance(times, int):
+                _check_length(len(items) * times)
+    if operator in ("*", "**") and isinstance(left, int) and isinstance(right, int):
+        raised = operator == "**"
+        bits = left.bit_length() * abs(right) if raised else left.bit_length() + right.bit_length()
+        if bits > _MOST_BITS:
+            raise TemplateError(f"it computes a number of more than {_MOST_BITS} bits")
+
+
+def _check_string_method(
+    name: str, text: str, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    if name in ("format", "format_map"):
+        _check_format(text)
+    if name == "replace" and len(arguments) > 1:
+        _check_length(text.count(str(arguments[0])) * len(str(arguments[1])))
+    if name == "join" and arguments and isinstance(arguments[0], Sized):
+        _check_length(len(text) * len(arguments[0]))
+    if name == "expandtabs":
+        tab = next((one for one in (*arguments, *named.values()) if isinstance(one, int)), 8)
+        _check_length(text.count("\t") * tab)
+
+
+def _check_format(text: str) -> None:
+    if _LARGE_WIDTH.search(text):
+        raise TemplateError(f"it formats with a width that is too large: {text!r:.60}")
+
+
+def _check_length(length: int) -> None:
+    if length > _MOST_CHARACTERS:
+        raise TemplateError(
+            f"it makes a value of {length:,} elements; {_MOST_CHARACTERS:,} is most"
+        )
+
+
+def _check_numbers(values: Iterable[Any]) -> None:
+    for value in values:
+        if isinstance(value, int) and abs(value) > _MOST_NUMBER:
+            raise TemplateError(f"it gives a function a number beyond {_MOST_NUMBER:,}")

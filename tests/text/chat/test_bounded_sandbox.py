@@ -1,0 +1,59 @@
+"""Templates that would compute without end are refused, when they are loaded or when they run."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from heddle.errors import InvalidRequestError
+from heddle.text.chat.template import ChatTemplate
+
+BOMBS = [
+    "{{ 10 ** (10 ** 9) }}",
+    "{{ 'x' * 10 ** 10 }}",
+    "{{ messages | tojson(indent=10 ** 9) }}",
+    "{{ 'x' | center(1000000000) }}",
+    "{{ 'x'.ljust(1000000000) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '%*d' | format(1000000000, 1) }}",
+    "{{ '{:1000000000}'.format(1) }}",
+    "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+    "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "{% set s = 'x' * 9999 %}{% for a in s %}{% for b in s %}{% for c in s %}{% endfor %}"
+    "{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "{% set s = 'x' * 99999 %}{{ s | replace('x', s) }}",
+    "{% set s = 'x' * 99999 %}{{ s.replace('x', s) }}",
+    "{% set s = 'x' * 99999 %}{{ s.join(s) }}",
+    "{{ lipsum(n=10 ** 9) }}",
+]
+
+
+@pytest.mark.parametrize("source", BOMBS)
+def test_a_bomb_is_refused(source: str) -> None:
+    began = time.thread_time()
+    with pytest.raises(InvalidRequestError, match=r"cannot take these messages: \w+"):
+        ChatTemplate(source, "", "").render([{"role": "user", "content": "x"}])
+    assert time.thread_time() - began < 20.0
+
+
+def test_what_templates_do_is_as_before() -> None:
+    source = (
+        "{% for m in messages %}{{ loop.index ~ '/' ~ loop.length }}{{ m.role + ':' }}"
+        "{{ '%-4s|' % m.content }}{{ m | tojson(indent=1) }}{% if loop.last %}{{ 2 ** 10 }}"
+        "{% endif %}{% endfor %}{{ ['a', 'b'] | join('-') }}"
+    )
+    text = ChatTemplate(source, "", "").render([{"role": "u", "content": "x"}] * 2)
+    object_text = '{\n "role": "u",\n "content": "x"\n}'
+    assert text == f"1/2u:x   |{object_text}2/2u:x   |{object_text}1024a-b"
+
+
+def test_an_error_without_words_has_a_reason() -> None:
+    template = ChatTemplate("{{ f() }}", "", "")
+
+    def full() -> None:
+        raise MemoryError
+
+    with pytest.raises(InvalidRequestError, match="MemoryError"):
+        template.render([], f=full)
