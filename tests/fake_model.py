@@ -52,6 +52,9 @@ class FakeTokenizer:
         before = self.encode(before) if isinstance(before, str) else before
         return [28, *before, 29, *self.encode(after), 30]
 
+    def encode_files(self, files: Any) -> list[list[int]]:
+        return [[], *(self.encode(f"{name} {text}") for name, text in files), self.encode(".")]
+
     def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
         if wrong := [token for token in ids if token >= VOCABULARY]:
             raise InvalidRequestError(f"token id {wrong[0]} is unknown", param="tokens")

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m"
 
+MAX_MODEL_NAME = 256
+"""Characters of a model's name in a request. Each event of a stream repeats it."""
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
 _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
     ("off", "false", "no", "0"), False
@@ -155,6 +158,10 @@ class ServerConfig:
         (),
         "origins whose web pages may use the server, * for all; commas between them; repeatable",
     )
+    alias: tuple[str, ...] = _setting(
+        (), "further names of the model that requests may use; commas between them; repeatable"
+    )
+    any_model: bool = _setting(False, "accept any model name in a request; else 404")
     lenient: bool = _setting(
         False, "ignore unknown fields of a body and name them in a Warning header; else 400"
     )
@@ -167,6 +174,7 @@ class ServerConfig:
         _validate(self)
         check_keys(self.api_key, "api_key")
         _check_origins(self.cors)
+        _check_aliases(self.alias)
         if self.prefix_cache_per_key and not (self.api_key or self.api_key_file):
             raise ConfigError(
                 "prefix_cache_per_key needs API keys; give some by api_key or api_key_file",
@@ -195,6 +203,15 @@ def _check_origins(origins: Sequence[str]) -> None:
             raise ConfigError(
                 f"cors must be * or origins such as https://example.org:8443, got {origin!r}",
                 param="cors",
+            )
+
+
+def _check_aliases(names: Sequence[str]) -> None:
+    for name in names:
+        if not 0 < len(name) <= MAX_MODEL_NAME:
+            raise ConfigError(
+                f"alias must be names of 1 to {MAX_MODEL_NAME} characters, got {name[:20]!r}",
+                param="alias",
             )
 
 

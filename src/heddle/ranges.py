@@ -44,7 +44,7 @@ class Range:
 _INT32 = 2**31 - 1
 
 RANGES = {
-    "max_tokens": Range("at least 0", 0),
+    "max_tokens": Range("at least 0 (-1 is no limit)", 0, also=-1),
     "min_tokens": Range("at least 0", 0, _INT32),
     "temperature": Range("at least 0", 0),
     "dynatemp_range": Range("in [0, 100] (0 keeps the temperature fixed)", 0, 100),

@@ -170,8 +170,8 @@ class SamplingParams:
     id. Definitions and sources: docs/sampling.md.
 
     Attributes:
-        max_tokens: most tokens to generate; None means what the context leaves. With 0 the prompt
-            is computed, for its log probabilities or for the prefix cache.
+        max_tokens: most tokens to generate; None or -1 means what the context leaves. With 0 the
+            prompt is computed, for its log probabilities or for the prefix cache.
         min_tokens: tokens to generate before one that ends the output may be sampled; stop strings
             are not looked for in their text.
         temperature: >= 0.
@@ -362,6 +362,8 @@ class SamplingParams:
             strings = isinstance(given, (tuple, list)) and all(isinstance(s, str) for s in given)
             check(strings, name, given, "a tuple of strings")
             put(name, tuple(given))
+        if self.max_tokens == -1:  # llama.cpp's and LM Studio's way to say so
+            put("max_tokens", None)
         put("samplers", _stages(self.samplers))
         ids = self.stop_token_ids
         check(isinstance(ids, (tuple, list)), "stop_token_ids", ids, "a tuple of token ids")

@@ -181,16 +181,11 @@ def test_the_end_token_has_its_logprob_in_the_last_chunk(shared: Running) -> Non
     assert [item.token for item in last.logprobs.content] == ["<end>"]
 
 
-def test_text_parts_are_joined(shared: Running) -> None:
-    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
-    answer = shared.openai.chat.completions.create(
-        model="fake",
-        messages=[MESSAGES[0], {"role": "user", "content": parts}],
-        seed=1,
-        max_completion_tokens=9,
-        extra_body={"ignore_eos": True},
-    )
-    assert answer.choices[0].message.content == text_of(expected(1, 9))
+def test_text_parts_are_joined_by_newlines(shared: Running) -> None:
+    parts = [{"type": "text", "text": "what is"}, {"type": "text", "text": "the sea"}]
+    messages = [{"role": "user", "content": parts}]
+    written = shared.post("/apply_template", {"messages": messages}).json()
+    assert written["prompt"] == "user- what is\nthe sea."
 
 
 def test_what_changes_nothing_is_accepted(shared: Running) -> None:

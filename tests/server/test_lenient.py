@@ -61,6 +61,38 @@ def test_known_fields_are_held_to_what_they_may_be(
     assert (error["param"], error["code"]) == (param, code)
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"grammar": 'root ::= "x"'}),
+        ("/v1/chat/completions", {"json_schema": {"type": "object"}}),
+        ("/v1/chat/completions", {"stop_sequences": ["x"]}),
+        ("/v1/chat/completions", {"max_new_tokens": 2}),
+        ("/v1/completions", {"tools": [{"type": "function"}]}),
+        ("/v1/completions", {"regex": "a+"}),
+        ("/v1/responses", {"response_format": {"type": "json_object"}}),
+        ("/v1/responses", {"max_tokens": 4}),
+        ("/v1/messages", {"stop": "x"}),
+        ("/v1/messages", {"structured_outputs": {"json": {}}}),
+    ],
+)
+def test_a_constraint_is_never_dropped(lenient: Running, path: str, fields: dict[str, Any]) -> None:
+    bodies: dict[str, Any] = {"/v1/completions": {"prompt": "a"}, "/v1/responses": {"input": "a"}}
+    body = bodies.get(path, CHAT | {"model": "fake"}) | fields
+    for more in ({"foo": 1}, {f"field{i}": i for i in range(2000)}):
+        answer = lenient.post(path, body | more)
+        assert answer.status_code == 400
+        [name] = fields
+        assert f"{name} is not supported by this server" in answer.json()["error"]["message"]
+
+
+def test_an_empty_constraint_asks_for_nothing(lenient: Running) -> None:
+    body = {"prompt": "a", "max_tokens": 1, "grammar": "", "tools": [], "foo": 1}
+    answer = lenient.post("/v1/completions", body)
+    assert answer.status_code == 200
+    assert answer.headers["x-heddle-ignored"] == "grammar, tools, foo"
+
+
 def test_by_default_they_are_an_error(shared: Running) -> None:
     answer = shared.post("/v1/chat/completions", CHAT | {"foo": 1})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "foo")

@@ -24,16 +24,15 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> Response:
-        """The loaded model, in a list of one."""
-        model = _model(service)
-        page = {"has_more": False, "first_id": model["id"], "last_id": model["id"]}
-        return json_response({"object": "list", "data": [model], **page})
+        """The loaded model under its id, then under each of its aliases."""
+        models = [_model(service, name) for name in service.names]
+        page = {"has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
+        return json_response({"object": "list", "data": models, **page})
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         """The loaded model."""
-        service.check_model(name)
-        return json_response(_model(service))
+        return json_response(_model(service, service.model_name(name)))
 
     @router.get("/health", responses={503: {"description": "The engine has stopped."}})
     @router.head("/health", include_in_schema=False)  # what some health checkers send
@@ -62,11 +61,14 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _model(service: Service) -> dict[str, Any]:
-    """The model as OpenAI's API has it, with what Anthropic's has on the same path."""
+def _model(service: Service, name: str) -> dict[str, Any]:
+    """The model under one of its names, as OpenAI's API has it.
+
+    With what Anthropic's has on the same path.
+    """
     info = service.engine.model.info
     return {
-        "id": info.id,
+        "id": name,
         "object": "model",
         "created": info.created,
         "owned_by": "heddle",
@@ -77,7 +79,7 @@ def _model(service: Service) -> dict[str, Any]:
         "kv_type": service.engine.config.kv_type,
         "parameters": info.parameters,
         "type": "model",
-        "display_name": info.id,
+        "display_name": name,
         "created_at": datetime.fromtimestamp(info.created, UTC).isoformat(),
         "lifecycle": "active",
         "max_input_tokens": service.engine.context,

@@ -22,8 +22,9 @@ from heddle.server import (
 from heddle.server.answering import Answering
 from heddle.server.body import Bodies
 from heddle.server.description import Application
+from heddle.server.hints import HEADER, TellIgnored
 from heddle.server.keys import RequireKey, keys_of
-from heddle.server.lenient import TellIgnored
+from heddle.server.lenient import WarnOfUnknown
 from heddle.server.metrics import Metrics
 from heddle.server.request_id import RequestId
 from heddle.server.service import Service
@@ -56,19 +57,21 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
         prefix_cache.routes(service),
     ]
     keys = keys_of(service.config)
-    app = Application(engine.model.info.id, needs_key=bool(keys))
+    named = () if service.config.any_model else service.names
+    app = Application(named, needs_key=bool(keys))
     app.add_middleware(errors.AnswerBugs)  # innermost: its answers get the headers of the others
     if keys:
         app.add_middleware(RequireKey, keys=keys)
     if service.config.lenient:
-        app.add_middleware(TellIgnored)
+        app.add_middleware(WarnOfUnknown)
+    app.add_middleware(TellIgnored)
     if service.config.cors:  # outside the keys: a browser asks first, and without one
         app.add_middleware(
             CORSMiddleware,
             allow_origins=service.config.cors,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id", "retry-after", "warning"],
+            expose_headers=["x-request-id", "request-id", "retry-after", "warning", HEADER],
         )
     own = [route for router in routers for route in router.routes]
     # Outside the keys, which know `/health` as it is here.

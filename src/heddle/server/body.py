@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from heddle.errors import BodyTimeoutError, BodyTooLargeError, MediaTypeError
 from heddle.server.connection import unless_gone
 from heddle.server.errors import from_validation
+from heddle.server.hints import ignored
 from heddle.server.keys import client_of
 from heddle.server.lenient import parse_leniently
 from heddle.server.memory import give_back
@@ -169,7 +170,7 @@ class Bodies:
     def _parse(self, raw: bytes, schema: type[S], scope: Scope) -> S:
         try:
             try:
-                return schema.model_validate_json(raw)
+                return schema.model_validate_json(raw, context=ignored(scope))
             except ValidationError as error:
                 if not self._lenient:
                     raise

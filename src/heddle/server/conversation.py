@@ -10,7 +10,7 @@ from heddle.errors import InvalidRequestError
 from heddle.server.tools import function_of, use_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from heddle.engine import Engine
     from heddle.server.schemas import ChatRequest, FunctionTool, Message
@@ -137,7 +137,7 @@ def _plain(message: Message, path: str) -> Json:
             )
         content = ""
     if not isinstance(content, str):
-        content = "".join(part.text for part in content)
+        content = joined(part.text for part in content)
     fields: Json = {"role": message.role, "content": content}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
@@ -148,6 +148,15 @@ def _plain(message: Message, path: str) -> Json:
             for call in calls
         ]
     return fields
+
+
+def joined(parts: Iterable[str]) -> str:
+    """The text of a message that came in parts.
+
+    A newline goes between two parts, as llama.cpp and vLLM have it: clients send each paragraph or
+    each document as a part of its own, and without it words run into one another.
+    """
+    return "\n".join(parts)
 
 
 def call_for_template(id: str, name: str, arguments: str) -> Json:

@@ -17,7 +17,7 @@ from heddle.server.errors import ANTHROPIC_PATH
 from heddle.server.keys import OPEN_PATHS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 Json = dict[str, Any]
 
@@ -67,22 +67,22 @@ class AnthropicError(BaseModel):
 class Application(FastAPI):
     """FastAPI with a description that tells the truth."""
 
-    def __init__(self, model: str, *, needs_key: bool) -> None:
-        """`model` is the loaded model's id, the only one that requests may name."""
+    def __init__(self, models: Sequence[str], *, needs_key: bool) -> None:
+        """`models` are the names that requests may use for the loaded model; empty for any."""
         super().__init__(title="Heddle", summary="One forward pass per step carries everyone.")
-        self._model = model
+        self._models = models
         self._needs_key = needs_key
 
     def openapi(self) -> Json:
         """The description, made once."""
         if self.openapi_schema is None:
             description = super().openapi()
-            _complete(description, self._model, needs_key=self._needs_key)
+            _complete(description, self._models, needs_key=self._needs_key)
         assert self.openapi_schema is not None
         return self.openapi_schema
 
 
-def _complete(description: Json, model: str, *, needs_key: bool) -> None:
+def _complete(description: Json, models: Sequence[str], *, needs_key: bool) -> None:
     """Add what all routes share, in place."""
     components = description["components"]
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own: never sent
@@ -99,7 +99,7 @@ def _complete(description: Json, model: str, *, needs_key: bool) -> None:
         closed = needs_key and path not in OPEN_PATHS
         for method, operation in operations.items():
             body = _body_of(operation, components["schemas"])
-            _name_model(operation, body, model)
+            _name_model(operation, body, models)
             _add_errors(path, method, operation, body, closed=closed)
             if "stream" in body.get("properties", {}):
                 operation["responses"]["200"]["content"]["text/event-stream"] = {}
@@ -147,14 +147,16 @@ def _body_of(operation: Json, schemas: Json) -> Json:
     return schema
 
 
-def _name_model(operation: Json, body: Json, model: str) -> None:
-    """Say which model there is, wherever one is named."""
+def _name_model(operation: Json, body: Json, models: Sequence[str]) -> None:
+    """Say which names of the model there are, wherever one is named."""
+    if not models:
+        return
     if field := body.get("properties", {}).get("model"):
         optional = "model" not in body.get("required", ())
         field.clear()
-        field["enum"] = [model, None] if optional else [model]
+        field["enum"] = [*models, "", None] if optional else [*models, ""]
     for parameter in operation.get("parameters", ()):
-        parameter["schema"]["enum"] = [model]
+        parameter["schema"]["enum"] = [*models]
 
 
 def _parts(value: object) -> Iterator[Json]:

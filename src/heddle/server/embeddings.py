@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -26,6 +26,7 @@ from heddle.server import encoding
 from heddle.server.answering import salted
 from heddle.server.connection import unless_gone
 from heddle.server.fields import Prompt  # noqa: TC001  pydantic reads it
+from heddle.server.hints import hint
 from heddle.server.intake import prompts_of
 from heddle.server.schemas import Schema, takes
 from heddle.server.whole import Pieces
@@ -57,7 +58,7 @@ class EmbeddingRequest(Schema):
     input: Prompt
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
-    user: str | None = None
+    user: Annotated[str | None, hint()] = None
 
     pooling: Literal["mean", "last"] | None = None
     cache_salt: str | None = None
@@ -92,11 +93,13 @@ class EmbeddingJob:
     """What a body asks of the engine.
 
     Attributes:
+        model: the name that the answer gives the model.
         prompts: token ids of each text.
         params: for all of them.
         in_base64: whether vectors are to be encoded so, as little-endian float32; else as numbers.
     """
 
+    model: str
     prompts: Sequence[Sequence[int]]
     params: EmbeddingParams
     in_base64: bool
@@ -165,7 +168,7 @@ def routes(service: Service) -> APIRouter:
             time.perf_counter() - started,
         )
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        frame = {"object": "list", "model": service.engine.model.info.id, "usage": usage}
+        frame = {"object": "list", "model": job.model, "usage": usage}
         answer = encoding.joined(frame, data=encoding.array(parts))
         return Pieces("embeddings", [answer], service.backlog)
 
@@ -178,7 +181,7 @@ def _job(body: EmbeddingRequest, service: Service) -> EmbeddingJob:
     Raises:
         InvalidRequestError: a text is empty or too long, or a value cannot be served.
     """
-    service.check_model(body.model)
+    name = service.model_name(body.model)
     texts = prompts_of(body.input)
     if len(texts) > MAX_INPUTS:
         raise InvalidRequestError(
@@ -194,7 +197,7 @@ def _job(body: EmbeddingRequest, service: Service) -> EmbeddingJob:
         )
     prompts = [_tokens(text, service) for text in texts]
     params = EmbeddingParams(body.pooling, body.cache_salt)  # type: ignore[arg-type]  # a name
-    return EmbeddingJob(prompts, params, body.encoding_format == "base64")
+    return EmbeddingJob(name, prompts, params, body.encoding_format == "base64")
 
 
 def _tokens(text: str | list[int], service: Service) -> list[int]:

@@ -28,19 +28,19 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     def completion_job(asked: CompletionRequest) -> Job:
         return intake.completion_job(asked, service)
 
-    name, tokenizer = service.engine.model.info.id, service.engine.model.tokenizer
+    tokenizer = service.engine.model.tokenizer
 
     @router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """The next message of a conversation."""
         job = await bodies.take(request, ChatRequest, chat_job)
-        return await answering.answer(request, ChatAnswer(name, tokenizer, job.options), job)
+        return await answering.answer(request, ChatAnswer(job.model, tokenizer, job.options), job)
 
     @router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Text that goes on after a prompt, or after each of several."""
         job = await bodies.take(request, CompletionRequest, completion_job)
-        writer = CompletionAnswer(name, tokenizer, job.options, job.n)
+        writer = CompletionAnswer(job.model, tokenizer, job.options, job.n)
         return await answering.answer(request, writer, job)
 
     return router

@@ -1,8 +1,10 @@
 """What a request's fields say about the form of the answer: OpenAI's `response_format` and
-`text.format`, and the `guided_*` fields of vLLM. One grammar comes of them, or none."""
+`text.format`, vLLM's `structured_outputs` and the `guided_*` that it had before. One grammar comes
+of them, or none."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
@@ -10,7 +12,7 @@ from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
     from heddle.server.response_schemas import TextFormat
-    from heddle.server.schemas import ResponseFormat, SamplingRequest
+    from heddle.server.schemas import ResponseFormat, SamplingRequest, StructuredOutputs
 
 _ANY_OBJECT = {"type": "object"}
 
@@ -68,6 +70,7 @@ def _guides(body: SamplingRequest) -> list[Grammar | None]:
     schema, regex, choice = body.guided_json, body.guided_regex, body.guided_choice
     lark = body.guided_grammar
     return [
+        None if body.structured_outputs is None else _structured(body.structured_outputs),
         None if schema is None else _of_schema(schema),
         None if regex is None else Grammar.regex(regex, "guided_regex"),
         None if choice is None else Grammar.choice(choice, "guided_choice"),
@@ -75,7 +78,32 @@ def _guides(body: SamplingRequest) -> list[Grammar | None]:
     ]
 
 
-def _of_schema(schema: dict[str, object] | str) -> Grammar:
+def _structured(wanted: StructuredOutputs) -> Grammar:
+    """
+    Raises:
+        InvalidRequestError: not exactly one form is given.
+        GrammarError: it is too long.
+    """
+    field = "structured_outputs"
+    schema, regex, choice, lark = wanted.json_, wanted.regex, wanted.choice, wanted.grammar
+    forms = {
+        "json": schema is not None and partial(_of_schema, schema),
+        "regex": regex is not None and partial(Grammar.regex, regex),
+        "choice": choice is not None and partial(Grammar.choice, choice),
+        "grammar": lark is not None and partial(Grammar.lark, lark),
+        "json_object": bool(wanted.json_object) and partial(Grammar.json_schema, _ANY_OBJECT),
+    }
+    given = {name: make for name, make in forms.items() if make}
+    if len(given) != 1:
+        got = " and ".join(given) or "none"
+        raise InvalidRequestError(
+            f"{field} needs exactly one of {', '.join(forms)}; got {got}", param=field
+        )
+    [(name, make)] = given.items()
+    return make(f"{field}.{name}")
+
+
+def _of_schema(schema: dict[str, object] | str, param: str = "guided_json") -> Grammar:
     if isinstance(schema, str):
-        return Grammar(GrammarKind.JSON_SCHEMA, schema, "guided_json")
-    return Grammar.json_schema(schema, "guided_json")
+        return Grammar(GrammarKind.JSON_SCHEMA, schema, param)
+    return Grammar.json_schema(schema, param)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from heddle.server.fields import Prompt
-    from heddle.server.infill import InfillRequest
+    from heddle.server.infill import ExtraFile, InfillRequest
     from heddle.server.schemas import (
         ChatRequest,
         CompletionRequest,
@@ -80,6 +80,7 @@ class Job:
     """What a body asks of the engine. Holds nothing of the body itself, which may be large.
 
     Attributes:
+        model: the name that the answer gives the model.
         prompts: token ids.
         params: for all prompts.
         n: choices to generate for each prompt.
@@ -88,6 +89,7 @@ class Job:
         suspects: what to compile if the grammar of `params` cannot be: one of them says why.
     """
 
+    model: str
     prompts: Sequence[Sequence[int]]
     params: SamplingParams
     n: int
@@ -103,7 +105,7 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or they are too long for the context.
     """
-    service.check_model(body.model)
+    model = service.model_name(body.model)
     params, n = chat_params(body), body.n or 1
     options = _options(body, params.logprobs)
     service.check_choices(1, n)
@@ -112,7 +114,7 @@ def chat_job(body: ChatRequest, service: Service) -> Job:
     prompt, reading = chat_prompt(service.engine, written(body, use.tools), use)
     params = for_reading(params, use, reading, service)
     options = replace(options, reading=reading)
-    return Job([prompt], params, n, bool(body.stream), options, singly)
+    return Job(model, [prompt], params, n, bool(body.stream), options, singly)
 
 
 def completion_job(body: CompletionRequest, service: Service) -> Job:
@@ -121,7 +123,7 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
     Raises:
         InvalidRequestError: a value cannot be served, or a prompt is too long for the context.
     """
-    service.check_model(body.model)
+    model = service.model_name(body.model)
     params, _ = closing(completion_params(body), NO_TOOLS, body.open_schemas, service)
     options, n = _options(body, body.logprobs), body.n or 1
     texts, of = prompts_of(body.prompt), body.best_of or n
@@ -138,28 +140,60 @@ def completion_job(body: CompletionRequest, service: Service) -> Job:
         service.engine.check_length(len(prompt), output=params.max_tokens != 0)
     echo = _echoes(texts, prompts, tokenizer) if body.echo else ()
     options = replace(options, best=n if of > n else None, echo=echo)
-    return Job(prompts, params, of, bool(body.stream), options)
+    return Job(model, prompts, params, of, bool(body.stream), options)
 
 
-def infill_job(body: InfillRequest, service: Service) -> Job:
-    """What a request of `/infill` asks for. The filling goes on until it ends by itself.
+def infill_job(body: InfillRequest, service: Service) -> tuple[Job, int]:
+    """What a request of `/infill` asks for, and how many of its extra files found no room.
+
+    The filling goes on until it ends by itself.
 
     Raises:
         InvalidRequestError: a value cannot be served, the texts are too long for the context, or
             the model has no tokens for filling in the middle.
     """
-    service.check_model(body.model)
+    model = service.model_name(body.model)
     fields = _generation_fields(body)
-    if body.n_predict != -1:  # llama.cpp's word for no limit
-        _take_alias(fields, body, "max_tokens", "n_predict")
     params, _ = closing(SamplingParams(**fields), NO_TOOLS, body.open_schemas, service)
     tokenizer = service.engine.model.tokenizer
     prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)
     prompt += tokenizer.encode(
         body.prompt or "", add_special=False, parse_special=False, continues=True
     )
-    service.engine.check_length(len(prompt))
-    return Job([prompt], params, 1, bool(body.stream), AnswerOptions())
+    service.engine.check_length(len(prompt), output=params.max_tokens != 0)
+    room = service.engine.context - len(prompt) - (params.max_tokens or 0)
+    extra, left_out = _extra_files(body.input_extra or (), tokenizer, room)
+    n = _choices_of(body)
+    service.check_choices(1, n)
+    job = Job(model, [extra + prompt], params, n, bool(body.stream), AnswerOptions())
+    return job, left_out
+
+
+def _extra_files(
+    files: Sequence[ExtraFile], tokenizer: Tokenizer, room: int
+) -> tuple[list[int], int]:
+    """Ids of the last files that fit into `room` tokens together, and how many come before them.
+
+    Editors send the oldest first, and more than a small context holds.
+    """
+    if not files:
+        return [], 0
+    named = [(file.filename or f"snippet{place}", file.text) for place, file in enumerate(files, 1)]
+    head, *texts, tail = tokenizer.encode_files(named)
+    room -= len(head) + len(tail)
+    first = len(texts)
+    while first > 0 and len(texts[first - 1]) <= room:
+        first -= 1
+        room -= len(texts[first])
+    if first == len(texts):
+        return [], first
+    return [*head, *(id for text in texts[first:] for id in text), *tail], first
+
+
+def _choices_of(body: InfillRequest) -> int:
+    fields = {} if body.n is None else {"n": body.n}
+    _take_alias(fields, body, "n", "n_cmpl")
+    return fields.get("n", 1)
 
 
 def _echoes(
@@ -296,6 +330,7 @@ def _generation_fields(body: GenerationRequest) -> dict[str, Any]:
     fields = sampling_fields(body, response_format(body.response_format))
     if body.max_tokens is not None:
         fields["max_tokens"] = body.max_tokens
+    _take_alias(fields, body, "max_tokens", "n_predict")
     return fields
 
 
@@ -320,13 +355,16 @@ def sampling_fields(body: SamplingRequest, form: Grammar | None) -> dict[str, An
 
 
 def _take_alias(fields: dict[str, Any], body: SamplingRequest, name: str, alias: str) -> None:
-    """Take a field's value from its other name, unless the two contradict each other."""
+    """Take a field's value from its other name, unless the two contradict each other.
+
+    `fields` has the field's own value, or that of another alias, if there is one.
+    """
     value = getattr(body, alias)
     if value is None:
         return
-    if getattr(body, name) not in (None, value):
+    if fields.get(name) not in (None, value):
         raise InvalidRequestError(
-            f"{name} ({getattr(body, name)}) and {alias} ({value}) differ; send one of them",
+            f"{name} ({fields[name]}) and {alias} ({value}) differ; send one of them",
             param=alias,
         )
     fields[name] = value

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import AfterValidator, Field, Tag
 
 from heddle.server.fields import FIRST_FAULT, only, shaped
+from heddle.server.hints import MessageHints, Tier, hint
 from heddle.server.schemas import MAX_ITEMS, MAX_TOOLS, Schema
 from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH
 
@@ -82,6 +83,10 @@ class Turn(Schema):
     content: TurnContent
 
 
+def _of_tools(name: str) -> AfterValidator:
+    return hint(False, path=f"tools.{name}")
+
+
 class Tool(Schema):
     """A function that the client runs."""
 
@@ -91,6 +96,8 @@ class Tool(Schema):
     strict: bool | None = None
     type: Literal["custom"] | None = None
     cache_control: dict[str, Any] | None = None
+    eager_input_streaming: Annotated[bool | None, _of_tools("eager_input_streaming")] = None
+    defer_loading: Annotated[bool | None, _of_tools("defer_loading")] = None
 
 
 class ToolChoice(Schema):
@@ -118,10 +125,10 @@ class OutputConfig(Schema):
     """What the text of the answer has to be."""
 
     format: OutputFormat | None = None
-    effort: Annotated[Any, only()] = None
+    effort: Annotated[str | None, hint(path="output_config.effort")] = None
 
 
-class CountRequest(Schema):
+class CountRequest(Schema, MessageHints):
     """Body of `POST /v1/messages/count_tokens`."""
 
     model: str
@@ -154,8 +161,8 @@ class MessagesRequest(CountRequest):
         Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), FIRST_FAULT] | None
     ) = None
     stream: bool | None = None
-    metadata: UserLabel | None = None
-    service_tier: Annotated[Any, only("auto", "standard_only")] = None
+    metadata: Annotated[UserLabel | None, hint()] = None
+    service_tier: Annotated[Tier | None, hint("auto", "standard_only")] = None
     container: Annotated[Any, only()] = None
 
     seed: int | None = None

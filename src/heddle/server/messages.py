@@ -5,6 +5,7 @@ A last message of the assistant is gone on with.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.errors import InvalidRequestError
 from heddle.server.answers import AnswerOptions
-from heddle.server.conversation import chat_prompt
+from heddle.server.conversation import chat_prompt, joined
 from heddle.server.encoding import json_response
+from heddle.server.hints import ignore
 from heddle.server.intake import Job, for_reading
 from heddle.server.message_answer import MessageAnswer
 from heddle.server.message_schemas import (
@@ -32,6 +34,8 @@ from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from starlette.types import Scope
 
     from heddle.server.answering import Answering
     from heddle.server.answers import Json
@@ -60,8 +64,8 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     router = APIRouter()
     engine = service.engine
 
-    def job(asked: MessagesRequest) -> Job:
-        service.check_model(asked.model)
+    def job(asked: MessagesRequest, scope: Scope) -> Job:
+        model = service.model_name(asked.model)
         fields = {
             name: value for name in _SAMPLING_FIELDS if (value := getattr(asked, name)) is not None
         }
@@ -69,20 +73,22 @@ def routes(service: Service, answering: Answering) -> APIRouter:
         params = SamplingParams(**fields, stop=stop, grammar=grammar)
         params, use = closing(params, _tool_use(asked), asked.open_schemas, service)
         singly = suspects(use)
-        prompt, reading = chat_prompt(engine, _written(asked, use, service), use)
+        prompt, reading = chat_prompt(engine, _written(asked, use, service, scope), use)
         params = for_reading(params, use, reading, service)
         options = AnswerOptions(reading=reading)
-        return Job([prompt], params, 1, bool(asked.stream), options, singly)
+        return Job(model, [prompt], params, 1, bool(asked.stream), options, singly)
 
-    def count(asked: CountRequest) -> int:
-        service.check_model(asked.model)
-        return len(engine.model.chat_prompt(**_written(asked, _tool_use(asked), service)))
+    def count(asked: CountRequest, scope: Scope) -> int:
+        service.model_name(asked.model)
+        written = _written(asked, _tool_use(asked), service, scope)
+        return len(engine.model.chat_prompt(**written))
 
     @router.post("/v1/messages", openapi_extra=takes(MessagesRequest))
     async def messages(request: Request) -> Response:
         """The next message of a conversation, as Anthropic's API has it."""
-        wanted = await service.bodies.take(request, MessagesRequest, job)
-        writer = MessageAnswer(engine.model.info.id, len(wanted.prompts[0]), wanted.options.reading)
+        digest = partial(job, scope=request.scope)
+        wanted = await service.bodies.take(request, MessagesRequest, digest)
+        writer = MessageAnswer(wanted.model, len(wanted.prompts[0]), wanted.options.reading)
         return await answering.answer(request, writer, wanted)
 
     @router.post(
@@ -90,7 +96,8 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     )
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation is."""
-        tokens = await service.bodies.take(request, CountRequest, count)
+        digest = partial(count, scope=request.scope)
+        tokens = await service.bodies.take(request, CountRequest, digest)
         return json_response({"input_tokens": tokens})
 
     return router
@@ -130,12 +137,11 @@ def _tool_use(asked: CountRequest) -> ToolUse:
     return use_of(functions, _CHOICES[choice.type], named=choice.name, parallel=parallel)
 
 
-def _written(asked: CountRequest, use: ToolUse, service: Service) -> Json:
+def _written(asked: CountRequest, use: ToolUse, service: Service, scope: Scope) -> Json:
     """The conversation as keywords of `LoadedModel.chat_text`.
 
     Raises:
         InvalidRequestError: a block is in a message of the wrong role.
-        UnsupportedParameterError: the model is to reason, and cannot.
     """
     messages = [
         message for place, turn in enumerate(asked.messages) for message in _plain(turn, place)
@@ -146,21 +152,22 @@ def _written(asked: CountRequest, use: ToolUse, service: Service) -> Json:
     return {
         "messages": messages,
         "tools": use.tools,
-        "variables": _variables(asked, service),
+        "variables": _variables(asked, service, scope),
         "continue_final_message": goes_on,
         "add_generation_prompt": not goes_on,
     }
 
 
-def _variables(asked: CountRequest, service: Service) -> Json:
+def _variables(asked: CountRequest, service: Service, scope: Scope) -> Json:
+    """What a template is told about reasoning. A model that does not reason ignores the wish."""
     if asked.thinking is None:
         return {}
     template = service.engine.model.template
     wanted = asked.thinking.type != "disabled"
     if wanted and template is not None and template.dialect.marks is None:
-        raise UnsupportedParameterError(
-            "thinking is not supported by this model; leave it out", param="thinking"
-        )
+        ignore(scope, "thinking")
+    elif asked.thinking.budget_tokens is not None:
+        ignore(scope, "thinking.budget_tokens")
     return {"enable_thinking": wanted}
 
 
@@ -211,4 +218,4 @@ def _result(block: AnyBlock) -> Json:
 def _text(content: str | Sequence[AnyBlock]) -> str:
     if isinstance(content, str):
         return content
-    return "".join(block.text for block in content if isinstance(block, TextBlock))
+    return joined(block.text for block in content if isinstance(block, TextBlock))

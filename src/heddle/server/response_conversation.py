@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heddle.server.conversation import call_for_template, template_variables
+from heddle.server.conversation import call_for_template, joined, template_variables
 from heddle.server.response_schemas import CallItem, CallOutputItem, MessageItem
 from heddle.server.tools import function_of, use_of
 
@@ -82,4 +82,4 @@ def _add_call(messages: list[Json], call: CallItem, *, goes_on: bool) -> None:
 
 
 def _text(content: Content) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+    return content if isinstance(content, str) else joined(part.text for part in content)

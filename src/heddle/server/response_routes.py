@@ -15,7 +15,7 @@ from heddle.server.grammar import text_format
 from heddle.server.intake import Job, for_reading, sampling_fields
 from heddle.server.response_answer import ResponseAnswer
 from heddle.server.response_conversation import tool_use, written
-from heddle.server.response_schemas import ResponsesRequest
+from heddle.server.response_schemas import LOGPROBS, ResponsesRequest
 from heddle.server.schemas import takes
 from heddle.server.tools import closing, suspects
 from heddle.types import SamplingParams
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def routes(service: Service, answering: Answering) -> APIRouter:
     """Routes of one service."""
     router = APIRouter()
-    name, tokenizer = service.engine.model.info.id, service.engine.model.tokenizer
+    tokenizer = service.engine.model.tokenizer
 
     def digest(asked: ResponsesRequest) -> tuple[Job, bytes]:
         job = _job(asked, service)
@@ -40,7 +40,7 @@ def routes(service: Service, answering: Answering) -> APIRouter:
     async def responses(request: Request) -> Response:
         """The next items of a conversation."""
         job, repeated = await service.bodies.take(request, ResponsesRequest, digest)
-        writer = ResponseAnswer(name, tokenizer, repeated, job.options)
+        writer = ResponseAnswer(job.model, tokenizer, repeated, job.options)
         return await answering.answer(request, writer, job)
 
     return router
@@ -53,12 +53,12 @@ def _job(body: ResponsesRequest, service: Service) -> Job:
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or they are too long for the context.
     """
-    service.check_model(body.model)
+    model = service.model_name(body.model)
     params, use = closing(_params(body), tool_use(body), body.open_schemas, service)
     prompt, reading = chat_prompt(service.engine, written(body, use), use)
     params = for_reading(params, use, reading, service)
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
-    return Job([prompt], params, 1, bool(body.stream), options, suspects(use))
+    return Job(model, [prompt], params, 1, bool(body.stream), options, suspects(use))
 
 
 def _params(body: ResponsesRequest) -> SamplingParams:
@@ -70,7 +70,7 @@ def _params(body: ResponsesRequest) -> SamplingParams:
     fields = sampling_fields(body, text_format(body.form))
     if body.max_output_tokens is not None:
         fields["max_tokens"] = body.max_output_tokens
-    if body.include:
+    if LOGPROBS in (body.include or ()):
         fields["logprobs"] = body.top_logprobs or 0
     elif body.top_logprobs:
         raise InvalidRequestError(

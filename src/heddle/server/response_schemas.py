@@ -12,6 +12,7 @@ from pydantic import Discriminator, Field, Tag
 
 from heddle.ranges import MAX_TOP_LOGPROBS
 from heddle.server.fields import FIRST_FAULT, UNSUPPORTED, only, shaped
+from heddle.server.hints import ResponseHints, hint
 from heddle.server.schemas import MAX_ITEMS, MAX_TOOLS, FunctionName, SamplingRequest, Schema
 
 _ALL_OF_IT = "nothing is stored here, so send the whole conversation as `input`"
@@ -148,7 +149,7 @@ class TextConfig(Schema):
     """What the output has to be."""
 
     format: TextFormat | None = None
-    verbosity: Annotated[Any, only("medium")] = None
+    verbosity: Annotated[str | None, hint("medium", path="text.verbosity")] = None
 
 
 class StreamOptions(Schema):
@@ -156,15 +157,33 @@ class StreamOptions(Schema):
 
 
 class ReasoningConfig(Schema):
-    effort: Annotated[Any, only()] = None
-    summary: Annotated[Any, only()] = None
-    generate_summary: Annotated[Any, only()] = None
+    effort: Annotated[str | None, hint(path="reasoning.effort")] = None
+    summary: Annotated[str | None, hint(path="reasoning.summary")] = None
+    generate_summary: Annotated[str | None, hint(path="reasoning.generate_summary")] = None
 
+
+LOGPROBS = "message.output_text.logprobs"
+"""What `include` asks for to get log probabilities."""
+
+Included = Annotated[
+    Literal[
+        "message.output_text.logprobs",
+        "reasoning.encrypted_content",
+        "message.input_image.image_url",
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+    ],
+    hint(LOGPROBS, path="include"),
+]
+"""What an answer is to have in it besides. All but log probabilities belong to what is not here."""
 
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
 
-class ResponsesRequest(SamplingRequest):
+class ResponsesRequest(SamplingRequest, ResponseHints):
     """Body of `POST /v1/responses`."""
 
     input: Input
@@ -172,7 +191,7 @@ class ResponsesRequest(SamplingRequest):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    include: Annotated[list[Literal["message.output_text.logprobs"]], FIRST_FAULT] | None = None
+    include: Annotated[list[Included], Field(max_length=MAX_ITEMS), FIRST_FAULT] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     stream_options: StreamOptions | None = None
     metadata: Annotated[Metadata, Field(max_length=16)] | None = None
@@ -182,15 +201,12 @@ class ResponsesRequest(SamplingRequest):
     chat_template_kwargs: dict[str, Any] | None = None
 
     max_tool_calls: Annotated[Any, only()] = None
-    store: Annotated[Any, only(False, instead=_ALL_OF_IT)] = None
     previous_response_id: Annotated[Any, only(instead=_ALL_OF_IT)] = None
     conversation: Annotated[Any, only(instead=_ALL_OF_IT)] = None
     background: Annotated[Any, only(False)] = None
     truncation: Annotated[Any, only("disabled")] = None
-    context_management: Annotated[Any, only([])] = None
     prompt: Annotated[Any, only()] = None
-    prompt_cache_retention: Annotated[Any, only("in_memory")] = None
-    service_tier: Annotated[Any, only("auto", "default")] = None
+    response_format: Annotated[Any, only(instead="send it as text.format")] = None
 
     @property
     def form(self) -> TextFormat | None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, Tag
 
 from heddle.ranges import MAX_TOP_LOGPROBS
 from heddle.server.fields import FIRST_FAULT, Prompt, Stop, Strings, TokenIds, only, shaped
+from heddle.server.hints import ChatHints, Labels, LlamaCppHints
 from heddle.types import MAX_STOP_TOKENS
 
 MAX_CHOICES = 128
@@ -52,7 +53,22 @@ class ResponseFormat(Schema):
     json_schema: JsonSchemaFormat | None = None
 
 
-class SamplingRequest(Schema):
+class StructuredOutputs(Schema):
+    """What the answer has to be, as vLLM has it: one of the first five fields."""
+
+    json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
+    regex: str | None = None
+    choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    disable_any_whitespace: Annotated[Any, only(False)] = None
+    disable_additional_properties: Annotated[Any, only(False)] = None
+    whitespace_pattern: Annotated[Any, only()] = None
+    structural_tag: Annotated[Any, only()] = None
+
+
+class SamplingRequest(Schema, Labels, LlamaCppHints):
     """What all endpoints of OpenAI's that generate take."""
 
     model: str | None = None
@@ -101,20 +117,16 @@ class SamplingRequest(Schema):
     guided_regex: str | None = None
     guided_choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
     guided_grammar: str | None = None
+    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     open_schemas: bool | None = None
-
-    # Labels for the sender's own accounting: they ask nothing of the answer.
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
 
 
 class GenerationRequest(SamplingRequest):
     """What chats and completions of text take."""
 
     max_tokens: int | None = None
+    n_predict: int | None = None
     response_format: ResponseFormat | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream_options: StreamOptions | None = None
@@ -211,7 +223,7 @@ Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_ITEMS), F
 PromptLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
-class ChatRequest(GenerationRequest):
+class ChatRequest(GenerationRequest, ChatHints):
     """Body of `POST /v1/chat/completions`."""
 
     messages: Messages
@@ -221,7 +233,7 @@ class ChatRequest(GenerationRequest):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     prompt_logprobs: PromptLogprobs | None = None
@@ -230,13 +242,7 @@ class ChatRequest(GenerationRequest):
     function_call: Annotated[Any, only("none", "auto")] = None
     modalities: Annotated[Any, only(["text"])] = None
     audio: Annotated[Any, only()] = None
-    prediction: Annotated[Any, only()] = None
-    reasoning_effort: Annotated[Any, only()] = None
-    verbosity: Annotated[Any, only("medium")] = None
-    prompt_cache_retention: Annotated[Any, only("in_memory")] = None
     web_search_options: Annotated[Any, only()] = None
-    service_tier: Annotated[Any, only("auto", "default")] = None
-    store: Annotated[Any, only(False)] = None
 
 
 class CompletionRequest(GenerationRequest):

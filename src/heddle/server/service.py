@@ -6,6 +6,7 @@ import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from heddle.config import MAX_MODEL_NAME
 from heddle.errors import InvalidRequestError, ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -34,18 +35,31 @@ class Service:
     backlog: Backlog
     bodies: Bodies
 
-    def check_model(self, name: str | None) -> None:
-        """Accept the loaded model's id, and a request that names none.
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loaded model's id, then its aliases."""
+        return tuple(dict.fromkeys((self.engine.model.info.id, *self.config.alias)))
+
+    def model_name(self, asked: str | None) -> str:
+        """The name that an answer has in its `model` field: the one that the request used.
+
+        Some clients compare the two. Claude Code drops its earlier reasoning if they differ (vLLM
+        issue 51266), since vLLM answers with its first name. A request without a name, or with an
+        empty one as from llama.vim, gets the loaded model's id.
 
         Raises:
             ModelNotFoundError: another model is named.
         """
-        loaded = self.engine.model.info.id
-        if name not in (None, loaded):
-            raise ModelNotFoundError(
-                f"model {reprlib.repr(name)} is not loaded; this server has {loaded!r}",
-                param="model",
-            )
+        if not asked:
+            return self.names[0]
+        if asked in self.names or (self.config.any_model and len(asked) <= MAX_MODEL_NAME):
+            return asked
+        known = ", ".join(map(repr, self.names))
+        raise ModelNotFoundError(
+            f"model {reprlib.repr(asked)} is not loaded; this server has {known}. Name one of them,"
+            " or start the server with --alias NAME or --any-model",
+            param="model",
+        )
 
     def check_choices(self, prompts: int, n: int) -> None:
         """Accept as many choices as slots and queue hold when nothing else runs.

@@ -127,12 +127,12 @@ def routes(service: Service) -> APIRouter:
         return _tokenized(asked, service)
 
     def detokenized(asked: DetokenizeRequest) -> Text:
-        service.check_model(asked.model)
+        service.model_name(asked.model)
         text = service.engine.model.tokenizer.decode(asked.tokens, skip_special=False)
         return Text(prompt=text, content=text)
 
     def rendered(asked: Conversation) -> Rendered:
-        service.check_model(asked.model)
+        service.model_name(asked.model)
         conversation = written(asked, use_of(functions_of(asked.tools), None).tools)
         return Rendered(prompt=service.engine.model.chat_text(**conversation))
 
@@ -182,7 +182,7 @@ def _info(model: LoadedModel) -> TokenizerInfo:
 
 def _tokenized(asked: TokenizeRequest, service: Service) -> list[bytes]:
     """The answer's JSON in parts, encoded where the text is tokenized: it may be large."""
-    service.check_model(asked.model)
+    service.model_name(asked.model)
     ids = _token_ids(asked, service)
     tokenizer = service.engine.model.tokenizer
     if asked.with_pieces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,6 +52,15 @@ def test_blocks_leave_no_whitespace() -> None:
     assert render(source) == "<s>\nHi <b> & é</s>\n"
 
 
+def test_names_that_llama_cpp_gives() -> None:
+    source = "{{ date_string }} {{ enable_thinking }}"
+    before = datetime.now().strftime("%d %b %Y")
+    written = render(source)
+    after = datetime.now().strftime("%d %b %Y")
+    assert written in (f"{before} True", f"{after} True")
+    assert render(source, date_string="26 Jul 2024", enable_thinking=False) == "26 Jul 2024 False"
+
+
 def test_loop_controls() -> None:
     source = (
         "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.role }}{% endfor %}"
@@ -81,9 +91,9 @@ def test_tools_are_none_unless_given() -> None:
 
 
 def test_variables_are_the_templates() -> None:
-    source = "{{ 'thinking' if enable_thinking else 'not' }}"
+    source = "{{ 'thinking' if deeply else 'not' }}"
     assert render(source) == "not"
-    assert render(source, enable_thinking=True) == "thinking"
+    assert render(source, deeply=True) == "thinking"
 
 
 def test_a_template_can_refuse_messages() -> None:

@@ -64,6 +64,7 @@ class ChatTemplate:
             "eos_token": eos_token,
             "tools": None,
             "documents": None,
+            "enable_thinking": True,
         }
 
     def render(
@@ -79,12 +80,13 @@ class ChatTemplate:
         Args:
             messages: the conversation so far; contents are strings.
             add_generation_prompt: end with the beginning of the assistant's answer.
-            variables: more names for the template, such as `tools`; not those it always has.
+            variables: more names for the template, such as `tools`. They come before the defaults
+                that llama.cpp gives as well: `enable_thinking` is true, `date_string` is today.
 
         Raises:
             InvalidRequestError: the template refuses these messages, or fails on them.
         """
-        names = self._defaults | variables
+        names = self._defaults | {"date_string": _strftime_now("%d %b %Y")} | variables
         names |= {
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,

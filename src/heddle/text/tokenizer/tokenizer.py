@@ -22,7 +22,7 @@ from heddle.text.tokenizer.metadata import PREFIX, TokenizerMetadata, missing
 from heddle.text.tokenizer.pretokenizers import pre_tokenizer
 from heddle.text.tokenizer.sequences import find_breakers, spell
 from heddle.text.tokenizer.special import SpecialTokens
-from heddle.text.tokenizer.vocabulary import TokenType, Vocabulary
+from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -175,15 +175,41 @@ class Tokenizer:
         Raises:
             UnsupportedParameterError: the model has no tokens for it.
         """
+        marks = self._fill_in_marks()
+        inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
+        first = inside(before) if isinstance(before, str) else before
+        head = [*self._prefix_ids, marks.prefix]
+        return [*head, *first, marks.suffix, *inside(after), marks.middle]
+
+    def encode_files(self, files: Sequence[tuple[str, str]]) -> list[list[int]]:
+        """Ids of files, each a name and a text, to stand before a prompt of `encode_fill_in`.
+
+        Where the model has the tokens, they have the form of a repository that Qwen2.5-Coder was
+        trained on (Hui et al. 2024, arXiv:2409.12186): first its name, then each file behind its
+        own, last the name of the file with the gap. Else a line with the name goes before a text.
+
+        Returns:
+            Ids of the head, of each file, and of what stands between the last file and the prompt.
+
+        Raises:
+            UnsupportedParameterError: the model has no tokens for filling in the middle.
+        """
+        marks = self._fill_in_marks()
+        inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
+        if marks.file is None:
+            texts = [inside(f"\n\n--- {name} ---\n\n{text}") for name, text in files]
+            return [[], *texts, []]
+        head = [] if marks.repository is None else [marks.repository, *inside("repository\n")]
+        texts = [[marks.file, *inside(f"{name}\n{text}")] for name, text in files]
+        return [head, *texts, [marks.file, *inside("file\n")]]
+
+    def _fill_in_marks(self) -> FillIn:
         if self.fill_in is None:
             raise UnsupportedParameterError(
                 "suffix is not supported: this model has no tokens for filling in the middle",
                 param="suffix",
             )
-        inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
-        first = inside(before) if isinstance(before, str) else before
-        head = [*self._prefix_ids, self.fill_in.prefix]
-        return [*head, *first, self.fill_in.suffix, *inside(after), self.fill_in.middle]
+        return self.fill_in
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of `ids`; broken UTF-8 becomes U+FFFD.

@@ -86,11 +86,17 @@ _END_PIECES = (
 
 @dataclass(frozen=True, slots=True)
 class FillIn:
-    """Ids of the tokens that stand before what precedes a gap, what follows it, and its filling."""
+    """Ids of the tokens that stand before what precedes a gap, what follows it, and its filling.
+
+    `repository` and `file` stand before the name of a repository and of one of its files; None
+    where the model has no such token.
+    """
 
     prefix: int
     suffix: int
     middle: int
+    repository: int | None = None
+    file: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,8 @@ class Vocabulary:
         ends |= {id for id in others if id is not None}
         fill_in = None
         if before is not None and after is not None and middle is not None:
-            fill_in = FillIn(before, after, middle)
+            _, repository, separator = others
+            fill_in = FillIn(before, after, middle, repository, separator)
         for piece in _END_PIECES:
             if piece in ids:
                 ends.add(ids[piece])
