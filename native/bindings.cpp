@@ -291,12 +291,20 @@ void bind_sampler_params(nb::module_& m) {
         .value("TOP_P", Stage::kTopP)
         .value("MIN_P", Stage::kMinP)
         .value("XTC", Stage::kXtc)
+        .value("INFILL", Stage::kInfill)
         .value("TEMPERATURE", Stage::kTemperature);
     nb::class_<Breakers>(m, "Breakers", "Token sequences that DRY's repetitions end at.")
         .def("__init__", [](Breakers* self, const std::vector<TokenSequence>& sequences) {
             check_sequences(sequences);
             new (self) Breakers(sequences);
         });
+    nb::class_<Pieces>(m, "Pieces", "The bytes of all tokens, and which of them end an output.")
+        .def("__init__",
+             [](Pieces* self, const std::vector<nb::bytes>& texts, std::vector<int> ends) {
+                 std::vector<std::string> copies;
+                 for (const nb::bytes& text : texts) copies.emplace_back(text.c_str(), text.size());
+                 new (self) Pieces(copies, std::move(ends));
+             });
     nb::class_<SamplerParams>(m, "SamplerParams",
                               "What a sampler does; the default is a plain draw.")
         .def(nb::init<>())
@@ -321,6 +329,9 @@ void bind_sampler_params(nb::module_& m) {
         .def_prop_rw(
             "dry_breakers", [](const SamplerParams& p) { return p.dry_breakers; },
             [](SamplerParams& p, std::shared_ptr<Breakers> b) { p.dry_breakers = std::move(b); })
+        .def_prop_rw(
+            "pieces", [](const SamplerParams& p) { return p.pieces; },
+            [](SamplerParams& p, std::shared_ptr<Pieces> pieces) { p.pieces = std::move(pieces); })
         .def_rw("mirostat", &SamplerParams::mirostat)
         .def_rw("mirostat_tau", &SamplerParams::mirostat_tau)
         .def_rw("mirostat_eta", &SamplerParams::mirostat_eta)

@@ -155,6 +155,8 @@ float Candidates::raw(int token) const {
     return logits_[token];
 }
 
+bool Candidates::has(int token) const { return token < vocabulary_ && logits_[token] != -INFINITY; }
+
 Candidate Candidates::best() const {
     if (listed_) return list_.front();
     Candidate found{peak_, -1};
@@ -318,6 +320,12 @@ void Candidates::keep(const std::vector<bool>& chosen) {
     }
     list_.resize(kept);
     peak_ = list_.front().logit;
+    listed_ = true;
+}
+
+void Candidates::keep_only(int token) {
+    peak_ = 0.0f;  // its weight is 1 whatever its logit is
+    list_.assign(1, Candidate{peak_, token});
     listed_ = true;
 }
 

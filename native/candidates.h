@@ -43,6 +43,7 @@ class Candidates {
     float log_normaliser();               // log(sum(exp(logit))), before anything is changed
     double entropy();                     // of the probabilities, in nats
     float raw(int token) const;           // its logit as it came
+    bool has(int token) const;            // before anything is cut off: whether it is left
     Candidate best() const;
 
     // The best candidates left, best first, down to what was asked for by `show_*` or all; and
@@ -74,6 +75,7 @@ class Candidates {
     void cut(size_t count);                      // keeps that many of what is shown
     void drop_best(size_t count);                // of what is shown
     void keep(const std::vector<bool>& chosen);  // those of what is shown, at least one
+    void keep_only(int token);                   // be it a candidate or not
 
     // --- choosing -----------------------------------------------------------------------------
 

@@ -40,6 +40,15 @@ void Sampler::forbid() {
     candidates_.exclude(params_.end_tokens);
 }
 
+void Sampler::find_end() {
+    state_.end = -1;
+    for (int token : params_.pieces->ends()) {
+        if (!candidates_.has(token)) continue;
+        state_.end = token;
+        return;
+    }
+}
+
 Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
     Pick result;
     if (!candidates_.reset(kernels, logits, vocabulary)) return result;
@@ -51,6 +60,7 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
         result.token = kNothingLeft;
         return result;
     }
+    if (params_.pieces) find_end();
     for (Stage stage : chain_) {
         apply(stage, candidates_, params_, state_);
         if (!std::isfinite(candidates_.peak()))

@@ -45,6 +45,7 @@ class Sampler {
   private:
     void report(Pick& pick);
     void forbid();
+    void find_end();
 
     SamplerParams params_;
     std::vector<Stage> chain_;

@@ -1,8 +1,10 @@
 #include "samplers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 namespace heddle {
 
@@ -14,6 +16,11 @@ constexpr float kLogitSlack = 1e-3f;
 
 // DRY takes no more off, so that tokens which are all repetitions still have a best one.
 constexpr float kMostDry = 1e30f;
+
+// The sampler kInfill compares so many candidates with each other, and what weighs less than this
+// share is a guess to it.
+constexpr int kMostFillings = 256;
+constexpr double kLeastFilling = 0.2;
 
 // Keeps the shortest run of what is shown that weighs at least `wanted`, of its best at least one.
 void cut_at_mass(Candidates& c, double wanted) {
@@ -174,6 +181,64 @@ void xtc(Candidates& c, const SamplerParams& p, SamplerState& state) {
     if (above > 1) c.drop_best(above - 1);
 }
 
+// Adds the mass of each candidate to that of one whose text it begins, or the other way round: the
+// likelier has both.
+void merge(std::vector<double>& masses, const std::vector<std::string_view>& texts) {
+    std::vector<bool> gone(masses.size(), false);
+    for (size_t i = 0; i < masses.size(); ++i) {
+        if (texts[i].empty()) continue;
+        for (size_t j = 0; j < masses.size() && !gone[i]; ++j) {
+            if (i == j || gone[j] || texts[j].substr(0, texts[i].size()) != texts[i]) continue;
+            const size_t into = masses[j] > masses[i] ? j : i, of = into == i ? j : i;
+            masses[into] += masses[of];
+            masses[of] = 0.0;
+            gone[of] = true;
+        }
+    }
+}
+
+// Which candidates a filling may go on with; none if it should end with one that is no candidate.
+std::vector<bool> worth_filling(const std::vector<double>& masses, const std::vector<bool>& ends) {
+    double kept = 0.0;
+    size_t others = 0;
+    for (size_t i = 0; i < masses.size(); ++i) {
+        if (!ends[i] && masses[i] < kLeastFilling) continue;
+        kept += masses[i];
+        others += !ends[i];
+    }
+    if (others == 0) return {};
+    const double share = kept / static_cast<double>(others + 1);
+    std::vector<bool> chosen(ends);
+    for (size_t i = 0; i < masses.size(); ++i) {
+        if (masses[i] >= std::max(kLeastFilling, share)) chosen[i] = true;
+    }
+    return chosen;
+}
+
+void infill(Candidates& c, const SamplerParams& p, SamplerState& state) {
+    c.show_best(kMostFillings);
+    c.cut(kMostFillings);
+    const std::vector<float>& weights = c.weights();
+    std::vector<double> masses(weights.begin(), weights.end());
+    std::vector<std::string_view> texts;
+    std::vector<bool> ends;
+    double all = 0.0, ending = 0.0;
+    for (size_t i = 0; i < masses.size(); ++i) {
+        const int token = c.shown()[i].token;
+        texts.push_back(p.pieces->text(token));
+        ends.push_back(p.pieces->is_end(token));
+        all += masses[i];
+        if (ends[i]) ending += masses[i];
+    }
+    if (3.0 * ending * static_cast<double>(masses.size()) > all - ending) return c.keep(ends);
+    for (double& mass : masses) mass /= all;
+    merge(masses, texts);
+    const std::vector<bool> chosen = worth_filling(masses, ends);
+    if (!chosen.empty()) return c.keep(chosen);
+    if (state.end < 0) return c.cut(1);
+    c.keep_only(state.end);
+}
+
 void temperature(Candidates& c, const SamplerParams& p, SamplerState&) {
     const int left = c.size();
     if (p.dynatemp_range == 0.0f || left == 1) return c.cool(p.temperature);
@@ -192,10 +257,30 @@ void mirostat(Candidates& c, const SamplerParams&, SamplerState& state) {
 using StageFunction = void (*)(Candidates&, const SamplerParams&, SamplerState&);
 
 // By number of the stage.
-constexpr StageFunction kStages[] = {penalties, dry,   top_n_sigma, top_k,       typical_p,
-                                     top_p,     min_p, xtc,         temperature, mirostat};
+constexpr StageFunction kStages[] = {penalties, dry, top_n_sigma, top_k,       typical_p, top_p,
+                                     min_p,     xtc, infill,      temperature, mirostat};
 
 }  // namespace
+
+Pieces::Pieces(const std::vector<std::string>& texts, std::vector<int> ends)
+    : ends_(std::move(ends)) {
+    for (const std::string& text : texts) {
+        begins_.push_back(bytes_.size());
+        bytes_ += text;
+    }
+    begins_.push_back(bytes_.size());
+    std::sort(ends_.begin(), ends_.end());
+}
+
+std::string_view Pieces::text(int token) const {
+    const size_t place = static_cast<size_t>(token);
+    if (place + 1 >= begins_.size()) return {};  // padding of the vocabulary
+    return std::string_view(bytes_).substr(begins_[place], begins_[place + 1] - begins_[place]);
+}
+
+bool Pieces::is_end(int token) const {
+    return std::binary_search(ends_.begin(), ends_.end(), token);
+}
 
 bool active(Stage stage, const SamplerParams& p) {
     switch (stage) {
@@ -223,6 +308,8 @@ bool active(Stage stage, const SamplerParams& p) {
             return p.top_p < 1.0f;
         case Stage::kMinP:
             return p.min_p > 0.0f;
+        case Stage::kInfill:
+            return p.pieces != nullptr;
         default:
             return p.xtc_probability > 0.0f;
     }

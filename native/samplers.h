@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -21,8 +23,24 @@ enum class Stage {
     kTopP,
     kMinP,
     kXtc,
+    kInfill,
     kTemperature,
     kMirostat,  // always the last
+};
+
+// The bytes of all tokens, empty for control tokens, and which tokens end an output.
+class Pieces {
+  public:
+    Pieces(const std::vector<std::string>& texts, std::vector<int> ends);
+
+    std::string_view text(int token) const;
+    bool is_end(int token) const;
+    const std::vector<int>& ends() const { return ends_; }  // ascending
+
+  private:
+    std::string bytes_;
+    std::vector<size_t> begins_;  // of each token among the bytes, and the end of the last
+    std::vector<int> ends_;
 };
 
 struct SamplerParams {
@@ -48,6 +66,7 @@ struct SamplerParams {
     bool mirostat = false;
     float mirostat_tau = 5.0f;  // bits
     float mirostat_eta = 0.1f;
+    std::shared_ptr<const Pieces> pieces;  // where kInfill runs
     std::vector<Stage> order;
     std::unordered_map<int, float> bias;
     std::vector<TokenSequence> bad_sequences;
@@ -64,6 +83,7 @@ struct SamplerState {
     History history;
     double mu;              // mirostat's bound on surprise, in bits
     double log_mass = 0.0;  // of what mirostat cuts, natural logarithm
+    int end = -1;           // for kInfill: the first token that ends the output and is not excluded
 };
 
 // Whether a stage does anything under these parameters.

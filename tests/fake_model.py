@@ -10,6 +10,7 @@ from heddle.embedding import Pooling
 from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.models.base import ModelShape
+from heddle.step import TokenPieces
 from heddle.text.chat.dialect import Dialect
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.tokenizer.sequences import find_breakers, spell
@@ -46,6 +47,10 @@ class FakeTokenizer:
     def encode_chat(self, text: str) -> list[int]:
         return self.encode(text, add_special=False)
 
+    @property
+    def pieces(self) -> TokenPieces:
+        return TokenPieces(tuple(PIECES), (END,))
+
     def encode_fill_in(self, before: Any, after: str) -> list[int]:
         if not self.fills_in:
             raise UnsupportedParameterError("no tokens for it", param="suffix")
@@ -54,6 +59,9 @@ class FakeTokenizer:
 
     def encode_files(self, files: Any) -> list[list[int]]:
         return [[], *(self.encode(f"{name} {text}") for name, text in files), self.encode(".")]
+
+    def put_before(self, prompt: list[int], files: list[int]) -> list[int]:
+        return files + prompt
 
     def decode(self, ids: list[int], *, skip_special: bool = True) -> str:
         if wrong := [token for token in ids if token >= VOCABULARY]:

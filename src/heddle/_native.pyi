@@ -109,12 +109,18 @@ class Stage(Enum):
     TOP_P = ...
     MIN_P = ...
     XTC = ...
+    INFILL = ...
     TEMPERATURE = ...
 
 class Breakers:
     """Token sequences that DRY's repetitions end at."""
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None: ...
+
+class Pieces:
+    """The bytes of all tokens, and which of them end an output."""
+
+    def __init__(self, texts: Sequence[bytes], ends: Sequence[int]) -> None: ...
 
 class SamplerParams:
     """What a sampler does; the default is a plain draw. See heddle.types.SamplingParams."""
@@ -142,6 +148,7 @@ class SamplerParams:
     mirostat: bool
     mirostat_tau: float
     mirostat_eta: float
+    pieces: Pieces
     order: list[Stage]
     bias: dict[int, float]
     bad_sequences: Sequence[Sequence[int]]

@@ -69,6 +69,19 @@ class TokenGrammar(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenPieces:
+    """What the tokens of a vocabulary mean to a filling. One for all requests of a model.
+
+    Attributes:
+        texts: the bytes of each token, empty for control tokens.
+        ends: tokens that end a generation, ascending.
+    """
+
+    texts: tuple[bytes, ...]
+    ends: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRules:
     """What a request's strings, and the ends it must not come to yet, are in tokens.
@@ -79,6 +92,7 @@ class TokenRules:
         breakers: what DRY's repetitions do not reach across; None without DRY.
         forbidden: not to be sampled at all; at least one token is not forbidden.
         grammar: what the output may be; None for anything.
+        pieces: of the vocabulary, where the sampler `infill` runs.
     """
 
     end_tokens: tuple[int, ...] = ()
@@ -86,6 +100,7 @@ class TokenRules:
     breakers: TokenSequences | None = None
     forbidden: tuple[int, ...] = ()
     grammar: TokenGrammar | None = None
+    pieces: TokenPieces | None = None
 
 
 NO_RULES = TokenRules()

@@ -126,6 +126,7 @@ class Stage(Enum):
     TOP_P = "top_p"
     MIN_P = "min_p"
     XTC = "xtc"
+    INFILL = "infill"
     TEMPERATURE = "temperature"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heddle import _native
 from heddle.executors.cpu.executor import make_sampler
-from heddle.step import TokenRules, TokenSequences
+from heddle.step import TokenPieces, TokenRules, TokenSequences
 from heddle.testing.philox import uniform
 from heddle.testing.reference_sampler import Past, adapted_mu, filtered, sample
 from heddle.types import SamplingParams, Stage
@@ -125,13 +125,16 @@ def requests(draw):
         mirostat_tau=choose(0.5, 3.0, 9.0),
         logit_bias=choose({}, {3: 4.0, 7: -100.0}),
         min_tokens=choose(0, 0, 1, 14, 15, 30),
-        samplers=tuple(order[: draw(st.integers(0, 9))] if rarely else SamplingParams().samplers),
+        samplers=tuple(order[: draw(st.integers(0, 10))] if rarely else SamplingParams().samplers),
         logprobs=choose(None, 0, 1, 20),
         seed=draw(st.integers(0, 2**64 - 1)),
     )
 
 
+TEXTS = ["", *("ab"[n % 2] * (1 + n % 3) + "cd"[n % 5 % 2] * (n % 2) for n in range(1, 3000))]
+PIECES = TokenPieces(tuple(text.encode() for text in TEXTS), (0, 5))
 RULES = TokenRules(
+    pieces=PIECES,
     end_tokens=(0, 5),
     bad_sequences=((2,), (1, 1), (1, 2, 3)),
     forbidden=(6, 7, 40, 290),

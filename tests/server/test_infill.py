@@ -58,8 +58,10 @@ def test_without_a_limit_it_ends_by_itself(shared: Running) -> None:
     ("fields", "param"),
     [
         ({"input_suffix": None}, "input_suffix"),
-        ({"input_extra": [{"text": "x"}]}, "input_extra"),
-        ({"n": 2}, "n"),
+        ({"input_extra": [{"filename": "x"}]}, "input_extra[0].text"),
+        ({"input_extra": [{"text": "x", "path": "y"}]}, "input_extra[0].path"),
+        ({"lora": [{"id": 0, "scale": 0.5}]}, "lora"),
+        ({"n": 2, "n_cmpl": 3}, "n_cmpl"),
         ({"n_predict": -2}, "max_tokens"),
         ({"n_predict": 1, "max_tokens": 2}, "n_predict"),
         ({"input_prefix": "x" * 600}, "prompt"),
@@ -69,6 +71,112 @@ def test_without_a_limit_it_ends_by_itself(shared: Running) -> None:
 def test_what_is_refused(shared: Running, fields: dict[str, Any], param: str) -> None:
     answer = shared.post("/infill", BODY | fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+VIM = {
+    "id_slot": 0,
+    "input_prefix": "def one\n",
+    "input_suffix": "\nend\n",
+    "input_extra": [{"text": "first\n", "time": [12, 3456], "filename": "a.py"}],
+    "prompt": "  x",
+    "n_predict": 8,
+    "stop": [],
+    "n_indent": 2,
+    "top_k": 40,
+    "top_p": 0.9,
+    "samplers": ["top_k", "top_p", "infill"],
+    "stream": False,
+    "cache_prompt": True,
+    "t_max_prompt_ms": 500,
+    "t_max_predict_ms": 1000,
+    "response_fields": ["content", "timings/prompt_n", "timings/none", "truncated"],
+    "model": "",
+}
+"""What llama.vim sends when it completes."""
+VIM_WARM_UP = {
+    "id_slot": 0,
+    "input_prefix": "",
+    "input_suffix": "",
+    "input_extra": VIM["input_extra"],
+    "prompt": "",
+    "n_predict": 0,
+    "temperature": 0.0,
+    "samplers": [],
+    "stream": False,
+    "cache_prompt": True,
+    "t_max_prompt_ms": 1,
+    "t_max_predict_ms": 1,
+    "response_fields": [""],
+    "model": "",
+}
+"""What llama.vim sends ahead, so that the files are in the cache."""
+VSCODE = {
+    "id_slot": 0,
+    "input_prefix": "def one\n",
+    "input_suffix": "\nend\n",
+    "input_extra": [{"text": "first\n", "time": 1763762400000, "filename": "/src/a.py"}],
+    "prompt": "  x",
+    "n_predict": 8,
+    "n_cmpl": 3,
+    "top_k": 40,
+    "top_p": 0.99,
+    "stream": False,
+    "samplers": ["top_k", "top_p", "infill"],
+    "cache_prompt": True,
+    "t_max_prompt_ms": 500,
+    "t_max_predict_ms": 2500,
+}
+"""What llama.vscode sends when it completes."""
+TIMES = "t_max_prompt_ms, t_max_predict_ms"
+
+
+def test_llama_vim_is_served(shared: Running) -> None:
+    warm = shared.post("/infill", VIM_WARM_UP)
+    assert (warm.status_code, warm.json()) == (200, {})
+    answer = shared.post("/infill", VIM)
+    assert answer.status_code == 200
+    told = answer.json()
+    assert list(told) == ["content", "timings/prompt_n", "truncated"]
+    assert (told["truncated"], isinstance(told["content"], str)) == (False, True)
+    assert told["timings/prompt_n"] < len("a.py first\n." + "def one\n" + "\nend\n" + "  x")
+    assert sorted(answer.headers["x-heddle-ignored"].split(", ")) == sorted(
+        ["id_slot", "n_indent", *TIMES.split(", ")]
+    )
+
+
+def test_llama_vscode_is_served(shared: Running) -> None:
+    answer = shared.post("/infill", VSCODE | {"seed": 1})
+    assert answer.status_code == 200
+    assert [one["index"] for one in answer.json()] == [0, 1, 2]
+    warm = {name: VSCODE[name] for name in ("id_slot", "input_prefix", "input_suffix", "prompt")}
+    warm |= {"n_predict": 0, "samplers": [], "cache_prompt": True, "t_max_predict_ms": 1}
+    assert shared.post("/infill", warm).json()["content"] == ""
+
+
+def test_choices_of_a_stream_end_one_by_one(shared: Running) -> None:
+    answer = shared.post("/infill", BODY | {"n": 2, "stream": True})
+    events = [json.loads(one.removeprefix("data: ")) for one in answer.text.split("\n\n")[:-1]]
+    assert sorted(event["index"] for event in events if event["stop"]) == [0, 1]
+    first = "".join(event["content"] for event in events if event["index"] == 0)
+    assert first == filling()
+
+
+def test_files_come_first_and_the_oldest_are_left_out(shared: Running) -> None:
+    files = [{"text": f"file {letter} " * 8, "filename": letter} for letter in "abcdefghijkl"]
+    tokenizer = FakeTokenizer()
+    tokenizer.fills_in = True
+    room = 512 - 8 - len(tokenizer.encode_fill_in("one", "two")) - 1
+    fitting = room // len("a " + "file a " * 8)
+    assert fitting < len(files)
+    answer = shared.post("/infill", BODY | {"input_extra": files})
+    assert answer.json()["truncated"] is True
+    told = answer.headers["x-heddle-ignored"]
+    assert told == f"input_extra (first {len(files) - fitting})"
+    kept = files[len(files) - fitting :]
+    prompt = tokenizer.encode("".join(f"{one['filename']} {one['text']}" for one in kept) + ".")
+    prompt += tokenizer.encode_fill_in("one", "two")
+    params = SamplingParams(seed=1, max_tokens=8, ignore_eos=True)
+    assert answer.json()["content"] == text_of(solo_output(prompt, params, 512))
 
 
 def test_a_model_without_the_tokens_says_so(

@@ -35,6 +35,11 @@ def chat(server: Running, **fields: Any) -> Any:
         ({"guided_grammar": LETTER_STRING}, "a[b-f]+z"),
         ({"guided_json": {"const": None}}, "null"),
         ({"guided_json": '{"enum": [true, false]}'}, "true|false"),
+        ({"structured_outputs": {"regex": "[a-c]{5}"}}, "[a-c]{5}"),
+        ({"structured_outputs": {"choice": ["tea", "ten"]}}, "tea|ten"),
+        ({"structured_outputs": {"grammar": LETTER_STRING}}, "a[b-f]+z"),
+        ({"structured_outputs": {"json": {"const": None}, "regex": None}}, "null"),
+        ({"structured_outputs": {"json": '{"enum": [true, false]}'}}, "true|false"),
         (
             {
                 "response_format": {
@@ -54,6 +59,41 @@ def test_every_choice_is_what_was_asked_for(
     for choice in choices:
         assert re.fullmatch(pattern, choice["message"]["content"])
         assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"structured_outputs": {}}, "got none"),
+        ({"structured_outputs": {"json_object": False}}, "got none"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "got regex and choice"),
+        (
+            {"structured_outputs": {"regex": "a"}, "guided_regex": "a"},
+            "structured_outputs and guided_regex both say",
+        ),
+        (
+            {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}},
+            "structured_outputs.whitespace_pattern is not supported",
+        ),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"patterns": []}}, "structured_outputs.patterns"),
+    ],
+)
+def test_structured_outputs_hold_exactly_one_form(
+    shared: Running, fields: dict[str, Any], said: str
+) -> None:
+    answer = shared.post("/v1/chat/completions", CHAT | fields)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
+
+
+def test_structured_outputs_by_openais_client(shared: Running) -> None:
+    answer = shared.openai.chat.completions.create(
+        model="fake",
+        messages=[{"role": "user", "content": "hello"}],
+        extra_body={"structured_outputs": {"choice": ["tea"]}},
+    )
+    assert answer.choices[0].message.content == "tea"
 
 
 def test_a_completion_takes_them_too(shared: Running) -> None:

@@ -165,7 +165,9 @@ def infill_job(body: InfillRequest, service: Service) -> tuple[Job, int]:
     extra, left_out = _extra_files(body.input_extra or (), tokenizer, room)
     n = _choices_of(body)
     service.check_choices(1, n)
-    job = Job(model, [extra + prompt], params, n, bool(body.stream), AnswerOptions())
+    job = Job(
+        model, [tokenizer.put_before(prompt, extra)], params, n, bool(body.stream), AnswerOptions()
+    )
     return job, left_out
 
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     Float64 = NDArray[np.float64]
     Ids = NDArray[np.int64]
 
+_MOST_FILLINGS = 256
+"""Candidates that the sampler `infill` looks at: it compares each with each."""
+
 _MOST_DRY = 1e30
 """DRY takes no more off, so that tokens which are all repetitions still have a best one."""
 
@@ -52,6 +55,7 @@ class Past:
         rules: of the request.
         mu: mirostat's bound in bits; None for the one it begins with.
         mask: a grammar's, of bits as in `heddle.step.GrammarState`; None for none.
+        end: the first token that ends the output and is not excluded; found by the chain.
     """
 
     prompt: Sequence[int] = ()
@@ -59,6 +63,7 @@ class Past:
     rules: TokenRules = NO_RULES
     mu: float | None = None
     mask: bytes | None = None
+    end: int | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -216,6 +221,51 @@ def xtc(candidates: Candidates, params: SamplingParams, past: Past) -> Candidate
     return Candidates(candidates.ids[left], candidates.logits[left], candidates.cut)
 
 
+def infill(candidates: Candidates, _params: SamplingParams, past: Past) -> Candidates:
+    """What a filling goes on with, where it should rather end than guess (llama.cpp, PR 9896).
+
+    With E the mass of tokens that end the output and T that of the other n: where 3 * E * (number
+    of candidates) > T, only those that end it stay. Else tokens of which one's text begins the
+    other's count as one, under the likelier; all tokens stay that end the output, and others with a
+    mass of at least 0.2, and of 1 / (1 + how many these are) of what stayed. If no other stays, the
+    first token does that ends the output and is not excluded, be it a candidate or not; without
+    one, the likeliest candidate. Only the best 256 candidates are looked at.
+    """
+    assert past.rules.pieces is not None, "the engine brings them along with the sampler"
+    ends, texts = past.rules.pieces.ends, past.rules.pieces.texts
+    ordered = candidates.first(_MOST_FILLINGS)
+    masses = ordered.probabilities.tolist()
+    is_end = np.isin(ordered.ids, ends)
+    ending = sum(mass for mass, end in zip(masses, is_end, strict=True) if end)
+    if 3 * ending * len(masses) > 1 - ending:
+        return ordered.keep(is_end)
+    _merge(masses, [texts[id] for id in ordered.ids])
+    merged = np.array(masses)
+    other = ~is_end & (merged >= 0.2)
+    if not other.any():
+        return ordered.first(1) if past.end is None else Candidates(*_only(past.end), cut=True)
+    share = merged[other | is_end].sum() / (1 + other.sum())
+    return ordered.keep(is_end | (other & (merged >= share)))
+
+
+def _only(token: int) -> tuple[Ids, Float64]:
+    return np.array([token]), np.zeros(1)
+
+
+def _merge(masses: list[float], texts: Sequence[bytes]) -> None:
+    """Add the mass of every token to that of one whose text it begins, or the other way round."""
+    gone = [False] * len(masses)
+    for i, begin in enumerate(texts):
+        for j, text in enumerate(texts):
+            if gone[i]:
+                break
+            if i == j or gone[j] or not begin or not text.startswith(begin):
+                continue
+            into, of = (j, i) if masses[j] > masses[i] else (i, j)
+            masses[into] += masses[of]
+            masses[of], gone[of] = 0.0, True
+
+
 def temperature(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
     """Logits divided by the temperature.
 
@@ -251,6 +301,7 @@ _SAMPLERS: dict[Stage, Callable[[Candidates, SamplingParams, Past], Candidates]]
     Stage.TOP_P: top_p,
     Stage.MIN_P: min_p,
     Stage.XTC: xtc,
+    Stage.INFILL: infill,
     Stage.TEMPERATURE: temperature,
 }
 
@@ -275,6 +326,7 @@ def _runs(stage: Stage, params: SamplingParams) -> bool:
         Stage.TOP_P: params.top_p < 1,
         Stage.MIN_P: params.min_p > 0,
         Stage.XTC: params.xtc_probability > 0,
+        Stage.INFILL: True,
     }
     return cuts[stage] and params.mirostat == 0
 
@@ -291,6 +343,9 @@ def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: 
         banned |= set(range(len(scores))) - set(allowed.tolist())
     ids = np.array([token for token in range(len(scores)) if token not in banned])
     candidates = Candidates(ids, scores[ids])
+    if past.rules.pieces is not None:
+        ends = (token for token in past.rules.pieces.ends if token not in banned)
+        past = replace(past, end=next(ends, None))
     for stage in params.samplers:
         if _runs(stage, params):
             candidates = _SAMPLERS[stage](candidates, params, past)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from heddle.models.base import ModelShape
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
-    from heddle.step import Binding, Chunk, StepPlan, TokenRules, TokenSequences
+    from heddle.step import Binding, Chunk, StepPlan, TokenPieces, TokenRules, TokenSequences
     from heddle.types import SamplingParams
     from heddle.weights.checkpoint import Checkpoint
 
@@ -390,9 +390,17 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
     native.forbidden = rules.forbidden
     if rules.breakers is not None:
         native.dry_breakers = _breakers(rules.breakers)
+    if rules.pieces is not None:
+        native.pieces = _pieces(rules.pieces)
     native.seed = params.seed % 2**64
     native.logprobs = -1 if params.logprobs is None else params.logprobs
     return _native.Sampler(native)
+
+
+@lru_cache(maxsize=2)
+def _pieces(pieces: TokenPieces) -> _native.Pieces:
+    """The native form, once for all requests of a model."""
+    return _native.Pieces(pieces.texts, pieces.ends)
 
 
 @lru_cache(maxsize=8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.step import TokenRules, TokenSequences
+from heddle.types import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ def token_rules(params: SamplingParams, tokenizer: Tokenizer) -> TokenRules:
         tuple(sorted(ends)) if params.min_tokens else (),
         tokenizer.spellings(params.bad_words) if params.bad_words else (),
         tokenizer.breakers(params.dry_sequence_breakers) if params.dry_multiplier else None,
+        pieces=tokenizer.pieces if Stage.INFILL in params.samplers else None,
     )
 
 

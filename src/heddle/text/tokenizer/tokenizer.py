@@ -7,7 +7,7 @@ left out: it would make decoding lose text, and its server does not do it either
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import (
@@ -16,6 +16,7 @@ from heddle.errors import (
     UnsupportedModelError,
     UnsupportedParameterError,
 )
+from heddle.step import TokenPieces
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.tokenizer import bpe, sentencepiece
 from heddle.text.tokenizer.metadata import PREFIX, TokenizerMetadata, missing
@@ -122,6 +123,12 @@ class Tokenizer:
             add_space_prefix=source.flag("add_space_prefix", True),
         )
 
+    @cached_property
+    def pieces(self) -> TokenPieces:
+        """The bytes that tokens add to a text, and which of them end it."""
+        texts = (b"" if id in self._special else raw for id, raw in enumerate(self._bytes))
+        return TokenPieces(tuple(texts), tuple(sorted(self.eos_ids)))
+
     @property
     def vocabulary_size(self) -> int:
         """How many tokens there are; ids are in [0, vocabulary_size)."""
@@ -202,6 +209,11 @@ class Tokenizer:
         head = [] if marks.repository is None else [marks.repository, *inside("repository\n")]
         texts = [[marks.file, *inside(f"{name}\n{text}")] for name, text in files]
         return [head, *texts, [marks.file, *inside("file\n")]]
+
+    def put_before(self, prompt: Sequence[int], files: Sequence[int]) -> list[int]:
+        """A prompt of `encode_fill_in` with ids of files at its front, behind the BOS if any."""
+        begin = len(self._prefix_ids)
+        return [*prompt[:begin], *files, *prompt[begin:]]
 
     def _fill_in_marks(self) -> FillIn:
         if self.fill_in is None:
