@@ -83,6 +83,7 @@ def test_the_model_is_named(description: dict[str, Any]) -> None:
     paths = description["paths"]
     assert body_of(paths["/v1/completions"]["post"])["properties"]["model"]["enum"] == [
         "fake",
+        "",
         None,
     ]
     assert body_of(paths["/v1/messages"]["post"])["properties"]["model"]["enum"] == ["fake", ""]
@@ -119,7 +120,9 @@ def test_the_ends_of_a_range_are_where_they_are_said_to_be(name: str) -> None:
     if allowed.also is not None:
         inside.append(allowed.also)
     for value in inside:
-        assert getattr(SamplingParams(**{name: value}), name) == value or name == "min_tokens"
+        taken = getattr(SamplingParams(**{name: value}), name)
+            unlimited = (name, value) == ("max_tokens", -1)
+            assert taken == (None if unlimited else value) or name == "min_tokens"
     for value in outside:
         with pytest.raises(InvalidRequestError, match=f"{name} must be"):
             SamplingParams(**{name: value})
