@@ -121,8 +121,8 @@ def test_the_ends_of_a_range_are_where_they_are_said_to_be(name: str) -> None:
         inside.append(allowed.also)
     for value in inside:
         taken = getattr(SamplingParams(**{name: value}), name)
-            unlimited = (name, value) == ("max_tokens", -1)
-            assert taken == (None if unlimited else value) or name == "min_tokens"
+        unlimited = (name, value) == ("max_tokens", -1)
+        assert taken == (None if unlimited else value) or name == "min_tokens"
     for value in outside:
         with pytest.raises(InvalidRequestError, match=f"{name} must be"):
             SamplingParams(**{name: value})
