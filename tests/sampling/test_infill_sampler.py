@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from heddle.executors.cpu.executor import make_sampler
-from heddle.testing.reference_sampler import Past, filtered
 from heddle.step import TokenPieces, TokenRules
+from heddle.testing.reference_sampler import Past, filtered
 from heddle.types import SamplingParams
 
 TEXTS = (b"", b"re", b"return", b"x", b"y", b"ret", b"")
