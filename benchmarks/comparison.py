@@ -17,7 +17,7 @@ from heddle.bench.servers import heddle_server
 from heddle.config import DEFAULT_MODEL, EngineConfig, cache_home
 from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.weights.catalog import ALIASES
-from heddle.weights.gguf.file import GGUFFile
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.sources import resolve
 from llamacpp_server import llamacpp
 
@@ -95,7 +95,7 @@ def note(text: str) -> None:
 
 def encoder(arguments: argparse.Namespace) -> Callable[[str], list[int]]:
     """The model's tokenizer, so that both servers get the same token ids."""
-    tokenizer = Tokenizer.from_metadata(GGUFFile.open(model_path(arguments)).metadata)
+    tokenizer = Tokenizer.of(GGUFCheckpoint.open(model_path(arguments)).tokenizer())
     return tokenizer.encode
 
 

@@ -35,7 +35,7 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     clock.append(time.perf_counter())
     file = GGUFCheckpoint.open(resolve(model, cache_home()))
     clock.append(time.perf_counter())
-    tokenizer = Tokenizer.from_metadata(file.file.metadata)
+    tokenizer = Tokenizer.of(file.tokenizer())
     clock.append(time.perf_counter())
     packed_at: list[float] = []  # the last entry is when all was packed
     config = EngineConfig(threads=threads, isa=isa)

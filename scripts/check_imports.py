@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "disk": set(),
     "models": {"weights"},
     "testing": {"models", "weights"},
-    "text": set(),
+    "text": {"weights"},
     "weights": set(),
     # Single files beside the rooms:
     "__init__": {"engine"},

@@ -175,7 +175,7 @@ def _load(
     progress.start(f"loading {name}", weights, quick=True)
     try:
         # What is small and may be refused comes before the weights.
-        tokenizer = Tokenizer.from_metadata(checkpoint.file.metadata)
+        tokenizer = Tokenizer.of(checkpoint.tokenizer())
         template = _template(checkpoint, tokenizer)
         executor = cpu.load(checkpoint, config, progress.update)
         progress.update(weights)

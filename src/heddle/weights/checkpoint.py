@@ -148,6 +148,47 @@ class TensorInfo:
     place: FilePlace
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """What a tokenizer is made of. Its lists have one entry for each token id, but for `merges`.
+
+    Attributes:
+        algorithm: "bpe" (byte-level byte pairs) or "sentencepiece".
+        pieces: each token's text as stored.
+        types: numbers of :class:`heddle.text.tokenizer.vocabulary.TokenType`; None where the files
+            do not say.
+        merges: of "bpe": two pieces with a space between, best first.
+        scores: of "sentencepiece": what makes the highest score is joined first.
+        pre_tokenizer: name of the way in which text is cut into words; None for the default one.
+        roles: ids of tokens that the files name for a role: bos, eos, eot, eom, fim_prefix,
+            fim_suffix, fim_middle, fim_pad, fim_repository, fim_separator.
+        add_bos, add_eos, add_space_prefix: what texts get; None where the files do not say.
+        label: the file's own name of an attribute or of a role's token, for errors.
+    """
+
+    algorithm: str
+    pieces: list[str]
+    types: list[int] | None
+    merges: list[str]
+    scores: list[float]
+    pre_tokenizer: str | None
+    roles: Mapping[str, int]
+    add_bos: bool | None
+    add_eos: bool | None
+    add_space_prefix: bool | None
+    label: Callable[[str], str]
+
+    def fail(self, name: str, problem: str) -> NoReturn:
+        """Raise the error of an attribute that is wrong in itself or beside another."""
+        label = self.label(name)
+        raise ModelFileError(f"{label} {problem}", field=label)
+
+    def check_entries(self, name: str, entries: int) -> None:
+        """Raise ModelFileError unless `name` has an entry for each token."""
+        if entries != len(self.pieces):
+            self.fail(name, f"has {entries} entries for {len(self.pieces)} tokens")
+
+
 class Checkpoint(Protocol):
     """A model's files, opened. Nothing in them is believed before it is checked.
 
@@ -169,6 +210,15 @@ class Checkpoint(Protocol):
 
     def label(self, name: str) -> str:
         """The file's own name of the tensor `name`, whether it is there or not."""
+        ...
+
+    def tokenizer(self) -> TokenizerSpec:
+        """What the tokenizer is made of.
+
+        Raises:
+            UnsupportedModelError: its algorithm is not supported.
+            ModelFileError: something is missing or has the wrong kind.
+        """
         ...
 
     def read(self, name: str) -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ import pytest
 from heddle.errors import InvalidRequestError, ModelFileError
 from heddle.text.chat.template import ChatTemplate, render_unfinished
 from heddle.text.tokenizer.tokenizer import Tokenizer
-from heddle.weights.gguf.file import GGUFFile
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,8 +157,8 @@ def test_a_template_that_does_not_parse_is_the_files_error(source: str) -> None:
 
 @pytest.mark.model
 def test_the_default_models_own_template(model_path: Path) -> None:
-    with GGUFFile.open(model_path) as file:
-        metadata = dict(file.metadata)
+    checkpoint = GGUFCheckpoint.open(model_path)
+    metadata = dict(checkpoint.file.metadata)
     source = metadata["tokenizer.chat_template"]
     assert isinstance(source, str)
     text = ChatTemplate(source, "<|im_start|>", "<|im_end|>").render(MESSAGES[1:])
@@ -166,7 +166,7 @@ def test_the_default_models_own_template(model_path: Path) -> None:
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face"
         "<|im_end|>\n<|im_start|>user\nHi <b> & é<|im_end|>\n<|im_start|>assistant\n"
     )
-    ids = Tokenizer.from_metadata(metadata).encode_chat(text)
+    ids = Tokenizer.of(checkpoint.tokenizer()).encode_chat(text)
     assert ids[:3] == [1, 9690, 198]  # <|im_start|> once, "system", "\n"
     assert ids.count(1) == 3
 

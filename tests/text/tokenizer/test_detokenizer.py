@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from vocabularies import byte_level, sentencepiece
+from vocabularies import byte_level, sentencepiece, tokenizer_of
 
 from heddle.text.tokenizer.detokenizer import Detokenizer
-from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 # The pieces are the 256 bytes, in the order of the alphabet, and a few longer ones.
 LONGER = ["Stop!", "xSTOPyST", "ab", "ba", "aab", "<stop>", "é好"]
-TOKENIZER = Tokenizer.from_metadata(
+TOKENIZER = tokenizer_of(
     byte_level((), dict.fromkeys(LONGER, TokenType.USER_DEFINED) | {"<s>": TokenType.CONTROL})
 )
 BYTE = {TOKENIZER.token_bytes(id): id for id in range(256)}
@@ -176,7 +175,7 @@ def test_special_tokens_add_nothing() -> None:
 
 
 def test_generated_text_keeps_its_leading_space() -> None:
-    tokenizer = Tokenizer.from_metadata(sentencepiece({"▁a": -1.0, "▁": -2.0, "a": -3.0}))
+    tokenizer = tokenizer_of(sentencepiece({"▁a": -1.0, "▁": -2.0, "a": -3.0}))
     tokens = tokenizer.encode("a a")
     detokenizer = Detokenizer(tokenizer)
     assert [detokenizer.push(token) for token in tokens] == [" a", " a"]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vocabularies import byte_level, sentencepiece
+from vocabularies import byte_level, sentencepiece, tokenizer_of
 
 from heddle.text.tokenizer import bpe
 from heddle.text.tokenizer import sentencepiece as spm
 from heddle.text.tokenizer.pretokenizers import _BY_NAME
-from heddle.text.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from heddle.text.tokenizer.tokenizer import Tokenizer
 
 MERGES = ["a b", "1 1", "Ġ Ġ", "Ċ Ċ", "l l", "' ll", "' s", "Ġ a", ". ."]
 WORDS = ["a", "ab", "1", "11", " ", "  ", "\n", "\r\n", "\t", ".", "..", "'", "'s", "'ll", "l"]
@@ -23,12 +25,10 @@ TEXTS = st.lists(
 ).map(lambda parts: "".join(part if isinstance(part, str) else part[0] * part[1] for part in parts))
 
 BYTE_LEVEL = {
-    name: Tokenizer.from_metadata(
-        byte_level(MERGES, add_bos_token=False) | {"tokenizer.ggml.pre": name}
-    )
+    name: tokenizer_of(byte_level(MERGES, add_bos_token=False) | {"tokenizer.ggml.pre": name})
     for name in _BY_NAME
 }
-SENTENCEPIECE = Tokenizer.from_metadata(
+SENTENCEPIECE = tokenizer_of(
     sentencepiece({"a": -1, "b": -1, "ab": -2, "\u2581": -1, "\u2581a": -3, "1": -1, "11": -2})
 )
 
@@ -95,5 +95,5 @@ def test_a_sentencepiece_text_is_cut_where_no_piece_can_be(monkeypatch: pytest.M
 def test_equal_ids_of_a_long_text_are_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight million of them are 64 MB so, and 290 MB otherwise."""
     monkeypatch.setattr(bpe, "PIECE", 100)
-    ids = Tokenizer.from_metadata(byte_level(MERGES)).encode("ll.." * 1000)
+    ids = tokenizer_of(byte_level(MERGES)).encode("ll.." * 1000)
     assert len(set(map(id, ids))) == len(set(ids))

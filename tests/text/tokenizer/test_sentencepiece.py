@@ -7,9 +7,7 @@ import heapq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vocabularies import sentencepiece
-
-from heddle.text.tokenizer.tokenizer import Tokenizer
+from vocabularies import sentencepiece, tokenizer_of
 
 
 def merge(text: str, scores: dict[str, float]) -> list[str]:
@@ -58,7 +56,7 @@ def vocabulary(draw: st.DrawFn) -> dict[str, float]:
 
 @given(vocabulary(), st.lists(st.text("abé x", max_size=30), max_size=5))
 def test_agrees_with_merging_by_score(scores: dict[str, float], texts: list[str]) -> None:
-    tokenizer = Tokenizer.from_metadata(sentencepiece(scores, add_space_prefix=False))
+    tokenizer = tokenizer_of(sentencepiece(scores, add_space_prefix=False))
     for text in texts:
         ids = tokenizer.encode(text)
         found = [tokenizer.token_bytes(id) for id in ids]
@@ -68,7 +66,7 @@ def test_agrees_with_merging_by_score(scores: dict[str, float], texts: list[str]
 @pytest.mark.parametrize("longest", [3, 31])
 def test_runs_of_equal_score_grow_from_the_left(longest: int) -> None:
     scores = {"▁" * n: -1.0 for n in range(1, longest + 1)} | {"x": 0.0, "▁x": -2.0}
-    tokenizer = Tokenizer.from_metadata(sentencepiece(scores, add_space_prefix=False))
+    tokenizer = tokenizer_of(sentencepiece(scores, add_space_prefix=False))
     for count in range(1, 3 * longest):
         text = " " * count + "x"
         found = [tokenizer.token_bytes(id) for id in tokenizer.encode(text)]
@@ -76,7 +74,7 @@ def test_runs_of_equal_score_grow_from_the_left(longest: int) -> None:
 
 
 def test_characters_merge_although_they_are_no_pieces() -> None:
-    tokenizer = Tokenizer.from_metadata(sentencepiece({"éx": -1.0}, add_space_prefix=False))
+    tokenizer = tokenizer_of(sentencepiece({"éx": -1.0}, add_space_prefix=False))
     assert [tokenizer.token_bytes(id) for id in tokenizer.encode("éxé")] == [
         "éx".encode(),
         b"\xc3",
@@ -90,4 +88,4 @@ def test_round_trip(text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-ROUND_TRIP = Tokenizer.from_metadata(sentencepiece({"▁": -1.0, "a": -2.0, "▁a": -3.0}))
+ROUND_TRIP = tokenizer_of(sentencepiece({"▁": -1.0, "a": -2.0, "▁a": -3.0}))

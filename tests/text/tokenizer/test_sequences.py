@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vocabularies import byte_level, sentencepiece
+from vocabularies import byte_level, sentencepiece, tokenizer_of
 
 from heddle.step import TokenSequences
 from heddle.text.tokenizer.sequences import MAX_TAIL_TOKENS, find_breakers, token_rules
-from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.text.tokenizer.vocabulary import TokenType
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BYTE_LEVEL = Tokenizer.from_metadata(byte_level(["Ġ f", "o o", "Ġf oo", "f oo"]))
+    from heddle.text.tokenizer.tokenizer import Tokenizer
+
+BYTE_LEVEL = tokenizer_of(byte_level(["Ġ f", "o o", "Ġf oo", "f oo"]))
 PIECES = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"bb", b"\xc3", b"\xa9", b"x\xc3"]
 LETTERS = {"a": 1, "b": 2}
 
@@ -76,14 +77,14 @@ def test_bad_words_with_and_without_a_space() -> None:
 
 
 def test_bad_words_of_a_vocabulary_that_puts_spaces_before_texts() -> None:
-    tokenizer = Tokenizer.from_metadata(
+    tokenizer = tokenizer_of(
         sentencepiece({"▁": -1, "f": -2, "o": -3, "▁f": -4, "fo": -5, "▁fo": -6})
     )
     assert pieces(tokenizer, tokenizer.spellings(("fo",))) == [["fo"], [" fo"]]
 
 
 def test_a_text_that_continues_gets_no_space_and_keeps_user_defined_tokens() -> None:
-    tokenizer = Tokenizer.from_metadata(
+    tokenizer = tokenizer_of(
         sentencepiece(
             {"▁": -1, "f": -2, "▁f": -3, "\n\n": -4}, {"<s>": TokenType.CONTROL}, bos_token_id=0
         )
@@ -107,7 +108,7 @@ def test_rules_hold_what_is_asked_for_and_no_more(
     settings: dict[str, object], ends: bool, bad: bool, breakers: bool
 ) -> None:
     metadata = byte_level(["o o"], {"</s>": TokenType.CONTROL}, eos_token_id=257)
-    tokenizer = Tokenizer.from_metadata(metadata)
+    tokenizer = tokenizer_of(metadata)
     rules = token_rules(SamplingParams(**settings), tokenizer)  # type: ignore[arg-type]
     assert rules.end_tokens == ((257,) if ends else ())
     assert bool(rules.bad_sequences) == bad
@@ -116,6 +117,6 @@ def test_rules_hold_what_is_asked_for_and_no_more(
 
 def test_tokens_that_end_an_output_wait_for_its_least_length() -> None:
     metadata = byte_level(["o o"], {"</s>": TokenType.CONTROL}, eos_token_id=257)
-    tokenizer = Tokenizer.from_metadata(metadata)
+    tokenizer = tokenizer_of(metadata)
     params = SamplingParams(min_tokens=2, stop_token_ids=(7, 3, 257, 7))
     assert token_rules(params, tokenizer).end_tokens == (3, 7, 257)

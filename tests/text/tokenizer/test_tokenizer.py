@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vocabularies import byte_level, sentencepiece
+from vocabularies import byte_level, sentencepiece, tokenizer_of
 
 from heddle.errors import (
     InvalidRequestError,
@@ -17,12 +17,14 @@ from heddle.errors import (
     UnsupportedModelError,
     UnsupportedParameterError,
 )
-from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.text.tokenizer.vocabulary import TokenType
+
+if TYPE_CHECKING:
+    from heddle.text.tokenizer.tokenizer import Tokenizer
 
 CONTROL, USER, UNKNOWN = TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN
 SPECIAL = {"<s>": CONTROL, "<|im_end|>": CONTROL, "<tool>": USER, "<unk>": UNKNOWN}
-BYTE_LEVEL = Tokenizer.from_metadata(byte_level(["a b", "ab c", "Ġ a"], SPECIAL))
+BYTE_LEVEL = tokenizer_of(byte_level(["a b", "ab c", "Ġ a"], SPECIAL))
 
 
 def pieces(tokenizer: Tokenizer, text: str, **options: Any) -> list[str]:
@@ -86,19 +88,19 @@ def test_half_a_surrogate_pair_counts_as_the_replacement_character() -> None:
 
 
 def test_bytes_without_a_piece_vanish_but_keep_their_neighbours_apart() -> None:
-    tokenizer = Tokenizer.from_metadata(byte_level(["! !"], without="\u0104"))  # byte 4
+    tokenizer = tokenizer_of(byte_level(["! !"], without="\u0104"))  # byte 4
     assert pieces(tokenizer, "!!") == ["!!"]
     assert pieces(tokenizer, "!\x04!") == ["!", "!"]
     assert tokenizer.encode("\x04") == []
 
 
 def test_of_equal_merges_the_first_gives_the_rank() -> None:
-    tokenizer = Tokenizer.from_metadata(byte_level(["a b", "b c", "a b"]))
+    tokenizer = tokenizer_of(byte_level(["a b", "b c", "a b"]))
     assert pieces(tokenizer, "abc") == ["ab", "c"]
 
 
 def test_characters_outside_the_alphabet_stand_for_themselves() -> None:
-    tokenizer = Tokenizer.from_metadata(byte_level((), {"a\u00a0\u4f60": TokenType.NORMAL}))
+    tokenizer = tokenizer_of(byte_level((), {"a\u00a0\u4f60": TokenType.NORMAL}))
     assert tokenizer.token_bytes(256) == "a\u00a0\u4f60".encode()
 
 
@@ -106,16 +108,16 @@ def test_empty_pieces_keep_their_places() -> None:
     metadata = byte_level((), {"1": TokenType.UNUSED, "2": TokenType.UNUSED, "<x>": USER})
     tokens = metadata["tokenizer.ggml.tokens"]
     assert isinstance(tokens, list)
-    tokenizer = Tokenizer.from_metadata(with_key(metadata, "tokens", [*tokens[:-3], "", "", "<x>"]))
+    tokenizer = tokenizer_of(with_key(metadata, "tokens", [*tokens[:-3], "", "", "<x>"]))
     assert tokenizer.encode("<x>") == [len(tokens) - 1]
     assert tokenizer.token_bytes(len(tokens) - 2) == b""
 
 
 def test_llama_bpe_keeps_a_word_that_is_a_piece_whole() -> None:
     metadata = byte_level(["a b"], {"abc": TokenType.NORMAL}, add_bos_token=False)
-    assert pieces(Tokenizer.from_metadata(metadata), "abc") == ["ab", "c"]
+    assert pieces(tokenizer_of(metadata), "abc") == ["ab", "c"]
     metadata = with_key(metadata, "pre", "llama-bpe")
-    assert pieces(Tokenizer.from_metadata(metadata), "abc abc") == ["abc", " ", "ab", "c"]
+    assert pieces(tokenizer_of(metadata), "abc abc") == ["abc", " ", "ab", "c"]
 
 
 # --- what is added -------------------------------------------------------------------------------
@@ -123,9 +125,9 @@ def test_llama_bpe_keeps_a_word_that_is_a_piece_whole() -> None:
 
 def test_bos_and_eos_are_added_where_the_file_asks() -> None:
     metadata = byte_level((), SPECIAL, bos_token_id=256, eos_token_id=257)
-    assert pieces(Tokenizer.from_metadata(metadata), "a") == ["a"]
+    assert pieces(tokenizer_of(metadata), "a") == ["a"]
     metadata |= {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
-    tokenizer = Tokenizer.from_metadata(metadata)
+    tokenizer = tokenizer_of(metadata)
     assert pieces(tokenizer, "a") == ["<s>", "a", "<|im_end|>"]
     assert pieces(tokenizer, "") == ["<s>", "<|im_end|>"]
     assert pieces(tokenizer, "a", add_special=False) == ["a"]
@@ -134,21 +136,21 @@ def test_bos_and_eos_are_added_where_the_file_asks() -> None:
 
 def test_llama_bpe_adds_bos_unless_the_file_forbids_it() -> None:
     metadata = with_key(byte_level((), SPECIAL, bos_token_id=256), "pre", "llama-bpe")
-    assert pieces(Tokenizer.from_metadata(metadata), "a") == ["<s>", "a"]
+    assert pieces(tokenizer_of(metadata), "a") == ["<s>", "a"]
     metadata = with_key(metadata, "add_bos_token", False)
-    assert pieces(Tokenizer.from_metadata(metadata), "a") == ["a"]
+    assert pieces(tokenizer_of(metadata), "a") == ["a"]
 
 
 def test_a_chat_has_bos_once_whether_its_template_writes_it_or_not() -> None:
     metadata = byte_level(
         (), SPECIAL, bos_token_id=256, eos_token_id=257, add_bos_token=True, add_eos_token=True
     )
-    tokenizer = Tokenizer.from_metadata(metadata)
+    tokenizer = tokenizer_of(metadata)
     once = [256, *tokenizer.encode("ab", add_special=False)]
     assert tokenizer.encode_chat("ab") == once
     assert tokenizer.encode_chat("<s>ab") == once
     assert tokenizer.encode_chat("") == [256]
-    without = Tokenizer.from_metadata(with_key(metadata, "add_bos_token", False))
+    without = tokenizer_of(with_key(metadata, "add_bos_token", False))
     assert without.encode_chat("ab") == once[1:]
     assert without.encode_chat("<s>ab") == once
 
@@ -156,11 +158,11 @@ def test_a_chat_has_bos_once_whether_its_template_writes_it_or_not() -> None:
 def test_sentencepiece_puts_a_space_before_text_and_takes_it_off_again() -> None:
     scores = {"▁": -3.0, "▁a": -1.0, "a": -2.0}
     metadata = sentencepiece(scores, SPECIAL)
-    tokenizer = Tokenizer.from_metadata(metadata)
+    tokenizer = tokenizer_of(metadata)
     assert pieces(tokenizer, "a<s>a<tool>a") == [" a", "<s>", " a", "<tool>", " a"]
     assert tokenizer.decode(tokenizer.encode("a a")) == "a a"
     assert tokenizer.decode(tokenizer.encode(" a")) == " a"
-    bare = Tokenizer.from_metadata(with_key(metadata, "add_space_prefix", False))
+    bare = tokenizer_of(with_key(metadata, "add_space_prefix", False))
     assert pieces(bare, "a a") == ["a", " a"]
     assert bare.decode(bare.encode(" a")) == " a"
 
@@ -168,7 +170,7 @@ def test_sentencepiece_puts_a_space_before_text_and_takes_it_off_again() -> None
 def test_sentencepiece_adds_bos_unless_the_file_forbids_it() -> None:
     metadata = sentencepiece({"▁": -1.0}, SPECIAL, bos_token_id=0)
     del metadata["tokenizer.ggml.add_bos_token"]
-    assert pieces(Tokenizer.from_metadata(metadata), "") == ["<s>"]
+    assert pieces(tokenizer_of(metadata), "") == ["<s>"]
 
 
 # --- what ends a generation ----------------------------------------------------------------------
@@ -185,7 +187,7 @@ def test_end_tokens_come_from_the_file_and_from_known_texts() -> None:
         "<other>": CONTROL,
     }
     named = {"eos_token_id": 256, "eot_token_id": 257, "eom_token_id": 258}
-    tokenizer = Tokenizer.from_metadata(byte_level((), special, **named))
+    tokenizer = tokenizer_of(byte_level((), special, **named))
     assert tokenizer.eos_id == 256
     assert {tokenizer.token_text(id) for id in tokenizer.eos_ids} == {
         "<e1>",
@@ -202,7 +204,7 @@ def test_end_tokens_come_from_the_file_and_from_known_texts() -> None:
 
 def test_a_gap_is_told_by_its_tokens() -> None:
     roles = dict.fromkeys(("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"), CONTROL)
-    tokenizer = Tokenizer.from_metadata(byte_level((), roles))
+    tokenizer = tokenizer_of(byte_level((), roles))
     before, after, middle = (tokenizer.encode(role)[0] for role in roles)
     [a], [b] = tokenizer.encode("a"), tokenizer.encode("b")
     assert tokenizer.encode_fill_in("a", "b") == [before, a, after, b, middle]
@@ -213,7 +215,7 @@ def test_a_gap_is_told_by_its_tokens() -> None:
 
 def test_without_all_three_tokens_there_is_no_filling_in() -> None:
     some = {"<|fim_prefix|>": CONTROL, "<|fim_suffix|>": CONTROL}
-    tokenizer = Tokenizer.from_metadata(byte_level((), some))
+    tokenizer = tokenizer_of(byte_level((), some))
     with pytest.raises(UnsupportedParameterError, match="no tokens for filling in the middle"):
         tokenizer.encode_fill_in("a", "b")
 
@@ -221,7 +223,7 @@ def test_without_all_three_tokens_there_is_no_filling_in() -> None:
 def test_a_named_role_is_not_searched_by_text() -> None:
     special = {"<sep>": CONTROL, "<|file_sep|>": USER}
     named = {"fim_sep_token_id": 256, "fim_pad_token_id": 0}
-    tokenizer = Tokenizer.from_metadata(byte_level((), special, **named))
+    tokenizer = tokenizer_of(byte_level((), special, **named))
     assert tokenizer.eos_ids == {0, 256}
     assert not tokenizer.is_special(257)
 
@@ -265,9 +267,9 @@ def test_a_named_role_is_not_searched_by_text() -> None:
 def test_senseless_metadata_is_refused_by_name(
     metadata: dict[str, object], key: str, value: object
 ) -> None:
-    Tokenizer.from_metadata(metadata)
+    tokenizer_of(metadata)
     with pytest.raises(ModelFileError) as caught:
-        Tokenizer.from_metadata(with_key(metadata, key, value))
+        tokenizer_of(with_key(metadata, key, value))
     assert caught.value.field == f"tokenizer.ggml.{key}"
     assert f"tokenizer.ggml.{key}" in caught.value.message
 
@@ -275,14 +277,14 @@ def test_senseless_metadata_is_refused_by_name(
 @pytest.mark.parametrize("name", ["bos", "eos"])
 def test_adding_a_token_the_file_does_not_name_is_refused(name: str) -> None:
     with pytest.raises(ModelFileError) as caught:
-        Tokenizer.from_metadata(byte_level(**{f"add_{name}_token": True}))
+        tokenizer_of(byte_level(**{f"add_{name}_token": True}))
     assert caught.value.field == f"tokenizer.ggml.{name}_token_id"
 
 
 @pytest.mark.parametrize(("key", "value"), [("model", "bert"), ("pre", "gpt-4o")])
 def test_unknown_kinds_are_refused_by_name(key: str, value: str) -> None:
     with pytest.raises(UnsupportedModelError, match=repr(value)) as caught:
-        Tokenizer.from_metadata(with_key(byte_level(), key, value))
+        tokenizer_of(with_key(byte_level(), key, value))
     assert caught.value.param == f"tokenizer.ggml.{key}"
 
 
@@ -290,7 +292,7 @@ def test_arrays_may_be_numpy_arrays() -> None:
     metadata = sentencepiece({"a": -2.0, "b": -1.0, "ab": -3.0})
     for name, dtype in (("scores", np.float32), ("token_type", np.int32)):
         metadata = with_key(metadata, name, np.array(metadata[f"tokenizer.ggml.{name}"], dtype))
-    assert "ab" in pieces(Tokenizer.from_metadata(metadata), "ab")
+    assert "ab" in pieces(tokenizer_of(metadata), "ab")
 
 
 def test_threads_share_a_tokenizer() -> None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from tokenizers import pre_tokenizers
 
+from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.text.tokenizer.vocabulary import TokenType
+from heddle.weights.gguf.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +53,11 @@ def sentencepiece(
         ],
         **{"add_bos_token": False} | keys,
     )
+
+
+def tokenizer_of(metadata: Mapping[str, object]) -> Tokenizer:
+    """The tokenizer of a GGUF file with this metadata."""
+    return Tokenizer.of(read_tokenizer(metadata))
 
 
 def _metadata(**keys: object) -> dict[str, object]:

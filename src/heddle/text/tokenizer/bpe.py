@@ -13,12 +13,12 @@ import tokenizers
 from tokenizers import models
 
 from heddle.errors import ModelFileError
-from heddle.text.tokenizer.metadata import PREFIX
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:
     from heddle.text.tokenizer.pretokenizers import PreTokenizer
     from heddle.text.tokenizer.vocabulary import Vocabulary
+    from heddle.weights.checkpoint import TokenizerSpec
 
 
 def _alphabet() -> dict[str, int]:
@@ -45,9 +45,9 @@ class ByteLevelEncoder:
     """Plain text to ids. Safe to share between threads."""
 
     def __init__(
-        self, vocabulary: Vocabulary, merges: list[str], pre_tokenizer: PreTokenizer
+        self, vocabulary: Vocabulary, spec: TokenizerSpec, pre_tokenizer: PreTokenizer
     ) -> None:
-        """`merges` are pairs of pieces with a space between, best first.
+        """`spec` has the merges.
 
         Raises:
             ModelFileError: a merge is no pair, or its pieces are not in the vocabulary.
@@ -61,12 +61,13 @@ class ByteLevelEncoder:
         try:
             model = models.BPE(
                 vocab=vocabulary.ids | symbols,
-                merges=_pairs(merges),
+                merges=_pairs(spec),
                 ignore_merges=pre_tokenizer.whole_words,
             )
         except Exception as error:  # the library raises no narrower class
+            label = spec.label("merges")
             raise ModelFileError(
-                f"{PREFIX}merges do not fit the vocabulary: {error}", field=f"{PREFIX}merges"
+                f"{label} do not fit the vocabulary: {error}", field=label
             ) from error
         self._tokenizer = tokenizers.Tokenizer(model)
         self._tokenizer.pre_tokenizer = pre_tokenizer.build()
@@ -145,14 +146,15 @@ def _bytes_of(piece: str, type: int) -> bytes:
         )
 
 
-def _pairs(merges: list[str]) -> list[tuple[str, str]]:
+def _pairs(spec: TokenizerSpec) -> list[tuple[str, str]]:
     pairs = []
-    for rank, merge in enumerate(merges):
+    for rank, merge in enumerate(spec.merges):
         split = merge.find(" ", 1)
         if split < 0:
+            label = spec.label("merges")
             raise ModelFileError(
-                f"{PREFIX}merges[{rank}] must be two pieces with a space between, got {merge!r}",
-                field=f"{PREFIX}merges",
+                f"{label}[{rank}] must be two pieces with a space between, got {merge!r}",
+                field=label,
             )
         pairs.append((merge[:split], merge[split + 1 :]))
     return list(dict.fromkeys(pairs))  # the first of equal pairs has the rank

@@ -60,8 +60,8 @@ _BY_NAME = {
 }
 
 
-def pre_tokenizer(name: str | None) -> PreTokenizer:
-    """The pre-tokenizer that `tokenizer.ggml.pre` names; files without it mean `default`.
+def pre_tokenizer(name: str | None, label: str = "pre-tokenizer") -> PreTokenizer:
+    """The pre-tokenizer of that name; files without a name mean `default`. `label` is for errors.
 
     Raises:
         UnsupportedModelError: no pre-tokenizer has that name.
@@ -70,6 +70,6 @@ def pre_tokenizer(name: str | None) -> PreTokenizer:
     if found is None:
         raise UnsupportedModelError(
             f"pre-tokenizer {name!r} is not supported; supported: {', '.join(_BY_NAME)}",
-            param="tokenizer.ggml.pre",
+            param=label,
         )
     return found

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 import tokenizers
 from tokenizers import models
 
-from heddle.errors import ModelFileError
 from heddle.text.tokenizer.bpe import PIECE
-from heddle.text.tokenizer.metadata import PREFIX
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from heddle.text.tokenizer.vocabulary import Vocabulary
+    from heddle.weights.checkpoint import TokenizerSpec
 
 _SPACE = "\u2581"
 _BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -35,20 +34,19 @@ _BYTE_OF = {piece: byte for byte, piece in enumerate(_BYTE_PIECES)}
 class SentencePieceEncoder:
     """Plain text to ids. Safe to share between threads."""
 
-    def __init__(self, vocabulary: Vocabulary, scores: list[float]) -> None:
-        """`scores` holds one number per token; higher merges first.
+    def __init__(self, vocabulary: Vocabulary, spec: TokenizerSpec) -> None:
+        """`spec` has a score for each token; higher merges first.
 
         Raises:
             ModelFileError: a byte has no piece, or a score is no number.
         """
         lacking = [piece for piece in _BYTE_PIECES if piece not in vocabulary.ids]
         if lacking:
-            raise ModelFileError(
-                f"{PREFIX}tokens has no piece {lacking[0]}, so some texts have no tokens",
-                field=f"{PREFIX}tokens",
-            )
+            spec.fail("pieces", f"has no piece {lacking[0]}, so some texts have no tokens")
+        scores = spec.scores
+        spec.check_entries("scores", len(scores))
         if any(map(math.isnan, scores)):
-            raise ModelFileError(f"{PREFIX}scores has NaN in it", field=f"{PREFIX}scores")
+            spec.fail("scores", "has NaN in it")
         # A character that occurs in pieces but is none merges all the same; it needs an id.
         characters = set().union(*vocabulary.pieces) - vocabulary.ids.keys()
         size = len(vocabulary.pieces)
@@ -122,28 +120,25 @@ def _merges(
     return merges
 
 
-def piece_bytes(vocabulary: Vocabulary) -> list[bytes]:
+def piece_bytes(vocabulary: Vocabulary, spec: TokenizerSpec) -> list[bytes]:
     """The bytes each token adds to a text; none for tokens that are not text.
 
     Raises:
         ModelFileError: a token of type byte does not read `<0xHH>`.
     """
     return [
-        _bytes_of(piece, type)
+        _bytes_of(piece, type, spec)
         for piece, type in zip(vocabulary.pieces, vocabulary.types, strict=True)
     ]
 
 
-def _bytes_of(piece: str, type: int) -> bytes:
+def _bytes_of(piece: str, type: int, spec: TokenizerSpec) -> bytes:
     if type == TokenType.NORMAL:
         return piece.replace(_SPACE, " ").encode()
     if type == TokenType.USER_DEFINED:
         return piece.encode()
     if type == TokenType.BYTE:
         if piece not in _BYTE_OF:
-            raise ModelFileError(
-                f"{PREFIX}token_type says that {piece!r} is a byte; bytes read <0xHH>",
-                field=f"{PREFIX}token_type",
-            )
+            spec.fail("types", f"says that {piece!r} is a byte; bytes read <0xHH>")
         return bytes([_BYTE_OF[piece]])
     return b""

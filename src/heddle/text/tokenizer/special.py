@@ -61,7 +61,7 @@ class SpecialTokens:
             raise ModelFileError(
                 f"control and user-defined tokens have {characters:,} characters together; at most"
                 f" {_MOST_CHARACTERS:,} are supported. Fetch another file of this model",
-                field="tokenizer.ggml.tokens",
+                field="pieces",
             )
         self._longest_first = sorted(ids, key=lambda token: -len(token.encode()))
         self._ids = ids

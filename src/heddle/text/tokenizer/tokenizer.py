@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import (
     InvalidRequestError,
-    ModelFileError,
-    UnsupportedModelError,
     UnsupportedParameterError,
 )
 from heddle.step import TokenPieces
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.tokenizer import bpe, sentencepiece
-from heddle.text.tokenizer.metadata import PREFIX, TokenizerMetadata, missing
 from heddle.text.tokenizer.pretokenizers import pre_tokenizer
 from heddle.text.tokenizer.sequences import find_breakers, spell
 from heddle.text.tokenizer.special import SpecialTokens
 from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from heddle.step import TokenGrammar, TokenSequences
     from heddle.types import Grammar
+    from heddle.weights.checkpoint import TokenizerSpec
 
 
 class Encoder(Protocol):
@@ -60,13 +58,13 @@ class Tokenizer:
         add_eos: bool,
         add_space_prefix: bool,
     ) -> None:
-        """See :meth:`from_metadata`. `piece_bytes` are the bytes each token adds to a text."""
+        """See :meth:`of`. `piece_bytes` are the bytes each token adds to a text."""
         self.bos_id = vocabulary.bos_id
         self.eos_id = vocabulary.eos_id
         self.eos_ids = vocabulary.end_ids
         self.fill_in = vocabulary.fill_in
-        self._prefix_ids = [_required(self.bos_id, "bos")] if add_bos else []
-        self._suffix_ids = [_required(self.eos_id, "eos")] if add_eos else []
+        self._prefix_ids = [self.bos_id] if add_bos and self.bos_id is not None else []
+        self._suffix_ids = [self.eos_id] if add_eos and self.eos_id is not None else []
         self._space_prefix = " " if add_space_prefix else ""
         self._pieces = vocabulary.pieces
         self._bytes = piece_bytes
@@ -83,44 +81,37 @@ class Tokenizer:
         self._spellings = lru_cache(maxsize=32)(partial(spell, inside))
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, object]) -> Tokenizer:
-        """The tokenizer that a model file's `tokenizer.ggml.*` keys describe.
+    def of(cls, spec: TokenizerSpec) -> Tokenizer:
+        """The tokenizer that a checkpoint describes.
 
         Raises:
-            UnsupportedModelError: the tokenizer model or the pre-tokenizer is not supported.
-            ModelFileError: a key is missing, of the wrong kind, or contradicts another.
+            UnsupportedModelError: the pre-tokenizer is not supported.
+            ModelFileError: parts of the description contradict each other.
         """
-        source = TokenizerMetadata(metadata)
-        model = source.text("model")
-        if model is None:
-            raise missing("model")
-        if model not in ("gpt2", "llama"):
-            raise UnsupportedModelError(
-                f"tokenizer model {model!r} is not supported; supported: gpt2, llama",
-                param=f"{PREFIX}model",
-            )
-        vocabulary = Vocabulary.from_metadata(source)
-        add_eos = source.flag("add_eos_token", False)
-        if model == "gpt2":
-            cut = pre_tokenizer(source.text("pre"))
-            return cls(
-                vocabulary,
-                bpe.ByteLevelEncoder(vocabulary, source.strings("merges"), cut),
-                bpe.piece_bytes(vocabulary),
-                add_bos=source.flag("add_bos_token", cut.add_bos),
-                add_eos=add_eos,
-                add_space_prefix=False,
-            )
-        scores = source.numbers("scores", len(vocabulary.pieces))
-        if scores is None:
-            raise missing("scores")
+        vocabulary = Vocabulary.of(spec)
+        encoder: Encoder
+        if spec.algorithm == "bpe":
+            cut = pre_tokenizer(spec.pre_tokenizer, spec.label("pre_tokenizer"))
+            add_bos, add_space_prefix = cut.add_bos, False
+            encoder = bpe.ByteLevelEncoder(vocabulary, spec, cut)
+            piece_bytes = bpe.piece_bytes(vocabulary)
+        else:
+            add_bos, add_space_prefix = True, spec.add_space_prefix is not False
+            encoder = sentencepiece.SentencePieceEncoder(vocabulary, spec)
+            piece_bytes = sentencepiece.piece_bytes(vocabulary, spec)
+        if spec.add_bos is not None:
+            add_bos = spec.add_bos
+        add_eos = bool(spec.add_eos)
+        for role, added in (("bos", add_bos), ("eos", add_eos)):
+            if added and role not in spec.roles:
+                spec.fail(role, f"is missing, and texts are to have {role.upper()} added")
         return cls(
             vocabulary,
-            sentencepiece.SentencePieceEncoder(vocabulary, scores),
-            sentencepiece.piece_bytes(vocabulary),
-            add_bos=source.flag("add_bos_token", True),
+            encoder,
+            piece_bytes,
+            add_bos=add_bos,
             add_eos=add_eos,
-            add_space_prefix=source.flag("add_space_prefix", True),
+            add_space_prefix=add_space_prefix,
         )
 
     @cached_property
@@ -285,15 +276,6 @@ class Tokenizer:
 
     def _visible_bytes(self, id: int) -> bytes:
         return self._pieces[id].encode() if id in self._special else self._bytes[id]
-
-
-def _required(id: int | None, name: str) -> int:
-    if id is None:
-        raise ModelFileError(
-            f"texts are to have {name.upper()} added, but {PREFIX}{name}_token_id is missing",
-            field=f"{PREFIX}{name}_token_id",
-        )
-    return id
 
 
 def _well_formed(text: str) -> str:

@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from heddle.errors import ModelFileError
-from heddle.text.tokenizer.metadata import PREFIX
-
 if TYPE_CHECKING:
-    from heddle.text.tokenizer.metadata import TokenizerMetadata
+    from heddle.weights.checkpoint import TokenizerSpec
 
 
 class TokenType(IntEnum):
-    """`tokenizer.ggml.token_type`, numbered as in GGUF."""
+    """What a token is, numbered as in SentencePiece and GGUF."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -32,9 +29,9 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """A role that text can reveal: keys that name its token, and pieces that are it otherwise."""
+    """A role that text can reveal: its name, and pieces that have it if no token is named."""
 
-    keys: tuple[str, ...]
+    name: str
     pieces: tuple[str, ...]
 
 
@@ -44,38 +41,38 @@ _BAR = "\uff5c"  # DeepSeek's full-width bar
 # name, a file's end.
 _FILL_IN_THE_MIDDLE = (
     _Role(
-        ("fim_pre_token_id", "prefix_token_id"),
+        "fim_prefix",
         (
             *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", f"<{_BAR}fim▁begin{_BAR}>"),
             *("<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"),
         ),
     ),
     _Role(
-        ("fim_suf_token_id", "suffix_token_id"),
+        "fim_suffix",
         (
             *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", f"<{_BAR}fim▁hole{_BAR}>"),
             *("<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"),
         ),
     ),
     _Role(
-        ("fim_mid_token_id", "middle_token_id"),
+        "fim_middle",
         (
             *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", f"<{_BAR}fim▁end{_BAR}>"),
             *("<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"),
         ),
     ),
     _Role(
-        ("fim_pad_token_id",),
+        "fim_pad",
         ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
     ),
     _Role(
-        ("fim_rep_token_id",),
+        "fim_repository",
         ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     ),
-    _Role(("fim_sep_token_id",), ("<|file_sep|>",)),
+    _Role("fim_separator", ("<|file_sep|>",)),
 )
 
-_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_END_ROLES = ("eos", "eot", "eom")
 _END_PIECES = (
     *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>"),
     *("<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<|tool_response>"),
@@ -122,26 +119,30 @@ class Vocabulary:
     fill_in: FillIn | None
 
     @classmethod
-    def from_metadata(cls, metadata: TokenizerMetadata) -> Vocabulary:
-        """Read and check the vocabulary.
+    def of(cls, spec: TokenizerSpec) -> Vocabulary:
+        """Check the vocabulary and find what roles its tokens have.
 
         Raises:
-            ModelFileError: a key is missing, of the wrong kind, or contradicts another.
+            ModelFileError: it is empty, a piece occurs twice, or something is not of its size.
         """
         # llama.cpp's name for a piece without text, so that ids stay as they are.
-        pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(metadata.strings("tokens"))]
+        pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(spec.pieces)]
         size = len(pieces)
         ids = {piece: i for i, piece in enumerate(pieces)}
         if len(ids) != size or not size:
-            raise ModelFileError(
-                f"{PREFIX}tokens has {size} pieces, {len(ids)} of them different; "
-                "every piece must be unique, and there must be some",
-                field=f"{PREFIX}tokens",
+            spec.fail(
+                "pieces",
+                f"has {size} pieces, {len(ids)} of them different; every piece must be unique, and"
+                " there must be some",
             )
-        types = metadata.integers("token_type", size) or [TokenType.NORMAL.value] * size
-        named = {key: metadata.token_id(key, size) for key in ("bos_token_id", *_END_KEYS)}
-        ends = {id for key in _END_KEYS if (id := named[key]) is not None}
-        roles = _fill_in_the_middle(metadata, ids, types)
+        if spec.types is not None:
+            spec.check_entries("types", len(spec.types))
+        for role, id in spec.roles.items():
+            if not 0 <= id < size:
+                spec.fail(role, f"must be a token id below {size}, got {id}")
+        types = list(spec.types or [TokenType.NORMAL.value] * size)
+        ends = {spec.roles[role] for role in _END_ROLES if role in spec.roles}
+        roles = _fill_in_the_middle(spec, ids, types)
         before, after, middle, *others = roles
         ends |= {id for id in others if id is not None}
         fill_in = None
@@ -152,7 +153,7 @@ class Vocabulary:
             if piece in ids:
                 ends.add(ids[piece])
                 types[ids[piece]] = TokenType.CONTROL
-        bos, eos = named["bos_token_id"], named["eos_token_id"]
+        bos, eos = spec.roles.get("bos"), spec.roles.get("eos")
         return cls(pieces, ids, types, bos, eos, frozenset(ends), fill_in)
 
     def of_types(self, *types: TokenType) -> list[int]:
@@ -161,14 +162,13 @@ class Vocabulary:
 
 
 def _fill_in_the_middle(
-    metadata: TokenizerMetadata, ids: dict[str, int], types: list[int]
+    spec: TokenizerSpec, ids: dict[str, int], types: list[int]
 ) -> list[int | None]:
     """Ids of the fill-in-the-middle roles, in their order; those found by text become control
     tokens in `types`."""
     found = []
     for role in _FILL_IN_THE_MIDDLE:
-        named = [metadata.token_id(key, len(ids)) for key in role.keys]
-        id = next((id for id in reversed(named) if id is not None), None)
+        id = spec.roles.get(role.name)
         if id is None:
             id = next((ids[piece] for piece in role.pieces if piece in ids), None)
             if id is not None:

@@ -10,6 +10,7 @@ from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, Hyperparameters, TensorInfo
 from heddle.weights.gguf import names
 from heddle.weights.gguf.file import GGUFFile
+from heddle.weights.gguf.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from heddle.weights.checkpoint import TokenizerSpec
 
 
 class GGUFCheckpoint:
@@ -57,6 +60,9 @@ class GGUFCheckpoint:
 
     def label(self, name: str) -> str:
         return names.stored_tensor(name)
+
+    def tokenizer(self) -> TokenizerSpec:
+        return read_tokenizer(self.file.metadata)
 
     def read(self, name: str) -> NDArray[np.uint8]:
         return self.file.data(self.label(name))
