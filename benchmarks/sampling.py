@@ -22,7 +22,7 @@ from heddle.engine.loading import load_model
 from heddle.executors.cpu.executor import make_sampler
 from heddle.step import Binding, Chunk, StepPlan, TokenRules
 from heddle.types import SamplingParams
-from heddle.weights.gguf.file import TensorType
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -477,6 +477,19 @@ NB_MODULE(_native, m) {
             return names;
         },
         "Instruction levels this machine can run, fastest first.");
+    m.def(
+        "tensor_types",
+        [] {
+            nb::list types;
+            for (const FormatRow& row : kFormats) {
+                types.append(nb::make_tuple(row.name, static_cast<int>(row.format),
+                                            row.layout.columns(), row.file_bytes,
+                                            is_quantised(row.format)));
+            }
+            return types;
+        },
+        "The tensor types that matmuls read: name, GGUF number, values and bytes of a block, and "
+        "whether activations are quantised for it.");
     m.def("has_kernel", &has_kernel, nb::arg("file_type"),
           "Whether matmuls read this GGUF tensor type.");
     m.def(

@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "formats.h"
+#include "simd.h"
+
 namespace heddle {
 
 namespace {
@@ -39,7 +42,7 @@ void read_six_bit_scales(const uint8_t* p, uint8_t* scales) {
     }
 }
 
-// 256 codes of two bits in 64 bytes (Q2_K, Q3_K): 32 bytes hold 128 codes, 32 at each shift.
+// 256 codes of two bits in 64 bytes (Q2_K, Q3_K, TQ2_0): 32 bytes hold 128 codes, 32 at each shift.
 void read_two_bit_codes(const uint8_t* p, uint8_t* codes) {
     for (int run = 0; run < 8; ++run, codes += 32) {
         const uint8_t* from = p + run / 4 * 32;
@@ -61,6 +64,37 @@ void read_high_bits(const uint8_t* p, int place, uint8_t* codes) {
     for (int run = 0; run < 8; ++run, codes += 32) {
         for (int i = 0; i < 32; ++i) codes[i] |= static_cast<uint8_t>((p[i] >> run & 1) << place);
     }
+}
+
+}  // namespace
+
+void read_q4_0(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    read_nibbles(p + 2, block.codes);
+}
+
+void read_q4_1(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    block.minimum = half_bits(p + 2);
+    read_nibbles(p + 4, block.codes);
+}
+
+void read_q5_0(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    read_nibbles(p + 6, block.codes);
+    read_fifth_bits(p + 2, block.codes);
+}
+
+void read_q5_1(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    block.minimum = half_bits(p + 2);
+    read_nibbles(p + 8, block.codes);
+    read_fifth_bits(p + 4, block.codes);
+}
+
+void read_q8_0(const uint8_t* p, FileBlock& block) {
+    block.scale = half_bits(p);
+    for (int i = 0; i < 32; ++i) block.codes[i] = p[2 + i] ^ 0x80;  // plus 128
 }
 
 void read_q2_k(const uint8_t* p, FileBlock& block) {
@@ -120,78 +154,63 @@ void read_iq4_xs(const uint8_t* p, FileBlock& block) {
     }
 }
 
-}  // namespace
-
-int file_block_bytes(Format format) {
-    switch (format) {
-        case Format::kQ4_0:
-            return 18;
-        case Format::kQ4_1:
-            return 20;
-        case Format::kQ5_0:
-            return 22;
-        case Format::kQ5_1:
-            return 24;
-        case Format::kQ8_0:
-            return 34;
-        case Format::kIQ4_NL:
-            return 18;
-        case Format::kQ2_K:
-            return 84;
-        case Format::kQ3_K:
-            return 110;
-        case Format::kQ4_K:
-            return 144;
-        case Format::kQ5_K:
-            return 176;
-        case Format::kQ6_K:
-            return 210;
-        case Format::kIQ4_XS:
-            return 136;
-        case Format::kF16:
-            return 2;
-        case Format::kBF16:
-            return 2;
-        case Format::kF32:
-            return 4;
-    }
-    return 0;
+void read_tq2_0(const uint8_t* p, FileBlock& block) {
+    read_two_bit_codes(p, block.codes);
+    block.scale = half_bits(p + 64);
 }
 
+void read_mxfp4(const uint8_t* p, FileBlock& block) {
+    constexpr uint16_t kOne = 0x3C00, kNaN = 0x7E00;
+    block.scale = p[0] == 255 ? kNaN : kOne;
+    block.scales[0] = p[0];
+    read_nibbles(p + 1, block.codes);
+}
+
+namespace {
+
+float scale_of(const Layout& layout, const FileBlock& block, int part) {
+    const float d = half_to_float(block.scale);
+    const uint8_t byte = block.scales[part];
+    switch (layout.scale) {
+        case Scale::kHalf:
+        case Scale::kShared:
+            return d;
+        case Scale::kE8M0:
+            return half_of_e8m0(byte);
+        case Scale::kInt8:
+            return d * static_cast<float>(static_cast<int8_t>(byte));
+        case Scale::kUint8:
+        case Scale::kNibbles:
+            return d * static_cast<float>(byte);
+    }
+    return 0.0f;
+}
+
+float minimum_of(const Layout& layout, const FileBlock& block, int part) {
+    if (!layout.minimum) return 0.0f;
+    const float m = half_to_float(block.minimum);
+    return layout.scale == Scale::kHalf ? m : m * static_cast<float>(block.minima[part]);
+}
+
+}  // namespace
+
+int file_block_bytes(Format format) { return find_format(static_cast<int>(format))->file_bytes; }
+
 void read_block(Format format, const uint8_t* bytes, FileBlock& block) {
-    block.scale = half_bits(bytes);
     block.minimum = 0;
-    switch (format) {
-        case Format::kQ4_0:
-        case Format::kIQ4_NL:
-            return read_nibbles(bytes + 2, block.codes);
-        case Format::kQ4_1:
-            block.minimum = half_bits(bytes + 2);
-            return read_nibbles(bytes + 4, block.codes);
-        case Format::kQ5_0:
-            read_nibbles(bytes + 6, block.codes);
-            return read_fifth_bits(bytes + 2, block.codes);
-        case Format::kQ5_1:
-            block.minimum = half_bits(bytes + 2);
-            read_nibbles(bytes + 8, block.codes);
-            return read_fifth_bits(bytes + 4, block.codes);
-        case Format::kQ8_0:
-            for (int i = 0; i < 32; ++i) block.codes[i] = bytes[2 + i] ^ 0x80;  // plus 128
-            return;
-        case Format::kQ2_K:
-            return read_q2_k(bytes, block);
-        case Format::kQ3_K:
-            return read_q3_k(bytes, block);
-        case Format::kQ4_K:
-            return read_q4_k(bytes, block);
-        case Format::kQ5_K:
-            return read_q5_k(bytes, block);
-        case Format::kQ6_K:
-            return read_q6_k(bytes, block);
-        case Format::kIQ4_XS:
-            return read_iq4_xs(bytes, block);
-        default:
-            return;
+    find_format(static_cast<int>(format))->read(bytes, block);
+}
+
+void dequantise_block(Format format, const FileBlock& block, float* out) {
+    const Layout& layout = layout_of(format);
+    const int in_part = kBlock / layout.parts;
+    for (int part = 0; part < layout.blocks * layout.parts; ++part) {
+        const float scale = scale_of(layout, block, part);
+        const float minimum = minimum_of(layout, block, part);
+        for (int i = part * in_part; i < (part + 1) * in_part; ++i) {
+            const int code = layout.has_table() ? layout.values()[block.codes[i]] : block.codes[i];
+            out[i] = scale * static_cast<float>(code - layout.offset) + minimum;
+        }
     }
 }
 

@@ -7,13 +7,14 @@
 #include <cstdint>
 #include <cstring>
 
-#include "formats.h"
-
 namespace heddle {
 
-// A block of 32 values, or a super-block of 256.
+enum class Format : int;  // formats.h
+
+// A block as the file holds it: 32 values, or a super-block of up to 256.
 struct FileBlock {
-    uint16_t scale;      // f16 bits
+    uint16_t
+        scale;  // f16 bits; of a type without such a scale 1, or NaN if the block's own scale is
     uint16_t minimum;    // f16 bits, added; zero where the format has none
     uint8_t scales[16];  // per part: bytes, signed ones in two's complement
     uint8_t minima[16];  // per part
@@ -27,8 +28,28 @@ inline uint16_t half_bits(const uint8_t* p) {
     return h;
 }
 
-// Bytes in the file of one block (formats of 32) or super-block (formats of 256).
+// Bytes in the file of one (super-)block, or of a float.
 int file_block_bytes(Format format);
+// Takes one (super-)block apart.
 void read_block(Format format, const uint8_t* bytes, FileBlock& block);
+// Its values, as the file format defines them.
+void dequantise_block(Format format, const FileBlock& block, float* out);
+
+// Readers, one per layout of bytes. They set all but minima, and minima where the format has them.
+using Reader = void (*)(const uint8_t* bytes, FileBlock& block);
+
+void read_q4_0(const uint8_t* bytes, FileBlock& block);
+void read_q4_1(const uint8_t* bytes, FileBlock& block);
+void read_q5_0(const uint8_t* bytes, FileBlock& block);
+void read_q5_1(const uint8_t* bytes, FileBlock& block);
+void read_q8_0(const uint8_t* bytes, FileBlock& block);
+void read_q2_k(const uint8_t* bytes, FileBlock& block);
+void read_q3_k(const uint8_t* bytes, FileBlock& block);
+void read_q4_k(const uint8_t* bytes, FileBlock& block);
+void read_q5_k(const uint8_t* bytes, FileBlock& block);
+void read_q6_k(const uint8_t* bytes, FileBlock& block);
+void read_iq4_xs(const uint8_t* bytes, FileBlock& block);
+void read_tq2_0(const uint8_t* bytes, FileBlock& block);
+void read_mxfp4(const uint8_t* bytes, FileBlock& block);
 
 }  // namespace heddle

@@ -1,10 +1,14 @@
-// How packed matrices are stored: one description per format, read by the packer and by every
-// kernel.
+// The native table of tensor types: one row per type that matmuls read.
+//
+// A row says how a block lies in the file (its bytes and the function that reads it) and how it
+// lies in a packed matrix (its `Layout`). The packer, the kernels of all instruction levels, the
+// bindings and tests/native/levels.cpp are written over this table and name no quantised type. Its
+// other half is src/heddle/weights/tensor_types.py; docs/design.md says how to add a type.
 //
 // A panel holds `panel_rows` rows (8 or 16) for the whole width. It is a run of super-blocks; each
 // begins with what a super-block shares, and then has per block of 32 columns:
 //
-//   scales    per half or whole block: f16, int8 or 4-bit, one value per row
+//   scales    per half or whole block, one value per row
 //   low bits  of the codes
 //   high bits of the codes, if any
 //
@@ -18,56 +22,70 @@
 
 #include <cstdint>
 
+#include "file_blocks.h"
+
 namespace heddle {
 
-constexpr int kBlock = 32;       // columns that share an activation scale
-constexpr int kGroups = 8;       // groups of four columns in a block
-constexpr int kSuperBlocks = 8;  // blocks in a super-block of the K formats
+constexpr int kBlock = 32;  // columns that share an activation scale
+constexpr int kGroups = 8;  // groups of four columns in a block
 
-enum class Format : int {
-    kQ4_0,
-    kQ4_1,
-    kQ5_0,
-    kQ5_1,
-    kQ8_0,
-    kIQ4_NL,
-    kQ2_K,
-    kQ3_K,
-    kQ4_K,
-    kQ5_K,
-    kQ6_K,
-    kIQ4_XS,
-    kF16,
-    kBF16,
-    kF32
-};
+// A type's number in GGUF. Only floats have names here; a quantised type is a row of the table.
+enum class Format : int { kF32 = 0, kF16 = 1, kBF16 = 30 };
 
-constexpr bool is_quantised(Format f) {
-    return f != Format::kF16 && f != Format::kBF16 && f != Format::kF32;
-}
-
-// Where the scales of a block come from.
+// Where the scale of a part of a block comes from.
 enum class Scale {
     kHalf,     // f16 per row and block; f16 minima after them
-    kByte,     // int8 or uint8 per row times the super-block's f16; minima likewise
+    kE8M0,     // a byte e per row and part, for 2 ** (e - 128)
+    kShared,   // the super-block's f16
+    kUint8,    // uint8 per row times the super-block's f16; minima likewise
+    kInt8,     // int8 per row times the super-block's f16
     kNibbles,  // 4-bit scale (low) and minimum (high) per row, times the super-block's f16 pair
 };
 
+// What codes stand for where they are no numbers themselves.
+enum class Table { kNone, kIq4, kE2M1 };
+
+// The tables' values plus their formats' offset, so that they are unsigned like other codes.
+struct TableValues {
+    uint8_t of[16];
+};
+inline constexpr TableValues kTables[] = {
+    {},
+    // The format's own: -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113, plus 128.
+    {{1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}},
+    // E2M1 doubled: 0 1 2 3 4 6 8 12 and the same with a sign, plus 12.
+    {{12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}},
+};
+
 struct Layout {
-    int blocks;     // per super-block
+    int blocks;     // per super-block; 0 for floats, which have no blocks
     int low_bits;   // 2, 4 or 8
     int high_bits;  // 0, 1 or 2
-    int offset;     // subtracted from the code
-    int parts;      // of a block with a scale of their own: 1, or 2 of 16 columns
-    bool minimum;
-    bool signed_scale;  // kByte scales are int8 rather than uint8
-    bool table;         // codes index the table of IQ4 values
+    int offset;     // subtracted from the code, or from the table's value
     Scale scale;
+    int parts = 1;  // of a block with a scale of their own: 1, or 2 of 16 columns
+    bool minimum = false;
+    Table table = Table::kNone;
 
     constexpr int bits() const { return low_bits + high_bits; }
+    constexpr bool has_table() const { return table != Table::kNone; }
+    constexpr const uint8_t* values() const { return kTables[static_cast<int>(table)].of; }
+    // The largest number that is multiplied with an activation.
+    constexpr int top() const {
+        if (!has_table()) return (1 << bits()) - 1;
+        int most = 0;
+        for (int i = 0; i < 1 << bits(); ++i) most = values()[i] > most ? values()[i] : most;
+        return most;
+    }
+    // Columns of a (super-)block; 1 for floats.
+    constexpr int columns() const { return blocks == 0 ? 1 : blocks * kBlock; }
+
     // Bytes per row.
-    constexpr int header() const { return blocks == 1 ? 0 : minimum ? 4 : 2; }
+    constexpr int header() const {
+        return scale == Scale::kHalf || scale == Scale::kE8M0 ? 0 : minimum ? 4 : 2;
+    }
     constexpr int scales() const {
+        if (scale == Scale::kShared) return 0;
         if (scale == Scale::kHalf) return minimum ? 4 : 2;
         return scale == Scale::kNibbles ? parts : minimum ? 2 * parts : parts;
     }
@@ -77,40 +95,43 @@ struct Layout {
     constexpr int super_block() const { return header() + blocks * block(); }
 };
 
-constexpr Layout layout_of(Format f) {
-    switch (f) {
-        case Format::kQ4_0:
-            return {1, 4, 0, 8, 1, false, true, false, Scale::kHalf};
-        case Format::kQ4_1:
-            return {1, 4, 0, 0, 1, true, true, false, Scale::kHalf};
-        case Format::kQ5_0:
-            return {1, 4, 1, 16, 1, false, true, false, Scale::kHalf};
-        case Format::kQ5_1:
-            return {1, 4, 1, 0, 1, true, true, false, Scale::kHalf};
-        case Format::kQ8_0:
-            return {1, 8, 0, 128, 1, false, true, false, Scale::kHalf};
-        case Format::kIQ4_NL:
-            return {1, 4, 0, 128, 1, false, true, true, Scale::kHalf};
-        case Format::kQ2_K:
-            return {kSuperBlocks, 2, 0, 0, 2, true, false, false, Scale::kNibbles};
-        case Format::kQ3_K:
-            return {kSuperBlocks, 2, 1, 4, 2, false, true, false, Scale::kByte};
-        case Format::kQ4_K:
-            return {kSuperBlocks, 4, 0, 0, 1, true, false, false, Scale::kByte};
-        case Format::kQ5_K:
-            return {kSuperBlocks, 4, 1, 0, 1, true, false, false, Scale::kByte};
-        case Format::kQ6_K:
-            return {kSuperBlocks, 4, 2, 32, 2, false, true, false, Scale::kByte};
-        case Format::kIQ4_XS:
-            return {kSuperBlocks, 4, 0, 128, 1, false, true, true, Scale::kByte};
-        default:
-            return {1, 0, 0, 0, 1, false, true, false, Scale::kHalf};
+struct FormatRow {
+    const char* name;
+    Format format;
+    int file_bytes;  // of a (super-)block, or of a float
+    Reader read;
+    Layout layout;
+};
+
+inline constexpr FormatRow kFormats[] = {
+    {"F32", Format::kF32, 4, nullptr, {}},
+    {"F16", Format::kF16, 2, nullptr, {}},
+    {"BF16", Format::kBF16, 2, nullptr, {}},
+    {"Q4_0", Format{2}, 18, read_q4_0, {1, 4, 0, 8, Scale::kHalf}},
+    {"Q4_1", Format{3}, 20, read_q4_1, {1, 4, 0, 0, Scale::kHalf, 1, true}},
+    {"Q5_0", Format{6}, 22, read_q5_0, {1, 4, 1, 16, Scale::kHalf}},
+    {"Q5_1", Format{7}, 24, read_q5_1, {1, 4, 1, 0, Scale::kHalf, 1, true}},
+    {"Q8_0", Format{8}, 34, read_q8_0, {1, 8, 0, 128, Scale::kHalf}},
+    {"Q2_K", Format{10}, 84, read_q2_k, {8, 2, 0, 0, Scale::kNibbles, 2, true}},
+    {"Q3_K", Format{11}, 110, read_q3_k, {8, 2, 1, 4, Scale::kInt8, 2}},
+    {"Q4_K", Format{12}, 144, read_q4_k, {8, 4, 0, 0, Scale::kUint8, 1, true}},
+    {"Q5_K", Format{13}, 176, read_q5_k, {8, 4, 1, 0, Scale::kUint8, 1, true}},
+    {"Q6_K", Format{14}, 210, read_q6_k, {8, 4, 2, 32, Scale::kInt8, 2}},
+    {"IQ4_NL", Format{20}, 18, read_q4_0, {1, 4, 0, 128, Scale::kHalf, 1, false, Table::kIq4}},
+    {"IQ4_XS", Format{23}, 136, read_iq4_xs, {8, 4, 0, 128, Scale::kInt8, 1, false, Table::kIq4}},
+    {"TQ2_0", Format{35}, 66, read_tq2_0, {8, 2, 0, 1, Scale::kShared}},
+    {"MXFP4", Format{39}, 17, read_mxfp4, {1, 4, 0, 12, Scale::kE8M0, 1, false, Table::kE2M1}},
+};
+
+constexpr const FormatRow* find_format(int number) {
+    for (const FormatRow& row : kFormats) {
+        if (static_cast<int>(row.format) == number) return &row;
     }
+    return nullptr;
 }
 
-// What the codes of IQ4_NL and IQ4_XS stand for (the format's own table), plus 128 so that they
-// are unsigned like other codes; their offset takes it away again.
-constexpr uint8_t kIq4Table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
-                                   129, 141, 153, 166, 181, 197, 217, 241};
+constexpr const Layout& layout_of(Format f) { return find_format(static_cast<int>(f))->layout; }
+
+constexpr bool is_quantised(Format f) { return layout_of(f).blocks > 0; }
 
 }  // namespace heddle

@@ -57,38 +57,13 @@ void matmul_format(const MatmulArgs& a) {
     }
 }
 
+// Finds the format's row and runs its kernels.
+template <size_t Row = 0>
 void matmul(const MatmulArgs& a) {
-    switch (a.w->format) {
-        case Format::kQ4_0:
-            return matmul_format<Format::kQ4_0>(a);
-        case Format::kQ4_1:
-            return matmul_format<Format::kQ4_1>(a);
-        case Format::kQ5_0:
-            return matmul_format<Format::kQ5_0>(a);
-        case Format::kQ5_1:
-            return matmul_format<Format::kQ5_1>(a);
-        case Format::kQ8_0:
-            return matmul_format<Format::kQ8_0>(a);
-        case Format::kIQ4_NL:
-            return matmul_format<Format::kIQ4_NL>(a);
-        case Format::kQ2_K:
-            return matmul_format<Format::kQ2_K>(a);
-        case Format::kQ3_K:
-            return matmul_format<Format::kQ3_K>(a);
-        case Format::kQ4_K:
-            return matmul_format<Format::kQ4_K>(a);
-        case Format::kQ5_K:
-            return matmul_format<Format::kQ5_K>(a);
-        case Format::kQ6_K:
-            return matmul_format<Format::kQ6_K>(a);
-        case Format::kIQ4_XS:
-            return matmul_format<Format::kIQ4_XS>(a);
-        case Format::kF16:
-            return matmul_format<Format::kF16>(a);
-        case Format::kBF16:
-            return matmul_format<Format::kBF16>(a);
-        case Format::kF32:
-            return matmul_format<Format::kF32>(a);
+    if constexpr (Row < sizeof(kFormats) / sizeof(kFormats[0])) {
+        constexpr Format F = kFormats[Row].format;
+        if (a.w->format == F) return matmul_format<F>(a);
+        matmul<Row + 1>(a);
     }
 }
 
@@ -201,9 +176,9 @@ constexpr const char* kName =
 #endif
 
 const Kernels kTable = {
-    kName,        kPanelRows, matmul,  quantise, norm,          gated_silu,
-    gated_gelu,   add,        scale,   store_kv, attend,        attend_split,
-    attend_merge, max_of,     sum_exp, exp_all,  multiply_adds, kMultiplication};
+    kName,        kPanelRows, matmul<>, quantise, norm,          gated_silu,
+    gated_gelu,   add,        scale,    store_kv, attend,        attend_split,
+    attend_merge, max_of,     sum_exp,  exp_all,  multiply_adds, kMultiplication};
 
 }  // namespace
 

@@ -3,8 +3,9 @@
 //
 // vpmaddubsw multiplies unsigned codes with signed activations and adds pairs in int16. Products
 // stay in int16 for as many groups as cannot overflow (all eight of a block for codes of at most
-// four bits: 8 * 2 * 15 * 127 = 30,480) and are widened then. Codes of eight bits are two planes of
-// four. Floor of a 4-bit block and token: 8 multiplies, 8 adds, 1 widening, 3 or 4 floats.
+// four bits: 8 * 2 * 15 * 127 = 30,480) and are widened then. Where not even one group fits, codes
+// are two planes of four bits. Floor of a 4-bit block and token: 8 multiplies, 8 adds, 1 widening,
+// 3 or 4 floats.
 #pragma once
 
 #include "kernels.h"
@@ -51,6 +52,16 @@ inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) 
     const __m256 none = _mm256_setzero_ps();
     if constexpr (L.scale == Scale::kHalf) {
         return {halves_to_float(scales), L.minimum ? halves_to_float(scales + 16) : none};
+    } else if constexpr (L.scale == Scale::kShared) {
+        return {shared.scale, none};
+    } else if constexpr (L.scale == Scale::kE8M0) {
+        const __m128i bytes =
+            _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
+        const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23);
+        const __m256i least = _mm256_set1_epi32(0x00400000);  // see half_of_e8m0
+        return {
+            _mm256_mul_ps(_mm256_castsi256_ps(_mm256_max_epi32(bits, least)), _mm256_set1_ps(0.5f)),
+            none};
     } else if constexpr (L.scale == Scale::kNibbles) {
         const __m256i both = _mm256_cvtepu8_epi32(
             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + part * kPanelRows)));
@@ -60,7 +71,7 @@ inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) 
     } else {
         const uint8_t* at = scales + part * kPanelRows;
         const uint8_t* minima = at + L.parts * kPanelRows;
-        return {_mm256_mul_ps(shared.scale, bytes_to_float(at, L.signed_scale)),
+        return {_mm256_mul_ps(shared.scale, bytes_to_float(at, L.scale == Scale::kInt8)),
                 L.minimum ? _mm256_mul_ps(shared.minimum, bytes_to_float(minima, false)) : none};
     }
 }
@@ -95,6 +106,17 @@ inline __m256i group_codes(const uint8_t* codes) {
     return code;
 }
 
+// What is multiplied with activations: the codes, or the table's values for them.
+template <Format F, int G>
+inline __m256i whole_codes(const uint8_t* codes) {
+    constexpr Layout L = layout_of(F);
+    const __m256i code = group_codes<F, G>(codes);
+    if constexpr (!L.has_table()) return code;
+    const __m256i table =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(L.values())));
+    return _mm256_shuffle_epi8(table, code);
+}
+
 template <int T>
 inline void zero(__m256i (&v)[T]) {
 #pragma GCC unroll 8
@@ -102,16 +124,6 @@ inline void zero(__m256i (&v)[T]) {
 }
 
 #if defined(__AVXVNNI__)
-
-// The codes as the format means them: from its table, if it has one.
-template <Format F, int G>
-inline __m256i whole_codes(const uint8_t* codes) {
-    const __m256i code = group_codes<F, G>(codes);
-    if constexpr (!layout_of(F).table) return code;
-    const __m256i table =
-        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table)));
-    return _mm256_shuffle_epi8(table, code);
-}
 
 template <Format F, int T, int G, int End>
 inline void add_groups(const uint8_t* codes, const int8_t* x, int64_t columns, __m256i (&dot)[T]) {
@@ -135,18 +147,10 @@ inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t colum
 
 #else
 
-inline __m256i look_up(__m256i code, int shift) {
-    const __m256i table =
-        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table)));
-    const __m256i value = _mm256_shuffle_epi8(table, code);
-    const __m256i moved = shift ? _mm256_srli_epi16(value, 4) : value;
-    return _mm256_and_si256(moved, _mm256_set1_epi8(15));
-}
-
 // Groups whose products fit int16 together; 0 for codes that are multiplied as two planes.
 constexpr int groups_in_int16(const Layout& layout) {
-    if (layout.table || layout.bits() == 8) return 0;
-    return layout.bits() <= 4 ? 8 : layout.bits() == 5 ? 4 : 2;
+    const int groups = INT16_MAX / (2 * 127 * layout.top());
+    return groups > kGroups ? kGroups : groups;
 }
 
 inline __m256i widen(__m256i products, int16_t factor) {
@@ -158,7 +162,7 @@ template <Format F, int T, int G, int End>
 inline void multiply_run(const uint8_t* codes, const int8_t* x, int64_t columns,
                          __m256i (&products)[T]) {
     if constexpr (G < End) {
-        const __m256i code = group_codes<F, G>(codes);
+        const __m256i code = whole_codes<F, G>(codes);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             const __m256i product =
@@ -173,10 +177,8 @@ template <Format F, int T, int G, int End>
 inline void multiply_planes(const uint8_t* codes, const int8_t* x, int64_t columns,
                             __m256i (&low)[T], __m256i (&high)[T]) {
     if constexpr (G < End) {
-        const __m256i code = group_codes<F, G>(codes);
-        constexpr bool kTable = layout_of(F).table;
-        const __m256i first = kTable ? look_up(code, 0) : move_bits<0, 4, 0>(code);
-        const __m256i second = kTable ? look_up(code, 4) : move_bits<4, 4, 0>(code);
+        const __m256i code = whole_codes<F, G>(codes);
+        const __m256i first = move_bits<0, 4, 0>(code), second = move_bits<4, 4, 0>(code);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
             const __m256i four = four_columns(x + t * columns + G * 4);

@@ -51,6 +51,16 @@ inline PartScale part_scale(const uint8_t* scales, const Shared& shared, int par
     const __m512 none = _mm512_setzero_ps();
     if constexpr (L.scale == Scale::kHalf) {
         return {halves_to_float(scales), L.minimum ? halves_to_float(scales + 32) : none};
+    } else if constexpr (L.scale == Scale::kShared) {
+        return {shared.scale, none};
+    } else if constexpr (L.scale == Scale::kE8M0) {
+        const __m128i bytes =
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23);
+        const __m512i least = _mm512_set1_epi32(0x00400000);  // see half_of_e8m0
+        return {
+            _mm512_mul_ps(_mm512_castsi512_ps(_mm512_max_epi32(bits, least)), _mm512_set1_ps(0.5f)),
+            none};
     } else if constexpr (L.scale == Scale::kNibbles) {
         const __m128i both =
             _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
@@ -62,8 +72,9 @@ inline PartScale part_scale(const uint8_t* scales, const Shared& shared, int par
         const uint8_t* at = scales + part * kPanelRows;
         const auto* minima = reinterpret_cast<const __m128i*>(at + L.parts * kPanelRows);
         const __m512 factor =
-            L.signed_scale ? signed_bytes_to_float(at)
-                           : bytes_to_float(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+            L.scale == Scale::kInt8
+                ? signed_bytes_to_float(at)
+                : bytes_to_float(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
         return {_mm512_mul_ps(shared.scale, factor),
                 L.minimum ? _mm512_mul_ps(shared.minimum, bytes_to_float(_mm_loadu_si128(minima)))
                           : none};
@@ -97,9 +108,9 @@ inline __m512i group_codes(const uint8_t* codes) {
         code = _mm512_or_si512(code,
                                move_bits<G % kHigh * L.high_bits, L.high_bits, L.low_bits>(high));
     }
-    if constexpr (L.table) {
+    if constexpr (L.has_table()) {
         const __m512i table =
-            _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kIq4Table)));
+            _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(L.values())));
         code = _mm512_shuffle_epi8(table, code);
     }
     return code;

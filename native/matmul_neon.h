@@ -3,9 +3,9 @@
 //
 // sdot multiplies signed bytes, four columns of four rows at once, exactly. Codes of up to seven
 // bits are signed bytes as they are; in eight-bit codes the top bit is flipped, which takes 128
-// away from them and from their offset. Activations are the operand that is one lane of a vector,
-// so that nothing is broadcast. Floor of a 4-bit block and token: 16 products, and 8 or 10
-// operations of the epilogue.
+// away from them and from their offset; from a table's values the whole offset is taken.
+// Activations are the operand that is one lane of a vector, so that nothing is broadcast. Floor of
+// a 4-bit block and token: 16 products, and 8 or 10 operations of the epilogue.
 #pragma once
 
 #include "kernels.h"
@@ -38,6 +38,17 @@ inline Rows to_float(int8x8_t bytes) {
     return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))}};
 }
 
+inline Rows half_of_e8m0(uint8x8_t bytes) {  // as the one of simd.h
+    const uint16x8_t wide = vmovl_u8(bytes);
+    const uint32x4_t low = vmovl_u16(vget_low_u16(wide)), high = vmovl_high_u16(wide);
+    const uint32x4_t least = vdupq_n_u32(0x00400000);
+    const auto half = [&](uint32x4_t e) {
+        const uint32x4_t bits = vmaxq_u32(vshlq_n_u32(e, 23), least);
+        return vmulq_n_f32(vreinterpretq_f32_u32(bits), 0.5f);
+    };
+    return {{half(low), half(high)}};
+}
+
 inline Rows times(const Rows& a, const Rows& b) {
     return {{vmulq_f32(a.r[0], b.r[0]), vmulq_f32(a.r[1], b.r[1])}};
 }
@@ -56,13 +67,17 @@ inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) 
         if constexpr (L.minimum) of_part.minimum = halves_to_float(scales + 2 * kPanelRows);
         return of_part;
     }
+    if constexpr (L.scale == Scale::kShared) return shared;
     const uint8x8_t bytes = vld1_u8(scales + part * kPanelRows);
-    if constexpr (L.scale == Scale::kNibbles) {
+    if constexpr (L.scale == Scale::kE8M0) {
+        of_part.scale = half_of_e8m0(bytes);
+    } else if constexpr (L.scale == Scale::kNibbles) {
         of_part.scale = times(shared.scale, to_float(vand_u8(bytes, vdup_n_u8(15))));
         of_part.minimum = times(shared.minimum, to_float(vshr_n_u8(bytes, 4)));
     } else {
-        of_part.scale = times(
-            shared.scale, L.signed_scale ? to_float(vreinterpret_s8_u8(bytes)) : to_float(bytes));
+        of_part.scale =
+            times(shared.scale,
+                  L.scale == Scale::kInt8 ? to_float(vreinterpret_s8_u8(bytes)) : to_float(bytes));
         if constexpr (L.minimum) {
             const uint8_t* minima = scales + (L.parts + part) * kPanelRows;
             of_part.minimum = times(shared.minimum, to_float(vld1_u8(minima)));
@@ -101,15 +116,16 @@ inline int8x16_t group_codes(const uint8_t* codes) {
         code = move_bits<kLowAt, 0>(low);
         if constexpr (kLowAt + L.low_bits < 8) code = vandq_u8(code, mask);
     }
-    if constexpr (L.table) {
-        code = vqtbl1q_u8(veorq_u8(vld1q_u8(kIq4Table), vdupq_n_u8(0x80)), code);
+    if constexpr (L.has_table()) {
+        code = vqtbl1q_u8(vsubq_u8(vld1q_u8(L.values()), vdupq_n_u8(L.offset)), code);
     }
     return vreinterpretq_s8_u8(code);
 }
 
 // What is left of the offset when codes are signed.
 constexpr int signed_offset(const Layout& layout) {
-    return layout.bits() == 8 || layout.table ? layout.offset - 128 : layout.offset;
+    if (layout.has_table()) return 0;
+    return layout.bits() == 8 ? layout.offset - 128 : layout.offset;
 }
 
 // Groups [G, End), in pairs: four vectors of codes are all that the registers hold beside the sums.

@@ -30,7 +30,7 @@ inline int code_at(const uint8_t* codes, int g, int r, int i) {
         const int bits = high[g / kHigh * kPlane + lane] >> (g % kHigh * L.high_bits);
         code |= (bits & ((1 << L.high_bits) - 1)) << L.low_bits;
     }
-    return L.table ? kIq4Table[code] : code;
+    return L.has_table() ? L.values()[code] : code;
 }
 
 // Scale and negated minimum of row r in one part of a block.
@@ -43,14 +43,24 @@ inline void part_scale(const uint8_t* scales, float shared_scale, float shared_m
         minimum = L.minimum ? half_at(scales + 2 * kPanelRows, r) : 0.0f;
         return;
     }
+    if (L.scale == Scale::kShared) {
+        scale = shared_scale;
+        minimum = 0.0f;
+        return;
+    }
     const uint8_t* at = scales + part * kPanelRows + r;
+    if (L.scale == Scale::kE8M0) {
+        scale = half_of_e8m0(*at);
+        minimum = 0.0f;
+        return;
+    }
     if (L.scale == Scale::kNibbles) {
         scale = shared_scale * static_cast<float>(*at & 15);
         minimum = shared_minimum * static_cast<float>(*at >> 4);
         return;
     }
-    scale = shared_scale * (L.signed_scale ? static_cast<float>(static_cast<int8_t>(*at))
-                                           : static_cast<float>(*at));
+    scale = shared_scale * (L.scale == Scale::kInt8 ? static_cast<float>(static_cast<int8_t>(*at))
+                                                    : static_cast<float>(*at));
     minimum = L.minimum ? shared_minimum * static_cast<float>(at[L.parts * kPanelRows]) : 0.0f;
 }
 

@@ -222,6 +222,12 @@ inline float half_to_float(uint16_t h) {
     if (rest < 0x0400) return bits_float(sign | float_bits(static_cast<float>(rest) * 0x1p-24f));
     return bits_float(sign | ((rest << 13) + 0x38000000));
 }
+// Half of an E8M0 scale, 2 ** (e - 128), since the table of E2M1 holds twice its values. 255, which
+// is E8M0's NaN, gives infinity: times an activation that is zero NaN, so that it is never lost.
+inline float half_of_e8m0(uint8_t e) {
+    const uint32_t bits = static_cast<uint32_t>(e) << 23;
+    return bits_float(bits > 0x00400000 ? bits : 0x00400000) * 0.5f;
+}
 // Round to nearest, ties to even, as the conversion instruction does.
 inline uint16_t float_to_half(float x) {
     const uint32_t bits = float_bits(x);

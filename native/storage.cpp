@@ -22,7 +22,7 @@ constexpr int64_t kChunkBytes = int64_t{256} << 20;
 constexpr int64_t kPackBytes = int64_t{256} << 10;
 
 // One block of every row of a panel, as `formats.h` describes it. Rows past the matrix's end stay
-// zero: their scales are, so their codes do not matter.
+// zero bytes; no kernel stores what they compute.
 class PanelWriter {
   public:
     PanelWriter(Format format, int panel_rows, uint8_t* out)
@@ -49,6 +49,7 @@ class PanelWriter {
     void put_half(size_t index, uint16_t bits) { std::memcpy(out_ + index * 2, &bits, 2); }
 
     void write_scales(const FileBlock& row, int block, int r) {
+        if (layout_.scale == Scale::kShared) return;
         if (layout_.scale == Scale::kHalf) {
             put_half(static_cast<size_t>(r), row.scale);
             if (layout_.minimum) put_half(static_cast<size_t>(panel_rows_ + r), row.minimum);
@@ -119,6 +120,7 @@ class PanelReader {
     }
 
     void read_scales(FileBlock& row, int block) {
+        if (layout_.scale == Scale::kShared) return;
         if (layout_.scale == Scale::kHalf) return read_halves(row);
         for (int part = 0; part < layout_.parts; ++part) {
             const int at = block * layout_.parts + part;
@@ -174,7 +176,7 @@ constexpr bool finite_half(uint16_t bits) { return (bits & kHalfExponent) != kHa
 // Returns the last of the rows that has a scale which is not finite, -1 if there is none.
 int pack_quantised_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
                          int panel_rows, uint8_t* out) {
-    const int width = layout_of(format).blocks * kBlock;
+    const int width = layout_of(format).columns();
     PanelWriter writer(format, panel_rows, out);
     std::vector<FileBlock> blocks(static_cast<size_t>(rows));
     int non_finite = -1;
@@ -228,57 +230,18 @@ float value_of(Format format, const uint8_t* p) {
     return value;
 }
 
-void dequantise_block(Format format, const FileBlock& block, float* out) {
-    const Layout layout = layout_of(format);
-    const float scale = half_to_float(block.scale), minimum = half_to_float(block.minimum);
-    for (int i = 0; i < layout.blocks * kBlock; ++i) {
-        const int part = i * layout.parts / kBlock;
-        float d = scale, m = minimum;
-        if (layout.scale != Scale::kHalf) {
-            const uint8_t factor = block.scales[part];
-            d *= layout.signed_scale ? static_cast<float>(static_cast<int8_t>(factor))
-                                     : static_cast<float>(factor);
-            m *= layout.minimum ? static_cast<float>(block.minima[part]) : 0.0f;
-        }
-        const int code = layout.table ? kIq4Table[block.codes[i]] : block.codes[i];
-        out[i] = d * static_cast<float>(code - layout.offset) + m;
-    }
-}
-
-// Values of a row that are stored together.
-int block_values(Format format) {
-    return is_quantised(format) ? layout_of(format).blocks * kBlock : 1;
-}
-
-struct FileType {
-    int number;  // GGUF's
-    Format format;
-};
-constexpr FileType kFileTypes[] = {
-    {0, Format::kF32},     {1, Format::kF16},     {2, Format::kQ4_0},  {3, Format::kQ4_1},
-    {6, Format::kQ5_0},    {7, Format::kQ5_1},    {8, Format::kQ8_0},  {10, Format::kQ2_K},
-    {11, Format::kQ3_K},   {12, Format::kQ4_K},   {13, Format::kQ5_K}, {14, Format::kQ6_K},
-    {20, Format::kIQ4_NL}, {23, Format::kIQ4_XS}, {30, Format::kBF16},
-};
-
 }  // namespace
 
-bool has_kernel(int file_type) {
-    for (const FileType& type : kFileTypes) {
-        if (type.number == file_type) return true;
-    }
-    return false;
-}
+bool has_kernel(int file_type) { return find_format(file_type) != nullptr; }
 
 Format format_of(int file_type) {
-    for (const FileType& type : kFileTypes) {
-        if (type.number == file_type) return type.format;
-    }
+    const FormatRow* row = find_format(file_type);
+    if (row) return row->format;
     throw std::invalid_argument("tensor type " + std::to_string(file_type) + " has no kernel");
 }
 
 int64_t row_bytes(Format format, int columns) {
-    const int values = block_values(format);
+    const int values = layout_of(format).columns();
     if (columns % values != 0) {
         throw std::invalid_argument(std::to_string(columns) + " columns are not whole blocks of " +
                                     std::to_string(values));
@@ -331,7 +294,7 @@ Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format fo
     if (!bias_.empty() && static_cast<int>(bias_.size()) != rows) {
         throw std::invalid_argument("bias has another length than the matrix has rows");
     }
-    const int64_t packed_row = is_quantised(format) ? columns / block_values(format) *
+    const int64_t packed_row = is_quantised(format) ? columns / layout_of(format).columns() *
                                                           int64_t{layout_of(format).super_block()}
                                                     : raw_row;
     packed_ = {format,  rows,
@@ -374,7 +337,7 @@ void Matrix::dequantise_row(int row, float* out) const {
         }
         return;
     }
-    const int width = block_values(m.format);
+    const int width = layout_of(m.format).columns();
     PanelReader reader(m.format, panel_rows_, panel, r);
     FileBlock block;
     for (int k = 0; k < m.columns; k += width) {

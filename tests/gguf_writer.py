@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.weights.gguf.file import TensorType
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,6 +16,12 @@ Score = tuple[float, int, list[tuple[int, float]]]
 def isa_levels() -> list[str]:
     """Instruction levels this machine can run, fastest first."""
 
+def tensor_types() -> list[tuple[str, int, int, int, bool]]:
+    """The native table of tensor types, which says what matmuls read.
+
+    A row: name, GGUF number, values and bytes of a block, whether activations are quantised for it.
+    """
+
 def has_kernel(file_type: int) -> bool:
     """Whether matmuls read this GGUF tensor type."""
 

@@ -25,7 +25,7 @@ from heddle.errors import NonFiniteLogitsError
 from heddle.executors.cpu.executor import load
 from heddle.types import FinishReason, SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.gguf.file import TensorType
+from heddle.weights.tensor_types import TensorType
 from models.tiny_models import TinyLlama
 
 if TYPE_CHECKING:

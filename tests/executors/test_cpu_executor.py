@@ -36,7 +36,7 @@ from heddle.step import (
 )
 from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.gguf.file import TensorType
+from heddle.weights.tensor_types import TensorType
 from models.tiny_models import PLAIN
 
 if TYPE_CHECKING:

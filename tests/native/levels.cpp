@@ -26,47 +26,47 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kMostTokens = 70;
 
-// Formats, and where in a block of the file their f16 scales are.
-struct FileFormat {
-    const char* name;
-    Format format;
-    int scale, minimum;  // -1 where there is none
-};
-constexpr FileFormat kFormats[] = {
-    {"Q4_0", Format::kQ4_0, 0, -1},   {"Q4_1", Format::kQ4_1, 0, 2},
-    {"Q5_0", Format::kQ5_0, 0, -1},   {"Q5_1", Format::kQ5_1, 0, 2},
-    {"Q8_0", Format::kQ8_0, 0, -1},   {"IQ4_NL", Format::kIQ4_NL, 0, -1},
-    {"Q2_K", Format::kQ2_K, 80, 82},  {"Q3_K", Format::kQ3_K, 108, -1},
-    {"Q4_K", Format::kQ4_K, 0, 2},    {"Q5_K", Format::kQ5_K, 0, 2},
-    {"Q6_K", Format::kQ6_K, 208, -1}, {"IQ4_XS", Format::kIQ4_XS, 0, -1},
-    {"F16", Format::kF16, -1, -1},    {"BF16", Format::kBF16, -1, -1},
-    {"F32", Format::kF32, -1, -1},
-};
+// Values of a trained model's size.
+constexpr float kLeast = 0.001f, kMost = 1.0f;
 
-void put_half(uint8_t* p, float x) {
-    const uint16_t half = float_to_half(x);
-    std::memcpy(p, &half, 2);
+float value_of(Format format, const uint8_t* p) {
+    uint32_t bits = half_bits(p);
+    if (format == Format::kF16) return half_to_float(half_bits(p));
+    if (format == Format::kBF16) return bits_float(bits << 16);
+    std::memcpy(&bits, p, 4);
+    return bits_float(bits);
 }
 
-// A matrix as a file holds it, weights of a trained model's size.
-std::vector<uint8_t> random_matrix(Random& random, const FileFormat& file, int rows, int columns) {
-    std::vector<uint8_t> raw(static_cast<size_t>(rows * row_bytes(file.format, columns)));
-    const auto width = static_cast<size_t>(file_block_bytes(file.format));
-    for (size_t at = 0; at < raw.size(); at += width) {
-        if (is_quantised(file.format)) {
-            for (size_t i = 0; i < width; ++i) raw[at + i] = static_cast<uint8_t>(random.bits());
-            put_half(&raw[at + file.scale], random.normal(0.02f));
-            if (file.minimum >= 0) put_half(&raw[at + file.minimum], random.normal(0.02f));
-        } else {
-            const float x = random.normal(0.05f);
-            const uint32_t bits = float_bits(x);
-            if (file.format == Format::kF16) put_half(&raw[at], x);
-            if (file.format == Format::kF32) std::memcpy(&raw[at], &bits, 4);
-            if (file.format == Format::kBF16) {
-                std::memcpy(&raw[at], reinterpret_cast<const uint8_t*>(&bits) + 2, 2);
-            }
-        }
+// The largest magnitude among a block's values; infinity if one is not finite.
+float peak_of(const FormatRow& row, const uint8_t* bytes) {
+    float values[256] = {};
+    if (is_quantised(row.format)) {
+        FileBlock block;
+        read_block(row.format, bytes, block);
+        dequantise_block(row.format, block, values);
+    } else {
+        values[0] = value_of(row.format, bytes);
     }
+    float peak = 0.0f;
+    for (float x : values) peak = std::isfinite(x) ? std::max(peak, std::fabs(x)) : kInfinity;
+    return peak;
+}
+
+// Random bytes, drawn until they are a block with values of a trained model's size: so no test
+// needs to know where a format keeps its scales.
+void random_block(Random& random, const FormatRow& row, uint8_t* bytes) {
+    float peak = kInfinity;
+    while (peak < kLeast || peak > kMost) {
+        for (int i = 0; i < row.file_bytes; ++i) bytes[i] = static_cast<uint8_t>(random.bits());
+        peak = peak_of(row, bytes);
+    }
+}
+
+// A matrix as a file holds it.
+std::vector<uint8_t> random_matrix(Random& random, const FormatRow& row, int rows, int columns) {
+    std::vector<uint8_t> raw(static_cast<size_t>(rows * row_bytes(row.format, columns)));
+    const auto width = static_cast<size_t>(row.file_bytes);
+    for (size_t at = 0; at < raw.size(); at += width) random_block(random, row, &raw[at]);
     return raw;
 }
 
@@ -133,51 +133,57 @@ void compare_matmul(Check& check, MatmulCase& c) {
     }
 }
 
-MatmulCase matmul_case(Random& random, const FileFormat& file, int rows, int columns, bool bias,
+MatmulCase matmul_case(Random& random, const FormatRow& row, int rows, int columns, bool bias,
                        bool accumulate) {
     MatmulCase c;
-    c.format = file.format;
+    c.format = row.format;
     c.rows = rows;
     c.columns = columns;
-    c.raw = random_matrix(random, file, rows, columns);
+    c.raw = random_matrix(random, row, rows, columns);
     c.x = random.activations(int64_t{kMostTokens} * columns);
-    if (is_quantised(file.format)) c.xq = quantise(*portable_kernels(), c.x);
+    if (is_quantised(row.format)) c.xq = quantise(*portable_kernels(), c.x);
     if (bias) c.bias = random.normals(rows, 1.0f);
     if (accumulate) c.onto = random.normals(int64_t{kMostTokens} * c.stride(), 1.0f);
     return c;
 }
 
-void check_matmul(const FileFormat& file) {
-    Check check(std::string("matmul ") + file.name);
-    Random random(static_cast<uint64_t>(file.format) + 1);
-    const bool floats = !is_quantised(file.format);
-    const int unit = floats ? 1 : layout_of(file.format).blocks * kBlock;
+void check_matmul(const FormatRow& row) {
+    Check check(std::string("matmul ") + row.name);
+    Random random(static_cast<uint64_t>(row.format) + 1);
+    const bool floats = !is_quantised(row.format);
+    const int unit = row.layout.columns();
     int number = 0;
     for (int rows : {1, 8, 19, 36}) {
         for (int units : {1, 2, 3}) {
             const int columns = floats ? 33 * units - 32 : unit * units;
-            MatmulCase c = matmul_case(random, file, rows, columns, number & 1, number & 2);
+            MatmulCase c = matmul_case(random, row, rows, columns, number & 1, number & 2);
             compare_matmul(check, c);
             ++number;
         }
     }
 }
 
+// Gives `byte` to all bytes of a block but those that its values' size depends on, its scales.
+void fill_codes(const FormatRow& row, int byte, uint8_t* bytes) {
+    for (int i = 0; i < row.file_bytes; ++i) {
+        const uint8_t before = bytes[i];
+        bytes[i] = static_cast<uint8_t>(byte);
+        const float peak = peak_of(row, bytes);
+        if (peak < kLeast || peak > 16 * kMost) bytes[i] = before;
+    }
+}
+
 // All codes and all activations at their largest: sums of products must hold them.
-void check_extreme_codes(const FileFormat& file) {
-    if (!is_quantised(file.format)) return;
-    Check check(std::string("extreme ") + file.name);
+void check_extreme_codes(const FormatRow& row) {
+    if (!is_quantised(row.format)) return;
+    Check check(std::string("extreme ") + row.name);
     Random random(2);
-    const int columns = 2 * layout_of(file.format).blocks * kBlock;
+    const int columns = 2 * row.layout.columns();
     for (int byte : {0x00, 0x7F, 0x80, 0xFF}) {
         for (float activation : {127.0f, -127.0f}) {
-            MatmulCase c = matmul_case(random, file, 16, columns, false, false);
-            const auto width = static_cast<size_t>(file_block_bytes(file.format));
-            std::fill(c.raw.begin(), c.raw.end(), static_cast<uint8_t>(byte));
-            for (size_t at = 0; at < c.raw.size(); at += width) {
-                put_half(&c.raw[at + file.scale], 1.0f);
-                if (file.minimum >= 0) put_half(&c.raw[at + file.minimum], 1.0f);
-            }
+            MatmulCase c = matmul_case(random, row, 16, columns, false, false);
+            const auto width = static_cast<size_t>(row.file_bytes);
+            for (size_t at = 0; at < c.raw.size(); at += width) fill_codes(row, byte, &c.raw[at]);
             std::fill(c.x.begin(), c.x.end(), activation);
             c.xq = quantise(*portable_kernels(), c.x);
             compare_matmul(check, c);
@@ -437,15 +443,15 @@ void check_store_kv(KvType type) {
 }
 
 // Embedding rows, unpacked from the panels of each level.
-void check_dequantise(const FileFormat& file) {
-    Check check(std::string("rows of ") + file.name);
+void check_dequantise(const FormatRow& format) {
+    Check check(std::string("rows of ") + format.name);
     Random random(6);
     constexpr int kRows = 21, kColumns = 768;
-    const std::vector<uint8_t> raw = random_matrix(random, file, kRows, kColumns);
+    const std::vector<uint8_t> raw = random_matrix(random, format, kRows, kColumns);
     ThreadPool pool(1);
     check.all_levels("unpacked", [&](const Kernels& kernels) {
         Arena arena;
-        const Matrix matrix(arena, pool, kernels, file.format, TensorBytes(raw.data()), kRows,
+        const Matrix matrix(arena, pool, kernels, format.format, TensorBytes(raw.data()), kRows,
                             kColumns, {});
         Floats rows(static_cast<size_t>(kRows) * kColumns);
         for (int row = 0; row < kRows; ++row) matrix.dequantise_row(row, &rows[row * kColumns]);
@@ -464,10 +470,10 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "level %s does not run here\n", argv[i]);
         return 1;
     }
-    for (const FileFormat& file : kFormats) {
-        check_matmul(file);
-        check_extreme_codes(file);
-        check_dequantise(file);
+    for (const FormatRow& row : kFormats) {
+        check_matmul(row);
+        check_extreme_codes(row);
+        check_dequantise(row);
     }
     check_halves();
     check_quantise();

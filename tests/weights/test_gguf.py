@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from gguf_writer import ARRAY, BOOL, STRING, Raw, Tensor, gguf_bytes, write_gguf
 from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
-from heddle.weights.gguf.file import GGUFFile, StringArray, TensorType
+from heddle.weights.gguf.file import GGUFFile, StringArray
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from pathlib import Path

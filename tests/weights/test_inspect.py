@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from gguf_writer import Tensor, write_gguf
-from heddle.weights.gguf.file import TensorType
 from heddle.weights.inspect import MemoryEstimate, TensorGroup, describe, render
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,8 +58,8 @@ def test_a_file_is_described(path: Path) -> None:
     assert found.parameters == 64 + 48 * 64
     assert (found.context, found.vocabulary) == (100, 20)
     assert found.tensors == (
-        TensorGroup("Q4_1", count=2, elements=48 * 64, bytes=48 * 40),
-        TensorGroup("F32", count=1, elements=64, bytes=256),
+        TensorGroup("Q4_1", count=2, elements=48 * 64, bytes=48 * 40, supported=True),
+        TensorGroup("F32", count=1, elements=64, bytes=256, supported=True),
     )
     # 3 layers, 2 heads, 8 wide, keys and values, 2 bytes
     assert found.memory == MemoryEstimate(
@@ -102,7 +102,9 @@ def test_json_holds_everything_with_long_arrays_cut(path: Path) -> None:
     found = json.loads(describe(path).to_json())
     assert found["path"] == str(path)
     assert found["memory"]["kv_per_token"] == {"f16": 192}
-    assert found["tensors"][0] == {"type": "Q4_1", "count": 2, "elements": 3072, "bytes": 1920}
+    assert found["tensors"][0] == {
+        "type": "Q4_1", "count": 2, "elements": 3072, "bytes": 1920, "supported": True
+    }  # fmt: skip
     metadata = found["metadata"]
     assert list(metadata) == list(METADATA)
     assert metadata["general.name"] == METADATA["general.name"]
@@ -125,3 +127,13 @@ def test_tables_name_the_figures_and_keep_the_files_escapes_out(path: Path) -> N
         assert expected in text
     assert "\x1b[31m\n" not in text
     assert r"Tiny [bold]\x1b[31m\nred" in text
+
+
+def test_types_that_cannot_be_run_are_told(tmp_path: Path) -> None:
+    tensors = [*TENSORS, Tensor.random("grid", TensorType.IQ1_S, (2, 256), seed=3)]
+    found = describe(write_gguf(tmp_path / "grid.gguf", METADATA, tensors))
+    assert {group.type: group.supported for group in found.tensors} == {
+        "Q4_1": True, "F32": True, "IQ1_S": False
+    }  # fmt: skip
+    (line,) = [line for line in rendered(found).splitlines() if "IQ1_S" in line]
+    assert line.split()[-1] == "no"

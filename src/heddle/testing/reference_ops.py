@@ -15,7 +15,7 @@ import numpy as np
 
 from heddle.models.ops import Batch
 from heddle.weights.checkpoint import claim
-from heddle.weights.quants import dequantize
+from heddle.weights.tensor_types import dequantize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from heddle.weights.gguf.file import TensorType
+    from heddle.weights.tensor_types import TensorType
 
 N = TypeVar("N", int, float)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from heddle.weights.gguf.file import TensorInfo
+    from heddle.weights.tensor_types import TensorType
 
 _FLOAT16_BYTES = 2
 _Q8_0_ELEMENTS, _Q8_0_BYTES = 32, 34
@@ -35,12 +36,20 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True, slots=True)
 class TensorGroup:
-    """All tensors of one storage type."""
+    """All tensors of one type.
+
+    Attributes:
+        type: its name.
+        count: number of tensors.
+        elements, bytes: of all of them.
+        supported: whether Heddle can run tensors of this type.
+    """
 
     type: str
     count: int
     elements: int
     bytes: int
+    supported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +136,18 @@ def describe(path: Path) -> ModelDescription:
 
 
 def _groups(tensors: tuple[TensorInfo, ...]) -> tuple[TensorGroup, ...]:
-    by_type: dict[str, list[TensorInfo]] = defaultdict(list)
+    by_type: dict[TensorType, list[TensorInfo]] = defaultdict(list)
     for tensor in tensors:
-        by_type[tensor.type.name].append(tensor)
+        by_type[tensor.type].append(tensor)
     groups = (
         TensorGroup(
-            type=name,
+            type=kind.name,
             count=len(members),
             elements=sum(prod(tensor.shape) for tensor in members),
             bytes=sum(tensor.nbytes for tensor in members),
+            supported=kind.is_supported,
         )
-        for name, members in by_type.items()
+        for kind, members in by_type.items()
     )
     return tuple(sorted(groups, key=lambda group: -group.bytes))
 
@@ -256,10 +266,17 @@ def _summary_table(description: ModelDescription) -> Table:
 
 
 def _tensor_table(description: ModelDescription) -> Table:
-    table = _table("Tensors", "type", "count", "elements", "size", "bits", numbers=True)
+    columns = ("type", "count", "elements", "size", "bits", "supported")
+    table = _table("Tensors", *columns, numbers=True)
     for group in description.tensors:
-        bits = f"{8 * group.bytes / group.elements:.2f}"
-        table.add_row(group.type, str(group.count), f"{group.elements:,}", _size(group.bytes), bits)
+        table.add_row(
+            group.type,
+            str(group.count),
+            f"{group.elements:,}",
+            _size(group.bytes),
+            f"{8 * group.bytes / group.elements:.2f}",
+            "yes" if group.supported else "no",
+        )
     return table
 
 

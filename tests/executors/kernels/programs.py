@@ -12,7 +12,7 @@ import numpy as np
 
 from heddle import _native
 from heddle.step import PAGE_TOKENS
-from heddle.weights.gguf.file import TensorType
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

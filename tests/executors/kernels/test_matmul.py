@@ -8,42 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import ISA_LEVELS, NO_BIAS, Bench, as_bytes, matmul
 
-from heddle.weights.gguf.file import TensorType
-from heddle.weights.quants import dequantize
-
-QUANTISED = {  # bytes of a block, and where in it the f16 scales are
-    TensorType.Q4_0: (18, [0]),
-    TensorType.Q4_1: (20, [0, 2]),
-    TensorType.Q5_0: (22, [0]),
-    TensorType.Q5_1: (24, [0, 2]),
-    TensorType.Q8_0: (34, [0]),
-    TensorType.Q2_K: (84, [80, 82]),
-    TensorType.Q3_K: (110, [108]),
-    TensorType.Q4_K: (144, [0, 2]),
-    TensorType.Q5_K: (176, [0, 2]),
-    TensorType.Q6_K: (210, [208]),
-    TensorType.IQ4_NL: (18, [0]),
-    TensorType.IQ4_XS: (136, [0]),
-}
-FLOATS = (TensorType.F32, TensorType.F16, TensorType.BF16)
-
-
-def random_matrix(rng, type, rows, columns):
-    """File bytes of a matrix with weights of a trained model's size."""
-    values = rng.normal(0, 0.05, (rows, columns)).astype(np.float32)
-    if type is TensorType.F32:
-        return as_bytes(values)
-    if type is TensorType.F16:
-        return as_bytes(values.astype(np.float16))
-    if type is TensorType.BF16:
-        return as_bytes((values.view(np.uint32) >> 16).astype(np.uint16))
-    width, halves = QUANTISED[type]
-    count = rows * columns // type.block_elements
-    blocks = rng.integers(0, 256, (count, width), dtype=np.uint8)
-    for at in halves:
-        scales = rng.normal(0, 0.02, (count, 1)).astype(np.float16)
-        blocks[:, at : at + 2] = scales.view(np.uint8)
-    return blocks.ravel()
+from heddle import _native
+from heddle.weights.tensor_types import TensorType, dequantize
+from tensor_blocks import FLOATS, QUANTISED, extreme_block, random_matrix
 
 
 def quantised_activations(x):
@@ -53,6 +20,16 @@ def quantised_activations(x):
     inverse = np.divide(np.float32(127), peak, where=peak > 0, out=np.zeros_like(peak))
     codes = np.rint(blocks * inverse)
     return (codes.astype(np.float64) * (peak / np.float32(127))).reshape(x.shape)
+
+
+def test_the_native_table_is_the_one_of_python():
+    expected = {
+        (kind.name, int(kind), kind.block_elements, kind.block_bytes, kind.quantises_activations)
+        for kind in TensorType.supported()
+    }
+    assert set(_native.tensor_types()) == expected
+    for kind in TensorType:
+        assert _native.has_kernel(int(kind)) == kind.is_supported, kind.name
 
 
 @pytest.mark.parametrize("isa", ISA_LEVELS)
@@ -130,12 +107,8 @@ def test_more_tokens_than_are_worked_on_at_once(isa):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_extreme_codes_do_not_overflow(type, byte, sign):
     """All codes and activations at their largest: int16 partial sums must hold."""
-    width, halves = QUANTISED[type]
-    block = np.full(width, byte, np.uint8)
-    for at in halves:
-        block[at : at + 2] = np.ones(1, np.float16).view(np.uint8)
     columns = 2 * type.block_elements
-    raw = np.tile(block, 16 * 2)
+    raw = np.tile(extreme_block(type, byte), 16 * 2)
     x = np.full((5, columns), sign * 127.0, np.float32)
     weights = dequantize(raw, type, (16, columns)).astype(np.float64)
     for isa in ISA_LEVELS:
@@ -178,6 +151,32 @@ def test_packing_does_not_grow_a_matrix(type):
         bench = Bench(isa, 1)
         matrix = bench.matrix(int(type), raw, 64, 512, np.empty(0, np.float32))
         assert raw.size <= matrix.bytes <= 1.04 * raw.size
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+@pytest.mark.parametrize("x", [0.0, 1.0])
+def test_a_scale_that_is_no_number_poisons_its_row_alone(isa, x):
+    """E8M0 has one NaN, 255. The values of E2M1 that it scales are zeros here."""
+    raw = random_matrix(np.random.default_rng(8), TensorType.MXFP4, 19, 64).reshape(19, 2, 17)
+    raw[5, 1] = [255, *[0] * 16]
+    activations = np.full((3, 64), x, np.float32)
+    result = matmul(isa, int(TensorType.MXFP4), raw.ravel(), 19, activations)
+    assert (~np.isfinite(result)).nonzero()[1].tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+def test_every_e8m0_scale(isa):
+    """Rows have the scales 0 to 254; in float32 the least are subnormal, the largest infinite."""
+    scales = np.arange(255, dtype=np.uint8)[:, None]
+    codes = np.random.default_rng(9).integers(0, 256, (255, 16), np.uint8)
+    raw = np.concatenate([scales, codes], axis=1).ravel()
+    x = np.zeros((1, 32), np.float32)
+    x[0, 3] = 127  # so that codes of activations are themselves
+    weights = dequantize(raw, TensorType.MXFP4, (255, 32))
+    with np.errstate(over="ignore"):
+        expected = weights[:, 3] * np.float32(127)
+    result = matmul(isa, int(TensorType.MXFP4), raw, 255, x)
+    np.testing.assert_array_equal(result[0], expected)
 
 
 def test_wrong_sizes_are_refused():

@@ -23,8 +23,7 @@ from heddle.testing.reference_ops import (
     as_kept,
 )
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.gguf.file import TensorType
-from heddle.weights.quants import dequantize
+from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import numpy as np
 from heddle import _native
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import claim
-from heddle.weights.quants import dequantize
+from heddle.weights.tensor_types import dequantize, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,8 +144,5 @@ class CpuLoader:
     def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         tensor = claim(self._checkpoint, name, shape)
         if not _native.has_kernel(int(tensor.type)):
-            raise UnsupportedModelError(
-                f"tensor {tensor.label} is stored as {tensor.type.name}, which has no kernel yet",
-                param=tensor.label,
-            )
+            raise unsupported(tensor.type, tensor.label)
         return tensor

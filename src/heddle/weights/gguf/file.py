@@ -4,7 +4,7 @@ The format is specified in ggml's `docs/gguf.md`: a header, metadata as typed ke
 record per tensor, then the tensors' bytes at aligned offsets. Nothing in a file is believed before
 it is checked against the bytes that are there, so a damaged or hostile file ends in a
 :class:`ModelFileError` and not in a crash or an allocation of the size it claims. What the bytes
-of a tensor mean is `quants.py`'s business.
+of a tensor mean is the business of `tensor_types.py`.
 
 A file is read and never mapped. Another process may truncate it at any time; a read then comes
 short, which is an error for whoever reads, while an access to a map is the end of the process.
@@ -17,7 +17,6 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 import numpy as np
 
 from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,59 +58,6 @@ _LARGEST_HEADER = 256 << 20
 # The fewest bytes an entry can take: what a count may at most claim of the bytes left.
 _SMALLEST_PAIR = 8 + 4 + 1
 _SMALLEST_TENSOR = 8 + 4 + 4 + 8
-
-
-class TensorType(IntEnum):
-    """Storage types of tensors, numbered as in ggml.
-
-    A row is stored as blocks of `block_elements` values in `block_bytes` bytes.
-    """
-
-    block_elements: int
-    block_bytes: int
-
-    def __new__(cls, number: int, block_elements: int, block_bytes: int) -> Self:
-        member = int.__new__(cls, number)
-        member._value_ = number
-        member.block_elements = block_elements
-        member.block_bytes = block_bytes
-        return member
-
-    F32 = 0, 1, 4
-    F16 = 1, 1, 2
-    Q4_0 = 2, 32, 18
-    Q4_1 = 3, 32, 20
-    Q5_0 = 6, 32, 22
-    Q5_1 = 7, 32, 24
-    Q8_0 = 8, 32, 34
-    Q8_1 = 9, 32, 36
-    Q2_K = 10, 256, 84
-    Q3_K = 11, 256, 110
-    Q4_K = 12, 256, 144
-    Q5_K = 13, 256, 176
-    Q6_K = 14, 256, 210
-    Q8_K = 15, 256, 292
-    IQ2_XXS = 16, 256, 66
-    IQ2_XS = 17, 256, 74
-    IQ3_XXS = 18, 256, 98
-    IQ1_S = 19, 256, 50
-    IQ4_NL = 20, 32, 18
-    IQ3_S = 21, 256, 110
-    IQ2_S = 22, 256, 82
-    IQ4_XS = 23, 256, 136
-    I8 = 24, 1, 1
-    I16 = 25, 1, 2
-    I32 = 26, 1, 4
-    I64 = 27, 1, 8
-    F64 = 28, 1, 8
-    IQ1_M = 29, 256, 56
-    BF16 = 30, 1, 2
-    TQ1_0 = 34, 256, 54
-    TQ2_0 = 35, 256, 66
-    MXFP4 = 39, 32, 17
-    NVFP4 = 40, 64, 36
-    Q1_0 = 41, 128, 18
-
 
 _TENSOR_TYPES = {int(kind): kind for kind in TensorType}
 

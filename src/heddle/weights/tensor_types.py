@@ -1,0 +1,142 @@
+"""The table of tensor types: how rows of numbers are stored in a model file.
+
+One row per type of GGUF. A type with a decoder is supported: its matrices run in the reference and
+in the native kernels, whose table (`native/formats.h`) has a row for it too. All else is derived
+from the two tables. "Adding a tensor type" in docs/design.md names the steps.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from math import prod
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from heddle.errors import UnsupportedModelError
+from heddle.weights import quants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Decoder = Callable[[quants.Blocks], quants.Values]
+
+# Values decoded at a time: keeps the temporaries, a few times this in bytes, inside the caches.
+_CHUNK_ELEMENTS = 1 << 16
+
+
+class TensorType(IntEnum):
+    """A tensor type. Its value is its number in GGUF.
+
+    Attributes:
+        block_elements: values of a block. A row is a whole number of blocks.
+        block_bytes: bytes of a block.
+        decode: the reference, from blocks to values; None for a type that is not supported.
+    """
+
+    block_elements: int
+    block_bytes: int
+    decode: Decoder | None
+
+    def __new__(
+        cls, number: int, block_elements: int, block_bytes: int, decode: Decoder | None = None
+    ) -> Self:
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.block_elements = block_elements
+        member.block_bytes = block_bytes
+        member.decode = decode
+        return member
+
+    F32 = 0, 1, 4, quants.f32
+    F16 = 1, 1, 2, quants.float16
+    Q4_0 = 2, 32, 18, quants.q4_0
+    Q4_1 = 3, 32, 20, quants.q4_1
+    Q5_0 = 6, 32, 22, quants.q5_0
+    Q5_1 = 7, 32, 24, quants.q5_1
+    Q8_0 = 8, 32, 34, quants.q8_0
+    Q8_1 = 9, 32, 36
+    Q2_K = 10, 256, 84, quants.q2_k
+    Q3_K = 11, 256, 110, quants.q3_k
+    Q4_K = 12, 256, 144, quants.q4_k
+    Q5_K = 13, 256, 176, quants.q5_k
+    Q6_K = 14, 256, 210, quants.q6_k
+    Q8_K = 15, 256, 292
+    IQ2_XXS = 16, 256, 66
+    IQ2_XS = 17, 256, 74
+    IQ3_XXS = 18, 256, 98
+    IQ1_S = 19, 256, 50
+    IQ4_NL = 20, 32, 18, quants.iq4_nl
+    IQ3_S = 21, 256, 110
+    IQ2_S = 22, 256, 82
+    IQ4_XS = 23, 256, 136, quants.iq4_xs
+    I8 = 24, 1, 1
+    I16 = 25, 1, 2
+    I32 = 26, 1, 4
+    I64 = 27, 1, 8
+    F64 = 28, 1, 8
+    IQ1_M = 29, 256, 56
+    BF16 = 30, 1, 2, quants.bf16
+    TQ1_0 = 34, 256, 54
+    TQ2_0 = 35, 256, 66, quants.tq2_0
+    MXFP4 = 39, 32, 17, quants.mxfp4
+    NVFP4 = 40, 64, 36
+    Q1_0 = 41, 128, 18
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether tensors of this type can be read and run."""
+        return self.decode is not None
+
+    @property
+    def quantises_activations(self) -> bool:
+        """Whether a matmul with weights of this type reads activations as int8 codes."""
+        return self.block_elements > 1
+
+    @classmethod
+    def supported(cls) -> tuple[TensorType, ...]:
+        """The types that can be read and run, by number."""
+        return tuple(kind for kind in cls if kind.is_supported)
+
+
+def unsupported(kind: TensorType, tensor: str | None = None) -> UnsupportedModelError:
+    """The error for a tensor of a type that is not supported, `tensor` if its name is known."""
+    names = ", ".join(known.name for known in TensorType.supported())
+    what = f"tensor type {kind.name}" if tensor is None else f"tensor {tensor} of type {kind.name}"
+    return UnsupportedModelError(
+        f"{what} is not supported; supported: {names}. Choose another file of this model",
+        param=tensor or "type",
+    )
+
+
+def dequantize(data: NDArray[np.uint8], kind: TensorType, shape: tuple[int, ...]) -> quants.Values:
+    """The values of a tensor.
+
+    Args:
+        data: (nbytes,) uint8, the tensor's rows one after another.
+        kind: storage type.
+        shape: row-major; the last axis is a whole number of blocks.
+
+    Returns:
+        A new float32 array of `shape`.
+
+    Raises:
+        UnsupportedModelError: `kind` is not supported.
+        ValueError: `data` has not the size that `kind` and `shape` ask for.
+    """
+    decode = kind.decode
+    if decode is None:
+        raise unsupported(kind)
+    row = shape[-1] if shape else 1
+    size = prod(shape) // kind.block_elements * kind.block_bytes
+    if row % kind.block_elements or data.shape != (size,):
+        raise ValueError(f"{data.shape} bytes are not {kind.name} of shape {shape}")
+    blocks = data.reshape(-1, kind.block_bytes)
+    values = np.empty((len(blocks), kind.block_elements), np.float32)
+    step = max(1, _CHUNK_ELEMENTS // kind.block_elements)
+    with np.errstate(over="ignore", invalid="ignore"):  # a scale may be infinite or no number
+        for start in range(0, len(blocks), step):
+            values[start : start + step] = decode(blocks[start : start + step])
+    return values.reshape(shape)
