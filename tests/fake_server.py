@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from heddle.config import ServerConfig
-    from heddle.server.process import Server
+    from heddle.server.http.process import Server
     from heddle.step import StepPlan, StepResult
 
 

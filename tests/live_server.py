@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from heddle.config import ServerConfig
 from heddle.server.app import create_app
-from heddle.server.process import Server, bind, url
+from heddle.server.http.process import Server, bind, url
 from patience import PATIENCE
 
 if TYPE_CHECKING:

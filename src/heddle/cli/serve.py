@@ -26,9 +26,9 @@ def serve(
     engine: EngineConfig,
 ) -> None:
     """Serve a model over HTTP with OpenAI's and Anthropic's APIs."""
-    from heddle.server.keys import keys_of
-    from heddle.server.process import bind
-    from heddle.server.process import serve as run
+    from heddle.server.http.keys import keys_of
+    from heddle.server.http.process import bind
+    from heddle.server.http.process import serve as run
 
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     logging.getLogger("heddle").setLevel(logging.INFO if verbose else logging.WARNING)
@@ -38,7 +38,7 @@ def serve(
 
 
 def _announce(engine: "Engine", listener: "socket.socket") -> None:
-    from heddle.server.process import url
+    from heddle.server.http.process import url
 
     info, config = engine.model.info, engine.config
     print(f"model     {info.id} ({info.parameters / 1e6:,.0f}M {info.quantisation}, {info.path})")

@@ -8,27 +8,24 @@ from starlette.middleware.cors import CORSMiddleware
 
 from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
-from heddle.server import (
-    admin,
-    embeddings,
-    errors,
-    generation,
-    infill,
-    messages,
-    prefix_cache,
-    response_routes,
-    tokens,
-)
-from heddle.server.answering import Answering
-from heddle.server.body import Bodies
-from heddle.server.description import Application
-from heddle.server.hints import HEADER, TellIgnored
-from heddle.server.keys import RequireKey, keys_of
-from heddle.server.lenient import WarnOfUnknown
-from heddle.server.metrics import Metrics
-from heddle.server.request_id import RequestId
-from heddle.server.service import Service
-from heddle.server.versions import BothSpellings
+from heddle.server.api.anthropic import messages
+from heddle.server.api.llamacpp import infill
+from heddle.server.api.native import admin, prefix_cache
+from heddle.server.api.native.metrics import Metrics
+from heddle.server.api.openai import completions as generation
+from heddle.server.api.openai import embeddings
+from heddle.server.api.openai import responses as response_routes
+from heddle.server.api.vllm import tokenize as tokens
+from heddle.server.generate.dispatch import Answering
+from heddle.server.generate.service import Service
+from heddle.server.http import errors
+from heddle.server.http.body import Bodies
+from heddle.server.http.description import Application
+from heddle.server.http.hints import HEADER, TellIgnored
+from heddle.server.http.keys import RequireKey, keys_of
+from heddle.server.http.lenient import WarnOfUnknown
+from heddle.server.http.request_id import RequestId
+from heddle.server.http.versions import BothSpellings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

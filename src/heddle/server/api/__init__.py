@@ -1,0 +1,1 @@
+"""The APIs that are served, a package each. They do not import one another."""

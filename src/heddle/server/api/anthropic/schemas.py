@@ -1,0 +1,171 @@
+"""What clients may send to `/v1/messages` and `count_tokens`, after Anthropic's API reference.
+
+Images, documents and tools that Anthropic's servers run are refused by name. Cache control marks
+are accepted, since every prompt is cached without them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, Tag
+
+from heddle.server.api.openai.schemas import MAX_ITEMS, MAX_TOOLS, Schema
+from heddle.server.http.fields import FIRST_FAULT, only, shaped
+from heddle.server.http.hints import MessageHints, Tier, hint
+from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH
+
+
+class Block(Schema):
+    """What all blocks have."""
+
+    cache_control: dict[str, Any] | None = None
+
+
+class TextBlock(Block):
+    type: Literal["text"]
+    text: str
+    citations: Annotated[Any, only([])] = None
+
+
+class ThinkingBlock(Block):
+    """Reasoning of an earlier answer, of which the signature means nothing here."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class ToolUseBlock(Block):
+    """A call of an earlier answer."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    caller: dict[str, Any] | None = None
+
+
+Texts = Annotated[list[TextBlock], Field(max_length=MAX_ITEMS), FIRST_FAULT]
+Content = Annotated[
+    Annotated[str, Tag("<str>")]
+    | Annotated[Texts, Tag("<list of dict>")]
+    | Annotated[Texts, Tag("<list>")],
+    shaped("a string or a list of blocks of type text"),
+]
+
+
+class ToolResultBlock(Block):
+    """What a call came to."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: Content | None = None
+    is_error: bool | None = None
+
+
+AnyBlock = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+Blocks = Annotated[
+    list[Annotated[AnyBlock, Field(discriminator="type")]],
+    Field(max_length=MAX_ITEMS),
+    FIRST_FAULT,
+]
+TurnContent = Annotated[
+    Annotated[str, Tag("<str>")]
+    | Annotated[Blocks, Tag("<list of dict>")]
+    | Annotated[Blocks, Tag("<list>")],
+    shaped("a string or a list of blocks"),
+]
+
+
+class Turn(Schema):
+    role: Literal["user", "assistant"]
+    content: TurnContent
+
+
+def _of_tools(name: str) -> AfterValidator:
+    return hint(False, path=f"tools.{name}")
+
+
+class Tool(Schema):
+    """A function that the client runs."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+    input_schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+    type: Literal["custom"] | None = None
+    cache_control: dict[str, Any] | None = None
+    eager_input_streaming: Annotated[bool | None, _of_tools("eager_input_streaming")] = None
+    defer_loading: Annotated[bool | None, _of_tools("defer_loading")] = None
+
+
+class ToolChoice(Schema):
+    """`name` goes with type `tool`."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Schema):
+    """Whether to reason first. What the reasoning takes is part of `max_tokens`."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=1024)] | None = None
+    display: Annotated[Any, only("summarized")] = None
+
+
+class OutputFormat(Schema):
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Schema):
+    """What the text of the answer has to be."""
+
+    format: OutputFormat | None = None
+    effort: Annotated[str | None, hint(path="output_config.effort")] = None
+
+
+class CountRequest(Schema, MessageHints):
+    """Body of `POST /v1/messages/count_tokens`."""
+
+    model: str
+    messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
+    system: Content | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+    mcp_servers: Annotated[Any, only([])] = None
+    cache_control: dict[str, Any] | None = None
+
+
+class UserLabel(Schema):
+    user_id: str | None = None
+
+
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STRING_LENGTH)]
+
+
+class MessagesRequest(CountRequest):
+    """Body of `POST /v1/messages`. The last four fields are not Anthropic's."""
+
+    max_tokens: Annotated[int, Field(ge=1)]
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    stop_sequences: (
+        Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), FIRST_FAULT] | None
+    ) = None
+    stream: bool | None = None
+    metadata: Annotated[UserLabel | None, hint()] = None
+    service_tier: Annotated[Tier | None, hint("auto", "standard_only")] = None
+    container: Annotated[Any, only()] = None
+
+    seed: int | None = None
+    ignore_eos: bool | None = None
+    cache_salt: str | None = None
+    open_schemas: bool | None = None

@@ -1,0 +1,165 @@
+"""Answers of `/v1/messages`: a `message` in one piece, or the events of its making."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from heddle.server.api.openai.completion_writers import Answer
+from heddle.server.http.encoding import encode, event
+from heddle.server.http.errors import anthropic_error_body
+from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text
+from heddle.types import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.errors import HeddleError
+    from heddle.server.api.openai.completion_writers import Json
+    from heddle.text.parsing.parts import Call, Message, Part
+    from heddle.text.parsing.reading import Reading
+    from heddle.types import Delta, Output, TokenLogprob
+
+
+class MessageAnswer(Answer):
+    """A `message`, in one piece or as events that have their names in front."""
+
+    prefix = "msg_"
+
+    def __init__(self, model: str, prompt_tokens: int, reading: Reading) -> None:
+        """A stream begins before it is known how much of the prompt is cached; so its first event
+        counts all `prompt_tokens` as input, and its last tells the truth."""
+        super().__init__(model, reading)
+        self._prompt_tokens = prompt_tokens
+        self._last: Json = {}
+        self._blocks = 0  # begun so far
+        self._block: object = None  # what the block that goes on has in it
+        self._called = False
+
+    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+        [output] = outputs
+        found = self.reading.read(output.text, cut=output.finish is FinishReason.LENGTH)
+        self._called = bool(found.calls)
+        stop = self._stop(output.finish, output.stop)
+        return [encode(self._message(_content(found), _usage(totals["usage"])) | stop)]
+
+    def opening(self, index: int) -> bytes:
+        usage = {"prompt_tokens": self._prompt_tokens, "completion_tokens": 0}
+        message = self._message([], _usage(usage | {"prompt_tokens_details": {"cached_tokens": 0}}))
+        return _event("message_start", message=message) + _event("ping")
+
+    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+        match part:
+            case Text(text):
+                begun = self._begin(Text, {"type": "text", "text": ""})
+                delta = {"type": "text_delta", "text": text}
+            case Reasoning(text):
+                begun = self._begin(
+                    Reasoning, {"type": "thinking", "thinking": "", "signature": ""}
+                )
+                delta = {"type": "thinking_delta", "thinking": text}
+            case CallStart(place, name):
+                self._called = True
+                return self._begin(place, _tool_use(name, {}))
+            case CallArguments(_, text):
+                begun = b""
+                delta = {"type": "input_json_delta", "partial_json": text}
+        return begun + _event("content_block_delta", index=self._blocks - 1, delta=delta)
+
+    def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
+        assert last.finish is not None
+        self._last = self._stop(last.finish, last.stop)
+        return self._end()
+
+    def ending(self, totals: Json) -> bytes:
+        usage = _usage(totals["usage"])
+        return _event("message_delta", delta=self._last, usage=usage) + _event("message_stop")
+
+    def failure(self, error: HeddleError) -> bytes:
+        return event(anthropic_error_body(error), "error")
+
+    def _begin(self, kind: object, block: Json) -> bytes:
+        """Begin a block, unless one of its kind goes on."""
+        if kind == self._block:
+            return b""
+        ended = self._end()
+        self._block = kind
+        self._blocks += 1
+        return ended + _event("content_block_start", index=self._blocks - 1, content_block=block)
+
+    def _end(self) -> bytes:
+        """End the block that goes on, if one does."""
+        if self._block is None:
+            return b""
+        self._block = None
+        return _event("content_block_stop", index=self._blocks - 1)
+
+    def _message(self, content: list[Json], usage: Json) -> Json:
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+
+    def _stop(self, finish: FinishReason, stop: str | None) -> Json:
+        """Why the message ended, in Anthropic's words."""
+        if finish is FinishReason.LENGTH:
+            reason = "max_tokens"
+        elif self._called:
+            reason = "tool_use"
+        else:
+            reason = "end_turn" if stop is None else "stop_sequence"
+        return {"stop_reason": reason, "stop_sequence": stop}
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return event({"type": kind, **fields}, kind)
+
+
+def _content(found: Message) -> list[Json]:
+    """Blocks of a whole message. A call that was cut off is left out: its input is an object."""
+    content: list[Json] = []
+    if found.reasoning:
+        content.append(_thinking(found.reasoning))
+    if found.text:
+        content.append({"type": "text", "text": found.text})
+    return content + [
+        _tool_use(call.name, given) for call in found.calls if (given := _input(call)) is not None
+    ]
+
+
+def _input(call: Call) -> Json | None:
+    try:
+        given = from_json(call.arguments, allow_inf_nan=False)  # which knows a deepest level
+    except ValueError:
+        return None
+    return given if isinstance(given, dict) else None
+
+
+def _thinking(text: str) -> Json:
+    """Reasoning. Its signature has no meaning here, but clients look for one."""
+    return {"type": "thinking", "thinking": text, "signature": ""}
+
+
+def _tool_use(name: str, given: Json) -> Json:
+    """A call with an id of its own."""
+    id = f"toolu_{secrets.token_hex(12)}"
+    return {"type": "tool_use", "id": id, "name": name, "input": given}
+
+
+def _usage(usage: Json) -> Json:
+    """Token counts under Anthropic's names, of which `input_tokens` leaves out what was cached."""
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "input_tokens": usage["prompt_tokens"] - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage["completion_tokens"],
+    }

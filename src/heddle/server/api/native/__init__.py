@@ -1,0 +1,1 @@
+"""Heddle's own API: health, metrics, slots, the prefix cache."""

@@ -1,0 +1,87 @@
+"""What a server says about itself: its model, its health, its metrics, its slots."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.responses import PlainTextResponse, Response
+
+from heddle.server.http.encoding import json_response
+
+if TYPE_CHECKING:
+    from heddle.server.generate.service import Service
+
+
+def routes(service: Service) -> APIRouter:
+    """Routes of one service."""
+    router = APIRouter()
+    engine = service.engine
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        """The loaded model under its id, then under each of its aliases."""
+        models = [_model(service, name) for name in service.names]
+        page = {"has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
+        return json_response({"object": "list", "data": models, **page})
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        """The loaded model."""
+        return json_response(_model(service, service.model_name(name)))
+
+    @router.get("/health", responses={503: {"description": "The engine has stopped."}})
+    @router.head("/health", include_in_schema=False)  # what some health checkers send
+    async def health() -> Response:
+        """200 while requests are served, 503 once the engine has stopped.
+
+        `model_file` says whether the file on disk still is what was loaded; answers come from
+        memory and do not change with it.
+        """
+        if engine.closed:
+            return json_response({"status": "stopped"}, status=503)
+        file = await to_thread(engine.model.file_state)  # a file system may take its time
+        return json_response({"status": "ok"} | ({} if file is None else {"model_file": file}))
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Metrics in Prometheus' text format."""
+        return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    @router.get("/slots")
+    async def slots() -> Response:
+        """What each slot is doing."""
+        now = engine.snapshot()
+        return json_response([asdict(slot) | {"state": slot.state.value} for slot in now.slots])
+
+    return router
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    """The model under one of its names, as OpenAI's API has it.
+
+    With what Anthropic's has on the same path.
+    """
+    info = service.engine.model.info
+    return {
+        "id": name,
+        "object": "model",
+        "created": info.created,
+        "owned_by": "heddle",
+        "root": str(info.path),
+        "max_model_len": service.engine.context,
+        "architecture": info.architecture,
+        "quantisation": info.quantisation,
+        "kv_type": service.engine.config.kv_type,
+        "parameters": info.parameters,
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(info.created, UTC).isoformat(),
+        "lifecycle": "active",
+        "max_input_tokens": service.engine.context,
+        "max_tokens": service.engine.context,
+    }

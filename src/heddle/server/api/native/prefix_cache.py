@@ -1,0 +1,140 @@
+"""The prefix cache as operators see it: its figures, its switch, its flush.
+
+Figures never wait for the engine: a scrape must not stand behind a step, nor the event loop behind
+a scrape. Switching and flushing do wait, in a thread, until no step is being planned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.server.api.openai.schemas import Schema, takes
+from heddle.server.http.encoding import json_response
+
+if TYPE_CHECKING:
+    from heddle.engine import Engine
+    from heddle.engine.telemetry import PrefixCacheStats
+    from heddle.server.generate.service import Service
+
+
+class Switch(Schema):
+    """Body of `POST /v1/prefix_cache`."""
+
+    enabled: bool
+
+
+class Disabled(BaseModel):
+    """Nothing is found and nothing is kept."""
+
+    enabled: Literal[False] = False
+    reason: str = Field(description="why, and what turns it on")
+
+
+class Busy(BaseModel):
+    """It is on, but its figures are just changing: ask again."""
+
+    enabled: Literal[True] = True
+    busy: Literal[True] = True
+
+
+class DiskFigures(BaseModel):
+    """What the disk tier has, and did since the engine started."""
+
+    enabled: bool = Field(description="whether pages are saved and restored")
+    reason: str | None = Field(description="why they are not; null if they are")
+    files: int = Field(description="page files in the directory")
+    bytes: int = Field(description="their size")
+    capacity_bytes: int = Field(description="what they may have together")
+    hits: int = Field(description="restores that brought at least one page")
+    restored_tokens: int = Field(description="tokens taken from files, and not computed")
+    writes: int = Field(description="pages written")
+    dropped: int = Field(description="pages not written, for want of time")
+    errors: int = Field(description="files that did not hold what they should, and failed writes")
+
+
+class Figures(BaseModel):
+    """What it has, and what it did since the engine started."""
+
+    enabled: Literal[True] = True
+    hits: int = Field(description="requests that found tokens of their prompt")
+    misses: int = Field(description="requests that found none")
+    hit_rate: float = Field(description="hits / (hits + misses); 0 before the first request")
+    len: int = Field(description="runs of tokens that are kept, the nodes of the tree")
+    cached_tokens: int = Field(description="tokens that are kept")
+    cached_bytes: int = Field(description="bytes of the KV pages they lie in")
+    capacity_bytes: int = Field(description="bytes of all KV pages")
+    evictions: int = Field(description="runs of tokens that had to go")
+    total_query_tokens: int = Field(description="prompt tokens looked up")
+    total_hit_tokens: int = Field(description="prompt tokens found, and not computed")
+    avg_hit_tokens: float = Field(description="total_hit_tokens / hits; 0 before the first hit")
+    disk: DiskFigures | None = Field(description="of the disk tier; null without one")
+
+
+Report = Disabled | Busy | Figures
+
+
+def routes(service: Service) -> APIRouter:
+    """Routes of one service."""
+    router = APIRouter()
+    engine = service.engine
+
+    @router.get("/v1/prefix_cache_stats", response_model=Report)
+    async def prefix_cache_stats() -> Response:
+        """What the prefix cache has and did. Never waits for the engine."""
+        return json_response(report(engine).model_dump())
+
+    @router.post("/v1/prefix_cache", response_model=Report, openapi_extra=takes(Switch))
+    async def switch_prefix_cache(request: Request) -> Response:
+        """Find and keep prefixes from now on; or drop all that are kept, and keep none."""
+        wanted = await service.bodies.take(request, Switch, lambda asked: asked.enabled)
+        await asyncio.to_thread(engine.set_prefix_cache, wanted)
+        return json_response(report(engine).model_dump())
+
+    @router.delete("/v1/prefix_cache", response_model=Report)
+    async def flush_prefix_cache() -> Response:
+        """Drop all prefixes that are kept. Requests that run go on as they are."""
+        await asyncio.to_thread(engine.flush_prefix_cache)
+        return json_response(report(engine).model_dump())
+
+    return router
+
+
+def report(engine: Engine) -> Report:
+    """The state of an engine's prefix cache."""
+    if engine.closed:
+        return Disabled(reason="the scheduler is not running: the engine has stopped")
+    if not engine.snapshot().prefix_cache.enabled:
+        return Disabled(reason=_why_off(engine))
+    stats = engine.prefix_cache_stats()
+    return Busy() if stats is None else figures(stats)
+
+
+def figures(stats: PrefixCacheStats) -> Figures:
+    """The figures under the names clients know them by."""
+    return Figures(
+        hits=stats.hits,
+        misses=stats.misses,
+        hit_rate=stats.hit_rate,
+        len=stats.nodes,
+        cached_tokens=stats.cached_tokens,
+        cached_bytes=stats.cached_bytes,
+        capacity_bytes=stats.capacity_bytes,
+        evictions=stats.evictions,
+        total_query_tokens=stats.query_tokens,
+        total_hit_tokens=stats.hit_tokens,
+        avg_hit_tokens=stats.mean_hit_tokens,
+        disk=None if stats.disk is None else DiskFigures(**asdict(stats.disk)),
+    )
+
+
+def _why_off(engine: Engine) -> str:
+    turn_on = 'POST /v1/prefix_cache {"enabled": true} turns it on'
+    if engine.config.prefix_cache:
+        return f"switched off at run time; {turn_on}"
+    return f"off by configuration (--no-prefix-cache); {turn_on}"

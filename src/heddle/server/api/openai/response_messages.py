@@ -1,0 +1,85 @@
+"""From the items of a `/v1/responses` body to the messages that chat templates expect.
+
+A turn of the assistant is several items there, reasoning, message and calls, and one message here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from heddle.server.api.openai.response_schemas import CallItem, CallOutputItem, MessageItem
+from heddle.server.generate.chat import call_for_template, joined, template_variables
+from heddle.server.generate.tools import function_of, use_of
+
+if TYPE_CHECKING:
+    from heddle.server.api.openai.response_schemas import Content, ResponsesRequest
+    from heddle.server.generate.tools import ToolUse
+
+Json = dict[str, Any]
+
+
+def written(body: ResponsesRequest, use: ToolUse) -> Json:
+    """The conversation as keywords of `LoadedModel.chat_text`.
+
+    Raises:
+        InvalidRequestError: a variable of the template is none that a request may set.
+    """
+    return {
+        "messages": _messages(body),
+        "tools": use.tools,
+        "variables": template_variables(body.chat_template_kwargs),
+        "continue_final_message": False,
+        "add_generation_prompt": True,
+    }
+
+
+def tool_use(body: ResponsesRequest) -> ToolUse:
+    """What functions the answer may call.
+
+    Raises:
+        InvalidRequestError: see `function_of` and `use_of`.
+    """
+    functions = [
+        function_of(tool, tool.parameters, f"tools[{place}].parameters")
+        for place, tool in enumerate(body.tools or ())
+    ]
+    choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    if choice is None or isinstance(choice, str):
+        return use_of(functions, choice, parallel=parallel)
+    return use_of(functions, None, named=choice.name, parallel=parallel)
+
+
+def _messages(body: ResponsesRequest) -> list[Json]:
+    messages: list[Json] = []
+    if body.instructions:
+        messages.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        return [*messages, {"role": "user", "content": body.input}]
+    reasoning = ""
+    for item in body.input:
+        if isinstance(item, MessageItem):
+            messages.append({"role": item.role, "content": _text(item.content)})
+        elif isinstance(item, CallOutputItem):
+            output = _text(item.output)
+            messages.append({"role": "tool", "content": output, "tool_call_id": item.call_id})
+        elif isinstance(item, CallItem):
+            _add_call(messages, item, goes_on=not reasoning)
+        else:
+            reasoning += "".join(part.text for part in item.content or ())
+            continue
+        if reasoning and messages[-1]["role"] == "assistant":
+            messages[-1]["reasoning_content"] = reasoning
+        reasoning = ""
+    return messages
+
+
+def _add_call(messages: list[Json], call: CallItem, *, goes_on: bool) -> None:
+    """Add a call to the assistant's message that is last, or to a new one."""
+    if not (goes_on and messages and messages[-1]["role"] == "assistant"):
+        messages.append({"role": "assistant", "content": ""})
+    written = call_for_template(call.call_id, call.name, call.arguments)
+    messages[-1].setdefault("tool_calls", []).append(written)
+
+
+def _text(content: Content) -> str:
+    return content if isinstance(content, str) else joined(part.text for part in content)

@@ -1,0 +1,181 @@
+"""Answers of `/v1/responses`: a `response` in one piece, or the events of its making."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from heddle.errors import OverloadedError
+from heddle.server.api.openai.completion_writers import Answer
+from heddle.server.api.openai.logprobs import response_logprobs
+from heddle.server.api.openai.response_items import (
+    COMPLETED,
+    INCOMPLETE,
+    Events,
+    FunctionCall,
+    Item,
+    Message,
+    Reasoning,
+)
+from heddle.server.generate.token_parts import parts_with_tokens
+from heddle.server.http.encoding import array, joined
+from heddle.server.http.errors import error_body
+from heddle.text.parsing import parts
+from heddle.types import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.errors import HeddleError
+    from heddle.server.api.openai.completion_writers import AnswerOptions, Json
+    from heddle.server.api.openai.logprobs import Spelling
+    from heddle.text.parsing.parts import Part
+    from heddle.types import Delta, Output, TokenLogprob
+
+
+class ResponseAnswer(Answer):
+    """A `response`. As events it is told three times, of which the last has the output.
+
+    Of its items the last is being made, and the others are complete.
+    """
+
+    prefix = "resp_"
+
+    def __init__(
+        self, model: str, spelling: Spelling, asked: bytes, options: AnswerOptions
+    ) -> None:
+        """`asked` are the fields of the request that a response repeats, as a JSON object."""
+        super().__init__(model, options.reading)
+        self._created = int(time.time())
+        self._spelling = spelling
+        self._asked = asked
+        self._logprobs = options.logprobs is not None
+        self._events = Events()
+        self._items: list[Item] = []
+        self._status = COMPLETED
+        self._reasoning_tokens = 0
+
+    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+        [output] = outputs
+        for part, tokens in parts_with_tokens(output, self.reading, self._spelling):
+            item, _ = self._end(output.finish) if part is None else self._item_of(part)
+            text = "" if part is None or isinstance(part, parts.CallStart) else part.text
+            item.add(text, self._take_tokens(item, tokens))
+        return [self._final(totals)]
+
+    def opening(self, index: int) -> bytes:
+        response = self._response("in_progress", [])
+        return self._events("response.created", response=response) + self._events(
+            "response.in_progress", response=response
+        )
+
+    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+        last = self._items[-1:]
+        item, new = self._item_of(part)
+        events = b""
+        if new:
+            events = b"".join(before.closing(self._events, COMPLETED) for before in last)
+            events += item.opening(self._events)
+        logprobs = self._take_tokens(item, tokens)
+        if isinstance(part, parts.CallStart):
+            return events
+        return events + item.piece(self._events, part.text, logprobs)
+
+    def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
+        assert last.finish is not None
+        item, new = self._end(last.finish)
+        events = item.opening(self._events) if new else b""
+        item.add("", self._take_tokens(item, tokens))
+        return events + item.closing(self._events, self._status)
+
+    def ending(self, totals: Json) -> bytes:
+        return self._events(f"response.{self._status}", response=self._final(totals))
+
+    def failure(self, error: HeddleError) -> bytes:
+        """The response as it failed, and an event at which OpenAI's clients raise."""
+        code = "rate_limit_exceeded" if isinstance(error, OverloadedError) else "server_error"
+        said = {"code": code, "message": error.message}
+        response = self._response("failed", [], error=said)
+        fields = {"code": error.code, "message": error.message, "param": error.param}
+        return self._events("response.failed", response=response) + self._events(
+            "error", fields | error_body(error)
+        )
+
+    @property
+    def held(self) -> int:
+        return sum(item.held for item in self._items)
+
+    def forget(self) -> None:
+        self._items.clear()
+
+    def _item_of(self, part: Part) -> tuple[Item, bool]:
+        """The item that a part belongs to, and whether it is a new one."""
+        last, index = self._items[-1] if self._items else None, len(self._items)
+        match part:
+            case parts.CallStart(_, name):
+                item: Item = FunctionCall(index, name)
+            case parts.CallArguments():
+                assert isinstance(last, FunctionCall), "it has begun"
+                return last, False
+            case _:
+                kind = Message if isinstance(part, parts.Text) else Reasoning
+                if isinstance(last, kind):
+                    return last, False
+                item = kind(index)
+        self._items.append(item)
+        return item, True
+
+    def _end(self, finish: FinishReason) -> tuple[Item, bool]:
+        """The last item, and whether it is a new one: there is a message if there is nothing."""
+        if finish is FinishReason.LENGTH:
+            self._status = INCOMPLETE
+        new = not self._items
+        if new:
+            self._items.append(Message(0))
+        return self._items[-1], new
+
+    def _take_tokens(self, item: Item, tokens: Sequence[TokenLogprob]) -> list[Json]:
+        """What an item has of its tokens. Those of reasoning are counted."""
+        if isinstance(item, Reasoning):
+            self._reasoning_tokens += len(tokens)
+        shown = self._logprobs and isinstance(item, Message)
+        return response_logprobs(self._spelling, tokens) if shown else []
+
+    def _final(self, totals: Json) -> bytes:
+        *before, last = self._items
+        output = [item.encoded(COMPLETED) for item in before] + [last.encoded(self._status)]
+        cut = {"reason": "max_output_tokens"} if self._status == INCOMPLETE else None
+        return self._response(
+            self._status,
+            output,
+            incomplete_details=cut,
+            completed_at=None if cut else int(time.time()),
+            usage=_usage(totals["usage"], self._reasoning_tokens),
+            timings=totals["timings"],
+        )
+
+    def _response(self, status: str, output: Sequence[bytes], **state: Json | int | None) -> bytes:
+        fields = {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": None,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "usage": None,
+            "model": self._model,
+            **state,
+        }
+        return joined(fields, output=array(output))[:-1] + b"," + self._asked[1:]
+
+
+def _usage(usage: Json, reasoning_tokens: int) -> Json:
+    """Token counts under the names of this API."""
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": usage["total_tokens"],
+    }

@@ -1,0 +1,1 @@
+"""vLLM's API: text to token ids and back."""

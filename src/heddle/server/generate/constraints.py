@@ -1,0 +1,109 @@
+"""What a request's fields say about the form of the answer: OpenAI's `response_format` and
+`text.format`, vLLM's `structured_outputs` and the `guided_*` that it had before. One grammar comes
+of them, or none."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from heddle.errors import InvalidRequestError
+from heddle.types import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from heddle.server.api.openai.response_schemas import TextFormat
+    from heddle.server.api.openai.schemas import ResponseFormat, SamplingRequest, StructuredOutputs
+
+_ANY_OBJECT = {"type": "object"}
+
+
+def grammar_of(body: SamplingRequest, form: Grammar | None) -> Grammar | None:
+    """The grammar that a body asks for by `form` or otherwise; it is not compiled here.
+
+    Raises:
+        InvalidRequestError: two fields ask for one.
+        GrammarError: it is too long.
+    """
+    asked = [grammar for grammar in (form, *_guides(body)) if grammar is not None]
+    if len(asked) > 1:
+        names = " and ".join(grammar.param.partition(".")[0] for grammar in asked)
+        raise InvalidRequestError(
+            f"{names} both say what the answer has to be; send one of them", param=asked[1].param
+        )
+    return asked[0] if asked else None
+
+
+def response_format(wanted: ResponseFormat | None) -> Grammar | None:
+    """The grammar of the field that chats and completions have.
+
+    Raises:
+        InvalidRequestError: a schema is missing, or one too many.
+        GrammarError: it is too long.
+    """
+    if wanted is None:
+        return None
+    schema = None if wanted.json_schema is None else wanted.json_schema.schema_
+    return _of_format("response_format", wanted.type, schema, "json_schema", ".schema")
+
+
+def text_format(wanted: TextFormat | None) -> Grammar | None:
+    """The grammar of the field that responses have. Errors are those of `response_format`."""
+    if wanted is None:
+        return None
+    return _of_format("text.format", wanted.type, wanted.schema_, "schema")
+
+
+def _of_format(
+    field: str, kind: str, schema: dict[str, object] | None, name: str, within: str = ""
+) -> Grammar | None:
+    """`within` the member `name` of a `field` of this kind there is the schema."""
+    member = f"{field}.{name}"
+    if (schema is not None) != (kind == "json_schema"):
+        needs = "needs" if schema is None else "takes no"
+        raise InvalidRequestError(f"{field} of type {kind!r} {needs} {member}", param=member)
+    if schema is not None:
+        return Grammar.json_schema(schema, member + within)
+    return Grammar.json_schema(_ANY_OBJECT, field) if kind != "text" else None
+
+
+def _guides(body: SamplingRequest) -> list[Grammar | None]:
+    schema, regex, choice = body.guided_json, body.guided_regex, body.guided_choice
+    lark = body.guided_grammar
+    return [
+        None if body.structured_outputs is None else _structured(body.structured_outputs),
+        None if schema is None else _of_schema(schema),
+        None if regex is None else Grammar.regex(regex, "guided_regex"),
+        None if choice is None else Grammar.choice(choice, "guided_choice"),
+        None if lark is None else Grammar.lark(lark, "guided_grammar"),
+    ]
+
+
+def _structured(wanted: StructuredOutputs) -> Grammar:
+    """
+    Raises:
+        InvalidRequestError: not exactly one form is given.
+        GrammarError: it is too long.
+    """
+    field = "structured_outputs"
+    schema, regex, choice, lark = wanted.json_, wanted.regex, wanted.choice, wanted.grammar
+    forms = {
+        "json": schema is not None and partial(_of_schema, schema),
+        "regex": regex is not None and partial(Grammar.regex, regex),
+        "choice": choice is not None and partial(Grammar.choice, choice),
+        "grammar": lark is not None and partial(Grammar.lark, lark),
+        "json_object": bool(wanted.json_object) and partial(Grammar.json_schema, _ANY_OBJECT),
+    }
+    given = {name: make for name, make in forms.items() if make}
+    if len(given) != 1:
+        got = " and ".join(given) or "none"
+        raise InvalidRequestError(
+            f"{field} needs exactly one of {', '.join(forms)}; got {got}", param=field
+        )
+    [(name, make)] = given.items()
+    return make(f"{field}.{name}")
+
+
+def _of_schema(schema: dict[str, object] | str, param: str = "guided_json") -> Grammar:
+    if isinstance(schema, str):
+        return Grammar(GrammarKind.JSON_SCHEMA, schema, param)
+    return Grammar.json_schema(schema, param)

@@ -1,0 +1,136 @@
+"""Answers in one piece: encoded once all choices have ended, and sent as the client takes them.
+
+Until then the deltas wait in the engine's streams, and afterwards the bytes wait here; the backlog
+counts both. In between, log probabilities are 16 kB of objects a token, so that only one large
+answer at a time is objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from heddle.server.api.openai.completion_writers import totals
+from heddle.server.http.connection import unless_gone
+from heddle.server.http.memory import give_back
+from heddle.types import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.types import Receive, Scope, Send
+
+    from heddle.engine.backlog import Backlog
+    from heddle.engine.streams import AsyncStreams
+    from heddle.errors import BacklogError
+    from heddle.server.api.openai.completion_writers import Answer
+    from heddle.types import Delta
+
+log = logging.getLogger(__name__)
+
+_LARGE = 256 * 1024
+"""Bytes of deltas from which an answer is encoded in a thread: some 10 ms of work."""
+PIECE = 64 * 1024
+"""Bytes given to a connection at once. It takes the next when these are nearly gone."""
+
+
+class WholeAnswers:
+    """Makes the whole answers of one application. Used from its event loop."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
+        self._encoding = asyncio.Lock()
+        self._worker = ThreadPoolExecutor(1, "heddle-encode")
+
+    async def response(
+        self, answer: Answer, receive: Receive, streams: AsyncStreams, n: int
+    ) -> Response:
+        """The response, once all choices are there; `n` of them belong to each prompt.
+
+        Raises:
+            HeddleError: what one of the requests ended with; the others are cancelled.
+            ClientGoneError: the client went away; all are cancelled.
+        """
+        try:
+            parts = await unless_gone(receive, self._parts(answer, streams, n))
+        finally:
+            streams.close()
+        return Pieces(answer.id, parts, self._backlog)
+
+    async def _parts(self, answer: Answer, streams: AsyncStreams, n: int) -> list[bytes]:
+        await streams.complete()
+        if streams.held < _LARGE:
+            return _encoded(answer, await _outputs(streams), n)
+        async with self._encoding:  # the backlog counts the deltas until they are taken
+            outputs = await _outputs(streams)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._worker, _encoded_large, answer, outputs, n)
+
+
+async def _outputs(streams: AsyncStreams) -> list[Output]:
+    deltas: list[list[Delta]] = [[] for _ in range(len(streams))]
+    async for index, delta in streams:
+        deltas[index].append(delta)
+    return [Output.of(choice) for choice in deltas]
+
+
+def _encoded(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:
+    """The answer's JSON in parts."""
+    last = totals([output.usage for output in outputs], n)
+    answer.log_end(last)
+    return answer.whole(outputs, last)
+
+
+def _encoded_large(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:
+    try:
+        return _encoded(answer, outputs, n)
+    finally:
+        give_back()
+
+
+class Pieces(Response):
+    """JSON whose parts are joined on the wire; a holder of the backlog until they are sent.
+
+    Attributes:
+        held: bytes of the parts that are not sent to their ends.
+    """
+
+    def __init__(self, name: str, parts: Sequence[bytes], backlog: Backlog) -> None:
+        """`name` is the answer's in logs."""
+        length = sum(map(len, parts))
+        super().__init__(headers={"content-length": str(length)}, media_type="application/json")
+        self.held = length
+        self._name = name
+        self._parts = deque(parts if length > PIECE else [b"".join(parts)])
+        if length > PIECE:
+            backlog.watch(self)
+            backlog.check()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. After a cut no end is sent, so that the server closes the connection."""
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        while self._parts:
+            part = self._parts[0]
+            for start in range(0, len(part), PIECE):
+                piece = part[start : start + PIECE]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                # A connection with room does not wait; others have their turn, and news of its end.
+                await asyncio.sleep(0)
+                if not self._parts:
+                    return
+            self._parts.popleft()
+            self.held -= len(part)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def cut(self, error: BacklogError) -> None:
+        """Send nothing more. The response has begun, so that the error can only be logged."""
+        log.info("%s: %s", self._name, error.message)
+        self._parts.clear()
+        self.held = 0

@@ -1,0 +1,56 @@
+"""Which tokens of a whole output belong to which part of the answer: reasoning, text or a call."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+from heddle.text.parsing.reading import PLAIN
+from heddle.types import FinishReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from heddle.server.api.openai.logprobs import Spelling
+    from heddle.text.parsing.parts import Part
+    from heddle.text.parsing.reading import Reading
+    from heddle.types import Output, TokenLogprob
+
+
+def parts_with_tokens(
+    output: Output, reading: Reading, spelling: Spelling
+) -> Iterator[tuple[Part | None, Sequence[TokenLogprob]]]:
+    """Parts, each with the tokens that came since the one before; last None, with those after all.
+
+    As in a stream, a mark's tokens are with the part that it makes known.
+    """
+    reader = reading.reader()
+    waiting: list[TokenLogprob] = []
+    for piece, tokens in _pieces(output, reading, spelling):
+        waiting += tokens
+        cut = output.finish is FinishReason.LENGTH
+        for part in reader.feed(piece) if piece is not None else reader.finish(cut=cut):
+            yield part, waiting
+            waiting = []
+    yield None, waiting
+
+
+def _pieces(
+    output: Output, reading: Reading, spelling: Spelling
+) -> Iterator[tuple[str | None, Sequence[TokenLogprob]]]:
+    """The text by its tokens, then None for its end. Where nothing but text is looked for, it is in
+    one piece.
+
+    What the parts are does not depend on the cuts, so that their places may be about right.
+    """
+    start = 0
+    if reading is not PLAIN:
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        for token in output.tokens:
+            name = spelling.token_text(token.token)
+            if name not in reading.specials:
+                name = decode(spelling.token_bytes(token.token))
+            yield output.text[start : start + len(name)], [token]
+            start += len(name)
+    yield output.text[start:], output.tokens if reading is PLAIN else ()
+    yield None, ()

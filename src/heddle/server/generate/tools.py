@@ -1,0 +1,251 @@
+"""What functions an answer may or has to call, whatever API said it, and the grammars that follow.
+
+A call that an answer has to make is held to its function's schema. Where the model is free to call,
+a call is held to a grammar once it has begun: to the schemas of functions that are `strict`, and
+for others to be a JSON object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_core import from_json
+
+from heddle.errors import InvalidRequestError
+from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
+from heddle.text.constrained.closed_schema import closed
+from heddle.types import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from heddle.server.generate.service import Service
+    from heddle.text.parsing.reading import Reading
+    from heddle.types import SamplingParams
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of a request.
+
+    Attributes:
+        tool: as chat templates take it, which is as OpenAI's API has it.
+        schema: of its arguments, as a grammar takes it.
+        strict: whether calls have to follow its schema wherever they are made.
+        param: the field of the request that holds its schema.
+    """
+
+    tool: Json
+    schema: Mapping[str, Any]
+    strict: bool
+    param: str
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        name: str = self.tool["function"]["name"]
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What functions an answer may call.
+
+    Attributes:
+        functions: empty for an answer without calls.
+        required: whether it has to call one.
+        named: the one that it has to call, if it is to be that one.
+        parallel: whether it may make several calls.
+    """
+
+    functions: Sequence[Function] = ()
+    required: bool = False
+    named: str | None = None
+    parallel: bool = True
+
+    @property
+    def tools(self) -> list[Json]:
+        """The functions as chat templates take them."""
+        return [function.tool for function in self.functions]
+
+    @property
+    def names(self) -> list[str]:
+        """The functions' names."""
+        return [function.name for function in self.functions]
+
+
+NO_TOOLS = ToolUse()
+
+
+class Described(Protocol):
+    """What every API tells of a function, apart from the schema, which has several names."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str | None: ...
+    @property
+    def strict(self) -> bool | None: ...
+
+
+def function_of(tool: Described, schema: Mapping[str, Any] | None, param: str) -> Function:
+    """A function whose arguments follow `schema`, the field `param`; without one it has none.
+
+    Raises:
+        InvalidRequestError: the schema is not one of an object.
+    """
+    if (schema or {}).get("type", "object") != "object":
+        raise InvalidRequestError(
+            f"{param} must be a schema of type 'object', got {schema!r:.100}", param=param
+        )
+    fields: Json = {"name": tool.name}
+    if tool.description is not None:
+        fields["description"] = tool.description
+    fields["parameters"] = {"type": "object", "properties": {}} if schema is None else schema
+    tool_of_template = {"type": "function", "function": fields}
+    return Function(tool_of_template, fields["parameters"], bool(tool.strict), param)
+
+
+def use_of(
+    functions: Sequence[Function],
+    choice: str | None,
+    *,
+    named: str | None = None,
+    parallel: bool = True,
+) -> ToolUse:
+    """What `tools` and `tool_choice` ask for.
+
+    Args:
+        functions: of the request.
+        choice: "auto", "none" or "required"; None for "auto".
+        named: the function that has to be called; then `choice` means nothing.
+        parallel: whether several calls may be made.
+
+    Raises:
+        InvalidRequestError: two functions have one name, or the choice is none of them.
+    """
+    names: set[str] = set()
+    for function in functions:
+        if function.name in names:
+            raise InvalidRequestError(
+                f"tools has two functions of the name {function.name!r}; each needs its own",
+                param="tools",
+            )
+        names.add(function.name)
+    required = named is not None or choice == "required"
+    if required and not functions:
+        raise InvalidRequestError(
+            "tool_choice asks for a call, but there are no tools; send tools", param="tool_choice"
+        )
+    if named is not None and named not in names:
+        raise InvalidRequestError(
+            f"tool_choice names {named!r}, which is not among the tools", param="tool_choice"
+        )
+    return ToolUse(() if choice == "none" else functions, required, named, parallel)
+
+
+def closing(
+    params: SamplingParams, use: ToolUse, wanted_open: bool | None, service: Service
+) -> tuple[SamplingParams, ToolUse]:
+    """The same with schemas closed, unless the request or else the server wants them open.
+
+    What is told to the model of its functions stays as it is.
+
+    Raises:
+        GrammarError: a schema is too long.
+    """
+    if service.config.open_schemas if wanted_open is None else wanted_open:
+        return params, use
+    functions = [replace(one, schema=closed(one.schema)) for one in use.functions]
+    grammar = None if params.grammar is None else _closed_grammar(params.grammar)
+    return replace(params, grammar=grammar), replace(use, functions=functions)
+
+
+def _closed_grammar(grammar: Grammar) -> Grammar:
+    if grammar.kind is not GrammarKind.JSON_SCHEMA:
+        return grammar
+    try:
+        schema = from_json(grammar.text, allow_inf_nan=False)
+    except ValueError:
+        return grammar  # which says so when it is compiled
+    return (
+        Grammar.json_schema(closed(schema), grammar.param) if isinstance(schema, dict) else grammar
+    )
+
+
+def held_to(
+    grammar: Grammar | None,
+    use: ToolUse,
+    reading: Reading,
+    control_id: Callable[[str], int | None],
+) -> Grammar | None:
+    """What an answer has to be, which apart from its calls has to be what `grammar` says.
+
+    Raises:
+        InvalidRequestError: the two exclude each other.
+        GrammarError: the functions are too many or too large.
+    """
+    callees = [_callee(function, use) for function in _callable(use)]
+    if use.required and grammar is not None and not grammar.param.startswith("guided_"):
+        grammar = None  # the form of a text, and there is to be none
+    if grammar is not None:
+        return _also(grammar, callees, use, reading, control_id)
+    if not callees:
+        return None
+    if use.required:
+        text = answer_grammar(reading, callees, control_id, parallel=use.parallel)
+        return Grammar.lark(text, "tools")
+    assert reading.form is not None, "there are functions"
+    text = calls_grammar(reading.form, callees, control_id, parallel=use.parallel)
+    return Grammar(GrammarKind.LARK, text, "tools", beginning=reading)
+
+
+def suspects(use: ToolUse) -> list[Grammar]:
+    """Grammars of single functions: one of them is wrong if that of all cannot be compiled.
+
+    Raises:
+        GrammarError: one is too large.
+    """
+    return [
+        Grammar.json_schema(callee.arguments(), function.param)
+        for function in _callable(use)
+        if (callee := _callee(function, use)).schema is not None
+    ]
+
+
+def _callable(use: ToolUse) -> list[Function]:
+    """The functions that an answer may call, of those that its model is told of."""
+    return [function for function in use.functions if use.named in (None, function.name)]
+
+
+def _callee(function: Function, use: ToolUse) -> Callee:
+    held = use.required or function.strict
+    return Callee(function.name, function.schema if held else None, function.strict)
+
+
+def _also(
+    grammar: Grammar,
+    callees: Sequence[Callee],
+    use: ToolUse,
+    reading: Reading,
+    control_id: Callable[[str], int | None],
+) -> Grammar:
+    """`grammar`, or calls in its place, and reasoning before either."""
+    if use.required or (callees and grammar.kind is not GrammarKind.JSON_SCHEMA):
+        raise InvalidRequestError(
+            f"{grammar.param} and tools say different things of the answer; send one of them",
+            param=grammar.param,
+        )
+    if grammar.kind is not GrammarKind.JSON_SCHEMA or not (callees or reading.marks):
+        return grammar
+    try:
+        schema = from_json(grammar.text, allow_inf_nan=False)
+    except ValueError:
+        return grammar  # which says so when it is compiled
+    # As it is, so that its references to its own parts hold; what is no object has none.
+    otherwise = schema if isinstance(schema, dict) else {"allOf": [schema]}
+    text = answer_grammar(reading, callees, control_id, parallel=use.parallel, otherwise=otherwise)
+    return Grammar.lark(text, grammar.param)

@@ -1,0 +1,1 @@
+"""HTTP plumbing: bodies, connections, keys, headers, errors as responses. No vendor here."""

@@ -1,0 +1,186 @@
+"""Request bodies: read up to a limit, declared as JSON, parsed and checked against a schema.
+
+What a client sends grows in here: 8 MB can be two million token ids, or 800 MB on the way from text
+to token ids. So only so many large bodies are in here at once; the others wait in their sockets.
+Small ones pass them by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
+
+from pydantic import BaseModel, ValidationError
+
+from heddle.errors import BodyTimeoutError, BodyTooLargeError, MediaTypeError
+from heddle.server.http.connection import unless_gone
+from heddle.server.http.errors import from_validation
+from heddle.server.http.hints import ignored
+from heddle.server.http.keys import client_of
+from heddle.server.http.lenient import parse_leniently
+from heddle.server.http.memory import give_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from starlette.requests import Request
+    from starlette.types import Scope
+
+    from heddle.config import ServerConfig
+
+S = TypeVar("S", bound=BaseModel)
+T = TypeVar("T")
+
+_SMALL = 16 * 1024
+"""Bytes up to which a body is worked on in the event loop: some 10 ms of parsing and tokenising."""
+_LARGE = 256 * 1024
+"""Bytes from which a body needs a place: from when so many have arrived until it is token ids. One
+at a time is worked on: 8 MB of text take 2 s and 800 MB to become token ids."""
+_PLACES = 16
+
+_GRAMMARS = 2
+"""Grammars compiled at once. One client can keep one of these places busy, 3 s with each of its."""
+
+
+class Bodies:
+    """Takes the bodies of one application in. Used from its event loop."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        """`config` limits a body's length and the time it may take to arrive."""
+        self._limit = config.max_body
+        self._timeout = config.body_timeout
+        self._lenient = config.lenient
+        self._places = asyncio.Semaphore(_PLACES)
+        self._worker = ThreadPoolExecutor(1, "heddle-body")
+        self._worker_of_large = ThreadPoolExecutor(1, "heddle-large-body")
+        self._workers_of_grammars = ThreadPoolExecutor(_GRAMMARS, "heddle-grammar")
+        self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+
+    async def take(self, request: Request, schema: type[S], digest: Callable[[S], T]) -> T:
+        """What `digest` makes of the body; neither text nor parsed body outlives the call.
+
+        `digest` runs in the event loop or in a thread. What it raises is passed on.
+
+        Raises:
+            MediaTypeError: it is not declared as JSON. A browser sends only other types to a
+                foreign site without asking first, so this also keeps web pages from using a local
+                server.
+            BodyTooLargeError: it is longer than `max_body` bytes.
+            BodyTimeoutError: it did not arrive within `body_timeout` seconds.
+            InvalidRequestError: it is no JSON or breaks the schema.
+            ClientGoneError: the client went away before it was worked on.
+        """
+        declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if declared != "application/json":
+            raise MediaTypeError(f"Content-Type must be application/json, got {declared!r}")
+        length = request.headers.get("content-length")  # a number: the server has seen to it
+        if length is not None and int(length) > self._limit:
+            raise self._too_large()
+        async with AsyncExitStack() as place:
+            try:
+                raw = await self._read(request, place)
+            except TimeoutError:
+                raise BodyTimeoutError(
+                    f"the body did not arrive within {self._timeout} seconds; send it faster, or"
+                    " raise the setting `body_timeout`"
+                ) from None
+            return await self._digested(raw, request, schema, digest)
+
+    async def _read(self, request: Request, place: AsyncExitStack) -> bytes:
+        """The whole body; takes a place among the large ones once it is large.
+
+        What a client announces takes no place: it costs the client nothing.
+        """
+        parts: list[bytes] = []
+        size = 0
+        async with asyncio.timeout(self._timeout) as clock:
+            async for part in request.stream():
+                is_first_large = size < _LARGE <= size + len(part)
+                size += len(part)
+                if size > self._limit:
+                    raise self._too_large()
+                if is_first_large:
+                    await self._enter(place, clock)
+                parts.append(part)
+        return b"".join(parts)
+
+    async def _enter(self, place: AsyncExitStack, clock: asyncio.Timeout) -> None:
+        """Take a place. The wait for one is no fault of the client's, and does not count."""
+        loop = asyncio.get_running_loop()
+        deadline = clock.when()
+        assert deadline is not None
+        left = deadline - loop.time()
+        clock.reschedule(None)
+        await place.enter_async_context(self._places)
+        clock.reschedule(loop.time() + left)
+
+    def _too_large(self) -> BodyTooLargeError:
+        return BodyTooLargeError(
+            f"the body must be at most {self._limit} bytes long; send less, or raise the setting"
+            " `max_body`"
+        )
+
+    async def _digested(
+        self, raw: bytes, request: Request, schema: type[S], digest: Callable[[S], T]
+    ) -> T:
+        if len(raw) <= _SMALL:
+            return digest(self._parse(raw, schema, request.scope))
+        worker = self._worker if len(raw) < _LARGE else self._worker_of_large
+
+        def work() -> T:
+            try:
+                return digest(self._parse(raw, schema, request.scope))
+            finally:
+                if len(raw) >= _LARGE:
+                    give_back()
+
+        return await _in_worker(request, worker, work)
+
+    async def work(self, request: Request, task: Callable[[], T]) -> T:
+        """What `task` returns, which is too long for the event loop. One at a time.
+
+        Raises:
+            ClientGoneError: the client went away before it was done.
+        """
+        return await _in_worker(request, self._worker, task)
+
+    async def compile(self, request: Request, task: Callable[[], T]) -> T:
+        """What `task` returns, which compiles a body's grammar.
+
+        Of each client one is worked on or waits for that; so clients have their turns one after the
+        other, however many grammars one of them sends.
+
+        Raises:
+            ClientGoneError: the client went away before it was done.
+        """
+        turn = self._turns.setdefault(client_of(request.scope), asyncio.Lock())
+
+        async def wait() -> T:
+            await turn.acquire()
+            loop = asyncio.get_running_loop()
+            work = loop.run_in_executor(self._workers_of_grammars, task)
+            work.add_done_callback(lambda _: turn.release())
+            return await asyncio.shield(work)  # who leaves has no other turn until it is done
+
+        return await unless_gone(request.receive, wait())
+
+    def _parse(self, raw: bytes, schema: type[S], scope: Scope) -> S:
+        try:
+            try:
+                return schema.model_validate_json(raw, context=ignored(scope))
+            except ValidationError as error:
+                if not self._lenient:
+                    raise
+                return parse_leniently(raw, schema, error, scope)
+        except ValidationError as error:
+            raise from_validation(error) from None
+
+
+async def _in_worker(request: Request, worker: ThreadPoolExecutor, task: Callable[[], T]) -> T:
+    async def wait() -> T:
+        return await asyncio.get_running_loop().run_in_executor(worker, task)
+
+    return await unless_gone(request.receive, wait())

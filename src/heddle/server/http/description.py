@@ -1,0 +1,178 @@
+"""The OpenAPI description of the routes: what they have in common, added to what each says itself.
+
+Routes read their bodies themselves and answer with bytes, so that FastAPI knows nothing of either.
+A route gives the schema of its body (`takes`). From that, its method and its path follow all the
+statuses that it can answer with, and the vendor's shape of errors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel, Field
+
+from heddle.ranges import RANGES
+from heddle.server.http.errors import ANTHROPIC_PATH
+from heddle.server.http.keys import OPEN_PATHS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Json = dict[str, Any]
+
+_ALIASES = {"repeat_penalty": "repetition_penalty"}
+_COMPONENTS = "#/components/schemas/"
+
+_ALWAYS = {500: "A fault of the server's. Other requests go on."}
+_WITH_KEYS = {401: "The request brings none of the server's keys."}
+_WITH_NAME = {404: "Another model is named than the loaded one."}
+_WITH_CHANGE = {503: "The server is stopping."}
+_WITH_BODY = {
+    400: "A field is unknown, or its value cannot be served; it is named.",
+    408: "The body did not arrive in time.",
+    413: "The body is too long.",
+    415: "The body is not declared as application/json.",
+    429: "Slots and queue are full, or unread answers take too much memory.",
+}
+_RETRY_AFTER = {"retry-after": {"description": "seconds", "schema": {"type": "string"}}}
+_HEADERS: dict[int, Json] = {429: _RETRY_AFTER, 503: _RETRY_AFTER}
+
+
+class Fault(BaseModel):
+    message: str
+    type: str
+    param: str | None = Field(description="the field at fault, if one is")
+    code: str
+
+
+class OpenAIError(BaseModel):
+    """An error in OpenAI's shape."""
+
+    error: Fault
+
+
+class AnthropicFault(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicError(BaseModel):
+    """An error in Anthropic's shape."""
+
+    type: str = Field(pattern="^error$")
+    error: AnthropicFault
+
+
+class Application(FastAPI):
+    """FastAPI with a description that tells the truth."""
+
+    def __init__(self, models: Sequence[str], *, needs_key: bool) -> None:
+        """`models` are the names that requests may use for the loaded model; empty for any."""
+        super().__init__(title="Heddle", summary="One forward pass per step carries everyone.")
+        self._models = models
+        self._needs_key = needs_key
+
+    def openapi(self) -> Json:
+        """The description, made once."""
+        if self.openapi_schema is None:
+            description = super().openapi()
+            _complete(description, self._models, needs_key=self._needs_key)
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def _complete(description: Json, models: Sequence[str], *, needs_key: bool) -> None:
+    """Add what all routes share, in place."""
+    components = description["components"]
+    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own: never sent
+        components["schemas"].pop(unused, None)
+    for error in (OpenAIError, AnthropicError):
+        shape = error.model_json_schema(ref_template=_COMPONENTS + "{model}")
+        components["schemas"] |= shape.pop("$defs") | {error.__name__: shape}
+    if needs_key:
+        components["securitySchemes"] = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+    for path, operations in description["paths"].items():
+        closed = needs_key and path not in OPEN_PATHS
+        for method, operation in operations.items():
+            body = _body_of(operation, components["schemas"])
+            _name_model(operation, body, models)
+            _add_errors(path, method, operation, body, closed=closed)
+            if "stream" in body.get("properties", {}):
+                operation["responses"]["200"]["content"]["text/event-stream"] = {}
+            if closed:
+                operation["security"] = [{"bearer": []}, {"x-api-key": []}]
+
+
+def _add_errors(path: str, method: str, operation: Json, body: Json, *, closed: bool) -> None:
+    statuses = dict(_ALWAYS)
+    if closed:
+        statuses |= _WITH_KEYS
+    if body:
+        statuses |= _WITH_BODY
+    if method != "get":
+        statuses |= _WITH_CHANGE
+    if "{" in path or "model" in body.get("properties", {}):
+        statuses |= _WITH_NAME
+    shape = AnthropicError if path.startswith(ANTHROPIC_PATH) else OpenAIError
+    responses = operation["responses"]
+    responses.pop("422", None)
+    for status, words in sorted(statuses.items()):
+        responses[str(status)] = {
+            "description": words,
+            "content": {"application/json": {"schema": {"$ref": _COMPONENTS + shape.__name__}}},
+            "headers": _HEADERS.get(status, {}),
+        }
+
+
+def _body_of(operation: Json, schemas: Json) -> Json:
+    """The schema of an operation's body, empty if it has none; what it refers to becomes shared.
+
+    Definitions are named after the body that they belong to: bodies of two vendors may both have
+    a `Message`, and mean different things.
+    """
+    content = operation.get("requestBody", {}).get("content", {})
+    if not content:
+        return {}
+    schema: Json = content["application/json"]["schema"]
+    local = schema.pop("$defs", {})
+    for part in _parts([schema, local]):
+        if "$ref" in part:
+            part["$ref"] = f"{_COMPONENTS}{schema['title']}.{part['$ref'].removeprefix('#/$defs/')}"
+    schemas |= {f"{schema['title']}.{name}": definition for name, definition in local.items()}
+    _add_ranges(schema)
+    return schema
+
+
+def _name_model(operation: Json, body: Json, models: Sequence[str]) -> None:
+    """Say which names of the model there are, wherever one is named."""
+    if not models:
+        return
+    if field := body.get("properties", {}).get("model"):
+        optional = "model" not in body.get("required", ())
+        field.clear()
+        field["enum"] = [*models, "", None] if optional else [*models, ""]
+    for parameter in operation.get("parameters", ()):
+        parameter["schema"]["enum"] = [*models]
+
+
+def _parts(value: object) -> Iterator[Json]:
+    """All objects in a schema."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _parts(inner)
+
+
+def _add_ranges(schema: Json) -> None:
+    """Say which numbers `SamplingParams` takes, where a field does not say less itself."""
+    for name, field in schema["properties"].items():
+        allowed = RANGES.get(_ALIASES.get(name, name))
+        for kind in field.get("anyOf", [field]):
+            if allowed is not None and kind.get("type") in ("integer", "number"):
+                kind.update(allowed.json_schema() | kind)
