@@ -37,7 +37,7 @@ class ModelInfo:
     Attributes:
         id: what callers name it by: its alias, or the file's name without `.gguf`.
         path: the file.
-        architecture: its `general.architecture`.
+        architecture: its name in the format of the file.
         context: most tokens of a sequence as it is served here.
         vocabulary: how many token ids the model knows.
         parameters: weights in all.

@@ -239,6 +239,29 @@ class Checkpoint(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a model's files say of themselves. Nothing of it is checked.
+
+    Attributes:
+        format: name and version.
+        file_bytes: size of the files.
+        architecture, name: None where the files do not say.
+        hyperparameters: under canonical names.
+        tensors: type, shape and bytes of each.
+        metadata: all of it, in values that JSON has; an array of more than a few elements is a
+            mapping of its `length` and its `first` elements.
+    """
+
+    format: str
+    file_bytes: int
+    architecture: str | None
+    name: str | None
+    hyperparameters: Hyperparameters
+    tensors: tuple[tuple[TensorType, tuple[int, ...], int], ...]
+    metadata: Mapping[str, object]
+
+
 def claim(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> TensorInfo:
     """The tensor `name`, which must have this shape.
 

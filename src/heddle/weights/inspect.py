@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.weights.gguf.file import GGUFFile, StringArray
+from heddle.weights.gguf.outline import read_outline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,12 +24,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from heddle.weights.gguf.file import TensorInfo
+    from heddle.weights.checkpoint import Hyperparameters, Outline
     from heddle.weights.tensor_types import TensorType
 
 _FLOAT16_BYTES = 2
 _Q8_0_ELEMENTS, _Q8_0_BYTES = 32, 34
-_SHOWN_ELEMENTS = 8
 _SHOWN_CHARACTERS = 80
 
 
@@ -104,47 +102,45 @@ class ModelDescription:
 
 
 def describe(path: Path) -> ModelDescription:
-    """Describe the GGUF file at `path`.
+    """Describe the model file at `path`.
 
     Raises:
-        ModelSourceError, ModelFileError, UnsupportedModelError: as :meth:`GGUFFile.open`.
+        ModelSourceError, ModelFileError, UnsupportedModelError: it cannot be read.
     """
-    with GGUFFile.open(path) as file:
-        metadata = file.metadata
-        architecture = _string(metadata, "general.architecture")
-        prefix = f"{architecture}."
-        tensors = tuple(file.tensors.values())
-        context = _integer(metadata, prefix + "context_length")
-        kv_per_token = _kv_bytes_per_token(metadata, prefix)
-        return ModelDescription(
-            path=str(path.absolute()),
-            format=f"GGUF {file.version}",
-            file_bytes=file.stamp.size,
-            architecture=architecture,
-            name=_string(metadata, "general.name"),
-            parameters=sum(prod(tensor.shape) for tensor in tensors),
-            context=context,
-            vocabulary=_vocabulary(metadata, prefix),
-            tensors=_groups(tensors),
-            memory=MemoryEstimate(
-                weights=sum(tensor.nbytes for tensor in tensors),
-                kv_per_token=kv_per_token,
-                kv_context=_times(kv_per_token, context),
-            ),
-            metadata={key: _plain(value) for key, value in metadata.items()},
-        )
+    outline = read_outline(path)
+    hyperparameters = outline.hyperparameters
+    context = _count(hyperparameters, "context")
+    kv_per_token = _kv_bytes_per_token(hyperparameters)
+    groups = _groups(outline)
+    return ModelDescription(
+        path=str(path.absolute()),
+        format=outline.format,
+        file_bytes=outline.file_bytes,
+        architecture=outline.architecture,
+        name=outline.name,
+        parameters=sum(group.elements for group in groups),
+        context=context,
+        vocabulary=_count(hyperparameters, "vocabulary"),
+        tensors=groups,
+        memory=MemoryEstimate(
+            weights=sum(group.bytes for group in groups),
+            kv_per_token=kv_per_token,
+            kv_context=_times(kv_per_token, context),
+        ),
+        metadata=outline.metadata,
+    )
 
 
-def _groups(tensors: tuple[TensorInfo, ...]) -> tuple[TensorGroup, ...]:
-    by_type: dict[TensorType, list[TensorInfo]] = defaultdict(list)
-    for tensor in tensors:
-        by_type[tensor.type].append(tensor)
+def _groups(outline: Outline) -> tuple[TensorGroup, ...]:
+    by_type: dict[TensorType, list[tuple[int, int]]] = defaultdict(list)
+    for kind, shape, nbytes in outline.tensors:
+        by_type[kind].append((prod(shape), nbytes))
     groups = (
         TensorGroup(
             type=kind.name,
             count=len(members),
-            elements=sum(prod(tensor.shape) for tensor in members),
-            bytes=sum(tensor.nbytes for tensor in members),
+            elements=sum(elements for elements, _ in members),
+            bytes=sum(nbytes for _, nbytes in members),
             supported=kind.is_supported,
         )
         for kind, members in by_type.items()
@@ -155,13 +151,8 @@ def _groups(tensors: tuple[TensorInfo, ...]) -> tuple[TensorGroup, ...]:
 # --- hyperparameters -----------------------------------------------------------------------------
 
 
-def _string(metadata: Mapping[str, object], key: str) -> str | None:
-    value = metadata.get(key)
-    return value if isinstance(value, str) else None
-
-
-def _integer(metadata: Mapping[str, object], key: str) -> int | None:
-    value = metadata.get(key)
+def _count(hyperparameters: Hyperparameters, name: str) -> int | None:
+    value = hyperparameters.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
@@ -171,21 +162,13 @@ def _times(bytes: Mapping[str, int] | None, factor: int | None) -> Mapping[str, 
     return {kv_type: each * factor for kv_type, each in bytes.items()}
 
 
-def _vocabulary(metadata: Mapping[str, object], prefix: str) -> int | None:
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, StringArray):
-        return len(tokens)
-    return _integer(metadata, prefix + "vocab_size")
-
-
-def _kv_bytes_per_token(metadata: Mapping[str, object], prefix: str) -> Mapping[str, int] | None:
+def _kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] | None:
     """Key/value heads of all layers, times the widths of a key and a value, by KV type."""
-    heads = _integer(metadata, prefix + "attention.head_count")
-    width = _integer(metadata, prefix + "embedding_length")
+    heads, width = _count(hyperparameters, "heads"), _count(hyperparameters, "width")
     head_dim = width // heads if width and heads else None
-    key = _integer(metadata, prefix + "attention.key_length") or head_dim
-    value = _integer(metadata, prefix + "attention.value_length") or head_dim
-    kv_heads = _kv_heads_of_all_layers(metadata, prefix)
+    key = _count(hyperparameters, "key_dim") or head_dim
+    value = _count(hyperparameters, "value_dim") or head_dim
+    kv_heads = _kv_heads_of_all_layers(hyperparameters)
     if kv_heads is None or key is None or value is None:
         return None
     elements = kv_heads * (key + value)
@@ -195,29 +178,13 @@ def _kv_bytes_per_token(metadata: Mapping[str, object], prefix: str) -> Mapping[
     return sizes
 
 
-def _kv_heads_of_all_layers(metadata: Mapping[str, object], prefix: str) -> int | None:
-    key = prefix + "attention.head_count_kv"
-    per_layer = metadata.get(key)
+def _kv_heads_of_all_layers(hyperparameters: Hyperparameters) -> int | None:
+    per_layer = hyperparameters.get("kv_heads")
     if isinstance(per_layer, np.ndarray) and per_layer.dtype.kind in "iu":
         return int(sum(per_layer.tolist()))
-    heads = _integer(metadata, key) or _integer(metadata, prefix + "attention.head_count")
-    layers = _integer(metadata, prefix + "block_count")
+    heads = _count(hyperparameters, "kv_heads") or _count(hyperparameters, "heads")
+    layers = _count(hyperparameters, "layers")
     return heads * layers if heads and layers else None
-
-
-def _plain(value: object) -> object:
-    """`value` in what JSON has, long arrays cut. JSON has no infinities: they become strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, np.ndarray | StringArray):
-        first = [_plain(item) for item in _list(value[:_SHOWN_ELEMENTS])]
-        return first if len(value) <= _SHOWN_ELEMENTS else {"length": len(value), "first": first}
-    return value
-
-
-def _list(values: Any) -> list[object]:
-    plain: list[object] = values.tolist() if isinstance(values, np.ndarray) else values
-    return plain
 
 
 # --- for people ----------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ class GGUFCheckpoint:
         self.file = file
         self.path = file.path
         self.architecture = _text(file.metadata, names.ARCHITECTURE)
-        self.hyperparameters = _hyperparameters(file.metadata, self.architecture)
+        self.hyperparameters = hyperparameters_of(file.metadata, self.architecture)
+        _agree_on_vocabulary(self.hyperparameters, file.metadata.get(names.TOKENS))
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
             {
                 canonical: TensorInfo(
@@ -98,31 +99,33 @@ _POOLING = {1: "mean", 3: "last"}
 of decoders."""
 
 
-def _hyperparameters(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
+def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
+    """What the metadata says, under canonical names; nothing of it is checked."""
+
     def label(name: str) -> str:
         return f"{architecture}.{names.HYPERPARAMETERS.get(name, name)}"
 
-    values = {
-        name: metadata[key] for name in names.HYPERPARAMETERS if (key := label(name)) in metadata
-    }
+    keys = {name: label(name) for name in names.HYPERPARAMETERS}
+    values = {name: metadata[key] for name, key in keys.items() if key in metadata}
     values["rope.interleaved"] = architecture in names.INTERLEAVED
-    _agree_on_vocabulary(values, metadata.get(names.TOKENS), label("vocabulary"))
+    tokens = metadata.get(names.TOKENS)
+    if isinstance(tokens, Sized):
+        values.setdefault("vocabulary", len(tokens))
     pooling = values.pop("pooling", None)
     if isinstance(pooling, int) and pooling in _POOLING:
         values["pooling"] = _POOLING[pooling]
     return Hyperparameters(values, label)
 
 
-def _agree_on_vocabulary(values: dict[str, object], tokens: object, key: str) -> None:
-    """The tokenizer says how many tokens there are where `key` does not; they must agree.
+def _agree_on_vocabulary(hyperparameters: Hyperparameters, tokens: object) -> None:
+    """Hold the model's number of tokens to the tokenizer's.
 
     A model that samples a token which the tokenizer does not have could not go on.
     """
-    if isinstance(tokens, Sized):
-        size = values.setdefault("vocabulary", len(tokens))
-        if isinstance(size, int) and size != len(tokens):
-            raise ModelFileError(
-                f"{key} is {size}, but the tokenizer has {len(tokens)} tokens; the file is damaged"
-                " or was converted wrongly, fetch another one",
-                field=key,
-            )
+    size = hyperparameters.get("vocabulary")
+    if isinstance(tokens, Sized) and isinstance(size, int) and size != len(tokens):
+        hyperparameters.fail(
+            "vocabulary",
+            f"is {size}, but the tokenizer has {len(tokens)} tokens; the file is damaged or was"
+            " converted wrongly, fetch another one",
+        )

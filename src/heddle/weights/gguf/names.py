@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 ARCHITECTURE = "general.architecture"
+NAME = "general.name"
 CHAT_TEMPLATE = "tokenizer.chat_template"
 TOKENS = "tokenizer.ggml.tokens"
 
