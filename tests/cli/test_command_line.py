@@ -22,6 +22,9 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from pathlib import Path
 
+NOBODYS = "~no-such-user/x.gguf"
+"""A path in the home folder of a user who is not there."""
+
 
 def heddle(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
@@ -90,6 +93,11 @@ def test_version() -> None:
         (["bench", "--rounds", "0"], "'--rounds'"),
         (["inspect", "no-such-model"], "no-such-model"),
         (["pull", "no-such-model"], "no-such-model"),
+        *(
+            ([command, NOBODYS], f"model: '{NOBODYS}' begins with the home folder")
+            for command in ("serve", "chat", "bench", "inspect", "pull")
+        ),
+        (["serve", "--api-key-file", NOBODYS], f"api_key_file: '{NOBODYS}' begins with"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(
@@ -107,6 +115,12 @@ def test_wrong_input_from_the_shell() -> None:
     done = heddle("serve", HEDDLE_SLOTS="none")
     assert done.returncode == 2
     assert done.stderr == "heddle: HEDDLE_SLOTS: 'none' is not a whole number\n"
+
+
+def test_a_home_that_is_nobodys(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("HEDDLE_HOME", NOBODYS)
+    assert run(["pull", DEFAULT_MODEL]) == 2
+    assert f"HEDDLE_HOME: '{NOBODYS}' begins with" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,6 +100,23 @@ def test_the_order_outlives_the_process(directory: PageDirectory) -> None:
     assert there(reopened(directory, 750)) == [0, 4]
 
 
+def test_a_clock_that_stands_still_or_goes_back_keeps_the_order(
+    directory: PageDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are in the opposite order: of two files of one time the first name would go."""
+    clock = [50]
+    monkeypatch.setattr(module.time, "time_ns", lambda: clock[0])
+    for number in (4, 3, 2):
+        directory.write(name(number), [bytes(250)])
+    clock[0] = 7
+    directory = reopened(directory)  # the next process goes on from the latest time that it finds
+    directory.write(name(1), [bytes(250)])
+    directory.mark([name(3)])
+    found = [directory.file(name(number)).stat().st_mtime_ns for number in (4, 2, 1, 3)]
+    assert found == sorted(set(found))
+    assert there(reopened(directory, 500)) == [1, 3]
+
+
 def test_marking_a_file_that_someone_took_is_no_failure(directory: PageDirectory) -> None:
     directory.write(name(1), [b"x"])
     directory.file(name(1)).unlink()

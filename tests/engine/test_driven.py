@@ -533,6 +533,20 @@ def test_a_sequence_survives_a_token_that_could_not_be_sampled(engine, executor)
     assert take(sequence, 5) == expected(PROMPT, 8)[3:]
 
 
+@pytest.mark.parametrize("drain", [False, True])
+def test_an_engine_that_closes_does_not_wait_for_callers_who_ask_for_nothing(
+    engine: Engine, drain: bool
+) -> None:
+    sequences = [engine.create_sequence(params(seed)) for seed in range(2)]
+    for sequence in sequences:
+        sequence.decode_prompt(PROMPT)
+        sequence.sample_next()
+    engine.close(drain=drain)
+    for sequence in sequences:
+        with pytest.raises(EngineClosedError):
+            sequence.sample_next()
+
+
 def test_a_closed_engine_samples_nothing(engine: Engine) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)

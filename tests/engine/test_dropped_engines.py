@@ -117,7 +117,10 @@ def test_native_threads_and_executors_go(model_path: Path) -> None:
 
 
 def test_a_program_may_end_without_closing_its_engine() -> None:
+    """Its thread has ended when the handlers run that were registered before the engine's."""
     code = (
+        "import atexit, threading\n"
+        "atexit.register(lambda: print([one.name for one in threading.enumerate()]))\n"
         "from fake_executor import FakeExecutor; from fake_model import fake_model\n"
         "from heddle import EngineConfig, SamplingParams\n"
         "from heddle.engine import Engine\n"
@@ -133,4 +136,4 @@ def test_a_program_may_end_without_closing_its_engine() -> None:
         timeout=PATIENCE,
         check=True,
     )
-    assert (done.stdout, done.stderr) == ("None\n", "")
+    assert (done.stdout, done.stderr) == ("None\n['MainThread']\n", "")

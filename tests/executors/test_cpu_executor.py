@@ -179,6 +179,22 @@ def test_hostile_hyperparameters_are_typed_errors(tmp_path, key, value):
         load(tiny_file(tmp_path, {key: value}), SMALL)
 
 
+@pytest.mark.parametrize("difference", [-1, 1])
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_tokenizer_of_another_size_than_the_embedding_is_refused(tmp_path, difference, says_so):
+    """The model would choose tokens that have no text, or be asked for rows that it has not."""
+    size = PLAIN.vocabulary
+    changes = {
+        "tokenizer.ggml.tokens": [str(id) for id in range(size + difference)],
+        "llama.vocab_size": size if says_so else None,
+    }
+    found = rf"is {size}, but the tokenizer has {size + difference} tokens"
+    with pytest.raises(ModelFileError, match=found if says_so else "token_embd") as error:
+        load(PLAIN.checkpoint(tmp_path, changes), SMALL)
+    assert error.value.field == ("llama.vocab_size" if says_so else "token_embd.weight")
+    load(PLAIN.checkpoint(tmp_path, changes | {"tokenizer.ggml.tokens": ["t"] * size}), SMALL)
+
+
 def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(tmp_path):
     poison = next(t for t in PLAIN.tensors() if t.name == "output_norm.weight")
     values = np.full(PLAIN.width, np.nan, np.float32)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
 
+from heddle.errors import OutOfMemoryError
 from heddle.executors.cpu import memory
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in place of /proc and of the control group."""
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "_STATM", tmp_path / "statm")
     return tmp_path
 
 
@@ -45,3 +48,20 @@ def test_a_limit_leaves_what_is_neither_used_nor_a_copy_of_a_file(kernel: Path) 
     assert memory.available_bytes() == 610 * MIB
     limit(kernel, str(1000 * MIB), current=1001 * MIB, files=3)
     assert memory.available_bytes() == 0
+
+
+def test_the_limit_on_address_space_leaves_what_is_not_mapped(
+    kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kernel / "meminfo").write_text("MemAvailable:  8000000 kB\n")
+    (kernel / "statm").write_text(f"{600 * MIB // resource.getpagesize()} 5 3 1 0 2 0\n")
+    space = [1000 * MIB]
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (space[0], space[0]))
+    assert memory.available_bytes() == 400 * MIB
+    memory.check_memory(300 * MIB, 100 * MIB)
+    with pytest.raises(OutOfMemoryError, match=r"ulimit -v\) leaves, 0\.42 GB: set a smaller kv"):
+        memory.check_memory(300 * MIB, 101 * MIB)
+    space[0] = 500 * MIB  # a limit may be lower than what is mapped already
+    assert memory.available_bytes() == 0
+    space[0] = resource.RLIM_INFINITY
+    assert memory.available_bytes() == 8_000_000 * 1024

@@ -41,6 +41,13 @@ def test_keys_override_the_period_and_the_base_of_local_layers(tmp_path: Path) -
     assert {one.rope.base for one in attentions(model)} == {500.0, SIX_TO_ONE.base}
 
 
+def test_a_window_wider_than_a_number_of_the_native_core_is_the_widest(tmp_path: Path) -> None:
+    key = "gemma3.attention.sliding_window"
+    for window, used in ((2**31 - 1, 2**31 - 1), (2**31, 2**31 - 1), (2**62, 2**31 - 1)):
+        model = build(SIX_TO_ONE.checkpoint(tmp_path, {key: window}))
+        assert {one.spec.window for one in attentions(model)} == {used, 0}
+
+
 def test_scaling_stretches_global_layers_only(tmp_path: Path) -> None:
     scaling = {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
     local, *_, whole, _ = attentions(build(SIX_TO_ONE.checkpoint(tmp_path, scaling)))

@@ -46,6 +46,23 @@ def test_a_mask_holds_until_the_next_one():
     assert sampler.pick("auto", logits)[0] == 19
 
 
+@pytest.mark.parametrize(
+    "cut", [{"typical_p": 0.999}, {"top_p": 0.9999999}, {"top_k": 299}, {"min_p": 1e-9}], ids=str
+)
+def test_bits_beyond_the_vocabulary_allow_nothing(cut):
+    """300 tokens end inside a byte of the mask; four bits and two bytes of it mean no token."""
+    rng = np.random.default_rng(6)
+    logits = rng.normal(0, 3, 300).astype(np.float32)
+    mask = mask_of(rng, 300, 0.1)
+    wide = mask[:-1] + bytes([mask[-1] | 0xF0]) + b"\xff\xff"
+    for seed in range(30):
+        params = SamplingParams(seed=seed, logprobs=20, **cut)
+        plain, other = native(params, Past(mask=mask)), native(params, Past(mask=wide))
+        assert other.pick("auto", logits) == plain.pick("auto", logits)
+    nothing = native(SamplingParams(seed=1, **cut), Past(mask=bytes(37) + b"\xf0\xff"))
+    assert nothing.pick("auto", logits)[0] == -2
+
+
 def test_what_forbids_everything_is_told_from_what_is_not_finite():
     logits = np.zeros(12, np.float32)
     sampler = native(SamplingParams(seed=1))

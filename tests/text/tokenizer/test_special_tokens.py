@@ -49,6 +49,18 @@ def test_a_longer_token_wins_over_one_that_begins_before_it() -> None:
     assert special.split("abc") == [0, "c"]
 
 
+def test_any_end_of_a_token_may_begin_a_longer_one() -> None:
+    """`abc` ends as `bcz` begins, with which it cannot go on, and as `cdefg` does."""
+    special = SpecialTokens({"abc": 0, "bcz": 1, "cdefg": 2})
+    assert special.split("abcdefg") == ["ab", 2]
+    assert special.split("abcdef") == [0, "def"]
+
+
+def test_the_longest_token_of_a_beginning_counts() -> None:
+    for ids in ({"ab": 0, "bcd": 1, "bc": 2}, {"ab": 0, "bc": 2, "bcd": 1}):
+        assert SpecialTokens(ids).split("abcd") == ["a", 1]
+
+
 def test_length_counts_bytes() -> None:
     special = SpecialTokens({"abc": 0, "cé好": 1})
     assert special.split("abcé好") == ["ab", 1]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from heddle.weights.gguf.file import FileStamp
 from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from conftest import Running
 
@@ -54,6 +57,28 @@ def test_health_without_a_body(shared: Running) -> None:
 def test_health(shared: Running) -> None:
     response = shared.get("/health")
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+def test_health_says_whether_the_file_is_still_what_was_loaded(
+    serve: Callable[..., Running], tmp_path: Path
+) -> None:
+    server, path = serve(), tmp_path / "model.gguf"
+    path.write_bytes(b"weights")
+    model = server.engine.model
+    info = replace(model.info, path=path, stamp=FileStamp.of(path.stat()))
+    server.engine.model = replace(model, info=info)
+
+    def state() -> str:
+        response = server.get("/health")
+        assert response.status_code == 200
+        assert response.json() == {"status": "ok", "model_file": response.json()["model_file"]}
+        return str(response.json()["model_file"])
+
+    assert state() == "unchanged"
+    path.write_bytes(b"weight")
+    assert state() == "changed"
+    path.unlink()
+    assert state() == "missing"
 
 
 def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> None:
