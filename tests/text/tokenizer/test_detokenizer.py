@@ -144,6 +144,7 @@ def test_a_stop_that_begins_and_ends_inside_tokens() -> None:
         ("abcd", ("cd", "bcd"), "a"),  # together: the longer
         ("aab", ("ab",), "a"),
         ("ababac", ("abac",), "ab"),
+        ("xxabcd", ("xxabcq", "abz", "bcd"), "xxa"),  # "abc" begins none, "bc" one
         ("stop", ("s",), ""),
         ("no", ("yes",), "no"),
     ],
