@@ -74,6 +74,20 @@ def test_a_match_ends_where_tokens_part() -> None:
     assert writer.runs() == [[1, 2, 3], [4, 5], [7, 8]]
 
 
+def test_a_node_of_two_sequences_is_cut_for_a_third() -> None:
+    """The upper half is locked once, by the lower half, however many sequences stand there."""
+    writer = Writer()
+    first = writer.write([1, 2, 3, 4], stay=True)
+    cursors = [first, writer.enter([1, 2, 3, 4]), writer.enter([1, 2])]
+    writer.check()
+    for cursor in cursors:
+        writer.leave(cursor)
+        writer.check()
+    assert writer.tree.evict() is not None
+    assert writer.tree.evict() is not None
+    assert writer.tree.nodes == 0
+
+
 def test_salts_share_nothing() -> None:
     writer = Writer()
     writer.write([1, 2, 3], "one")

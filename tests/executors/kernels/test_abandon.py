@@ -75,11 +75,11 @@ def test_a_program_that_was_not_abandoned_goes_on_beside_one_that_was() -> None:
     """Two programs of one runtime: the pool of threads drains and serves the other."""
     values = np.ones((4, 32), np.float32)
     bench = Bench(ISA_LEVELS[0], 4, threads=2)
-    bench.table(values)
-    abandoned = bench.program
+    table, abandoned = bench.table(values), bench.program
     bench.program = _native.Program(bench.runtime, bench.cache, 4, 4)
     buffer = bench.table(values)
     abandoned.abandon()
     ids = ints(range(4))
     assert abandoned.run(ids, ids, NO_SPANS, NOTHING, NOTHING, []) is None
+    assert not np.count_nonzero(abandoned.copy(table, 4))
     assert np.array_equal(bench.run(4, buffer), values)

@@ -185,3 +185,32 @@ def test_wrong_sizes_are_refused():
         matmul("portable", int(TensorType.Q4_0), np.zeros(17, np.uint8), 1, x)
     with pytest.raises(ValueError, match="no kernel"):
         matmul("portable", 9, np.zeros(36, np.uint8), 1, x)  # Q8_1
+
+
+@pytest.mark.parametrize("isa", ISA_LEVELS)
+def test_a_weight_that_is_not_finite_is_found_in_any_row(isa):
+    """35 rows are panels and a piece of one."""
+    bench = Bench(isa, 1)
+    values = np.ones((35, 64), np.float32)
+    assert bench.matrix(int(TensorType.F32), as_bytes(values), 35, 64, NO_BIAS).non_finite_row == -1
+    for row in range(35):
+        values[:] = 1
+        values[row, 63 - row] = np.nan
+        matrix = bench.matrix(int(TensorType.F32), as_bytes(values), 35, 64, NO_BIAS)
+        assert matrix.non_finite_row == row
+
+
+def test_a_file_that_ends_inside_a_matrix_is_refused(tmp_path):
+    values = np.ones((35, 64), np.float32)
+    path = tmp_path / "weights"
+    path.write_bytes(b"head" + values.tobytes())
+    bench, size = Bench("auto", 1), values.nbytes
+    with path.open("rb") as file:
+
+        def pack(offset):
+            raw = _native.FileBytes(file.fileno(), offset, size)
+            bench.matrix(int(TensorType.F32), raw, 35, 64, NO_BIAS)
+
+        pack(4)
+        with pytest.raises(RuntimeError, match=f"the file ends at byte {size + 4}"):
+            pack(5)
