@@ -25,7 +25,7 @@ from llamacpp_server import llamacpp
 if TYPE_CHECKING:
     import argparse
 
-    from heddle.bench.remote import Server
+    from heddle.bench.exchange import Server
 
 CONTEXT = 1024
 """Tokens per slot."""

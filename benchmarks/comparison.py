@@ -24,7 +24,7 @@ from llamacpp_server import llamacpp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from heddle.bench.remote import Server
+    from heddle.bench.exchange import Server
 
 RESULTS = Path(__file__).with_name("results")
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from heddle.bench.exchange import Server
     from heddle.bench.figures import Stream
-    from heddle.bench.remote import Server
 
     Encode = Callable[[str], list[int]]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from heddle.bench.remote import Server
+    from heddle.bench.exchange import Server
 
 CONTEXT = 1024
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from heddle.bench.remote import Server
+    from heddle.bench.exchange import Server
 
 CLIENTS, REQUESTS = 4, 12
 PREFIX_WORDS, TAIL_WORDS, NEW_TOKENS = 600, 20, 32

@@ -9,6 +9,7 @@ import pytest
 
 from fake_peer import fake_peer
 from heddle.bench import prefix, side_by_side
+from heddle.bench.exchange import Server
 from heddle.bench.figures import Stream
 from heddle.bench.prefix import (
     BURST,
@@ -20,7 +21,7 @@ from heddle.bench.prefix import (
     run_identical,
     run_load,
 )
-from heddle.bench.remote import Server, connect
+from heddle.bench.remote import connect
 
 if TYPE_CHECKING:
     from heddle.bench.prefix import Round

@@ -6,8 +6,9 @@ import pytest
 
 from fake_peer import fake_peer, paced_client
 from heddle.bench import side_by_side
+from heddle.bench.exchange import Server
 from heddle.bench.figures import Stream
-from heddle.bench.remote import Server, connect
+from heddle.bench.remote import connect
 from heddle.bench.side_by_side import (
     Scenario,
     alternate,

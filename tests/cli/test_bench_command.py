@@ -17,7 +17,7 @@ from heddle.cli import run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from heddle.bench.remote import Server
+    from heddle.bench.exchange import Server
     from heddle.config import EngineConfig
 
 SMALL = ["--streams", "1,3", "--prompt-tokens", "40", "--new-tokens", "6", "--rounds", "2"]

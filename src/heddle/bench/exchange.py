@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -18,9 +19,29 @@ from heddle.bench.figures import Stream
 from heddle.errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from heddle.bench.remote import Server
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers OpenAI's completion requests.
+
+    Attributes:
+        name: of the server, in tables and errors.
+        url: where it is, without `/v1`.
+        model: what it calls its model.
+        pid: its process, if that is known and on this machine.
+        extras: fields that its requests need beside OpenAI's, so that all servers do the same
+            work: no stop at an end-of-sequence token, nothing taken over from an earlier prompt.
+        key: API key that it asks for, if it does.
+    """
+
+    name: str
+    url: str
+    model: str
+    pid: int | None = None
+    extras: Mapping[str, Any] = field(default_factory=lambda: {"ignore_eos": True})
+    key: str | None = field(default=None, repr=False)
 
 
 class Recorder(asyncio.Protocol):

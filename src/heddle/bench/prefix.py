@@ -23,7 +23,7 @@ from heddle.bench.side_by_side import random_prompts, turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from heddle.bench.remote import Server
+    from heddle.bench.exchange import Server
 
 FORMULAS = {
     "latency": "last output - sent, per request; percentiles of all rounds together",

@@ -8,44 +8,21 @@ import urllib.error
 import urllib.request
 from collections import deque
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from heddle.bench.exchange import Exchange, authorization
+from heddle.bench.exchange import Exchange, Server, authorization
 from heddle.config import check_keys
 from heddle.errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from heddle.bench.figures import Stream
 
 _LOAD_SECONDS = 600.0  # eight long prompts take a slow peer minutes
 _ANSWER_SECONDS = 10.0  # of a server that is asked for its models
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server that answers OpenAI's completion requests.
-
-    Attributes:
-        name: of the server, in tables and errors.
-        url: where it is, without `/v1`.
-        model: what it calls its model.
-        pid: its process, if that is known and on this machine.
-        extras: fields that its requests need beside OpenAI's, so that all servers do the same
-            work: no stop at an end-of-sequence token, nothing taken over from an earlier prompt.
-        key: API key that it asks for, if it does.
-    """
-
-    name: str
-    url: str
-    model: str
-    pid: int | None = None
-    extras: Mapping[str, Any] = field(default_factory=lambda: {"ignore_eos": True})
-    key: str | None = field(default=None, repr=False)
 
 
 def connect(

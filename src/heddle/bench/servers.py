@@ -17,7 +17,7 @@ from heddle.errors import PeerError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from heddle.bench.remote import Server
+    from heddle.bench.exchange import Server
     from heddle.config import EngineConfig
 
 START_SECONDS = 300.0

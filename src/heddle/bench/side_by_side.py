@@ -30,8 +30,8 @@ from heddle.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from heddle.bench.exchange import Server
     from heddle.bench.figures import Stream
-    from heddle.bench.remote import Server
 
 _TOKEN_IDS = range(1_000, 20_000)  # ordinary tokens in every vocabulary served
 _SETTLE_SECONDS = 0.2  # for the threads of the server measured before to go to sleep

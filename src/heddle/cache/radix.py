@@ -134,7 +134,7 @@ class RadixTree:
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
         self._roots: dict[Salt, Root] = {}
-        self._leaves = LeafQueue()
+        self._leaves: LeafQueue[Node] = LeafQueue()
         self.nodes = 0
         self.tokens = 0
         self.clock = 0

@@ -16,8 +16,8 @@ from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
+    from heddle.bench.exchange import Server
     from heddle.bench.prefix import Figures, PrefixLoad, PrefixReport
-    from heddle.bench.remote import Server
 
 
 @with_settings

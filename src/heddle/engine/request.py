@@ -14,7 +14,7 @@ from heddle.errors import InvalidRequestError
 from heddle.scheduler.sequence import Sequence
 from heddle.step import NO_RULES
 from heddle.text.tokenizer.detokenizer import Detokenizer
-from heddle.text.tokenizer.sequences import token_rules
+from heddle.text.tokenizer.token_rules import token_rules
 from heddle.types import Delta, FinishReason, Usage
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import pytest
 import templates
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
 from heddle.text.chat.template import ChatTemplate
-from heddle.text.parsing.reading import Marks, Reading
+from heddle.text.parsing.answer_reader import Marks
+from heddle.text.parsing.reading import Reading
 
 ASKED = [{"role": "user", "content": "Hi"}]
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]

@@ -10,7 +10,8 @@ from fake_executor import END, tokens_of
 from heddle.errors import GrammarError
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
-from heddle.text.parsing.reading import Marks, Reading
+from heddle.text.parsing.answer_reader import Marks
+from heddle.text.parsing.reading import Reading
 from heddle.types import Grammar, GrammarKind
 from talking_model import LetterTokenizer
 

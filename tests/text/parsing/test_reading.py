@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL
 from heddle.text.parsing import characters
+from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.parts import (
     Call,
     CallArguments,
@@ -21,7 +22,7 @@ from heddle.text.parsing.parts import (
     Text,
     whole,
 )
-from heddle.text.parsing.reading import PLAIN, Marks, Reading
+from heddle.text.parsing.reading import PLAIN, Reading
 
 THINK = Marks("<think>", "</think>")
 NAMES = frozenset({"f", "g"})

@@ -13,7 +13,7 @@ from heddle.server.generate import request as intake
 from heddle.server.generate.event_stream import EventStream
 from heddle.server.generate.json_answer import WholeAnswers
 from heddle.server.http.keys import salt_of_key
-from heddle.text.tokenizer.sequences import token_rules
+from heddle.text.tokenizer.token_rules import token_rules
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from heddle.text.parsing.characters import END
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from heddle.text.parsing.answer_reader import AnswerReader
     from heddle.text.parsing.characters import Steps
-    from heddle.text.parsing.reading import AnswerReader
 
     Mark: TypeAlias = Callable[[str], str]
     """Writes a mark in Lark: as text, or as the control token that it is."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
 from heddle.text.chat.tool_prompt import written_out
-from heddle.text.parsing.reading import Marks, Reading
+from heddle.text.parsing.answer_reader import Marks
+from heddle.text.parsing.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

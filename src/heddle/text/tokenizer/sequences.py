@@ -8,31 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.step import TokenRules, TokenSequences
-from heddle.types import Stage
+from heddle.step import TokenSequences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
-    from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.types import SamplingParams
-
     Encode: TypeAlias = Callable[[str], list[int]]
 
 MAX_TAIL_TOKENS = 20
 """Tokens of a breaker after its first; as in llama.cpp."""
-
-
-def token_rules(params: SamplingParams, tokenizer: Tokenizer) -> TokenRules:
-    """The rules of one request in tokens."""
-    ends = {*tokenizer.eos_ids, *params.stop_token_ids}
-    return TokenRules(
-        tuple(sorted(ends)) if params.min_tokens else (),
-        tokenizer.spellings(params.bad_words) if params.bad_words else (),
-        tokenizer.breakers(params.dry_sequence_breakers) if params.dry_multiplier else None,
-        pieces=tokenizer.pieces if Stage.INFILL in params.samplers else None,
-    )
 
 
 def spell(encode: Encode, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,311 @@
+"""Reads an answer as it comes, and tells its parts: reasoning, text, and calls of functions.
+
+Marks and JSON may be cut anywhere: what could become a mark is held back, and how the text was
+cut makes no difference to its parts. What begins like a call and is none is text, as the model
+wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from heddle.text.parsing.characters import END, Characters
+from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from heddle.text.parsing.characters import Steps, Take
+    from heddle.text.parsing.parts import Part
+
+_ARGUMENTS = ("arguments", "parameters")
+"""Members of a call's object that hold its arguments; Llama has the second."""
+_OTHERS = ("type", "id")
+"""Members that may come before a call's name. With any other, an object without a mark is none."""
+
+
+class Marks(NamedTuple):
+    """What a model writes before and after its reasoning."""
+
+    opening: str
+    closing: str
+
+
+class PartReader:
+    """Takes an answer for text. `Reading` makes readers that find more in it."""
+
+    def feed(self, text: str) -> list[Part]:
+        """What more of the text makes known."""
+        return [Text(text)] if text else []
+
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        """What was held back until it is known that no more comes.
+
+        Where the answer was `cut` off by its length, the beginning of a mark at its end is dropped,
+        and so is a call of which no more than that is known.
+        """
+        return []
+
+
+class AnswerReader(PartReader, Characters):
+    """Finds reasoning and calls. Forms of calls read with the methods of this class.
+
+    Attributes:
+        calls_from: how many characters precede the first call, or what should be one by its mark;
+            None while there is none.
+    """
+
+    def __init__(
+        self,
+        marks: Marks | None,
+        specials: Sequence[str],
+        read_calls: Callable[[AnswerReader], Steps[None]] | None,
+        *,
+        reasons: bool,
+    ) -> None:
+        """
+        Args:
+            marks: of reasoning; None for a model that has none.
+            specials: all marks. A beginning of one at the end of a cut answer is dropped.
+            read_calls: reads an answer after its reasoning; None where it has no calls.
+            reasons: whether the answer begins inside its reasoning.
+        """
+        super().__init__()
+        self._marks = marks
+        self._specials = specials
+        self._read_calls = read_calls
+        self._reasons = reasons
+        # Parts that were found and not told yet: what each is, and its text in pieces.
+        self._found: list[tuple[tuple[Any, ...], list[str]]] = []
+        self._calls = 0
+        self._attempt_from = 0
+        self.calls_from: int | None = None
+        self._text = _Trimmed(lambda text: self._add((Text,), text), begun=True)
+        self._steps = self._answer()
+        next(self._steps)
+
+    def feed(self, text: str) -> list[Part]:
+        self.send(text, self._steps)
+        return self._take()
+
+    def finish(self, *, cut: bool = False) -> list[Part]:
+        self.cut = self._specials if cut else ()
+        self._steps.send(END)
+        return self._take()
+
+    # --- for forms of calls ----------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Take `text` for text. Space at its end waits: beside a call it is dropped."""
+        self._text(text)
+
+    def rest(self) -> Steps[None]:
+        """Take all that comes for text."""
+        yield from self.until((), self.say)
+
+    def dismiss(self, mark: str) -> Steps[None]:
+        """Take `mark`, which no call has followed, for text; unless all ended before one could."""
+        if self.cut and self.ended:
+            yield from self.until((), lambda _: None)
+        else:
+            self.say(mark)
+
+    def expect_call(self, position: int) -> None:
+        """What comes after `position` should be calls."""
+        if self.calls_from is None:
+            self.calls_from = position
+
+    def begin_call(self, name: str) -> None:
+        """A call begins, of which :meth:`argue` tells more."""
+        self.commit()
+        self.expect_call(self._attempt_from)
+        self._text.drop_space()
+        self._add((CallStart, self._calls), name)
+        self._calls += 1
+
+    def argue(self, text: str) -> None:
+        """Take `text` for more of the last call's arguments."""
+        self._add((CallArguments, self._calls - 1), text)
+
+    def objects(self, names: Collection[str] | None) -> Steps[bool]:
+        """Read calls written as JSON objects: one, or several in a list or in a row.
+
+        Args:
+            names: an object is a call if it names one of these; None for any name.
+
+        Returns:
+            Whether there are any. If not, nothing has been read.
+        """
+        self._attempt_from = self.position
+        if names is None:
+            self.expect_call(self.position)
+        if not (yield from self.attempt(self._first_object(names))):
+            return False
+        while True:
+            char = yield from self.after_space()
+            if char == "{":
+                self.put_back(char)
+                if not (yield from self.attempt(self._object(names))):
+                    return True
+            elif char == END or char not in ",;]}":
+                self.put_back(char)
+                return True
+
+    # --- the answer ------------------------------------------------------------------------------
+
+    def _answer(self) -> Steps[None]:
+        if self._marks is not None:
+            yield from self._reasoning(self._marks)
+        if self._read_calls is not None:
+            yield from self._read_calls(self)
+        yield from self.rest()
+        if not self._calls:
+            self._text.end()
+        yield  # after the end
+
+    def _reasoning(self, marks: Marks) -> Steps[None]:
+        if not self._reasons and not (yield from self.skip(marks.opening)):
+            return
+        think = _Trimmed(lambda text: self._add((Reasoning,), text))
+        yield from self.until((marks.closing,), think)
+        self._text.begun = False
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def _first_object(self, names: Collection[str] | None) -> Steps[bool]:
+        yield from self.skip("[")
+        return (yield from self._object(names))
+
+    def _object(self, names: Collection[str] | None) -> Steps[bool]:
+        """Read an object; whether it is a call, which it is once its name is known."""
+        if (yield from self.after_space()) != "{":
+            return False
+        call = _Call(self, names)
+        while (char := (yield from self.after_space())) in ('"', ","):
+            if char == ",":
+                continue
+            self.put_back(char)
+            key = _string((yield from self._collect()))
+            if (yield from self.after_space()) != ":":
+                return call.begun
+            if key in _ARGUMENTS:
+                yield from self._arguments(call)
+            elif key == "name":
+                if not call.take_name(_string((yield from self._collect()))):
+                    return call.begun
+            elif names is None or call.begun or key in _OTHERS:
+                yield from self._collect()
+            else:
+                return False
+        if char not in ("}", END):  # a brace is missing
+            self.put_back(char)
+        if char != END:
+            call.end()
+        return call.begun
+
+    def _arguments(self, call: _Call) -> Steps[None]:
+        first = yield from self.after_space()
+        self.put_back(first)
+        if first in ("{", "["):
+            yield from self.json_value(call.take_arguments)
+            return
+        value = yield from self._collect()
+        if value != "null":
+            within = _string(value)  # JSON inside a string
+            call.take_arguments(value if within is None else within)
+
+    def _collect(self) -> Steps[str]:
+        """The text of the JSON value that comes next."""
+        pieces: list[str] = []
+        yield from self.json_value(pieces.append)
+        return "".join(pieces)
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _add(self, kind: tuple[Any, ...], text: str) -> None:
+        if self._found and self._found[-1][0] == kind:
+            self._found[-1][1].append(text)
+        else:
+            self._found.append((kind, [text]))
+
+    def _take(self) -> list[Part]:
+        found, self._found = self._found, []
+        return [kind(*index, "".join(pieces)) for (kind, *index), pieces in found]
+
+
+class _Call:
+    """An object that is a call as soon as it has a name. Arguments that come first wait for it."""
+
+    def __init__(self, reader: AnswerReader, names: Collection[str] | None) -> None:
+        self._reader = reader
+        self._names = names
+        self._waiting: list[str] = []
+        self._argued = False
+        self.begun = False
+
+    def take_name(self, name: str | None) -> bool:
+        """Whether this may be a call's name."""
+        if not name:
+            return False
+        if self._names is not None and name not in self._names:
+            return False
+        if not self.begun:
+            self.begun = True
+            self._reader.begin_call(name)
+            for text in self._waiting:
+                self._reader.argue(text)
+        return True
+
+    def take_arguments(self, text: str) -> None:
+        self._argued = True
+        if self.begun:
+            self._reader.argue(text)
+        else:
+            self._waiting.append(text)
+
+    def end(self) -> None:
+        """The object is whole: if it has no arguments, it has none to give."""
+        if self.begun and not self._argued:
+            self._reader.argue("{}")
+
+
+class _Trimmed:
+    """Passes text on without space before its beginning; space after it waits for more text.
+
+    Attributes:
+        begun: whether there has been anything but space; then space is as good as text.
+    """
+
+    def __init__(self, take: Take, *, begun: bool = False) -> None:
+        self._take = take
+        self._space = ""
+        self.begun = begun
+
+    def __call__(self, text: str) -> None:
+        if not self.begun:
+            text = text.lstrip()
+        shown = text.rstrip()
+        if shown:
+            self._take(self._space + shown)
+            self._space, self.begun = "", True
+        if self.begun:
+            self._space += text[len(shown) :]
+
+    def drop_space(self) -> None:
+        """Forget the space that waits."""
+        self._space = ""
+
+    def end(self) -> None:
+        """Pass on the space that waits."""
+        if self._space:
+            self._take(self._space)
+            self._space = ""
+
+
+def _string(value: str) -> str | None:
+    """What JSON text says if it is a string. Nothing else is decoded: it could be deep."""
+    try:
+        return str(json.loads(value)) if value.startswith('"') else None
+    except ValueError:
+        return None

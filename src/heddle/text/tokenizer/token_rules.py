@@ -1,0 +1,23 @@
+"""The rules of a request's sampling, in tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.step import TokenRules
+from heddle.types import Stage
+
+if TYPE_CHECKING:
+    from heddle.text.tokenizer.tokenizer import Tokenizer
+    from heddle.types import SamplingParams
+
+
+def token_rules(params: SamplingParams, tokenizer: Tokenizer) -> TokenRules:
+    """The rules of one request in tokens."""
+    ends = {*tokenizer.eos_ids, *params.stop_token_ids}
+    return TokenRules(
+        tuple(sorted(ends)) if params.min_tokens else (),
+        tokenizer.spellings(params.bad_words) if params.bad_words else (),
+        tokenizer.breakers(params.dry_sequence_breakers) if params.dry_multiplier else None,
+        pieces=tokenizer.pieces if Stage.INFILL in params.samplers else None,
+    )
