@@ -1,9 +1,10 @@
-"""Holds the rooms' import directions (docs/design.md), for `import` statements wherever they stand.
+"""Checks the import directions of the rooms (docs/design.md), and that no imports form a circle.
 
     python scripts/check_imports.py
 
-Prints each import that points the wrong way and exits with 1 if there is one. Imports under
-`if TYPE_CHECKING:` count too: a type is a dependency.
+Prints each import that points the wrong way and each circle, and exits with 1 if there is one.
+Every `import` statement counts, wherever it stands. Imports under `if TYPE_CHECKING:` count too: a
+type is a dependency.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from __future__ import annotations
 import ast
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
@@ -44,6 +49,15 @@ MAY_IMPORT = {
     "_native": set(),
 }
 
+SERVER_MAY_IMPORT = {
+    "http": set(),
+    "generate": {"http"},
+    "api": {"generate", "http"},
+    "app": {"api", "generate", "http"},
+    "__init__": set(),
+}
+"""Directions inside of server/. Packages of api/ do not import one another."""
+
 WITHOUT_ARRAYS = {"scheduler", "cache", "disk"}
 """Rooms without arrays: no numpy, no native module, no torch."""
 
@@ -68,6 +82,16 @@ def imported_modules(tree: ast.AST) -> list[tuple[int, str]]:
     return found
 
 
+def server_problem(path: Path, module: str) -> str | None:
+    """What is wrong with an import of one module of server/ by another, if anything is."""
+    here, there = path.relative_to(PACKAGE).with_suffix("").parts[1:], module.split(".")[2:]
+    if not there or (there[0] != here[0] and there[0] not in SERVER_MAY_IMPORT[here[0]]):
+        return f"server/{here[0]} may not import {module}"
+    if here[0] == there[0] == "api" and here[1:2] != tuple(there[1:2]):
+        return f"APIs do not import one another; {module} belongs to another one"
+    return None
+
+
 def complaints(path: Path) -> list[str]:
     room = room_of(path)
     allowed = MAY_IMPORT[room] | OPEN | {room}
@@ -79,8 +103,12 @@ def complaints(path: Path) -> list[str]:
         elif parts[0] == "heddle":
             target = parts[1] if len(parts) > 1 else "__init__"
             if target in allowed or target == "__version__":
-                continue
-            problem = f"{room} may not import {target}"
+                inside = room == target == "server" and server_problem(path, module)
+                if not inside:
+                    continue
+                problem = inside
+            else:
+                problem = f"{room} may not import {target}"
         elif room in WITHOUT_ARRAYS and parts[0] in {"numpy", "torch"}:
             problem = f"{room} has no arrays, and no {parts[0]}"
         else:
@@ -89,10 +117,57 @@ def complaints(path: Path) -> list[str]:
     return result
 
 
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def dependencies(files: Sequence[Path]) -> dict[str, set[str]]:
+    """The modules that each module imports, of those in `files`.
+
+    `from package import name` depends on the module `package.name` if there is one, and on the
+    package itself only if there is none.
+    """
+    modules = {module_of(path): path for path in files}
+    graph: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                found |= {full if full in modules else node.module for full in names}
+        graph[name] = (found & modules.keys()) - {name}
+    return graph
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Sets of modules that import one another, directly or by way of others."""
+    reachable = {name: reached_from(name, graph) for name in graph}
+    found = {
+        frozenset(other for other in reachable[name] if name in reachable[other])
+        for name in graph
+        if name in reachable[name]
+    }
+    return sorted(sorted(circle) for circle in found)
+
+
+def reached_from(name: str, graph: Mapping[str, set[str]]) -> set[str]:
+    reached: set[str] = set()
+    ahead = [*graph[name]]
+    while ahead:
+        if (module := ahead.pop()) not in reached:
+            reached.add(module)
+            ahead += graph[module]
+    return reached
+
+
 def main() -> int:
-    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]
-    found = [line for path in sorted(files) for line in complaints(path)]
-    print("\n".join(found) or f"import directions hold in {len(files)} files")
+    files = sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")])
+    found = [line for path in files for line in complaints(path)]
+    found += [f"circle of imports: {', '.join(names)}" for names in circles(dependencies(files))]
+    print("\n".join(found) or f"import directions hold in {len(files)} files, without circles")
     return 1 if found else 0
 
 

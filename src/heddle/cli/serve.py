@@ -26,6 +26,7 @@ def serve(
     engine: EngineConfig,
 ) -> None:
     """Serve a model over HTTP with OpenAI's and Anthropic's APIs."""
+    from heddle.server.app import create_app
     from heddle.server.http.keys import keys_of
     from heddle.server.http.process import bind
     from heddle.server.http.process import serve as run
@@ -34,7 +35,13 @@ def serve(
     logging.getLogger("heddle").setLevel(logging.INFO if verbose else logging.WARNING)
     keys_of(server)  # what is wrong with them is told before a model is loaded for nothing
     with bind(server) as listener, load(model, engine) as loaded:
-        run(loaded, server, listener, on_ready=lambda: _announce(loaded, listener))
+        run(
+            create_app(loaded, server),
+            loaded,
+            server,
+            listener,
+            on_ready=lambda: _announce(loaded, listener),
+        )
 
 
 def _announce(engine: "Engine", listener: "socket.socket") -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
-    from heddle.step import TokenGrammar
+    from heddle.step import TokenGrammar, TokenRules
     from heddle.types import Delta, Grammar, Output
     from heddle.weights.progress import Progress
 
@@ -97,9 +97,16 @@ class Engine:
         """
         return self.submit_many([(prompt, params, sink)])[0]
 
-    def submit_many(self, requests: Iterable[tuple[Prompt, Params, Sink]]) -> list[Ticket]:
-        """Queue several requests, all or none. Raises as :meth:`submit`."""
-        prepared = [prepare(self.model, next(self._ids), *request) for request in requests]
+    def submit_many(
+        self, requests: Iterable[tuple[Prompt, Params, Sink]], rules: TokenRules | None = None
+    ) -> list[Ticket]:
+        """Queue several requests, all or none. Raises as :meth:`submit`.
+
+        `rules` are those of all requests, as for :meth:`generate_many`.
+        """
+        prepared = [
+            prepare(self.model, next(self._ids), *request, rules=rules) for request in requests
+        ]
         self._thread.accept(prepared)
         return [Ticket(request.sequence.id, self._thread.cancels) for request in prepared]
 
@@ -167,18 +174,29 @@ class Engine:
         return AsyncStream(self.generate_many([(prompt, params)]))
 
     def generate_many(
-        self, requests: Sequence[tuple[Prompt, Params]], backlog: Backlog | None = None
+        self,
+        requests: Sequence[tuple[Prompt, Params]],
+        backlog: Backlog | None = None,
+        rules: TokenRules | None = None,
     ) -> AsyncStreams:
         """As :meth:`generate` for several requests, all or none, read as one.
 
-        `backlog` bounds what may wait to be read here and in other streams of this event loop; at
-        the bound the largest ends with BacklogError. Without one there is no bound.
+        Args:
+            requests: prompts and their parameters.
+            backlog: bounds what may wait to be read here and in other streams of this event loop;
+                at the bound the largest ends with BacklogError. Without one there is no bound.
+            rules: of the parameters of all requests, compiled grammar included. None computes the
+                rules of each request here.
         """
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_ring))
         inbox = Inbox(mailbox, backlog)
         inbox.tickets = self.submit_many(
-            (prompt, params, inbox.sink(index)) for index, (prompt, params) in enumerate(requests)
+            (
+                (prompt, params, inbox.sink(index))
+                for index, (prompt, params) in enumerate(requests)
+            ),
+            rules,
         )
         return AsyncStreams(inbox)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections import abc, deque
 
     from heddle.engine.loading import LoadedModel
-    from heddle.step import Scored
+    from heddle.step import Scored, TokenRules
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.types import PromptLogprob, SamplingParams
 
@@ -105,9 +105,15 @@ class Request:
 
 
 def prepare(
-    model: LoadedModel, request_id: int, prompt: Prompt, params: Params, sink: Sink
+    model: LoadedModel,
+    request_id: int,
+    prompt: Prompt,
+    params: Params,
+    sink: Sink,
+    *,
+    rules: TokenRules | None = None,
 ) -> Request:
-    """Check and tokenize a prompt, draw the seed.
+    """Check and tokenize a prompt, draw the seed. `rules` are those of `params`, if known already.
 
     Raises:
         InvalidRequestError: a token id is not in the vocabulary, one of `shown_specials` is no
@@ -137,13 +143,23 @@ def prepare(
     stops = set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
     if not endless:
         stops |= tokenizer.eos_ids
-    rules = token_rules(params, tokenizer)
-    if params.grammar is not None:
-        rules = replace(rules, grammar=tokenizer.grammar(params.grammar))
+    rules = rules_of(model, params) if rules is None else rules
     sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
     return Request(sequence, detokenizer, sink, started)
+
+
+def rules_of(model: LoadedModel, params: SamplingParams) -> TokenRules:
+    """The rules of sampling parameters, with their grammar compiled.
+
+    Raises:
+        GrammarError: the grammar is wrong, or too large.
+    """
+    rules = token_rules(params, model.tokenizer)
+    if params.grammar is None:
+        return rules
+    return replace(rules, grammar=model.tokenizer.grammar(params.grammar))
 
 
 def _control_token(tokenizer: Tokenizer, text: str) -> int:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
-from heddle.server.api.anthropic import messages
-from heddle.server.api.llamacpp import infill
-from heddle.server.api.native import admin, prefix_cache
-from heddle.server.api.native.metrics import Metrics
-from heddle.server.api.openai import completions as generation
-from heddle.server.api.openai import embeddings
-from heddle.server.api.openai import responses as response_routes
-from heddle.server.api.vllm import tokenize as tokens
-from heddle.server.generate.dispatch import Answering
+from heddle.server.api import anthropic, llamacpp, native, openai, vllm
+from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
 from heddle.server.http import errors
 from heddle.server.http.body import Bodies
@@ -33,6 +27,9 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
 
 
+APIS = (openai.API, anthropic.API, llamacpp.API, vllm.API, native.API)
+
+
 def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     """An application that serves `engine`. The caller closes the engine.
 
@@ -40,22 +37,19 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
         ConfigError: the file of API keys cannot be read.
     """
     config = config or ServerConfig()
-    backlog = Backlog(config.backlog)
-    service = Service(engine, config, Metrics(engine, backlog), backlog, Bodies(config))
-    answering = Answering(service)
-    routers = [
-        generation.routes(service, answering),
-        infill.routes(service, answering),
-        response_routes.routes(service, answering),
-        messages.routes(service, answering),
-        embeddings.routes(service),
-        tokens.routes(service),
-        admin.routes(service),
-        prefix_cache.routes(service),
+    service = Service(engine, config, Backlog(config.backlog), Bodies(config))
+    dispatcher = Dispatcher(service)
+    routers = [(router, api) for api in APIS for router in api.routes(service, dispatcher)]
+    served = [
+        (route, api)
+        for router, api in routers
+        for route in router.routes
+        if isinstance(route, Route)
     ]
     keys = keys_of(service.config)
     named = () if service.config.any_model else service.names
-    app = Application(named, needs_key=bool(keys))
+    schemas = {route.path_format: api.errors.schema for route, api in served}
+    app = Application(named, schemas, needs_key=bool(keys))
     app.add_middleware(errors.AnswerBugs)  # innermost: its answers get the headers of the others
     if keys:
         app.add_middleware(RequireKey, keys=keys)
@@ -70,11 +64,14 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id", "retry-after", "warning", HEADER],
         )
-    own = [route for router in routers for route in router.routes]
-    # Outside the keys, which know `/health` as it is here.
+    shapes = [(route.path, api.errors) for route, api in served]
+    shapes += [(path, api.errors) for api in APIS for path in api.unserved]
+    app.add_middleware(errors.ChooseErrorShape, shapes=shapes)
+    # Outside of the keys and of the shapes of errors, which know paths as routes have them.
+    own = [route for router, _ in routers for route in router.routes]
     app.add_middleware(BothSpellings, routes=[*own, *app.routes])
     app.add_middleware(RequestId)  # outermost: what a key is missing for has an id as well
     errors.install(app)
-    for router in routers:
+    for router, _ in routers:
         app.include_router(router)
     return app

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from heddle.config import ServerConfig
 from heddle.errors import GrammarError
-from heddle.server.generate import dispatch as answering
+from heddle.server.generate import dispatch
 from heddle.server.http.body import Bodies
 from heddle.server.http.connection import ClientGoneError
 from heddle.types import Grammar
@@ -114,9 +114,9 @@ def test_the_search_for_what_is_to_blame_has_an_end(monkeypatch: pytest.MonkeyPa
     engine: Any = Engine()
     whole, single = Grammar.regex("a", "tools"), Grammar.regex("a", "tools[0]")
     with pytest.raises(GrammarError):
-        answering._compiled(engine, whole, [single] * 5)
+        dispatch._compiled(engine, whole, [single] * 5)
     assert engine.asked == 6
-    monkeypatch.setattr(answering, "_BLAME_SECONDS", -1)
+    monkeypatch.setattr(dispatch, "_BLAME_SECONDS", -1)
     with pytest.raises(GrammarError):
-        answering._compiled(engine, whole, [single] * 5)
+        dispatch._compiled(engine, whole, [single] * 5)
     assert engine.asked == 7

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_model import FakeTokenizer
+from heddle.server.api.openai.requests import chat_params, completion_params
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
-from heddle.server.generate.request import chat_params, completion_params
 from heddle.types import SamplingParams, Stage
 from patience import PATIENCE
 

@@ -11,10 +11,10 @@ import pytest
 from fake_model import FakeTokenizer
 from heddle.engine.backlog import Backlog
 from heddle.errors import BacklogError, EngineFailedError
-from heddle.server.api.openai.completion_writers import AnswerOptions, ChatAnswer
-from heddle.server.api.openai.response_writer import ResponseAnswer
+from heddle.server.api.openai.completion_writers import AnswerOptions, ChatWriter
+from heddle.server.api.openai.response_writer import ResponseWriter
 from heddle.server.generate.event_stream import EventStream
-from heddle.server.generate.json_answer import Pieces, WholeAnswers
+from heddle.server.generate.json_answer import JsonAnswers, JsonPartsResponse
 from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.encoding import encode
 from heddle.types import Delta, FinishReason, TokenLogprob, Usage
@@ -76,8 +76,8 @@ async def staying() -> dict[str, Any]:
     raise AssertionError
 
 
-def answer() -> ChatAnswer:
-    return ChatAnswer("fake", FakeTokenizer(), AnswerOptions())
+def new_writer() -> ChatWriter:
+    return ChatWriter("fake", FakeTokenizer(), AnswerOptions())
 
 
 def respond(streams: Any, receive: Any) -> list[bytes]:
@@ -87,7 +87,7 @@ def respond(streams: Any, receive: Any) -> list[bytes]:
     async def send(message: Any) -> None:
         sent.append(message.get("body", b""))
 
-    run(EventStream(answer(), streams, len(streams), Backlog(1 << 20))({}, receive, send))
+    run(EventStream(new_writer(), streams, len(streams), Backlog(1 << 20))({}, receive, send))
     return sent
 
 
@@ -112,10 +112,10 @@ def test_text_that_is_held_back_makes_no_event() -> None:
     assert events.count(b"data: ") == 6
 
 
-def respond_whole(streams: Any, receive: Any, writer: ChatAnswer | None = None) -> Any:
+def respond_json(streams: Any, receive: Any, writer: ChatWriter | None = None) -> Any:
     async def response() -> Any:
-        whole = WholeAnswers(Backlog(1 << 20))
-        return await whole.response(writer or answer(), receive, streams, n=2)
+        answers = JsonAnswers(Backlog(1 << 20))
+        return await answers.response(writer or new_writer(), receive, streams, n=2)
 
     return run(response())
 
@@ -123,14 +123,14 @@ def respond_whole(streams: Any, receive: Any, writer: ChatAnswer | None = None) 
 def test_the_streams_are_closed_when_a_whole_answer_is_given_up() -> None:
     streams = ScriptedStreams(endless=True)
     with pytest.raises(ClientGoneError):
-        respond_whole(streams, gone)
+        respond_json(streams, gone)
     assert streams.closed
 
 
 def test_the_streams_are_closed_when_a_whole_answer_fails() -> None:
     streams = ScriptedStreams((0, Delta("a")), EngineFailedError("boom"))
     with pytest.raises(EngineFailedError):
-        respond_whole(streams, staying)
+        respond_json(streams, staying)
     assert streams.closed
 
 
@@ -138,7 +138,7 @@ def test_half_a_surrogate_pair_is_escaped() -> None:
     assert encode("\ud83dü") == b'"\\ud83d\xc3\xbc"'
 
 
-def sent_by(response: Pieces) -> tuple[dict[bytes, bytes], list[bytes]]:
+def sent_by(response: JsonPartsResponse) -> tuple[dict[bytes, bytes], list[bytes]]:
     """Headers and pieces that a response sends."""
     messages: list[Any] = []
 
@@ -155,7 +155,7 @@ def sent_by(response: Pieces) -> tuple[dict[bytes, bytes], list[bytes]]:
 @pytest.mark.parametrize("parts", [[b"{}"], [b"a" * 70_000, b"", b"b" * 200_000, b"c"]])
 def test_an_answer_is_sent_in_pieces_that_a_connection_can_wait_with(parts: list[bytes]) -> None:
     backlog = Backlog(1 << 20)
-    response = Pieces("x", parts, backlog)
+    response = JsonPartsResponse("x", parts, backlog)
     headers, pieces = sent_by(response)
     assert b"".join(pieces) == b"".join(parts)
     assert headers[b"content-length"] == str(len(b"".join(parts))).encode()
@@ -165,7 +165,7 @@ def test_an_answer_is_sent_in_pieces_that_a_connection_can_wait_with(parts: list
 
 def test_an_answer_that_is_cut_is_not_sent_to_its_end() -> None:
     backlog = Backlog(1 << 20)
-    response = Pieces("x", [b"a" * 100_000, b"b" * 100_000], backlog)
+    response = JsonPartsResponse("x", [b"a" * 100_000, b"b" * 100_000], backlog)
     messages: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -181,7 +181,9 @@ def test_an_answer_that_is_cut_is_not_sent_to_its_end() -> None:
 
 def test_answers_that_wait_to_be_sent_are_cut_at_the_bound() -> None:
     backlog = Backlog(1 << 20)
-    responses = [Pieces("x", [b"a" * size], backlog) for size in (300_000, 500_000, 400_000)]
+    responses = [
+        JsonPartsResponse("x", [b"a" * size], backlog) for size in (300_000, 500_000, 400_000)
+    ]
     assert [response.held for response in responses] == [300_000, 0, 400_000]
 
 
@@ -190,8 +192,8 @@ def test_a_whole_answer_is_json_with_all_choices(held: int) -> None:
     delta = Delta("a", (TokenLogprob(1, -0.5, ((1, -0.5), (2, -1.5))),))
     streams = ScriptedStreams((0, delta), (1, delta), (1, LAST), (0, delta), (0, LAST))
     streams.held = held
-    response = respond_whole(
-        streams, staying, ChatAnswer("fake", FakeTokenizer(), AnswerOptions(logprobs=0))
+    response = respond_json(
+        streams, staying, ChatWriter("fake", FakeTokenizer(), AnswerOptions(logprobs=0))
     )
     body = json.loads(b"".join(sent_by(response)[1]))
     assert list(body) == ["id", "object", "created", "model", "choices", "usage", "timings"]
@@ -206,7 +208,7 @@ def long_response(backlog: Backlog) -> EventStream:
     token = TokenLogprob(1, -0.5, tuple((other, -1.0) for other in range(20)))
     script = [(0, Delta("a", (token,)))] * 200 + [(0, LAST)]
     streams: Any = ScriptedStreams(*script, choices=1)
-    writer = ResponseAnswer("fake", FakeTokenizer(), b'{"tools":[]}', AnswerOptions(logprobs=0))
+    writer = ResponseWriter("fake", FakeTokenizer(), b'{"tools":[]}', AnswerOptions(logprobs=0))
     return EventStream(writer, streams, 1, backlog)
 
 
@@ -271,7 +273,7 @@ def test_tokens_that_wait_for_text_are_counted() -> None:
     token = TokenLogprob(1, -0.5, tuple((other, -1.0) for other in range(20)))
     script = [(0, Delta("", (token,)))] * 200 + [(0, LAST)]
     streams: Any = ScriptedStreams(*script, choices=1)
-    writer = ChatAnswer("fake", FakeTokenizer(), AnswerOptions(logprobs=20))
+    writer = ChatWriter("fake", FakeTokenizer(), AnswerOptions(logprobs=20))
     messages: list[Any] = []
 
     async def send(message: Any) -> None:

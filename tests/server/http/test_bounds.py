@@ -16,9 +16,11 @@ from pydantic import ValidationError
 
 from heddle.config import ServerConfig
 from heddle.errors import BodyTooLargeError, InvalidRequestError
-from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest, Schema
+from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
+from heddle.server.generate.request import GenerationRequest
 from heddle.server.http.body import Bodies
 from heddle.server.http.connection import ClientGoneError
+from heddle.server.http.schema import Schema
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -264,7 +266,7 @@ def test_a_prompt_that_is_too_long_is_refused_before_it_is_copied(
     def choices(_: object) -> None:
         raise AssertionError("choices were made")
 
-    monkeypatch.setattr("heddle.server.generate.request.choices", choices)
+    monkeypatch.setattr(GenerationRequest, "choices", choices)
     for prompt in ([1] * 600, "a" * 600):
         response = shared.post("/v1/completions", {"prompt": prompt, "n": 20})
         assert response.json()["error"]["code"] == "context_length_exceeded"

@@ -66,7 +66,7 @@ def test_errors_have_the_shape_of_the_path_s_vendor(description: dict[str, Any])
     for path, _, operation in operations(description):
         shape = operation["responses"]["500"]["content"]["application/json"]["schema"]["$ref"]
         anthropic = path.startswith("/v1/messages")
-        assert shape == COMPONENTS + ("AnthropicError" if anthropic else "OpenAIError")
+        assert shape == COMPONENTS + ("AnthropicError" if anthropic else "ErrorBody")
 
 
 def test_streams_are_told_of(description: dict[str, Any]) -> None:

@@ -16,110 +16,114 @@ from heddle.text.parsing.parts import (
     Call,
     CallArguments,
     CallStart,
-    Message,
+    ParsedAnswer,
     Part,
     Reasoning,
     Text,
-    whole,
+    parsed_answer,
 )
 from heddle.text.parsing.reading import PLAIN, Reading
 
 THINK = Marks("<think>", "</think>")
 NAMES = frozenset({"f", "g"})
-CASES: list[tuple[Any, str, Message]] = [
-    (None, "<tool_call>", Message("<tool_call>")),
+CASES: list[tuple[Any, str, ParsedAnswer]] = [
+    (None, "<tool_call>", ParsedAnswer("<tool_call>")),
     # --- Hermes
-    (HERMES, " plain text \n", Message(" plain text \n")),
+    (HERMES, " plain text \n", ParsedAnswer(" plain text \n")),
     (
         HERMES,
         '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
-        Message(calls=(Call("f", '{"a": 1}'),)),
+        ParsedAnswer(calls=(Call("f", '{"a": 1}'),)),
     ),
     (
         HERMES,
         'Well. \n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n'
         '<tool_call>{"arguments": {"b": []}, "name": "new"}</tool_call>\n',
-        Message("Well.", calls=(Call("f", "{}"), Call("new", '{"b": []}'))),
+        ParsedAnswer("Well.", calls=(Call("f", "{}"), Call("new", '{"b": []}'))),
     ),
     (  # marks and braces inside of strings
         HERMES,
         '<tool_call>{"name":"f","arguments":{"a":"}</tool_call>\\"{"}}</tool_call>!',
-        Message("!", calls=(Call("f", '{"a":"}</tool_call>\\"{"}'),)),
+        ParsedAnswer("!", calls=(Call("f", '{"a":"}</tool_call>\\"{"}'),)),
     ),
     (  # several between one pair of marks; no arguments; arguments as a string; other members
         HERMES,
         '<tool_call>[{"name":"f"}, {"id": 3, "name":"g","arguments":"{\\"a\\":1}"}]</tool_call>',
-        Message(calls=(Call("f", "{}"), Call("g", '{"a":1}'))),
+        ParsedAnswer(calls=(Call("f", "{}"), Call("g", '{"a":1}'))),
     ),
     (
         HERMES,
         '<tool_call>\n{"name": "f", "arguments": {}}\n{"name": "g", "arguments": null}\n',
-        Message(calls=(Call("f", "{}"), Call("g", "{}"))),
+        ParsedAnswer(calls=(Call("f", "{}"), Call("g", "{}"))),
     ),
     (  # a brace is missing; the end mark is missing
         HERMES,
         '<tool_call>{"name":"f","arguments":{"a":1}</tool_call> bye',
-        Message(" bye", calls=(Call("f", '{"a":1}'),)),
+        ParsedAnswer(" bye", calls=(Call("f", '{"a":1}'),)),
     ),
-    (HERMES, '<tool_call>{"name":"f","arguments":3}x', Message("x", calls=(Call("f", "3"),))),
-    (HERMES, '<tool_call>{"name":"f","arg', Message(calls=(Call("f", ""),))),
-    (HERMES, '<tool_call>{"name":"f","arguments":{"a', Message(calls=(Call("f", '{"a'),))),
+    (HERMES, '<tool_call>{"name":"f","arguments":3}x', ParsedAnswer("x", calls=(Call("f", "3"),))),
+    (HERMES, '<tool_call>{"name":"f","arg', ParsedAnswer(calls=(Call("f", ""),))),
+    (HERMES, '<tool_call>{"name":"f","arguments":{"a', ParsedAnswer(calls=(Call("f", '{"a'),))),
     (  # the marks that small models of Qwen 2.5 write instead
         HERMES,
         'I will.\n```json\n{\n  "name": "f",\n  "arguments": {"a": 1}\n}\n```\nSo.',
-        Message("I will.\nSo.", calls=(Call("f", '{"a": 1}'),)),
+        ParsedAnswer("I will.\nSo.", calls=(Call("f", '{"a": 1}'),)),
     ),
-    (HERMES, '<tools>{"name": "g"}</tools>', Message(calls=(Call("g", "{}"),))),
-    (HERMES, '{"name": "g", "arguments": {}}', Message(calls=(Call("g", "{}"),))),
-    (HERMES, '<tool_call>{"name": "g"}\n```', Message(calls=(Call("g", "{}"),))),
-    (HERMES, '```json\n{"name": "new"}\n```', Message('```json\n{"name": "new"}\n```')),
-    (HERMES, '```json\n{"a": 1}\n```', Message('```json\n{"a": 1}\n```')),
-    (HERMES, '{"name": "new", "arguments": {}}', Message('{"name": "new", "arguments": {}}')),
+    (HERMES, '<tools>{"name": "g"}</tools>', ParsedAnswer(calls=(Call("g", "{}"),))),
+    (HERMES, '{"name": "g", "arguments": {}}', ParsedAnswer(calls=(Call("g", "{}"),))),
+    (HERMES, '<tool_call>{"name": "g"}\n```', ParsedAnswer(calls=(Call("g", "{}"),))),
+    (HERMES, '```json\n{"name": "new"}\n```', ParsedAnswer('```json\n{"name": "new"}\n```')),
+    (HERMES, '```json\n{"a": 1}\n```', ParsedAnswer('```json\n{"a": 1}\n```')),
+    (HERMES, '{"name": "new", "arguments": {}}', ParsedAnswer('{"name": "new", "arguments": {}}')),
     # none at all
-    (HERMES, 'a <tool_call>{"x": 1}</tool_call> b', Message('a <tool_call>{"x": 1}</tool_call> b')),
-    (HERMES, "<tool_call>{name}", Message("<tool_call>{name}")),
-    (HERMES, '<tool_call>{"name": 3}', Message('<tool_call>{"name": 3}')),
-    (HERMES, '<tool_call>{"name" "f"}', Message('<tool_call>{"name" "f"}')),
+    (
+        HERMES,
+        'a <tool_call>{"x": 1}</tool_call> b',
+        ParsedAnswer('a <tool_call>{"x": 1}</tool_call> b'),
+    ),
+    (HERMES, "<tool_call>{name}", ParsedAnswer("<tool_call>{name}")),
+    (HERMES, '<tool_call>{"name": 3}', ParsedAnswer('<tool_call>{"name": 3}')),
+    (HERMES, '<tool_call>{"name" "f"}', ParsedAnswer('<tool_call>{"name" "f"}')),
     (
         HERMES,
         '<tool_call><tool_call>{"name": "f"}</tool_call>',
-        Message("<tool_call>", calls=(Call("f", "{}"),)),
+        ParsedAnswer("<tool_call>", calls=(Call("f", "{}"),)),
     ),
-    (HERMES, "a <tool_cal", Message("a <tool_cal")),
+    (HERMES, "a <tool_cal", ParsedAnswer("a <tool_cal")),
     # --- Llama
     (
         LLAMA,
         '{"name": "f", "parameters": {"a": [1]}}; {"name": "g", "parameters": {}}',
-        Message(calls=(Call("f", '{"a": [1]}'), Call("g", "{}"))),
+        ParsedAnswer(calls=(Call("f", '{"a": [1]}'), Call("g", "{}"))),
     ),
     (
         LLAMA,
         '\n<|python_tag|>{"type": "function", "name": "other", "parameters": {}}',
-        Message(calls=(Call("other", "{}"),)),
+        ParsedAnswer(calls=(Call("other", "{}"),)),
     ),
     (
         LLAMA,
         '{"type": "function", "name": "f", "parameters": {}}',
-        Message(calls=(Call("f", "{}"),)),
+        ParsedAnswer(calls=(Call("f", "{}"),)),
     ),
-    (LLAMA, '{"name": "Bob", "age": 3} ', Message('{"name": "Bob", "age": 3} ')),
-    (LLAMA, '{"age": 3, "name": "f"}', Message('{"age": 3, "name": "f"}')),
-    (LLAMA, 'So: {"name": "f"}', Message('So: {"name": "f"}')),
-    (LLAMA, "<|python_tag|>print(1)", Message("print(1)")),
+    (LLAMA, '{"name": "Bob", "age": 3} ', ParsedAnswer('{"name": "Bob", "age": 3} ')),
+    (LLAMA, '{"age": 3, "name": "f"}', ParsedAnswer('{"age": 3, "name": "f"}')),
+    (LLAMA, 'So: {"name": "f"}', ParsedAnswer('So: {"name": "f"}')),
+    (LLAMA, "<|python_tag|>print(1)", ParsedAnswer("print(1)")),
     # --- Mistral
     (
         MISTRAL,
         'Sure[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name":"g","arguments":{}}]',
-        Message("Sure", calls=(Call("f", '{"a": 1}'), Call("g", "{}"))),
+        ParsedAnswer("Sure", calls=(Call("f", '{"a": 1}'), Call("g", "{}"))),
     ),
     (
         MISTRAL,
         '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}',
-        Message(calls=(Call("f", '{"a": 1}'), Call("g", "{}"))),
+        ParsedAnswer(calls=(Call("f", '{"a": 1}'), Call("g", "{}"))),
     ),
-    (MISTRAL, "[TOOL_CALLS] what is\nthat", Message("[TOOL_CALLS] what is\nthat")),
-    (MISTRAL, "[TOOL_CALLS][ARGS]{}", Message("[TOOL_CALLS][ARGS]{}")),
-    (MISTRAL, "[TOOL_CALLS]", Message("[TOOL_CALLS]")),
+    (MISTRAL, "[TOOL_CALLS] what is\nthat", ParsedAnswer("[TOOL_CALLS] what is\nthat")),
+    (MISTRAL, "[TOOL_CALLS][ARGS]{}", ParsedAnswer("[TOOL_CALLS][ARGS]{}")),
+    (MISTRAL, "[TOOL_CALLS]", ParsedAnswer("[TOOL_CALLS]")),
 ]
 
 
@@ -129,72 +133,72 @@ def parts_of(reading: Reading, *pieces: str) -> list[Part]:
 
 
 @pytest.mark.parametrize(("form", "text", "expected"), CASES)
-def test_forms(form: Any, text: str, expected: Message) -> None:
+def test_forms(form: Any, text: str, expected: ParsedAnswer) -> None:
     assert Reading(form, NAMES).read(text) == expected
 
 
 @pytest.mark.parametrize(
     ("form", "text", "expected"),
     [
-        (HERMES, "a <tool_cal", Message("a ")),
-        (HERMES, "a <tool_cat", Message("a <tool_cat")),
-        (HERMES, "a ``", Message("a ``")),  # mostly that is no call
-        (HERMES, 'a<tool_call>\n{"na', Message("a")),
-        (HERMES, '<tool_call>{"name": "f"', Message(calls=(Call("f", ""),))),
-        (HERMES, '<tool_call>{"name": "f"}</tool', Message(calls=(Call("f", "{}"),))),
-        (HERMES, "<tool_call> is", Message("<tool_call> is")),
-        (HERMES, '```json\n{"name": "Bo', Message('```json\n{"name": "Bo')),
-        (MISTRAL, "a[TOOL_CALLS]f[ARG", Message("a")),
-        (MISTRAL, '[TOOL_CALLS][{"name"', Message()),
-        (MISTRAL, "[TOOL_CALLS] what is\nthat", Message("[TOOL_CALLS] what is\nthat")),
-        (None, "<thin", Message()),
-        (LLAMA, "<|python", Message()),
-        (None, "<think>hm</thi", Message("", "hm")),
-        (None, "<think>hm</think>a <tool_cal", Message("a <tool_cal", "hm")),
+        (HERMES, "a <tool_cal", ParsedAnswer("a ")),
+        (HERMES, "a <tool_cat", ParsedAnswer("a <tool_cat")),
+        (HERMES, "a ``", ParsedAnswer("a ``")),  # mostly that is no call
+        (HERMES, 'a<tool_call>\n{"na', ParsedAnswer("a")),
+        (HERMES, '<tool_call>{"name": "f"', ParsedAnswer(calls=(Call("f", ""),))),
+        (HERMES, '<tool_call>{"name": "f"}</tool', ParsedAnswer(calls=(Call("f", "{}"),))),
+        (HERMES, "<tool_call> is", ParsedAnswer("<tool_call> is")),
+        (HERMES, '```json\n{"name": "Bo', ParsedAnswer('```json\n{"name": "Bo')),
+        (MISTRAL, "a[TOOL_CALLS]f[ARG", ParsedAnswer("a")),
+        (MISTRAL, '[TOOL_CALLS][{"name"', ParsedAnswer()),
+        (MISTRAL, "[TOOL_CALLS] what is\nthat", ParsedAnswer("[TOOL_CALLS] what is\nthat")),
+        (None, "<thin", ParsedAnswer()),
+        (LLAMA, "<|python", ParsedAnswer()),
+        (None, "<think>hm</thi", ParsedAnswer("", "hm")),
+        (None, "<think>hm</think>a <tool_cal", ParsedAnswer("a <tool_cal", "hm")),
     ],
 )
-def test_an_answer_that_was_cut_off(form: Any, text: str, expected: Message) -> None:
+def test_an_answer_that_was_cut_off(form: Any, text: str, expected: ParsedAnswer) -> None:
     """No client has a use for half a mark."""
     reading = Reading(form, NAMES, THINK)
     assert reading.read(text, cut=True) == expected
     reader = reading.reader()
     parts = [part for char in text for part in reader.feed(char)] + reader.finish(cut=True)
-    assert whole(parts) == expected
+    assert parsed_answer(parts) == expected
 
 
 @pytest.mark.parametrize("form", [None, HERMES])
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("<think>\nhm\n</think>\n\nyes ", Message("yes ", "hm")),
-        (" <think></think>yes", Message("yes")),
-        ("<think> a <b> </think", Message("", "a <b> </think")),
-        ("<thin", Message("<thin")),
-        ("yes <think>no</think>", Message("yes <think>no</think>")),
-        ("", Message()),
+        ("<think>\nhm\n</think>\n\nyes ", ParsedAnswer("yes ", "hm")),
+        (" <think></think>yes", ParsedAnswer("yes")),
+        ("<think> a <b> </think", ParsedAnswer("", "a <b> </think")),
+        ("<thin", ParsedAnswer("<thin")),
+        ("yes <think>no</think>", ParsedAnswer("yes <think>no</think>")),
+        ("", ParsedAnswer()),
     ],
 )
-def test_reasoning(form: Any, text: str, message: Message) -> None:
+def test_reasoning(form: Any, text: str, message: ParsedAnswer) -> None:
     assert Reading(form, NAMES, THINK).read(text) == message
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hm\n</think>\n\nyes", Message("yes", "hm")),
-        ("\n</think>yes", Message("yes")),
-        ("hm", Message("", "hm")),
-        ("<think>hm</think>yes", Message("yes", "<think>hm")),
+        ("hm\n</think>\n\nyes", ParsedAnswer("yes", "hm")),
+        ("\n</think>yes", ParsedAnswer("yes")),
+        ("hm", ParsedAnswer("", "hm")),
+        ("<think>hm</think>yes", ParsedAnswer("yes", "<think>hm")),
     ],
 )
-def test_reasoning_that_the_prompt_has_opened(text: str, message: Message) -> None:
+def test_reasoning_that_the_prompt_has_opened(text: str, message: ParsedAnswer) -> None:
     assert Reading(None, marks=THINK, reasons=True).read(text) == message
 
 
 def test_marks_in_reasoning_are_no_calls() -> None:
     text = '<think>I say <tool_call>{"name": "f"}</think><tool_call>{"name": "g"}</tool_call>'
     found = Reading(HERMES, NAMES, THINK).read(text)
-    assert found == Message("", 'I say <tool_call>{"name": "f"}', (Call("g", "{}"),))
+    assert found == ParsedAnswer("", 'I say <tool_call>{"name": "f"}', (Call("g", "{}"),))
 
 
 def test_depth_is_no_matter() -> None:
@@ -263,10 +267,10 @@ def test_cuts_make_no_difference(
     expected = parts_of(reading, text)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)))
     cut = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert whole(parts_of(reading, *cut)) == whole(expected)
-    assert whole(parts_of(reading, *text)) == whole(expected)
+    assert parsed_answer(parts_of(reading, *cut)) == parsed_answer(expected)
+    assert parsed_answer(parts_of(reading, *text)) == parsed_answer(expected)
     if form is None and not reasons and not text.lstrip().startswith("<think>"):
-        assert whole(expected) == Message(text)
+        assert parsed_answer(expected) == ParsedAnswer(text)
 
 
 ARGUMENTS = st.recursive(
@@ -285,7 +289,7 @@ ARGUMENTS = st.recursive(
 )
 def test_calls_come_back_as_they_were_written(calls: list[tuple[str, dict[str, Any]]]) -> None:
     written = [(name, json.dumps(arguments)) for name, arguments in calls]
-    expected = Message(calls=tuple(Call(name, arguments) for name, arguments in written))
+    expected = ParsedAnswer(calls=tuple(Call(name, arguments) for name, arguments in written))
     objects = ['{{"name": "{}", "arguments": {}}}'.format(*call) for call in written]
     tagged = "".join(f"<tool_call>\n{one}\n</tool_call>\n" for one in objects)
     assert Reading(HERMES, NAMES).read(tagged) == expected
@@ -311,6 +315,6 @@ def test_beginnings_that_come_to_nothing_are_not_read_for_ever(
     monkeypatch.setattr(characters.Characters, "next", counted)
     text = '```json{"arguments": {' * 300
     expected = parts_of(Reading(HERMES, NAMES), text)
-    assert whole(expected) == Message(text)
+    assert parsed_answer(expected) == ParsedAnswer(text)
     assert reads < 5 * len(text)
-    assert whole(parts_of(Reading(HERMES, NAMES), *text)) == Message(text)
+    assert parsed_answer(parts_of(Reading(HERMES, NAMES), *text)) == ParsedAnswer(text)

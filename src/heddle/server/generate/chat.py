@@ -1,19 +1,26 @@
-"""From a body's messages and functions to what the model's chat template is given."""
+"""From messages and functions to the prompt that the model's chat template makes of them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
-from heddle.server.generate.tools import function_of, use_of
+from heddle.server.generate.tools import (
+    close_schemas,
+    compile_candidates,
+    constrain,
+    function_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from heddle.engine import Engine
-    from heddle.server.api.openai.schemas import ChatRequest, FunctionTool, Message
+    from heddle.server.generate.chat_fields import ChatMessage, FunctionTool
+    from heddle.server.generate.request import GenerationRequest
+    from heddle.server.generate.service import Service
     from heddle.server.generate.tools import Function, ToolUse
     from heddle.text.parsing.reading import Reading
 
@@ -25,11 +32,11 @@ _OWN_VARIABLES = frozenset(
 """Names of a template that the request has other fields for, or none."""
 
 
-class Conversation(Protocol):
-    """The fields of a body that say how its messages are written."""
+class ChatFields(Protocol):
+    """Fields of a body that say how the chat template renders its messages."""
 
     @property
-    def messages(self) -> Sequence[Message] | None: ...
+    def messages(self) -> Sequence[ChatMessage] | None: ...
     @property
     def add_generation_prompt(self) -> bool | None: ...
     @property
@@ -38,24 +45,24 @@ class Conversation(Protocol):
     def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
 
 
-def written(body: Conversation, tools: Sequence[Json] = ()) -> Json:
-    """The conversation as keywords of `LoadedModel.chat_text`.
+def template_arguments(body: ChatFields, tools: Sequence[Json] = ()) -> Json:
+    """A body's messages and functions as keywords of `LoadedModel.chat_text`.
 
     Raises:
         InvalidRequestError: a message lacks what its role needs, or two ends are asked for.
     """
-    goes_on = bool(body.continue_final_message)
-    if goes_on and body.add_generation_prompt:
+    continues = bool(body.continue_final_message)
+    if continues and body.add_generation_prompt:
         raise InvalidRequestError(
             "continue_final_message and add_generation_prompt exclude each other; send one of them",
             param="continue_final_message",
         )
     return {
-        "messages": _for_template(body.messages or ()),
+        "messages": _rendered_messages(body.messages or ()),
         "tools": tools,
         "variables": template_variables(body.chat_template_kwargs),
-        "continue_final_message": goes_on,
-        "add_generation_prompt": body.add_generation_prompt is not False and not goes_on,
+        "continue_final_message": continues,
+        "add_generation_prompt": body.add_generation_prompt is not False and not continues,
     }
 
 
@@ -75,18 +82,43 @@ def template_variables(asked: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return variables
 
 
-def chat_prompt(engine: Engine, conversation: Json, use: ToolUse) -> tuple[list[int], Reading]:
-    """Token ids of a conversation, keywords of `LoadedModel.chat_text`, and how to read its answer.
+def chat_request(
+    service: Service,
+    request: GenerationRequest,
+    use: ToolUse,
+    arguments: Callable[[], Json],
+    *,
+    open_schemas: bool | None,
+) -> tuple[GenerationRequest, Reading]:
+    """`request` with a conversation's prompt and its calls' grammar, and how to read its answer.
+
+    Args:
+        service: renders the conversation.
+        request: whose prompts are still missing.
+        use: the functions that the answer may call.
+        arguments: makes the keywords of `LoadedModel.chat_text`.
+        open_schemas: what the body says of open schemas.
 
     Raises:
         InvalidRequestError: the model has no chat template, its template refuses the messages, or
-            they are too long for the context.
+            they are too long for the context; or two fields constrain the answer.
+        GrammarError: the functions are too many or too large.
     """
+    params, use = close_schemas(request.params, use, open_schemas, service)
+    candidates = compile_candidates(use)
+    prompt, reading = _chat_prompt(service, arguments(), use)
+    params = constrain(params, use, reading, service)
+    request = replace(request, prompts=[prompt], params=params, compile_candidates=candidates)
+    return request, reading
+
+
+def _chat_prompt(service: Service, arguments: Json, use: ToolUse) -> tuple[list[int], Reading]:
+    engine = service.engine
     model = engine.model
-    text = model.chat_text(**conversation)
+    text = model.chat_text(**arguments)
     assert model.template is not None, "it wrote the text"
-    goes_on = conversation["continue_final_message"]
-    begun = conversation["messages"][-1]["content"] if goes_on else ""
+    continues = arguments["continue_final_message"]
+    begun = arguments["messages"][-1]["content"] if continues else ""
     prompt = model.tokenizer.encode_chat(text)
     engine.check_length(len(prompt))
     return prompt, model.template.dialect.reading(text, use.names, begun)
@@ -104,25 +136,12 @@ def functions_of(tools: Sequence[FunctionTool] | None) -> list[Function]:
     ]
 
 
-def tool_use(body: ChatRequest) -> ToolUse:
-    """What functions the answer to a chat may call.
-
-    Raises:
-        InvalidRequestError: see `function_of` and `use_of`.
-    """
-    choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
-    functions = functions_of(body.tools)
-    if choice is None or isinstance(choice, str):
-        return use_of(functions, choice, parallel=parallel)
-    return use_of(functions, None, named=choice.function.name, parallel=parallel)
-
-
-def _for_template(messages: Sequence[Message]) -> list[Json]:
+def _rendered_messages(messages: Sequence[ChatMessage]) -> list[Json]:
     """The messages as chat templates expect them: content one string, absent fields absent."""
     return [_plain(message, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
-def _plain(message: Message, path: str) -> Json:
+def _plain(message: ChatMessage, path: str) -> Json:
     calls = message.tool_calls or ()
     if calls and message.role != "assistant":
         raise InvalidRequestError(

@@ -1,6 +1,7 @@
-"""What a request's fields say about the form of the answer: OpenAI's `response_format` and
-`text.format`, vLLM's `structured_outputs` and the `guided_*` that it had before. One grammar comes
-of them, or none."""
+"""The grammar that a body's fields ask for, if they ask for one.
+
+OpenAI has `response_format` and `text.format`; vLLM has `structured_outputs`, and had `guided_*`.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +12,13 @@ from heddle.errors import InvalidRequestError
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
-    from heddle.server.api.openai.response_schemas import TextFormat
-    from heddle.server.api.openai.schemas import ResponseFormat, SamplingRequest, StructuredOutputs
+    from heddle.server.generate.fields import ResponseFormat, SamplingFields, StructuredOutputs
 
 _ANY_OBJECT = {"type": "object"}
 
 
-def grammar_of(body: SamplingRequest, form: Grammar | None) -> Grammar | None:
-    """The grammar that a body asks for by `form` or otherwise; it is not compiled here.
+def grammar_of(body: SamplingFields, form: Grammar | None) -> Grammar | None:
+    """The grammar that a body asks for, by `form` or another field. It is not compiled here.
 
     Raises:
         InvalidRequestError: two fields ask for one.
@@ -28,7 +28,7 @@ def grammar_of(body: SamplingRequest, form: Grammar | None) -> Grammar | None:
     if len(asked) > 1:
         names = " and ".join(grammar.param.partition(".")[0] for grammar in asked)
         raise InvalidRequestError(
-            f"{names} both say what the answer has to be; send one of them", param=asked[1].param
+            f"{names} both constrain the answer; send one of them", param=asked[1].param
         )
     return asked[0] if asked else None
 
@@ -43,20 +43,25 @@ def response_format(wanted: ResponseFormat | None) -> Grammar | None:
     if wanted is None:
         return None
     schema = None if wanted.json_schema is None else wanted.json_schema.schema_
-    return _of_format("response_format", wanted.type, schema, "json_schema", ".schema")
+    return format_grammar("response_format", wanted.type, schema, "json_schema", ".schema")
 
 
-def text_format(wanted: TextFormat | None) -> Grammar | None:
-    """The grammar of the field that responses have. Errors are those of `response_format`."""
-    if wanted is None:
-        return None
-    return _of_format("text.format", wanted.type, wanted.schema_, "schema")
-
-
-def _of_format(
+def format_grammar(
     field: str, kind: str, schema: dict[str, object] | None, name: str, within: str = ""
 ) -> Grammar | None:
-    """`within` the member `name` of a `field` of this kind there is the schema."""
+    """The grammar of a field that names a kind of format.
+
+    Args:
+        field: the field's name, for errors.
+        kind: "text", "json_object" or "json_schema".
+        schema: of the last kind.
+        name: the member of `field` that holds the schema.
+        within: the path to the schema inside that member.
+
+    Raises:
+        InvalidRequestError: a schema is missing, or one too many.
+        GrammarError: it is too long.
+    """
     member = f"{field}.{name}"
     if (schema is not None) != (kind == "json_schema"):
         needs = "needs" if schema is None else "takes no"
@@ -66,7 +71,7 @@ def _of_format(
     return Grammar.json_schema(_ANY_OBJECT, field) if kind != "text" else None
 
 
-def _guides(body: SamplingRequest) -> list[Grammar | None]:
+def _guides(body: SamplingFields) -> list[Grammar | None]:
     schema, regex, choice = body.guided_json, body.guided_regex, body.guided_choice
     lark = body.guided_grammar
     return [

@@ -1,4 +1,4 @@
-"""From a job to its answer: submitted at once, then sent whole or as events."""
+"""From a request to its answer: submitted at once, then sent as one JSON document or as events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import GrammarError
-from heddle.server.generate import request as intake
 from heddle.server.generate.event_stream import EventStream
-from heddle.server.generate.json_answer import WholeAnswers
+from heddle.server.generate.json_answer import JsonAnswers
 from heddle.server.http.keys import salt_of_key
 from heddle.text.tokenizer.token_rules import token_rules
 from heddle.types import SamplingParams
@@ -23,68 +22,82 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from heddle.engine import Engine
-    from heddle.server.api.openai.completion_writers import Answer
-    from heddle.server.generate.request import Job
+    from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Service
-    from heddle.step import TokenGrammar
+    from heddle.server.generate.writer import AnswerWriter
+    from heddle.step import TokenGrammar, TokenRules
     from heddle.types import Grammar
 
 
 _BLAME_SECONDS = 1.0
-"""How long to look for the function to blame: there may be a thousand, and others wait."""
+"""How long to compile candidates one by one: there may be a thousand, and other clients wait."""
 
 Params = TypeVar("Params", SamplingParams, EmbeddingParams)
 
 
 def salted(params: Params, request: Request, service: Service) -> Params:
-    """The parameters with the salt of the request's key, where a key scopes what can be found."""
+    """The parameters with the cache salt of the request's key, if each key has its own prefixes."""
     if not service.config.prefix_cache_per_key:
         return params
     return replace(params, cache_salt=salt_of_key(request.scope, params.cache_salt))
 
 
-class Answering:
-    """Makes the answers of one application, whatever their shape."""
+class Dispatcher:
+    """Submits the requests of one application and answers them, whatever API they came by."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._whole = WholeAnswers(service.backlog)
+        self._json_answers = JsonAnswers(service.backlog)
 
-    async def answer(self, request: Request, writer: Answer, job: Job) -> Response:
-        """Submit everything at once, so that a refusal comes before the response begins.
+    async def answer(
+        self, http_request: Request, writer: AnswerWriter, request: GenerationRequest
+    ) -> Response:
+        """Submit all choices at once, so that the engine refuses before the response begins.
 
         Raises:
-            HeddleError: the engine refuses; of an answer in one piece, what it ended with.
+            HeddleError: the engine refuses; or, for a JSON answer, a choice ended with this error.
         """
         service = self._service
-        params = salted(job.params, request, service)
-        job = replace(job, params=params)
-        # What takes long is not made in the event loop, which finds it made.
-        tokenizer = service.engine.model.tokenizer
+        request = replace(request, params=salted(request.params, http_request, service))
+        rules = await self._rules(http_request, request)
+        streams = service.engine.generate_many(request.choices(), service.backlog, rules)
+        if request.stream:
+            return EventStream(writer, streams, request.n, service.backlog)
+        return await self._json_answers.response(writer, http_request.receive, streams, request.n)
+
+    async def _rules(self, http_request: Request, request: GenerationRequest) -> TokenRules:
+        """The rules of all choices. A thread computes what would hold up the event loop.
+
+        Raises:
+            GrammarError: the grammar cannot be compiled.
+        """
+        engine, bodies, params = self._service.engine, self._service.bodies, request.params
+        tokenizer = engine.model.tokenizer
         if params.bad_words or params.dry_multiplier:
-            await service.bodies.work(request, partial(token_rules, params, tokenizer))
-        if params.grammar is not None:
-            _held = tokenizer.known_grammar(params.grammar)
-            if _held is None:
-                compiled = partial(_compiled, service.engine, params.grammar, job.suspects)
-                _held = await service.bodies.compile(request, compiled)
-        streams = service.engine.generate_many(intake.choices(job), service.backlog)
-        if job.stream:
-            return EventStream(writer, streams, job.n, service.backlog)
-        return await self._whole.response(writer, request.receive, streams, job.n)
+            rules = await bodies.work(http_request, partial(token_rules, params, tokenizer))
+        else:
+            rules = token_rules(params, tokenizer)
+        if params.grammar is None:
+            return rules
+        grammar = tokenizer.known_grammar(params.grammar)
+        if grammar is None:
+            candidates = request.compile_candidates
+            compiled = partial(_compiled, engine, params.grammar, candidates)
+            grammar = await bodies.compile(http_request, compiled)
+        return replace(rules, grammar=grammar)
 
 
-def _compiled(engine: Engine, grammar: Grammar, suspects: Sequence[Grammar]) -> TokenGrammar:
+def _compiled(engine: Engine, grammar: Grammar, candidates: Sequence[Grammar]) -> TokenGrammar:
     """
     Raises:
-        GrammarError: it cannot be compiled. Names what is to blame, if one of `suspects` is and
-            that is found soon.
+        GrammarError: it cannot be compiled. Names the field of the first of `candidates` that
+            cannot be compiled either, if that is found soon.
     """
     try:
         return engine.prepare_grammar(grammar)
     except GrammarError:
         until = time.monotonic() + _BLAME_SECONDS
-        for suspect in suspects:
+        for candidate in candidates:
             if time.monotonic() < until:
-                engine.prepare_grammar(suspect)
+                engine.prepare_grammar(candidate)
         raise

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from heddle.engine.backlog import delta_bytes
 from heddle.errors import HeddleError
-from heddle.server.api.openai.completion_writers import totals
 from heddle.server.generate.json_answer import PIECE
+from heddle.server.generate.usage import totals
 from heddle.server.http.connection import ClientGoneError, unless_gone
 from heddle.server.http.errors import stopping
 from heddle.types import FinishReason
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from heddle.engine.backlog import Backlog
     from heddle.engine.streams import AsyncStreams
     from heddle.errors import BacklogError
-    from heddle.server.api.openai.completion_writers import Answer
+    from heddle.server.generate.writer import AnswerWriter
     from heddle.types import Delta, TokenLogprob, Usage
 
 log = logging.getLogger(__name__)
 
 
-class ChoiceWriter:
+class ChoiceEvents:
     """The events of one choice. Tokens wait for the part of the answer that they make known.
 
     Attributes:
@@ -39,16 +39,16 @@ class ChoiceWriter:
         usage: of the choice, once it has ended.
     """
 
-    def __init__(self, answer: Answer, index: int) -> None:
-        self._answer = answer
+    def __init__(self, writer: AnswerWriter, index: int) -> None:
+        self._writer = writer
         self._index = index
-        self._reader = answer.reading.reader()
+        self._reader = writer.reading.reader()
         self._tokens: list[TokenLogprob] = []
         self.held = 0
         self.usage: Usage | None = None
 
     def opening(self) -> bytes:
-        return self._answer.opening(self._index)
+        return self._writer.opening(self._index)
 
     def events(self, delta: Delta) -> bytes:
         """What `delta` lets be sent: nothing, or parts of the answer, or its end, or both."""
@@ -59,10 +59,10 @@ class ChoiceWriter:
             parts += self._reader.finish(cut=delta.finish is FinishReason.LENGTH)
         events = b""
         for part in parts:
-            events += self._answer.piece(self._index, part, self._tokens)
+            events += self._writer.part(self._index, part, self._tokens)
             self.forget()
         if delta.finish is not None:
-            events += self._answer.closing(self._index, self._tokens, delta)
+            events += self._writer.closing(self._index, self._tokens, delta)
             self.forget()
             self.usage = delta.usage
         return events
@@ -80,19 +80,21 @@ class EventStream(Response):
     and for an event that is large.
     """
 
-    def __init__(self, answer: Answer, streams: AsyncStreams, n: int, backlog: Backlog) -> None:
+    def __init__(
+        self, writer: AnswerWriter, streams: AsyncStreams, n: int, backlog: Backlog
+    ) -> None:
         """`n` choices belong to each prompt."""
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
             media_type="text/event-stream",
         )
         del self.headers["content-length"]
-        self._answer = answer
+        self._writer = writer
         self._streams = streams
         self._n = n
         self._backlog = backlog
         self._looked_at = 0
-        self._writers = [ChoiceWriter(answer, index) for index in range(len(streams))]
+        self._choices = [ChoiceEvents(writer, index) for index in range(len(streams))]
         self._part = b""
         self._failure: BacklogError | None = None
         backlog.watch(self)
@@ -100,8 +102,8 @@ class EventStream(Response):
     @property
     def held(self) -> int:
         """Bytes that the answer keeps, of tokens that wait, and of an event that is being sent."""
-        waiting = sum(writer.held for writer in self._writers)
-        return self._answer.held + waiting + (len(self._part) if len(self._part) > PIECE else 0)
+        waiting = sum(choice.held for choice in self._choices)
+        return self._writer.held + waiting + (len(self._part) if len(self._part) > PIECE else 0)
 
     def cut(self, error: BacklogError) -> None:
         """End with `error` in place of the next event, or amid a large one without an end."""
@@ -113,9 +115,9 @@ class EventStream(Response):
         try:
             await unless_gone(receive, self._send_all(send))
         except ClientGoneError:
-            log.info("%s: the client went away", self._answer.id)
+            log.info("%s: the client went away", self._writer.id)
         except asyncio.CancelledError:  # by the server, which stops and waits no longer
-            log.info("%s: cancelled", self._answer.id)
+            log.info("%s: cancelled", self._writer.id)
             await self._say_last(send)
         finally:
             self._streams.close()
@@ -124,15 +126,15 @@ class EventStream(Response):
     async def _say_last(self, send: Send) -> None:
         """End with an error, unless the end would come amid a large event."""
         if len(self._part) <= PIECE:
-            last = self._answer.failure(stopping())
+            last = self._writer.failure(stopping())
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _forget(self) -> None:
         """Let go of all that is held."""
         self._part = b""
-        self._answer.forget()
-        for writer in self._writers:
-            writer.forget()
+        self._writer.forget()
+        for choice in self._choices:
+            choice.forget()
 
     async def _send_all(self, send: Send) -> None:
         await send(
@@ -151,17 +153,17 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        yield b"".join(writer.opening() for writer in self._writers)
+        yield b"".join(choice.opening() for choice in self._choices)
         try:
             async for index, delta in self._streams:
-                if events := self._counted(self._writers[index].events(delta)):
+                if events := self._counted(self._choices[index].events(delta)):
                     yield events
-            last = totals([writer.usage for writer in self._writers if writer.usage], self._n)
-            yield self._counted(self._answer.ending(last))
-            self._answer.log_end(last)
+            last = totals([choice.usage for choice in self._choices if choice.usage], self._n)
+            yield self._counted(self._writer.ending(last))
+            self._writer.log_end(last)
         except HeddleError as error:
-            log.info("%s: %s", self._answer.id, error.message)
-            yield self._answer.failure(error)
+            log.info("%s: %s", self._writer.id, error.message)
+            yield self._writer.failure(error)
 
     def _counted(self, part: bytes) -> bytes:
         """`part`, after the backlog has looked if there is much more or less than when it last did.

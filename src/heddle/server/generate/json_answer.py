@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from heddle.server.api.openai.completion_writers import totals
+from heddle.server.generate.usage import totals
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.memory import give_back
 from heddle.types import Output
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heddle.engine.backlog import Backlog
     from heddle.engine.streams import AsyncStreams
     from heddle.errors import BacklogError
-    from heddle.server.api.openai.completion_writers import Answer
+    from heddle.server.generate.writer import AnswerWriter
     from heddle.types import Delta
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ PIECE = 64 * 1024
 """Bytes given to a connection at once. It takes the next when these are nearly gone."""
 
 
-class WholeAnswers:
-    """Makes the whole answers of one application. Used from its event loop."""
+class JsonAnswers:
+    """Makes the JSON answers of one application. Used from its event loop."""
 
     def __init__(self, backlog: Backlog) -> None:
         self._backlog = backlog
@@ -48,7 +48,7 @@ class WholeAnswers:
         self._worker = ThreadPoolExecutor(1, "heddle-encode")
 
     async def response(
-        self, answer: Answer, receive: Receive, streams: AsyncStreams, n: int
+        self, writer: AnswerWriter, receive: Receive, streams: AsyncStreams, n: int
     ) -> Response:
         """The response, once all choices are there; `n` of them belong to each prompt.
 
@@ -57,19 +57,19 @@ class WholeAnswers:
             ClientGoneError: the client went away; all are cancelled.
         """
         try:
-            parts = await unless_gone(receive, self._parts(answer, streams, n))
+            parts = await unless_gone(receive, self._parts(writer, streams, n))
         finally:
             streams.close()
-        return Pieces(answer.id, parts, self._backlog)
+        return JsonPartsResponse(writer.id, parts, self._backlog)
 
-    async def _parts(self, answer: Answer, streams: AsyncStreams, n: int) -> list[bytes]:
+    async def _parts(self, writer: AnswerWriter, streams: AsyncStreams, n: int) -> list[bytes]:
         await streams.complete()
         if streams.held < _LARGE:
-            return _encoded(answer, await _outputs(streams), n)
+            return _encoded(writer, await _outputs(streams), n)
         async with self._encoding:  # the backlog counts the deltas until they are taken
             outputs = await _outputs(streams)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._worker, _encoded_large, answer, outputs, n)
+            return await loop.run_in_executor(self._worker, _encoded_large, writer, outputs, n)
 
 
 async def _outputs(streams: AsyncStreams) -> list[Output]:
@@ -79,21 +79,21 @@ async def _outputs(streams: AsyncStreams) -> list[Output]:
     return [Output.of(choice) for choice in deltas]
 
 
-def _encoded(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:
+def _encoded(writer: AnswerWriter, outputs: list[Output], n: int) -> list[bytes]:
     """The answer's JSON in parts."""
     last = totals([output.usage for output in outputs], n)
-    answer.log_end(last)
-    return answer.whole(outputs, last)
+    writer.log_end(last)
+    return writer.json(outputs, last)
 
 
-def _encoded_large(answer: Answer, outputs: list[Output], n: int) -> list[bytes]:
+def _encoded_large(writer: AnswerWriter, outputs: list[Output], n: int) -> list[bytes]:
     try:
-        return _encoded(answer, outputs, n)
+        return _encoded(writer, outputs, n)
     finally:
         give_back()
 
 
-class Pieces(Response):
+class JsonPartsResponse(Response):
     """JSON whose parts are joined on the wire; a holder of the backlog until they are sent.
 
     Attributes:

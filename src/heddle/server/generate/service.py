@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
     from heddle.engine import Engine
     from heddle.engine.backlog import Backlog
-    from heddle.server.api.native.metrics import Metrics
     from heddle.server.http.body import Bodies
 
 
@@ -24,14 +23,12 @@ class Service:
     Attributes:
         engine: serves the requests.
         config: how.
-        metrics: of the engine.
         backlog: bounds what clients have not read.
         bodies: takes in what they send.
     """
 
     engine: Engine
     config: ServerConfig
-    metrics: Metrics
     backlog: Backlog
     bodies: Bodies
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heddle.text.parsing.reading import PLAIN
 from heddle.types import FinishReason
@@ -11,14 +11,21 @@ from heddle.types import FinishReason
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from heddle.server.api.openai.logprobs import Spelling
     from heddle.text.parsing.parts import Part
     from heddle.text.parsing.reading import Reading
     from heddle.types import Output, TokenLogprob
 
 
+class TokenSpelling(Protocol):
+    """The text and bytes of a token."""
+
+    def token_bytes(self, id: int, /) -> bytes: ...
+
+    def token_text(self, id: int, /) -> str: ...
+
+
 def parts_with_tokens(
-    output: Output, reading: Reading, spelling: Spelling
+    output: Output, reading: Reading, spelling: TokenSpelling
 ) -> Iterator[tuple[Part | None, Sequence[TokenLogprob]]]:
     """Parts, each with the tokens that came since the one before; last None, with those after all.
 
@@ -36,7 +43,7 @@ def parts_with_tokens(
 
 
 def _pieces(
-    output: Output, reading: Reading, spelling: Spelling
+    output: Output, reading: Reading, spelling: TokenSpelling
 ) -> Iterator[tuple[str | None, Sequence[TokenLogprob]]]:
     """The text by its tokens, then None for its end. Where nothing but text is looked for, it is in
     one piece.

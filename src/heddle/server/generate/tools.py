@@ -1,8 +1,7 @@
-"""What functions an answer may or has to call, whatever API said it, and the grammars that follow.
+"""The functions that an answer may call or must call, and the grammars of those calls.
 
-A call that an answer has to make is held to its function's schema. Where the model is free to call,
-a call is held to a grammar once it has begun: to the schemas of functions that are `strict`, and
-for others to be a JSON object.
+A required call follows its function's schema. Where the model is free to call, a grammar constrains
+a call once it has begun: `strict` functions get their schema, others any JSON object.
 """
 
 from __future__ import annotations
@@ -147,12 +146,12 @@ def use_of(
     return ToolUse(() if choice == "none" else functions, required, named, parallel)
 
 
-def closing(
+def close_schemas(
     params: SamplingParams, use: ToolUse, wanted_open: bool | None, service: Service
 ) -> tuple[SamplingParams, ToolUse]:
-    """The same with schemas closed, unless the request or else the server wants them open.
+    """Parameters and functions with closed schemas, unless body or server ask for open ones.
 
-    What is told to the model of its functions stays as it is.
+    The chat template still gets the schemas as the request has them.
 
     Raises:
         GrammarError: a schema is too long.
@@ -176,13 +175,13 @@ def _closed_grammar(grammar: Grammar) -> Grammar:
     )
 
 
-def held_to(
+def constrained_to(
     grammar: Grammar | None,
     use: ToolUse,
     reading: Reading,
     control_id: Callable[[str], int | None],
 ) -> Grammar | None:
-    """What an answer has to be, which apart from its calls has to be what `grammar` says.
+    """The grammar of a whole answer: of its calls, and of its text if `grammar` constrains that.
 
     Raises:
         InvalidRequestError: the two exclude each other.
@@ -203,8 +202,25 @@ def held_to(
     return Grammar(GrammarKind.LARK, text, "tools", beginning=reading)
 
 
-def suspects(use: ToolUse) -> list[Grammar]:
-    """Grammars of single functions: one of them is wrong if that of all cannot be compiled.
+def constrain(
+    params: SamplingParams, use: ToolUse, reading: Reading, service: Service
+) -> SamplingParams:
+    """Parameters whose grammar constrains calls and reasoning too, as `reading` finds them.
+
+    Raises:
+        InvalidRequestError: the answer is to be something else as well.
+        GrammarError: the functions are too many or too large.
+    """
+    control_id = service.engine.model.tokenizer.control_id
+    shown = tuple(text for text in reading.specials if control_id(text) is not None)
+    grammar = constrained_to(params.grammar, use, reading, control_id)
+    if grammar is params.grammar and not shown:
+        return params
+    return replace(params, grammar=grammar, shown_specials=shown)
+
+
+def compile_candidates(use: ToolUse) -> list[Grammar]:
+    """A grammar for each function. If the grammar of all cannot be compiled, one of these says why.
 
     Raises:
         GrammarError: one is too large.
@@ -222,8 +238,9 @@ def _callable(use: ToolUse) -> list[Function]:
 
 
 def _callee(function: Function, use: ToolUse) -> Callee:
-    held = use.required or function.strict
-    return Callee(function.name, function.schema if held else None, function.strict)
+    is_constrained = use.required or function.strict
+    schema = function.schema if is_constrained else None
+    return Callee(function.name, schema, function.strict)
 
 
 def _also(

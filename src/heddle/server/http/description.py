@@ -2,7 +2,7 @@
 
 Routes read their bodies themselves and answer with bytes, so that FastAPI knows nothing of either.
 A route gives the schema of its body (`takes`). From that, its method and its path follow all the
-statuses that it can answer with, and the vendor's shape of errors.
+statuses that it can answer with. Its API says which shape its errors have.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel, Field
 
 from heddle.ranges import RANGES
-from heddle.server.http.errors import ANTHROPIC_PATH
 from heddle.server.http.keys import OPEN_PATHS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydantic import BaseModel
 
 Json = dict[str, Any]
 
@@ -39,55 +39,48 @@ _RETRY_AFTER = {"retry-after": {"description": "seconds", "schema": {"type": "st
 _HEADERS: dict[int, Json] = {429: _RETRY_AFTER, 503: _RETRY_AFTER}
 
 
-class Fault(BaseModel):
-    message: str
-    type: str
-    param: str | None = Field(description="the field at fault, if one is")
-    code: str
-
-
-class OpenAIError(BaseModel):
-    """An error in OpenAI's shape."""
-
-    error: Fault
-
-
-class AnthropicFault(BaseModel):
-    type: str
-    message: str
-
-
-class AnthropicError(BaseModel):
-    """An error in Anthropic's shape."""
-
-    type: str = Field(pattern="^error$")
-    error: AnthropicFault
-
-
 class Application(FastAPI):
     """FastAPI with a description that tells the truth."""
 
-    def __init__(self, models: Sequence[str], *, needs_key: bool) -> None:
-        """`models` are the names that requests may use for the loaded model; empty for any."""
+    def __init__(
+        self,
+        models: Sequence[str],
+        error_schemas: Mapping[str, type[BaseModel]],
+        *,
+        needs_key: bool,
+    ) -> None:
+        """
+        Args:
+            models: names that requests may use for the loaded model; empty for any.
+            error_schemas: by path, the schema of the path's errors.
+            needs_key: whether requests have to bring a key.
+        """
         super().__init__(title="Heddle", summary="One forward pass per step carries everyone.")
         self._models = models
+        self._error_schemas = error_schemas
         self._needs_key = needs_key
 
     def openapi(self) -> Json:
         """The description, made once."""
         if self.openapi_schema is None:
             description = super().openapi()
-            _complete(description, self._models, needs_key=self._needs_key)
+            _complete(description, self._models, self._error_schemas, needs_key=self._needs_key)
         assert self.openapi_schema is not None
         return self.openapi_schema
 
 
-def _complete(description: Json, models: Sequence[str], *, needs_key: bool) -> None:
+def _complete(
+    description: Json,
+    models: Sequence[str],
+    error_schemas: Mapping[str, type[BaseModel]],
+    *,
+    needs_key: bool,
+) -> None:
     """Add what all routes share, in place."""
     components = description["components"]
     for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own: never sent
         components["schemas"].pop(unused, None)
-    for error in (OpenAIError, AnthropicError):
+    for error in dict.fromkeys(error_schemas.values()):
         shape = error.model_json_schema(ref_template=_COMPONENTS + "{model}")
         components["schemas"] |= shape.pop("$defs") | {error.__name__: shape}
     if needs_key:
@@ -100,14 +93,16 @@ def _complete(description: Json, models: Sequence[str], *, needs_key: bool) -> N
         for method, operation in operations.items():
             body = _body_of(operation, components["schemas"])
             _name_model(operation, body, models)
-            _add_errors(path, method, operation, body, closed=closed)
+            statuses = _statuses(path, method, body, closed=closed)
+            _add_errors(operation, statuses, error_schemas[path])
             if "stream" in body.get("properties", {}):
                 operation["responses"]["200"]["content"]["text/event-stream"] = {}
             if closed:
                 operation["security"] = [{"bearer": []}, {"x-api-key": []}]
 
 
-def _add_errors(path: str, method: str, operation: Json, body: Json, *, closed: bool) -> None:
+def _statuses(path: str, method: str, body: Json, *, closed: bool) -> dict[int, str]:
+    """The error statuses that an operation can answer with, and what each means."""
     statuses = dict(_ALWAYS)
     if closed:
         statuses |= _WITH_KEYS
@@ -117,13 +112,16 @@ def _add_errors(path: str, method: str, operation: Json, body: Json, *, closed: 
         statuses |= _WITH_CHANGE
     if "{" in path or "model" in body.get("properties", {}):
         statuses |= _WITH_NAME
-    shape = AnthropicError if path.startswith(ANTHROPIC_PATH) else OpenAIError
+    return statuses
+
+
+def _add_errors(operation: Json, statuses: Mapping[int, str], schema: type[BaseModel]) -> None:
     responses = operation["responses"]
     responses.pop("422", None)
     for status, words in sorted(statuses.items()):
         responses[str(status)] = {
             "description": words,
-            "content": {"application/json": {"schema": {"$ref": _COMPONENTS + shape.__name__}}},
+            "content": {"application/json": {"schema": {"$ref": _COMPONENTS + schema.__name__}}},
             "headers": _HEADERS.get(status, {}),
         }
 
@@ -132,7 +130,7 @@ def _body_of(operation: Json, schemas: Json) -> Json:
     """The schema of an operation's body, empty if it has none; what it refers to becomes shared.
 
     Definitions are named after the body that they belong to: bodies of two vendors may both have
-    a `Message`, and mean different things.
+    a `TextPart`, and mean different things.
     """
     content = operation.get("requestBody", {}).get("content", {})
     if not content:

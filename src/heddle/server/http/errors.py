@@ -1,4 +1,4 @@
-"""Errors as responses: everything that can go wrong in OpenAI's shape, or in Anthropic's."""
+"""Errors as responses, in the shape of the API that a path belongs to."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import math
 import re
 import reprlib
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, compile_path
 
 from heddle.errors import (
     AuthenticationError,
@@ -24,13 +24,18 @@ from heddle.errors import (
 )
 from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.encoding import json_response
+from heddle.server.http.error_shape import DEFAULT
 from heddle.server.http.fields import UNSUPPORTED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fastapi import FastAPI
     from pydantic import ValidationError
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from heddle.server.http.error_shape import ErrorShape
 
 log = logging.getLogger(__name__)
 
@@ -43,46 +48,37 @@ _PYDANTIC = re.compile(
 )
 """How Pydantic says what a value should be, without the kind of value that it thinks of."""
 
+_SHAPE = "heddle.error_shape"
+"""Where a request's ASGI scope has the shape of its errors."""
+
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
-ANTHROPIC_PATH = "/v1/messages"
-_ANTHROPIC_TYPES = {
-    401: "authentication_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
 
-
-def error_body(error: HeddleError) -> dict[str, Any]:
-    """The error in OpenAI's shape; the same in a response and in a stream."""
-    return {
-        "error": {
-            "message": error.message,
-            "type": error.kind,
-            "param": error.param,
-            "code": error.code,
-        }
-    }
-
-
-def anthropic_error_body(error: HeddleError) -> dict[str, Any]:
-    """The error in Anthropic's shape."""
-    fallback = "invalid_request_error" if error.status < 500 else "api_error"
-    kind = _ANTHROPIC_TYPES.get(error.status, fallback)
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
-
-
-def error_response(error: HeddleError, path: str) -> Response:
-    """The error in the shape of the vendor whose API `path` belongs to."""
+def error_response(error: HeddleError, scope: Scope) -> Response:
+    """The error in the shape of the API that the request's path belongs to."""
     headers = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, AuthenticationError):
         headers["www-authenticate"] = "Bearer"
-    body = anthropic_error_body if path.startswith(ANTHROPIC_PATH) else error_body
-    return json_response(body(error), status=error.status, headers=headers)
+    shape: ErrorShape = scope.get(_SHAPE, DEFAULT)
+    return json_response(shape.body(error), status=error.status, headers=headers)
+
+
+class ChooseErrorShape:
+    """Finds the API that a request's path belongs to, so that errors have its shape."""
+
+    def __init__(self, app: ASGIApp, shapes: Sequence[tuple[str, ErrorShape]]) -> None:
+        """`shapes` are path patterns of routes, each with its shape."""
+        self._app = app
+        self._shapes = [(compile_path(pattern)[0], shape) for pattern, shape in shapes]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http":
+            found = (shape for pattern, shape in self._shapes if pattern.match(scope["path"]))
+            scope = {**scope, _SHAPE: next(found, DEFAULT)}
+        await self._app(scope, receive, send)
 
 
 def from_validation(error: ValidationError) -> InvalidRequestError:
@@ -123,7 +119,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the application in its vendor's shape."""
+    """Answer every error of the application in the shape of its API."""
     app.add_exception_handler(HeddleError, _on_heddle_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
@@ -133,7 +129,7 @@ def install(app: FastAPI) -> None:
 def refuse(request: Request, error: HeddleError) -> Response:
     """The error as a response, and as a line in the log."""
     _log(request, f"{error.status} {error.message}")
-    return error_response(error, request.url.path)
+    return error_response(error, request.scope)
 
 
 async def _on_heddle_error(request: Request, error: Exception) -> Response:
@@ -147,7 +143,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     shaped = InvalidRequestError(f"{status.phrase}: {request.method} {request.url.path}")
     shaped.status = status
     shaped.code = status.phrase.lower().replace(" ", "_")
-    response = error_response(shaped, request.url.path)
+    response = error_response(shaped, request.scope)
     response.headers.update(error.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         response.headers["allow"] = ", ".join(_methods_at(request))
@@ -201,10 +197,10 @@ class AnswerBugs:
             await self._app(scope, receive, send_and_note)
         except asyncio.CancelledError:  # by the server, which stops and waits no longer
             if not begun:
-                await error_response(stopping(), scope["path"])(scope, receive, send)
+                await error_response(stopping(), scope)(scope, receive, send)
         except Exception as error:
             if begun or scope["type"] != "http":
                 raise
             log.exception("%s %s failed", scope["method"], ascii(scope["path"]))
             shaped = HeddleError(f"internal error: {type(error).__name__}")
-            await error_response(shaped, scope["path"])(scope, receive, send)
+            await error_response(shaped, scope)(scope, receive, send)

@@ -4,14 +4,12 @@ They ask for speed, price, effort, storage or bookkeeping. Agents and editors se
 server is, so each is accepted, and named in the answer's `x-heddle-ignored` header. A field that
 constrains the answer is never a hint: it works, or it is refused by name (`lenient.py`).
 
-The classes below are the table of hints. A body takes those of the classes that it inherits:
-
-| class | /v1/chat/completions | /v1/completions | /v1/responses | /infill | /v1/messages |
+| fields | /v1/chat/completions | /v1/completions | /v1/responses | /infill | /v1/messages |
 |---|---|---|---|---|---|
-| `Labels`, `LlamaCppHints` | yes | yes | yes | yes | |
-| `ChatHints` | yes | | | | |
-| `ResponseHints` | | | yes | | |
-| `MessageHints` | | | | | yes |
+| `Labels`, `LlamaCppHints` (`generate/fields.py`) | yes | yes | yes | yes | |
+| `ChatHints` (`api/openai/schemas.py`) | yes | | | | |
+| `ResponseHints` (`api/openai/response_schemas.py`) | | | yes | | |
+| `MessageHints` (`api/anthropic/schemas.py`) | | | | | yes |
 
 Hints inside of objects (`text.verbosity`, `output_config.effort`, `tools.defer_loading`) are
 declared where these objects are.
@@ -19,9 +17,9 @@ declared where these objects are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import AfterValidator, BaseModel, ValidationInfo
+from pydantic import AfterValidator, ValidationInfo
 from starlette.datastructures import MutableHeaders
 
 if TYPE_CHECKING:
@@ -51,62 +49,14 @@ def hint(*neutral: object, path: str = "") -> AfterValidator:
     return AfterValidator(note)
 
 
-Tier = Literal["auto", "default", "flex", "scale", "priority", "standard_only"]
-
-
-class Labels(BaseModel):
-    """OpenAI's: bookkeeping, caches and prices."""
-
-    user: Annotated[str | None, hint()] = None
-    metadata: Annotated[dict[str, str] | None, hint()] = None
-    safety_identifier: Annotated[str | None, hint()] = None
-    prompt_cache_key: Annotated[str | None, hint()] = None
-    prompt_cache_retention: Annotated[str | None, hint("in_memory", "in-memory")] = None
-    service_tier: Annotated[Tier | None, hint("auto", "default")] = None
-    store: Annotated[bool | None, hint(False)] = None
-
-
-class LlamaCppHints(BaseModel):
-    """llama.cpp's: slots, its cache, and times that end a prompt or an answer early."""
-
-    cache_prompt: Annotated[bool | None, hint(True)] = None
-    id_slot: Annotated[int | None, hint(-1)] = None
-    t_max_prompt_ms: Annotated[float | None, hint(-1, 0)] = None
-    t_max_predict_ms: Annotated[float | None, hint(-1, 0)] = None
-    n_indent: Annotated[int | None, hint(0)] = None
-    timings_per_token: Annotated[bool | None, hint(False)] = None
-    response_fields: Annotated[list[str] | None, hint([])] = None
-
-
-class ChatHints(BaseModel):
-    """OpenAI's, and what LiteLLM makes of Anthropic's."""
-
-    reasoning_effort: Annotated[str | None, hint()] = None
-    thinking: Annotated[dict[str, Any] | None, hint()] = None
-    verbosity: Annotated[str | None, hint("medium")] = None
-    prediction: Annotated[dict[str, Any] | None, hint()] = None
-
-
-class ResponseHints(BaseModel):
-    """OpenAI's."""
-
-    context_management: Annotated[list[Any] | None, hint([])] = None
-
-
-class MessageHints(BaseModel):
-    """Anthropic's."""
-
-    context_management: Annotated[dict[str, Any] | None, hint({})] = None
-
-
 def ignore(scope: Scope, name: str) -> None:
     """Note one more field of a request that had no effect, besides those that validation finds."""
-    scope[_IGNORED].append(name)
+    ignored(scope).append(name)
 
 
 def ignored(scope: Scope) -> list[str]:
     """The list of these names, to be given to validation as its context."""
-    names: list[str] = scope[_IGNORED]
+    names: list[str] = scope.setdefault(_IGNORED, [])
     return names
 
 

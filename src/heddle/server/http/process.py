@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from heddle.errors import ConfigError
-from heddle.server.app import create_app
 from heddle.server.http.protocol import HTTPProtocol
 
 if TYPE_CHECKING:
@@ -83,18 +82,18 @@ def url(listener: socket.socket) -> str:
 
 
 def serve(
+    app: FastAPI,
     engine: Engine,
     config: ServerConfig,
     listener: socket.socket,
     *,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve `engine` until a signal says stop; closes the socket, not the engine.
+    """Serve `app` until a signal says stop. Closes the socket; then closes `engine`'s streams.
 
     Raises:
         ConfigError: another process began to listen on the address since it was bound.
     """
-    app = create_app(engine, config)
     server = Server(app, engine, config, on_ready)
     try:
         server.run(sockets=[listener])

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from heddle.errors import MalformedHTTPError
 from heddle.server.http.encoding import encode
-from heddle.server.http.errors import error_body
+from heddle.server.http.error_shape import error_body
 from heddle.server.http.request_id import id_headers, new_request_id
 
 if TYPE_CHECKING:

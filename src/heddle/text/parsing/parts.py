@@ -54,7 +54,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ParsedAnswer:
     """A whole answer."""
 
     text: str = ""
@@ -62,7 +62,7 @@ class Message:
     calls: tuple[Call, ...] = ()
 
 
-def whole(parts: Iterable[Part]) -> Message:
+def parsed_answer(parts: Iterable[Part]) -> ParsedAnswer:
     """The answer that has these parts."""
     text: list[str] = []
     reasoning: list[str] = []
@@ -77,7 +77,7 @@ def whole(parts: Iterable[Part]) -> Message:
                 calls.append((name, []))
             case CallArguments(index, more):
                 calls[index][1].append(more)
-    return Message(
+    return ParsedAnswer(
         "".join(text),
         "".join(reasoning),
         tuple(Call(name, "".join(arguments)) for name, arguments in calls),

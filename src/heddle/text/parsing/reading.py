@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.text.parsing.answer_reader import AnswerReader, Marks, PartReader
-from heddle.text.parsing.parts import whole
+from heddle.text.parsing.parts import parsed_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.text.chat.call_forms import CallForm
-    from heddle.text.parsing.parts import Message
+    from heddle.text.parsing.parts import ParsedAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class Reading:
 
         return feed
 
-    def read(self, text: str, *, cut: bool = False) -> Message:
+    def read(self, text: str, *, cut: bool = False) -> ParsedAnswer:
         """A whole answer; `cut` as for :meth:`PartReader.finish`."""
         reader = self.reader()
-        return whole(reader.feed(text) + reader.finish(cut=cut))
+        return parsed_answer(reader.feed(text) + reader.finish(cut=cut))
 
 
 PLAIN = Reading()

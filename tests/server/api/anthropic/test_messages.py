@@ -196,3 +196,13 @@ def test_a_stream_that_fails_says_so(serve: Callable[..., Running]) -> None:
     with client, pytest.raises(anthropic.APIError, match="boom"):
         for _ in ask(client, stream=True):
             pass
+
+
+def test_errors_have_anthropic_s_shape_on_paths_of_its_api_alone(shared: Running) -> None:
+    batches = shared.get("/v1/messages/batches")
+    assert batches.status_code == 404
+    assert batches.json()["error"]["type"] == "not_found_error"
+    assert shared.get("/messages/batches").json()["type"] == "error"
+    other = shared.get("/v1/messagesandmore")
+    assert other.status_code == 404
+    assert other.json()["error"]["code"] == "not_found"

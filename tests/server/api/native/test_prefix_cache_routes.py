@@ -199,7 +199,7 @@ def test_a_bad_body_changes_nothing(
 
 def test_the_routes_describe_themselves(shared: Running) -> None:
     described = shared.get("/openapi.json").json()
-    figures = described["components"]["schemas"]["Figures"]["properties"]
+    figures = described["components"]["schemas"]["Counters"]["properties"]
     assert "total_hit_tokens" in figures
     assert all("description" in field for name, field in figures.items() if name != "enabled")
     switch = described["paths"][SWITCH]["post"]["requestBody"]["content"]["application/json"]

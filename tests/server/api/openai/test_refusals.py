@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from heddle.server.generate.request import GenerationRequest
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def test_choices_by_the_million_are_refused_before_any_is_made(
     def choices(*_: object) -> None:
         raise AssertionError("choices were made")
 
-    monkeypatch.setattr("heddle.server.generate.request.choices", choices)
+    monkeypatch.setattr(GenerationRequest, "choices", choices)
     for prompts, n, param, said in (
         (10_000, 128, "prompt", "1280000 choices (10000 prompts times 128)"),
         (21, 1, "prompt", "21 prompts are asked for, but slots and queue hold 20"),

@@ -1,6 +1,6 @@
 """Anthropic's API: `/v1/messages`, whole and as events, and `/v1/messages/count_tokens`.
 
-A last message of the assistant is gone on with.
+The answer continues a last message of the assistant.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from heddle.server.api.anthropic.schemas import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from heddle.server.api.anthropic.writer import MessageAnswer
-from heddle.server.api.openai.completion_writers import AnswerOptions
-from heddle.server.api.openai.schemas import takes
-from heddle.server.generate.chat import chat_prompt, joined
-from heddle.server.generate.request import Job, for_reading
-from heddle.server.generate.tools import closing, function_of, suspects, use_of
+from heddle.server.api.anthropic.writer import MessageWriter
+from heddle.server.generate.chat import chat_request, joined
+from heddle.server.generate.request import GenerationRequest
+from heddle.server.generate.tools import function_of, use_of
 from heddle.server.http.encoding import json_response
 from heddle.server.http.hints import ignore
+from heddle.server.http.schema import takes
 from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
@@ -38,10 +37,10 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.server.api.anthropic.schemas import AnyBlock, OutputConfig, Turn
-    from heddle.server.api.openai.completion_writers import Json
-    from heddle.server.generate.dispatch import Answering
+    from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Service
     from heddle.server.generate.tools import ToolUse
+    from heddle.server.generate.usage import Json
 
 _SAMPLING_FIELDS = (
     *("max_tokens", "temperature", "top_k", "top_p"),
@@ -59,48 +58,59 @@ class TokenCount(BaseModel):
     input_tokens: int
 
 
-def routes(service: Service, answering: Answering) -> APIRouter:
+def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
     """Routes of one service."""
     router = APIRouter()
-    engine = service.engine
-
-    def job(asked: MessagesRequest, scope: Scope) -> Job:
-        model = service.model_name(asked.model)
-        fields = {
-            name: value for name in _SAMPLING_FIELDS if (value := getattr(asked, name)) is not None
-        }
-        stop, grammar = tuple(asked.stop_sequences or ()), _grammar(asked.output_config)
-        params = SamplingParams(**fields, stop=stop, grammar=grammar)
-        params, use = closing(params, _tool_use(asked), asked.open_schemas, service)
-        singly = suspects(use)
-        prompt, reading = chat_prompt(engine, _written(asked, use, service, scope), use)
-        params = for_reading(params, use, reading, service)
-        options = AnswerOptions(reading=reading)
-        return Job(model, [prompt], params, 1, bool(asked.stream), options, singly)
-
-    def count(asked: CountRequest, scope: Scope) -> int:
-        service.model_name(asked.model)
-        written = _written(asked, _tool_use(asked), service, scope)
-        return len(engine.model.chat_prompt(**written))
 
     @router.post("/v1/messages", openapi_extra=takes(MessagesRequest))
     async def messages(request: Request) -> Response:
         """The next message of a conversation, as Anthropic's API has it."""
-        digest = partial(job, scope=request.scope)
-        wanted = await service.bodies.take(request, MessagesRequest, digest)
-        writer = MessageAnswer(wanted.model, len(wanted.prompts[0]), wanted.options.reading)
-        return await answering.answer(request, writer, wanted)
+        translate = partial(from_messages, service=service, scope=request.scope)
+        wanted, writer = await service.bodies.take(request, MessagesRequest, translate)
+        return await dispatcher.answer(request, writer, wanted)
 
     @router.post(
         "/v1/messages/count_tokens", response_model=TokenCount, openapi_extra=takes(CountRequest)
     )
     async def count_tokens(request: Request) -> Response:
         """How many tokens a conversation is."""
-        digest = partial(count, scope=request.scope)
-        tokens = await service.bodies.take(request, CountRequest, digest)
+        count = partial(_count, service=service, scope=request.scope)
+        tokens = await service.bodies.take(request, CountRequest, count)
         return json_response({"input_tokens": tokens})
 
     return router
+
+
+def from_messages(
+    body: MessagesRequest, service: Service, scope: Scope
+) -> tuple[GenerationRequest, MessageWriter]:
+    """The neutral request of a body, and the writer of its answer.
+
+    Raises:
+        InvalidRequestError: a value cannot be served, the model has no chat template, its template
+            refuses the messages, or they are too long for the context.
+    """
+    model = service.model_name(body.model)
+    fields = {
+        name: value for name in _SAMPLING_FIELDS if (value := getattr(body, name)) is not None
+    }
+    stop, grammar = tuple(body.stop_sequences or ()), _grammar(body.output_config)
+    params = SamplingParams(**fields, stop=stop, grammar=grammar)
+    use = _tool_use(body)
+    request, reading = chat_request(
+        service,
+        GenerationRequest(model, (), params, stream=bool(body.stream)),
+        use,
+        lambda: _template_arguments(body, use, service, scope),
+        open_schemas=body.open_schemas,
+    )
+    return request, MessageWriter(model, len(request.prompts[0]), reading)
+
+
+def _count(body: CountRequest, service: Service, scope: Scope) -> int:
+    service.model_name(body.model)
+    arguments = _template_arguments(body, _tool_use(body), service, scope)
+    return len(service.engine.model.chat_prompt(**arguments))
 
 
 def _grammar(wanted: OutputConfig | None) -> Grammar | None:
@@ -137,8 +147,8 @@ def _tool_use(asked: CountRequest) -> ToolUse:
     return use_of(functions, _CHOICES[choice.type], named=choice.name, parallel=parallel)
 
 
-def _written(asked: CountRequest, use: ToolUse, service: Service, scope: Scope) -> Json:
-    """The conversation as keywords of `LoadedModel.chat_text`.
+def _template_arguments(asked: CountRequest, use: ToolUse, service: Service, scope: Scope) -> Json:
+    """A body's messages and functions as keywords of `LoadedModel.chat_text`.
 
     Raises:
         InvalidRequestError: a block is in a message of the wrong role.
@@ -148,13 +158,13 @@ def _written(asked: CountRequest, use: ToolUse, service: Service, scope: Scope) 
     ]
     if asked.system:
         messages.insert(0, {"role": "system", "content": _text(asked.system)})
-    goes_on = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     return {
         "messages": messages,
         "tools": use.tools,
         "variables": _variables(asked, service, scope),
-        "continue_final_message": goes_on,
-        "add_generation_prompt": not goes_on,
+        "continue_final_message": continues,
+        "add_generation_prompt": not continues,
     }
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, Tag
+from pydantic import AfterValidator, BaseModel, Field, Tag
 
-from heddle.server.api.openai.schemas import MAX_ITEMS, MAX_TOOLS, Schema
+from heddle.server.generate.chat_fields import MAX_TOOLS
+from heddle.server.generate.fields import Tier  # noqa: TC001  pydantic reads it
 from heddle.server.http.fields import FIRST_FAULT, only, shaped
-from heddle.server.http.hints import MessageHints, Tier, hint
+from heddle.server.http.hints import hint
+from heddle.server.http.schema import MAX_ITEMS, Schema
 from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH
 
 
@@ -126,6 +128,12 @@ class OutputConfig(Schema):
 
     format: OutputFormat | None = None
     effort: Annotated[str | None, hint(path="output_config.effort")] = None
+
+
+class MessageHints(BaseModel):
+    """Anthropic's."""
+
+    context_management: Annotated[dict[str, Any] | None, hint({})] = None
 
 
 class CountRequest(Schema, MessageHints):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from heddle.server.api.openai.completion_writers import Answer
+from heddle.server.api.anthropic.errors import anthropic_error_body
+from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import encode, event
-from heddle.server.http.errors import anthropic_error_body
 from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text
 from heddle.types import FinishReason
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.errors import HeddleError
-    from heddle.server.api.openai.completion_writers import Json
-    from heddle.text.parsing.parts import Call, Message, Part
+    from heddle.server.generate.usage import Json
+    from heddle.text.parsing.parts import Call, ParsedAnswer, Part
     from heddle.text.parsing.reading import Reading
     from heddle.types import Delta, Output, TokenLogprob
 
 
-class MessageAnswer(Answer):
+class MessageWriter(AnswerWriter):
     """A `message`, in one piece or as events that have their names in front."""
 
     prefix = "msg_"
@@ -38,7 +38,7 @@ class MessageAnswer(Answer):
         self._block: object = None  # what the block that goes on has in it
         self._called = False
 
-    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+    def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         [output] = outputs
         found = self.reading.read(output.text, cut=output.finish is FinishReason.LENGTH)
         self._called = bool(found.calls)
@@ -50,7 +50,7 @@ class MessageAnswer(Answer):
         message = self._message([], _usage(usage | {"prompt_tokens_details": {"cached_tokens": 0}}))
         return _event("message_start", message=message) + _event("ping")
 
-    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+    def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
         match part:
             case Text(text):
                 begun = self._begin(Text, {"type": "text", "text": ""})
@@ -123,7 +123,7 @@ def _event(kind: str, **fields: Any) -> bytes:
     return event({"type": kind, **fields}, kind)
 
 
-def _content(found: Message) -> list[Json]:
+def _content(found: ParsedAnswer) -> list[Json]:
     """Blocks of a whole message. A call that was cut off is left out: its input is an object."""
     content: list[Json] = []
     if found.reasoning:

@@ -1,1 +1,24 @@
-"""llama.cpp's API: infill."""
+"""llama.cpp's API: infill, and conversations as its chat template renders them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.server.api.llamacpp import apply_template, infill
+from heddle.server.generate.api import Api
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.service import Service
+
+
+def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
+    return [
+        infill.routes(service, dispatcher),
+        apply_template.routes(service),
+    ]
+
+
+API = Api(_routes)

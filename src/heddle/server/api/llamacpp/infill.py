@@ -5,36 +5,38 @@ The sampling fields are those of the other endpoints.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.server.api.openai.completion_writers import Answer, timings
-from heddle.server.api.openai.schemas import (
-    MAX_CHOICES,
-    MAX_ITEMS,
-    GenerationRequest,
-    Schema,
-    takes,
-)
-from heddle.server.generate import request as intake
+from heddle.server.generate.fields import MAX_CHOICES, GenerationFields
+from heddle.server.generate.parameters import generation_fields, take_alias
+from heddle.server.generate.request import GenerationRequest
+from heddle.server.generate.tools import NO_TOOLS, close_schemas
+from heddle.server.generate.usage import timings
+from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import encode, event
-from heddle.server.http.errors import error_body
+from heddle.server.http.error_shape import error_body
 from heddle.server.http.fields import FIRST_FAULT, only
 from heddle.server.http.hints import ignore
+from heddle.server.http.schema import MAX_ITEMS, Schema, takes
 from heddle.text.parsing.parts import Text
-from heddle.types import FinishReason
+from heddle.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from starlette.types import Scope
+
     from heddle.errors import HeddleError
-    from heddle.server.api.openai.completion_writers import Json
-    from heddle.server.generate.dispatch import Answering
+    from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Service
+    from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
+    from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.types import Delta, Output, TokenLogprob, Usage
 
 
@@ -46,7 +48,7 @@ class ExtraFile(Schema):
     time: Any = None
 
 
-class InfillRequest(GenerationRequest):
+class InfillRequest(GenerationFields):
     """Body of `POST /infill`. `prompt` is how the filling begins."""
 
     input_prefix: str
@@ -60,27 +62,84 @@ class InfillRequest(GenerationRequest):
     stream_options: Annotated[Any, only({})] = None
 
 
-def routes(service: Service, answering: Answering) -> APIRouter:
+def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
     """Routes of one service."""
     router = APIRouter()
 
     @router.post("/infill", openapi_extra=takes(InfillRequest))
     async def infill(request: Request) -> Response:
         """Text between a prefix and a suffix."""
-
-        def digest(asked: InfillRequest) -> tuple[intake.Job, InfillAnswer]:
-            job, left_out = intake.infill_job(asked, service)
-            if left_out:
-                ignore(request.scope, f"input_extra (first {left_out})")
-            return job, InfillAnswer(job.model, asked.response_fields, truncated=left_out > 0)
-
-        job, writer = await service.bodies.take(request, InfillRequest, digest)
-        return await answering.answer(request, writer, job)
+        translate = partial(from_infill, service=service, scope=request.scope)
+        wanted, writer = await service.bodies.take(request, InfillRequest, translate)
+        return await dispatcher.answer(request, writer, wanted)
 
     return router
 
 
-class InfillAnswer(Answer):
+def from_infill(
+    body: InfillRequest, service: Service, scope: Scope
+) -> tuple[GenerationRequest, InfillWriter]:
+    """The neutral request of a body, and the writer of its answer.
+
+    Without `max_tokens` the text ends by itself.
+
+    Raises:
+        InvalidRequestError: a value cannot be served, the texts are too long for the context, or
+            the model has no tokens for filling in the middle.
+    """
+    model = service.model_name(body.model)
+    params = SamplingParams(**generation_fields(body))
+    params, _ = close_schemas(params, NO_TOOLS, body.open_schemas, service)
+    tokenizer = service.engine.model.tokenizer
+    prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)
+    prompt += tokenizer.encode(
+        body.prompt or "", add_special=False, parse_special=False, continues=True
+    )
+    service.engine.check_length(len(prompt), output=params.max_tokens != 0)
+    room = service.engine.context - len(prompt) - (params.max_tokens or 0)
+    extra, left_out = _extra_files(body.input_extra or (), tokenizer, room)
+    n = _choices_of(body)
+    service.check_choices(1, n)
+    if left_out:
+        ignore(scope, f"input_extra (first {left_out})")
+    prompts = [tokenizer.put_before(prompt, extra)]
+    request = GenerationRequest(model, prompts, params, n, bool(body.stream))
+    return request, InfillWriter(model, body.response_fields, truncated=left_out > 0)
+
+
+def _extra_files(
+    files: Sequence[ExtraFile], tokenizer: Tokenizer, room: int
+) -> tuple[list[int], int]:
+    """Ids of the last files that fit into `room` tokens together, and how many come before them.
+
+    Editors send the oldest first, and more than a small context holds.
+    """
+    if not files:
+        return [], 0
+    named = [(file.filename or f"snippet{place}", file.text) for place, file in enumerate(files, 1)]
+    head, *texts, tail = tokenizer.encode_files(named)
+    room -= len(head) + len(tail)
+    first = len(texts)
+    while first > 0 and len(texts[first - 1]) <= room:
+        first -= 1
+        room -= len(texts[first])
+    if first == len(texts):
+        return [], first
+    return [*head, *(id for text in texts[first:] for id in text), *tail], first
+
+
+def _choices_of(body: InfillRequest) -> int:
+    """Choices under either name.
+
+    Raises:
+        InvalidRequestError: the two names differ.
+    """
+    fields = {} if body.n is None else {"n": body.n}
+    take_alias(fields, body, "n", "n_cmpl")
+    return fields.get("n", 1)
+
+
+class InfillWriter(AnswerWriter):
     """One text with what llama.cpp tells beside it; as events, its pieces and then the rest.
 
     Several texts are a list.
@@ -95,7 +154,7 @@ class InfillAnswer(Answer):
         self._fields = fields
         self._truncated = truncated
 
-    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+    def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         told = [
             self._last(index, output.text, _stop(output.finish, output.stop), output.usage)
             for index, output in enumerate(outputs)
@@ -105,7 +164,7 @@ class InfillAnswer(Answer):
     def opening(self, index: int) -> bytes:
         return b""
 
-    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+    def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
         assert isinstance(part, Text), "nothing else is looked for"
         return event({"index": index, "content": part.text, "stop": False})
 

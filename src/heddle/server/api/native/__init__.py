@@ -1,1 +1,24 @@
-"""Heddle's own API: health, metrics, slots, the prefix cache."""
+"""Heddle's own API: models, health, metrics, slots, the prefix cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.server.api.native import admin, prefix_cache
+from heddle.server.generate.api import Api
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.service import Service
+
+
+def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
+    return [
+        admin.routes(service),
+        prefix_cache.routes(service),
+    ]
+
+
+API = Api(_routes)

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
+from heddle.server.api.native.metrics import Metrics
 from heddle.server.http.encoding import json_response
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def routes(service: Service) -> APIRouter:
     """Routes of one service."""
     router = APIRouter()
     engine = service.engine
+    exported = Metrics(engine, service.backlog)
 
     @router.get("/v1/models")
     async def models() -> Response:
@@ -50,7 +52,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics in Prometheus' text format."""
-        return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(exported.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @router.get("/slots")
     async def slots() -> Response:

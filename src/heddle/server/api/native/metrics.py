@@ -155,10 +155,10 @@ def disk_metrics(stats: DiskStats) -> Iterator[Metric]:
     )
 
 
-Figures = tuple[tuple[str, str, float], ...]  # name, text, value
+Rows = tuple[tuple[str, str, float], ...]  # name, text, value
 
 
-def _families(prefix: str, totals: Figures, levels: Figures) -> Iterator[Metric]:
+def _families(prefix: str, totals: Rows, levels: Rows) -> Iterator[Metric]:
     for name, text, total in totals:
         yield CounterMetricFamily(f"{prefix}_{name}", text, value=total)
     for name, text, level in levels:

@@ -14,8 +14,8 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
-from heddle.server.api.openai.schemas import Schema, takes
 from heddle.server.http.encoding import json_response
+from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
@@ -43,7 +43,7 @@ class Busy(BaseModel):
     busy: Literal[True] = True
 
 
-class DiskFigures(BaseModel):
+class DiskCounters(BaseModel):
     """What the disk tier has, and did since the engine started."""
 
     enabled: bool = Field(description="whether pages are saved and restored")
@@ -58,7 +58,7 @@ class DiskFigures(BaseModel):
     errors: int = Field(description="files that did not hold what they should, and failed writes")
 
 
-class Figures(BaseModel):
+class Counters(BaseModel):
     """What it has, and what it did since the engine started."""
 
     enabled: Literal[True] = True
@@ -73,10 +73,10 @@ class Figures(BaseModel):
     total_query_tokens: int = Field(description="prompt tokens looked up")
     total_hit_tokens: int = Field(description="prompt tokens found, and not computed")
     avg_hit_tokens: float = Field(description="total_hit_tokens / hits; 0 before the first hit")
-    disk: DiskFigures | None = Field(description="of the disk tier; null without one")
+    disk: DiskCounters | None = Field(description="of the disk tier; null without one")
 
 
-Report = Disabled | Busy | Figures
+Report = Disabled | Busy | Counters
 
 
 def routes(service: Service) -> APIRouter:
@@ -112,12 +112,12 @@ def report(engine: Engine) -> Report:
     if not engine.snapshot().prefix_cache.enabled:
         return Disabled(reason=_why_off(engine))
     stats = engine.prefix_cache_stats()
-    return Busy() if stats is None else figures(stats)
+    return Busy() if stats is None else counters(stats)
 
 
-def figures(stats: PrefixCacheStats) -> Figures:
+def counters(stats: PrefixCacheStats) -> Counters:
     """The figures under the names clients know them by."""
-    return Figures(
+    return Counters(
         hits=stats.hits,
         misses=stats.misses,
         hit_rate=stats.hit_rate,
@@ -129,7 +129,7 @@ def figures(stats: PrefixCacheStats) -> Figures:
         total_query_tokens=stats.query_tokens,
         total_hit_tokens=stats.hit_tokens,
         avg_hit_tokens=stats.mean_hit_tokens,
-        disk=None if stats.disk is None else DiskFigures(**asdict(stats.disk)),
+        disk=None if stats.disk is None else DiskCounters(**asdict(stats.disk)),
     )
 
 

@@ -1,24 +1,23 @@
-"""Answers in the shapes of OpenAI's API: whole, and as the chunks of a stream."""
+"""Writers of chat and text completions: one JSON document, or the chunks of a stream."""
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.api.openai.logprobs import (
     CompletionLogprobs,
-    Spelling,
     chat_logprobs,
     prompt_logprobs,
 )
 from heddle.server.generate.token_parts import parts_with_tokens
+from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import encode, event
-from heddle.server.http.errors import error_body
-from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text, whole
+from heddle.server.http.error_shape import error_body
+from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text, parsed_answer
 from heddle.text.parsing.reading import PLAIN
 from heddle.types import FinishReason
 
@@ -27,71 +26,14 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.server.api.openai.logprobs import Echo
+    from heddle.server.generate.token_parts import TokenSpelling
     from heddle.text.parsing.parts import Part
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Delta, Output, TokenLogprob, Usage
-
-log = logging.getLogger(__name__)
+    from heddle.types import Delta, Output, TokenLogprob
 
 Json = dict[str, Any]
 
 DONE = b"data: [DONE]\n\n"
-
-
-def total_usage(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
-    """Usage of a request of several choices. As OpenAI counts, a prompt counts once.
-
-    `usages` holds the choices in order, those of one prompt side by side. Of a prompt's tokens
-    those were cached that none of its choices computed.
-    """
-    by_prompt = [
-        usages[start : start + choices_per_prompt]
-        for start in range(0, len(usages), choices_per_prompt)
-    ]
-    prompt = sum(group[0].prompt_tokens for group in by_prompt)
-    cached = sum(min(usage.cached_tokens for usage in group) for group in by_prompt)
-    completion = sum(usage.completion_tokens for usage in usages)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
-def timings(usages: Sequence[Usage]) -> Json:
-    """How long a request took, under llama.cpp's names; milliseconds, and tokens a second.
-
-    `prompt_n` tokens were computed and `cache_n` found. Of several choices tokens are added up, and
-    the times are the longest. The first token belongs to the prompt's time, so that rates of the
-    output are over one token less than `predicted_n`.
-    """
-    cached = sum(usage.cached_tokens for usage in usages)
-    prompt = sum(usage.prompt_tokens for usage in usages) - cached
-    predicted = sum(usage.completion_tokens for usage in usages)
-    later = sum(max(0, usage.completion_tokens - 1) for usage in usages)
-    prompt_ms = 1e3 * max((usage.prompt_seconds for usage in usages), default=0.0)
-    predicted_ms = 1e3 * max((usage.completion_seconds for usage in usages), default=0.0)
-    return {
-        "cache_n": cached,
-        "prompt_n": prompt,
-        "predicted_n": predicted,
-        **_rates("prompt", prompt, prompt_ms),
-        **_rates("predicted", later, predicted_ms),
-    }
-
-
-def _rates(of: str, tokens: int, ms: float) -> Json:
-    return {
-        f"{of}_ms": ms,
-        f"{of}_per_token_ms": ms / tokens if tokens else 0.0,
-        f"{of}_per_second": 1e3 * tokens / ms if ms else 0.0,
-    }
-
-
-def totals(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
-    """What an answer says last: `usage` and `timings`, of choices in order."""
-    return {"usage": total_usage(usages, choices_per_prompt), "timings": timings(usages)}
 
 
 def likeliest(outputs: Sequence[Output], n: int, best: int) -> list[Output]:
@@ -137,93 +79,32 @@ class AnswerOptions:
     reading: Reading = PLAIN
 
 
-class Answer(ABC):
-    """How one answer is written, whole or as events. Methods that return bytes return events.
-
-    Attributes:
-        id: the answer's id, also the name of the request in logs.
-        reading: how the parts of its choices are told apart.
-    """
-
-    prefix: str
-
-    def __init__(self, model: str, reading: Reading = PLAIN) -> None:
-        self.reading = reading
-        self.id = self.prefix + secrets.token_hex(12)
-        self._started = time.perf_counter()
-        self._model = model
-
-    @abstractmethod
-    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
-        """The answer in one piece, as the parts of its JSON."""
-
-    @abstractmethod
-    def opening(self, index: int) -> bytes:
-        """Before a choice's first text."""
-
-    @abstractmethod
-    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
-        """A new part of a choice, with the tokens that came since the last one."""
-
-    @abstractmethod
-    def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
-        """A choice's end, with the tokens that left no text."""
-
-    @abstractmethod
-    def ending(self, totals: Json) -> bytes:
-        """After all choices."""
-
-    @abstractmethod
-    def failure(self, error: HeddleError) -> bytes:
-        """What a stream ends with in place of the rest."""
-
-    @property
-    def held(self) -> int:
-        """Bytes that are kept for later events, about."""
-        return 0
-
-    def forget(self) -> None:  # noqa: B027  most answers keep nothing
-        """Let go of them: after this comes nothing but `failure`."""
-
-    def log_end(self, totals: Json) -> None:
-        """Note in the log that the answer is complete."""
-        usage = totals["usage"]
-        log.info(
-            "%s: %d prompt tokens (%d cached), %d completion tokens, %.2f s",
-            self.id,
-            usage["prompt_tokens"],
-            usage["prompt_tokens_details"]["cached_tokens"],
-            usage["completion_tokens"],
-            time.perf_counter() - self._started,
-        )
-
-
-class OpenAIAnswer(Answer):
+class _CompletionsWriter(AnswerWriter):
     """The frame that chat and text completions have in common."""
 
-    whole_object: str
+    json_object: str
     chunk_object: str
 
-    def __init__(self, model: str, spelling: Spelling, options: AnswerOptions) -> None:
+    def __init__(self, model: str, spelling: TokenSpelling, options: AnswerOptions) -> None:
         super().__init__(model, options.reading)
         self._created = int(time.time())
         self._spelling = spelling
         self._options = options
 
-    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+    def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         """Choices are encoded one by one: as objects they are six times as large."""
-        frame = encode(self._frame(self.whole_object, []))
+        frame = encode(self._frame(self.json_object, []))
         empty = b"[]}"
         assert frame.endswith(empty), "choices are the last field of a frame"
         parts = [frame.removesuffix(empty), b"["]
         for index, output in enumerate(outputs):
-            parts += [encode(self.whole_choice(index, output)), b","]
+            parts += [encode(self.json_choice(index, output)), b","]
         return [*parts[:-1], b"],", encode(self._counted(totals)).removeprefix(b"{")]
 
     def opening(self, index: int) -> bytes:
         return b""
 
-    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+    def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
         return event(self._chunk([self._chunk_choice(index, part, tokens, None)]))
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
@@ -264,7 +145,7 @@ class OpenAIAnswer(Answer):
         return {"prompt_logprobs": prompt_logprobs(self._spelling, told, top)}
 
     @abstractmethod
-    def whole_choice(self, index: int, output: Output) -> Json:
+    def json_choice(self, index: int, output: Output) -> Json:
         """A choice of an answer in one piece."""
 
     @abstractmethod
@@ -277,32 +158,32 @@ class OpenAIAnswer(Answer):
     ) -> Json: ...
 
 
-class ChatAnswer(OpenAIAnswer):
+class ChatWriter(_CompletionsWriter):
     """`chat.completion` and `chat.completion.chunk`."""
 
     prefix = "chatcmpl-"
-    whole_object = "chat.completion"
+    json_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, model: str, spelling: Spelling, options: AnswerOptions) -> None:
+    def __init__(self, model: str, spelling: TokenSpelling, options: AnswerOptions) -> None:
         super().__init__(model, spelling, options)
         self._called: set[int] = set()  # choices that have calls
         self._reasoning_tokens = 0
 
-    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
-        return super().whole(outputs, totals | self._logprobs_of_prompt(outputs[0]))
+    def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+        return super().json(outputs, totals | self._logprobs_of_prompt(outputs[0]))
 
     def opening(self, index: int) -> bytes:
         delta = {"role": "assistant", "content": ""}
         return event(self._chunk([self._choice(index, delta, None, None)]))
 
-    def whole_choice(self, index: int, output: Output) -> Json:
+    def json_choice(self, index: int, output: Output) -> Json:
         parts: list[Part] = []
         for part, tokens in parts_with_tokens(output, self.reading, self._spelling):
             self._count_reasoning(part, tokens)
             if part is not None:
                 parts.append(part)
-        found = whole(parts)
+        found = parsed_answer(parts)
         message: Json = {"role": "assistant", "content": found.text, "refusal": None}
         if found.reasoning:
             message["reasoning_content"] = found.reasoning
@@ -381,32 +262,32 @@ def _call(name: str, arguments: str) -> Json:
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
-class CompletionAnswer(OpenAIAnswer):
+class CompletionWriter(_CompletionsWriter):
     """`text_completion`, which has one name whole and in chunks."""
 
     prefix = "cmpl-"
-    whole_object = "text_completion"
+    json_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(self, model: str, spelling: Spelling, options: AnswerOptions, n: int) -> None:
+    def __init__(self, model: str, spelling: TokenSpelling, options: AnswerOptions, n: int) -> None:
         """Of each prompt there are `n` choices."""
         super().__init__(model, spelling, options)
         self._n = n
         self._writers: dict[int, CompletionLogprobs] = {}
 
-    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+    def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         outputs = share_prompt_logprobs(outputs, self._n)
         best = self._options.best
         if best is not None:
             outputs, self._n = likeliest(outputs, self._n, best), best
-        return super().whole(outputs, totals)
+        return super().json(outputs, totals)
 
     def opening(self, index: int) -> bytes:
         if not self._options.echo:
             return b""
         return event(self._chunk([self._text_choice(index, self._echoed(index).text, (), None)]))
 
-    def whole_choice(self, index: int, output: Output) -> Json:
+    def json_choice(self, index: int, output: Output) -> Json:
         choice = self._text_choice(index, output.text, output.tokens, output.finish)
         if self._options.echo:
             echo, top = self._echoed(index), self._options.logprobs

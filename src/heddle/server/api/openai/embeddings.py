@@ -22,14 +22,14 @@ from heddle.errors import (
     OverloadedError,
     UnsupportedParameterError,
 )
-from heddle.server.api.openai.schemas import Schema, takes
 from heddle.server.generate.dispatch import salted
-from heddle.server.generate.json_answer import Pieces
+from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.request import prompts_of
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Prompt  # noqa: TC001  pydantic reads it
 from heddle.server.http.hints import hint
+from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
     from array import array
@@ -89,7 +89,7 @@ class Embeddings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingJob:
+class PreparedEmbeddings:
     """What a body asks of the engine.
 
     Attributes:
@@ -157,25 +157,27 @@ def routes(service: Service) -> APIRouter:
     async def embeddings(request: Request) -> Response:
         """A vector of length 1 for each text."""
         started = time.perf_counter()
-        job = await service.bodies.take(request, EmbeddingRequest, lambda body: _job(body, service))
-        params = salted(job.params, request, service)
-        parts = await unless_gone(request.receive, _embed(job, params, service))
-        tokens = sum(map(len, job.prompts))
+        prepared = await service.bodies.take(
+            request, EmbeddingRequest, lambda body: _prepared(body, service)
+        )
+        params = salted(prepared.params, request, service)
+        parts = await unless_gone(request.receive, _embed(prepared, params, service))
+        tokens = sum(map(len, prepared.prompts))
         log.info(
             "embeddings: %d texts, %d tokens, %.2f s",
-            len(job.prompts),
+            len(prepared.prompts),
             tokens,
             time.perf_counter() - started,
         )
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        frame = {"object": "list", "model": job.model, "usage": usage}
+        frame = {"object": "list", "model": prepared.model, "usage": usage}
         answer = encoding.joined(frame, data=encoding.array(parts))
-        return Pieces("embeddings", [answer], service.backlog)
+        return JsonPartsResponse("embeddings", [answer], service.backlog)
 
     return router
 
 
-def _job(body: EmbeddingRequest, service: Service) -> EmbeddingJob:
+def _prepared(body: EmbeddingRequest, service: Service) -> PreparedEmbeddings:
     """What a body asks for.
 
     Raises:
@@ -197,7 +199,7 @@ def _job(body: EmbeddingRequest, service: Service) -> EmbeddingJob:
         )
     prompts = [_tokens(text, service) for text in texts]
     params = EmbeddingParams(body.pooling, body.cache_salt)  # type: ignore[arg-type]  # a name
-    return EmbeddingJob(name, prompts, params, body.encoding_format == "base64")
+    return PreparedEmbeddings(name, prompts, params, body.encoding_format == "base64")
 
 
 def _tokens(text: str | list[int], service: Service) -> list[int]:
@@ -215,7 +217,9 @@ def _tokens(text: str | list[int], service: Service) -> list[int]:
     return tokens
 
 
-async def _embed(job: EmbeddingJob, params: EmbeddingParams, service: Service) -> list[bytes]:
+async def _embed(
+    prepared: PreparedEmbeddings, params: EmbeddingParams, service: Service
+) -> list[bytes]:
     """JSON of each vector, in order.
 
     Raises:
@@ -223,13 +227,13 @@ async def _embed(job: EmbeddingJob, params: EmbeddingParams, service: Service) -
     """
     gathering, config = Gathering(service.backlog), service.engine.config
     together = min(_AHEAD * config.slots, config.slots + config.queue)
-    for first in range(0, len(job.prompts), together):
-        requests = [(prompt, params) for prompt in job.prompts[first : first + together]]
+    for first in range(0, len(prepared.prompts), together):
+        requests = [(prompt, params) for prompt in prepared.prompts[first : first + together]]
         streams = await _submitted(requests, service, patient=first > 0)
         try:
             async for index, delta in streams:
                 if delta.embedding is not None:
-                    entry = _entry(first + index, delta.embedding, in_base64=job.in_base64)
+                    entry = _entry(first + index, delta.embedding, in_base64=prepared.in_base64)
                     gathering.add(first + index, entry)
                     await asyncio.sleep(0)  # others have their turn: many may have come at once
         finally:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from heddle.server.generate.token_parts import TokenSpelling
     from heddle.types import PromptLogprob, TokenLogprob
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
@@ -17,15 +18,7 @@ LOWEST = -9999.0
 """OpenAI's stand-in for minus infinity, which JSON cannot say."""
 
 
-class Spelling(Protocol):
-    """What is needed of a tokenizer here."""
-
-    def token_bytes(self, id: int, /) -> bytes: ...
-
-    def token_text(self, id: int, /) -> str: ...
-
-
-def token_name(spelling: Spelling, token: int) -> str:
+def token_name(spelling: TokenSpelling, token: int) -> str:
     """A token as text; part of a character as OpenAI writes it: `bytes:\\xe2\\x82`."""
     raw = spelling.token_bytes(token)
     if not raw:
@@ -36,18 +29,20 @@ def token_name(spelling: Spelling, token: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
 
-def chat_logprobs(spelling: Spelling, tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
+def chat_logprobs(spelling: TokenSpelling, tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
     """`choices[].logprobs` of a chat completion. A token that leaves no text has null bytes."""
     return {"content": _entries(spelling, tokens, no_bytes=None), "refusal": None}
 
 
-def response_logprobs(spelling: Spelling, tokens: Iterable[TokenLogprob]) -> list[dict[str, Any]]:
+def response_logprobs(
+    spelling: TokenSpelling, tokens: Iterable[TokenLogprob]
+) -> list[dict[str, Any]]:
     """`logprobs` of the text of a response. A token that leaves no text has no bytes."""
     return _entries(spelling, tokens, no_bytes=[])
 
 
 def _entries(
-    spelling: Spelling, tokens: Iterable[TokenLogprob], no_bytes: list[int] | None
+    spelling: TokenSpelling, tokens: Iterable[TokenLogprob], no_bytes: list[int] | None
 ) -> list[dict[str, Any]]:
     def entry(token: int, logprob: float) -> dict[str, Any]:
         return {
@@ -63,7 +58,7 @@ def _entries(
 
 
 def prompt_logprobs(
-    spelling: Spelling, prompt: Iterable[PromptLogprob | None], top: int
+    spelling: TokenSpelling, prompt: Iterable[PromptLogprob | None], top: int
 ) -> list[dict[str, Any] | None]:
     """`prompt_logprobs` as vLLM has them: per token of the prompt, what is known by token id.
 
@@ -102,7 +97,7 @@ class CompletionLogprobs:
     `text_offset` counts characters of the choice's own text before the token.
     """
 
-    def __init__(self, spelling: Spelling) -> None:
+    def __init__(self, spelling: TokenSpelling) -> None:
         self._spelling = spelling
         self._decoder = _utf8(errors="replace")
         self._offset = 0

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 COMPLETED, INCOMPLETE = "completed", "incomplete"
 
 
-class Events:
+class EventWriter:
     """Writes the events of one stream, which are numbered."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Events:
         return encoded_event(joined(head, **encoded), kind)
 
 
-class Item(ABC):
+class OutputItem(ABC):
     """One item. What it says comes in pieces of text, and for some with log probabilities.
 
     Attributes:
@@ -56,17 +56,17 @@ class Item(ABC):
         self._pieces.append(text)
         self.held += len(text)
 
-    def opening(self, events: Events) -> bytes:
+    def opening(self, events: EventWriter) -> bytes:
         """Events before the first text."""
         item = self._with(b'""', "in_progress", empty=True)
         return events("response.output_item.added", {"output_index": self._index}, item=item)
 
-    def piece(self, events: Events, text: str, logprobs: Sequence[Json] = ()) -> bytes:
+    def piece(self, events: EventWriter, text: str, logprobs: Sequence[Json] = ()) -> bytes:
         """Take in the next piece of text; its event."""
         self.add(text, logprobs)
         return events(f"{self.said}.delta", {**self._place, "delta": text})
 
-    def closing(self, events: Events, status: str) -> bytes:
+    def closing(self, events: EventWriter, status: str) -> bytes:
         """Events after the last text."""
         item = self.encoded(status)
         return events("response.output_item.done", {"output_index": self._index}, item=item)
@@ -88,16 +88,16 @@ class Item(ABC):
         """The item as JSON with this text, or before it has any."""
 
 
-class PartItem(Item):
+class PartItem(OutputItem):
     """An item whose text is a part of its content."""
 
-    def opening(self, events: Events) -> bytes:
+    def opening(self, events: EventWriter) -> bytes:
         part = self._part(b'""')
         return super().opening(events) + events(
             "response.content_part.added", self._place, part=part
         )
 
-    def closing(self, events: Events, status: str) -> bytes:
+    def closing(self, events: EventWriter, status: str) -> bytes:
         text = self._text
         return (
             events(f"{self.said}.done", self._place, text=text, **self._beside())
@@ -124,7 +124,7 @@ class PartItem(Item):
     def _frame(self, status: str) -> Json: ...
 
 
-class Message(PartItem):
+class OutputMessage(PartItem):
     """What the assistant says."""
 
     prefix = "msg_"
@@ -140,7 +140,7 @@ class Message(PartItem):
         self._logprobs += encoded
         self.held += sum(map(len, encoded))
 
-    def piece(self, events: Events, text: str, logprobs: Sequence[Json] = ()) -> bytes:
+    def piece(self, events: EventWriter, text: str, logprobs: Sequence[Json] = ()) -> bytes:
         before = len(self._logprobs)
         self.add(text, logprobs)
         fields = {**self._place, "delta": text}
@@ -156,7 +156,7 @@ class Message(PartItem):
         return {"id": self._id, "type": "message", "status": status, "role": "assistant"}
 
 
-class Reasoning(PartItem):
+class OutputReasoning(PartItem):
     """What the model says to itself. It is told in full, and there is no summary."""
 
     prefix = "rs_"
@@ -169,7 +169,7 @@ class Reasoning(PartItem):
         return {"id": self._id, "type": "reasoning", "status": status, "summary": []}
 
 
-class FunctionCall(Item):
+class OutputFunctionCall(OutputItem):
     """A call that the model asks for. Its text is the arguments."""
 
     prefix = "fc_"
@@ -184,7 +184,7 @@ class FunctionCall(Item):
             "name": name,
         }
 
-    def closing(self, events: Events, status: str) -> bytes:
+    def closing(self, events: EventWriter, status: str) -> bytes:
         fields = {**self._place, "name": self._fields["name"]}
         done = events(f"{self.said}.done", fields, arguments=self._text)
         return done + super().closing(events, status)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def written(body: ResponsesRequest, use: ToolUse) -> Json:
-    """The conversation as keywords of `LoadedModel.chat_text`.
+def template_arguments(body: ResponsesRequest, use: ToolUse) -> Json:
+    """A body's items and functions as keywords of `LoadedModel.chat_text`.
 
     Raises:
         InvalidRequestError: a variable of the template is none that a request may set.
@@ -63,7 +63,7 @@ def _messages(body: ResponsesRequest) -> list[Json]:
             output = _text(item.output)
             messages.append({"role": "tool", "content": output, "tool_call_id": item.call_id})
         elif isinstance(item, CallItem):
-            _add_call(messages, item, goes_on=not reasoning)
+            _add_call(messages, item, continues=not reasoning)
         else:
             reasoning += "".join(part.text for part in item.content or ())
             continue
@@ -73,12 +73,12 @@ def _messages(body: ResponsesRequest) -> list[Json]:
     return messages
 
 
-def _add_call(messages: list[Json], call: CallItem, *, goes_on: bool) -> None:
+def _add_call(messages: list[Json], call: CallItem, *, continues: bool) -> None:
     """Add a call to the assistant's message that is last, or to a new one."""
-    if not (goes_on and messages and messages[-1]["role"] == "assistant"):
+    if not (continues and messages and messages[-1]["role"] == "assistant"):
         messages.append({"role": "assistant", "content": ""})
-    written = call_for_template(call.call_id, call.name, call.arguments)
-    messages[-1].setdefault("tool_calls", []).append(written)
+    rendered = call_for_template(call.call_id, call.name, call.arguments)
+    messages[-1].setdefault("tool_calls", []).append(rendered)
 
 
 def _text(content: Content) -> str:

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from heddle.ranges import MAX_TOP_LOGPROBS
-from heddle.server.api.openai.schemas import (
-    MAX_ITEMS,
-    MAX_TOOLS,
-    FunctionName,
-    SamplingRequest,
-    Schema,
-)
+from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName
+from heddle.server.generate.fields import SamplingFields
 from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, only, shaped
-from heddle.server.http.hints import ResponseHints, hint
+from heddle.server.http.hints import hint
+from heddle.server.http.schema import MAX_ITEMS, Schema
 
 _ALL_OF_IT = "nothing is stored here, so send the whole conversation as `input`"
 
@@ -189,7 +185,13 @@ Included = Annotated[
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
 
-class ResponsesRequest(SamplingRequest, ResponseHints):
+class ResponseHints(BaseModel):
+    """OpenAI's."""
+
+    context_management: Annotated[list[Any] | None, hint([])] = None
+
+
+class ResponsesRequest(SamplingFields, ResponseHints):
     """Body of `POST /v1/responses`."""
 
     input: Input

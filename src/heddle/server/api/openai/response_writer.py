@@ -6,20 +6,20 @@ import time
 from typing import TYPE_CHECKING
 
 from heddle.errors import OverloadedError
-from heddle.server.api.openai.completion_writers import Answer
 from heddle.server.api.openai.logprobs import response_logprobs
 from heddle.server.api.openai.response_items import (
     COMPLETED,
     INCOMPLETE,
-    Events,
-    FunctionCall,
-    Item,
-    Message,
-    Reasoning,
+    EventWriter,
+    OutputFunctionCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
 )
 from heddle.server.generate.token_parts import parts_with_tokens
+from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import array, joined
-from heddle.server.http.errors import error_body
+from heddle.server.http.error_shape import error_body
 from heddle.text.parsing import parts
 from heddle.types import FinishReason
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.errors import HeddleError
-    from heddle.server.api.openai.completion_writers import AnswerOptions, Json
-    from heddle.server.api.openai.logprobs import Spelling
+    from heddle.server.api.openai.completion_writers import AnswerOptions
+    from heddle.server.generate.token_parts import TokenSpelling
+    from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
     from heddle.types import Delta, Output, TokenLogprob
 
 
-class ResponseAnswer(Answer):
+class ResponseWriter(AnswerWriter):
     """A `response`. As events it is told three times, of which the last has the output.
 
     Of its items the last is being made, and the others are complete.
@@ -42,7 +43,7 @@ class ResponseAnswer(Answer):
     prefix = "resp_"
 
     def __init__(
-        self, model: str, spelling: Spelling, asked: bytes, options: AnswerOptions
+        self, model: str, spelling: TokenSpelling, asked: bytes, options: AnswerOptions
     ) -> None:
         """`asked` are the fields of the request that a response repeats, as a JSON object."""
         super().__init__(model, options.reading)
@@ -50,12 +51,12 @@ class ResponseAnswer(Answer):
         self._spelling = spelling
         self._asked = asked
         self._logprobs = options.logprobs is not None
-        self._events = Events()
-        self._items: list[Item] = []
+        self._events = EventWriter()
+        self._items: list[OutputItem] = []
         self._status = COMPLETED
         self._reasoning_tokens = 0
 
-    def whole(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
+    def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         [output] = outputs
         for part, tokens in parts_with_tokens(output, self.reading, self._spelling):
             item, _ = self._end(output.finish) if part is None else self._item_of(part)
@@ -69,7 +70,7 @@ class ResponseAnswer(Answer):
             "response.in_progress", response=response
         )
 
-    def piece(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
+    def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
         last = self._items[-1:]
         item, new = self._item_of(part)
         events = b""
@@ -108,37 +109,37 @@ class ResponseAnswer(Answer):
     def forget(self) -> None:
         self._items.clear()
 
-    def _item_of(self, part: Part) -> tuple[Item, bool]:
+    def _item_of(self, part: Part) -> tuple[OutputItem, bool]:
         """The item that a part belongs to, and whether it is a new one."""
         last, index = self._items[-1] if self._items else None, len(self._items)
         match part:
             case parts.CallStart(_, name):
-                item: Item = FunctionCall(index, name)
+                item: OutputItem = OutputFunctionCall(index, name)
             case parts.CallArguments():
-                assert isinstance(last, FunctionCall), "it has begun"
+                assert isinstance(last, OutputFunctionCall), "it has begun"
                 return last, False
             case _:
-                kind = Message if isinstance(part, parts.Text) else Reasoning
+                kind = OutputMessage if isinstance(part, parts.Text) else OutputReasoning
                 if isinstance(last, kind):
                     return last, False
                 item = kind(index)
         self._items.append(item)
         return item, True
 
-    def _end(self, finish: FinishReason) -> tuple[Item, bool]:
+    def _end(self, finish: FinishReason) -> tuple[OutputItem, bool]:
         """The last item, and whether it is a new one: there is a message if there is nothing."""
         if finish is FinishReason.LENGTH:
             self._status = INCOMPLETE
         new = not self._items
         if new:
-            self._items.append(Message(0))
+            self._items.append(OutputMessage(0))
         return self._items[-1], new
 
-    def _take_tokens(self, item: Item, tokens: Sequence[TokenLogprob]) -> list[Json]:
+    def _take_tokens(self, item: OutputItem, tokens: Sequence[TokenLogprob]) -> list[Json]:
         """What an item has of its tokens. Those of reasoning are counted."""
-        if isinstance(item, Reasoning):
+        if isinstance(item, OutputReasoning):
             self._reasoning_tokens += len(tokens)
-        shown = self._logprobs and isinstance(item, Message)
+        shown = self._logprobs and isinstance(item, OutputMessage)
         return response_logprobs(self._spelling, tokens) if shown else []
 
     def _final(self, totals: Json) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
@@ -9,56 +10,60 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.errors import InvalidRequestError
 from heddle.server.api.openai.completion_writers import AnswerOptions
-from heddle.server.api.openai.response_messages import tool_use, written
+from heddle.server.api.openai.response_messages import template_arguments, tool_use
 from heddle.server.api.openai.response_schemas import LOGPROBS, ResponsesRequest
-from heddle.server.api.openai.response_writer import ResponseAnswer
-from heddle.server.api.openai.schemas import takes
-from heddle.server.generate.chat import chat_prompt
-from heddle.server.generate.constraints import text_format
-from heddle.server.generate.request import Job, for_reading, sampling_fields
-from heddle.server.generate.tools import closing, suspects
+from heddle.server.api.openai.response_writer import ResponseWriter
+from heddle.server.generate.chat import chat_request
+from heddle.server.generate.constraints import format_grammar
+from heddle.server.generate.parameters import sampling_fields
+from heddle.server.generate.request import GenerationRequest
 from heddle.server.http.encoding import encode
+from heddle.server.http.schema import takes
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
-    from heddle.server.api.openai.completion_writers import Json
     from heddle.server.api.openai.response_schemas import FunctionTool
-    from heddle.server.generate.dispatch import Answering
+    from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Service
+    from heddle.server.generate.usage import Json
+    from heddle.types import Grammar
 
 
-def routes(service: Service, answering: Answering) -> APIRouter:
+def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
     """Routes of one service."""
     router = APIRouter()
-    tokenizer = service.engine.model.tokenizer
-
-    def digest(asked: ResponsesRequest) -> tuple[Job, bytes]:
-        job = _job(asked, service)
-        return job, _repeated(asked, job.params)
 
     @router.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
     async def responses(request: Request) -> Response:
         """The next items of a conversation."""
-        job, repeated = await service.bodies.take(request, ResponsesRequest, digest)
-        writer = ResponseAnswer(job.model, tokenizer, repeated, job.options)
-        return await answering.answer(request, writer, job)
+        translate = partial(from_responses, service=service)
+        wanted, writer = await service.bodies.take(request, ResponsesRequest, translate)
+        return await dispatcher.answer(request, writer, wanted)
 
     return router
 
 
-def _job(body: ResponsesRequest, service: Service) -> Job:
-    """What a request asks for.
+def from_responses(
+    body: ResponsesRequest, service: Service
+) -> tuple[GenerationRequest, ResponseWriter]:
+    """The neutral request of a body, and the writer of its answer.
 
     Raises:
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or they are too long for the context.
     """
-    model = service.model_name(body.model)
-    params, use = closing(_params(body), tool_use(body), body.open_schemas, service)
-    prompt, reading = chat_prompt(service.engine, written(body, use), use)
-    params = for_reading(params, use, reading, service)
+    model, params = service.model_name(body.model), _params(body)
+    use = tool_use(body)
+    request, reading = chat_request(
+        service,
+        GenerationRequest(model, (), params, stream=bool(body.stream)),
+        use,
+        lambda: template_arguments(body, use),
+        open_schemas=body.open_schemas,
+    )
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
-    return Job(model, [prompt], params, 1, bool(body.stream), options, suspects(use))
+    tokenizer = service.engine.model.tokenizer
+    return request, ResponseWriter(model, tokenizer, _repeated(body, params), options)
 
 
 def _params(body: ResponsesRequest) -> SamplingParams:
@@ -67,7 +72,7 @@ def _params(body: ResponsesRequest) -> SamplingParams:
     Raises:
         InvalidRequestError: a value is out of range, or two fields contradict each other.
     """
-    fields = sampling_fields(body, text_format(body.form))
+    fields = sampling_fields(body, _text_format(body))
     if body.max_output_tokens is not None:
         fields["max_tokens"] = body.max_output_tokens
     if LOGPROBS in (body.include or ()):
@@ -79,6 +84,19 @@ def _params(body: ResponsesRequest) -> SamplingParams:
             param="top_logprobs",
         )
     return SamplingParams(**fields)
+
+
+def _text_format(body: ResponsesRequest) -> Grammar | None:
+    """The grammar of `text.format`.
+
+    Raises:
+        InvalidRequestError: a schema is missing, or one too many.
+        GrammarError: it is too long.
+    """
+    form = body.form
+    if form is None:
+        return None
+    return format_grammar("text.format", form.type, form.schema_, "schema")
 
 
 def _repeated(body: ResponsesRequest, params: SamplingParams) -> bytes:

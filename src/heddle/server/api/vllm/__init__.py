@@ -1,1 +1,23 @@
 """vLLM's API: text to token ids and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.server.api.vllm import tokenize
+from heddle.server.generate.api import Api
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.service import Service
+
+
+def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
+    return [
+        tokenize.routes(service),
+    ]
+
+
+API = Api(_routes)

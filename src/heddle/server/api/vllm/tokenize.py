@@ -1,8 +1,8 @@
-"""Text to token ids and back: `/tokenize`, `/detokenize` and `/apply_template`; `/tokenizer_info`.
+"""Text to token ids and back: `/tokenize`, `/detokenize` and `/tokenizer_info`.
 
-vLLM and llama.cpp have routes of the same names and other fields. Which of the two a body is meant
-for is told by the field that holds the text: `prompt` or `messages` as in vLLM, `content` as in
-llama.cpp. The answer has that program's shape, and so have the defaults.
+llama.cpp has routes of the same names with other fields. The field that holds the text tells which
+of the two programs a body is meant for: vLLM has `prompt` or `messages`, llama.cpp has `content`.
+The answer and the defaults are those of that program.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError
-from heddle.server.api.openai.schemas import Messages, Schema, Tools, takes
-from heddle.server.generate.chat import functions_of, written
-from heddle.server.generate.json_answer import Pieces
+from heddle.server.generate.chat import functions_of, template_arguments
+from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
+from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.tools import use_of
 from heddle.server.http.encoding import encode, json_response
 from heddle.server.http.fields import TokenIds, only
+from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,17 +39,6 @@ _MEANINGLESS = {
 
 _AT_ONCE = 1 << 16
 """Ids that are written at once. As objects on the way to JSON they take 100 bytes and more each."""
-
-
-class Conversation(Schema):
-    """Body of `POST /apply_template`."""
-
-    model: str | None = None
-    messages: Messages
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    tools: Tools | None = None
 
 
 class TokenizeRequest(Schema):
@@ -78,12 +68,6 @@ class DetokenizeRequest(Schema):
 
     model: str | None = None
     tokens: TokenIds
-
-
-class Rendered(BaseModel):
-    """Answer of `POST /apply_template`."""
-
-    prompt: str = Field(description="what a model is given for the conversation")
 
 
 class Text(BaseModel):
@@ -131,18 +115,13 @@ def routes(service: Service) -> APIRouter:
         text = service.engine.model.tokenizer.decode(asked.tokens, skip_special=False)
         return Text(prompt=text, content=text)
 
-    def rendered(asked: Conversation) -> Rendered:
-        service.model_name(asked.model)
-        conversation = written(asked, use_of(functions_of(asked.tools), None).tools)
-        return Rendered(prompt=service.engine.model.chat_text(**conversation))
-
     @router.post(
         "/tokenize", response_model=CountedTokens | Tokens, openapi_extra=takes(TokenizeRequest)
     )
     async def tokenize(request: Request) -> Response:
         """Token ids of a text or a conversation."""
         parts = await bodies.take(request, TokenizeRequest, tokenized)
-        return Pieces("tokenize", parts, service.backlog)
+        return JsonPartsResponse("tokenize", parts, service.backlog)
 
     @router.post("/detokenize", response_model=Text, openapi_extra=takes(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
@@ -154,19 +133,6 @@ def routes(service: Service) -> APIRouter:
     def tokenizer_info() -> Response:
         """What a client needs to know to write prompts itself, as lm-eval does."""
         return json_response(_info(service.engine.model).model_dump())
-
-    async def apply_template(request: Request) -> Response:
-        """A conversation as the model's chat template writes it."""
-        prompt = await bodies.take(request, Conversation, rendered)
-        return json_response(prompt.model_dump())
-
-    for path in ("/apply_template", "/apply-template"):  # the second is llama.cpp's spelling
-        router.post(
-            path,
-            response_model=Rendered,
-            openapi_extra=takes(Conversation),
-            operation_id="post" + path,
-        )(apply_template)
 
     return router
 
@@ -229,7 +195,9 @@ def _token_ids(asked: TokenizeRequest, service: Service) -> Sequence[int]:
                 " true with messages: the chat template adds what the model needs; leave it out",
                 param="add_special_tokens",
             )
-        return model.chat_prompt(**written(asked, use_of(functions_of(asked.tools), None).tools))
+        return model.chat_prompt(
+            **template_arguments(asked, use_of(functions_of(asked.tools), None).tools)
+        )
     text = asked.prompt if asked.content is None else asked.content
     assert text is not None
     if special is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from heddle.server.api.openai.completion_writers import timings
+from heddle.server.generate.usage import timings
 from heddle.types import Usage
 
 if TYPE_CHECKING:

@@ -1,0 +1,60 @@
+"""llama.cpp's `/apply-template`: a conversation as the model's chat template renders it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.server.generate.chat import functions_of, template_arguments
+from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
+from heddle.server.generate.tools import use_of
+from heddle.server.http.encoding import json_response
+from heddle.server.http.schema import Schema, takes
+
+if TYPE_CHECKING:
+    from heddle.server.generate.service import Service
+
+
+class ApplyTemplateRequest(Schema):
+    """Body of `POST /apply_template`."""
+
+    model: str | None = None
+    messages: Messages
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: Tools | None = None
+
+
+class Rendered(BaseModel):
+    """Answer of `POST /apply_template`."""
+
+    prompt: str = Field(description="the text that the model gets for the conversation")
+
+
+def routes(service: Service) -> APIRouter:
+    """Routes of one service."""
+    router = APIRouter()
+
+    def rendered(asked: ApplyTemplateRequest) -> Rendered:
+        service.model_name(asked.model)
+        arguments = template_arguments(asked, use_of(functions_of(asked.tools), None).tools)
+        return Rendered(prompt=service.engine.model.chat_text(**arguments))
+
+    async def apply_template(request: Request) -> Response:
+        """A conversation as the model's chat template writes it."""
+        prompt = await service.bodies.take(request, ApplyTemplateRequest, rendered)
+        return json_response(prompt.model_dump())
+
+    for path in ("/apply_template", "/apply-template"):  # the second is llama.cpp's spelling
+        router.post(
+            path,
+            response_model=Rendered,
+            openapi_extra=takes(ApplyTemplateRequest),
+            operation_id="post" + path,
+        )(apply_template)
+
+    return router

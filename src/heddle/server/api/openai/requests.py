@@ -1,0 +1,184 @@
+"""From a body of chat or text completions to the neutral request and the writer of its answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.engine.request import check_tokens
+from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.server.api.openai.completion_writers import (
+    AnswerOptions,
+    ChatWriter,
+    CompletionWriter,
+)
+from heddle.server.api.openai.logprobs import Echo
+from heddle.server.generate.chat import chat_request, functions_of, template_arguments
+from heddle.server.generate.parameters import generation_fields, take_alias
+from heddle.server.generate.request import GenerationRequest, prompts_of
+from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
+    from heddle.server.generate.fields import GenerationFields
+    from heddle.server.generate.service import Service
+    from heddle.text.tokenizer.tokenizer import Tokenizer
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""`max_tokens` of /v1/completions when it is left out, as in OpenAI's API. A chat ends by itself;
+a completion of plain text mostly does not."""
+
+
+def from_chat(body: ChatRequest, service: Service) -> tuple[GenerationRequest, ChatWriter]:
+    """The request of a chat body.
+
+    Raises:
+        InvalidRequestError: a value cannot be served, the model has no chat template, its template
+            refuses the messages, or they are too long for the context.
+    """
+    model = service.model_name(body.model)
+    params, n = chat_params(body), body.n or 1
+    usage = _usage_wanted(body)
+    service.check_choices(1, n)
+    use = _tool_use(body)
+    request, reading = chat_request(
+        service,
+        GenerationRequest(model, (), params, n, bool(body.stream)),
+        use,
+        lambda: template_arguments(body, use.tools),
+        open_schemas=body.open_schemas,
+    )
+    options = AnswerOptions(usage, params.logprobs, body.prompt_logprobs, reading=reading)
+    return request, ChatWriter(model, service.engine.model.tokenizer, options)
+
+
+def from_completion(
+    body: CompletionRequest, service: Service
+) -> tuple[GenerationRequest, CompletionWriter]:
+    """The request of a completion body.
+
+    Raises:
+        InvalidRequestError: a value cannot be served, or a prompt is too long for the context.
+    """
+    model = service.model_name(body.model)
+    params, _ = close_schemas(completion_params(body), NO_TOOLS, body.open_schemas, service)
+    usage, n = _usage_wanted(body), body.n or 1
+    texts, of = prompts_of(body.prompt), body.best_of or n
+    service.check_choices(len(texts), of)
+    tokenizer = service.engine.model.tokenizer
+    for text in texts:
+        if not isinstance(text, str):
+            check_tokens(service.engine.model, text, "prompt")
+    if body.suffix:
+        prompts = [tokenizer.encode_fill_in(text, body.suffix) for text in texts]
+    else:
+        prompts = [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
+    for prompt in prompts:
+        service.engine.check_length(len(prompt), output=params.max_tokens != 0)
+    options = AnswerOptions(
+        usage,
+        body.logprobs,
+        body.prompt_logprobs,
+        best=n if of > n else None,
+        echo=_echoes(texts, prompts, tokenizer) if body.echo else (),
+    )
+    request = GenerationRequest(model, prompts, params, of, bool(body.stream))
+    return request, CompletionWriter(model, tokenizer, options, of)
+
+
+def _tool_use(body: ChatRequest) -> ToolUse:
+    """The functions that the answer to a chat may call.
+
+    Raises:
+        InvalidRequestError: see `function_of` and `use_of`.
+    """
+    choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
+    functions = functions_of(body.tools)
+    if choice is None or isinstance(choice, str):
+        return use_of(functions, choice, parallel=parallel)
+    return use_of(functions, None, named=choice.function.name, parallel=parallel)
+
+
+def _echoes(
+    texts: Sequence[str | list[int]], prompts: Sequence[Sequence[int]], tokenizer: Tokenizer
+) -> list[Echo]:
+    def text_of(prompt: str | list[int]) -> str:
+        return prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special=False)
+
+    # To an empty prompt the engine adds the token that begins a text.
+    return [
+        Echo(text_of(text), prompt[0] if prompt else tokenizer.bos_id or 0)
+        for text, prompt in zip(texts, prompts, strict=True)
+    ]
+
+
+def _usage_wanted(body: GenerationFields) -> bool:
+    """Whether a stream is to end with its token counts."""
+    if body.stream_options is None:
+        return False
+    if not body.stream:
+        raise InvalidRequestError(
+            f"stream_options needs stream to be true, got {body.stream!r}", param="stream_options"
+        )
+    return bool(body.stream_options.include_usage)
+
+
+def chat_params(body: ChatRequest) -> SamplingParams:
+    """Sampling parameters of a chat request.
+
+    Raises:
+        InvalidRequestError: a value is out of range, or two fields contradict each other.
+    """
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequestError(
+            f"top_logprobs needs logprobs to be true, got {body.logprobs!r}", param="top_logprobs"
+        )
+    _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
+    fields = generation_fields(body)
+    take_alias(fields, body, "max_tokens", "max_completion_tokens")
+    if body.logprobs:
+        fields["logprobs"] = body.top_logprobs or 0
+    return SamplingParams(**fields, prompt_logprobs=body.prompt_logprobs)
+
+
+def completion_params(body: CompletionRequest) -> SamplingParams:
+    """Sampling parameters of a completion request.
+
+    Raises:
+        InvalidRequestError: a value is out of range, or two fields contradict each other.
+        UnsupportedParameterError: log probabilities of the prompt in a stream.
+    """
+    n, of = body.n or 1, body.best_of or body.n or 1
+    if of < n or (of > n and body.stream):
+        raise InvalidRequestError(
+            f"best_of must be at least n ({n}), and n where the answer is a stream, got {of}",
+            param="best_of",
+        )
+    echoed = body.logprobs if body.echo else None
+    _refuse_in_stream(body, echoed, "echo")
+    if echoed is not None and body.suffix:
+        raise UnsupportedParameterError(
+            "echo with logprobs is not supported with suffix: the prompt is not the text alone"
+            " then; leave one of them out",
+            param="echo",
+        )
+    _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
+    asked = [count for count in (echoed, body.prompt_logprobs) if count is not None]
+    fields = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | generation_fields(body)
+    # The likeliest choices are told by their log probabilities, whether they are shown or not.
+    return SamplingParams(
+        **fields,
+        logprobs=0 if of > n and body.logprobs is None else body.logprobs,
+        prompt_logprobs=max(asked, default=None),
+    )
+
+
+def _refuse_in_stream(body: GenerationFields, logprobs: int | None, param: str) -> None:
+    if body.stream and logprobs is not None:
+        raise UnsupportedParameterError(
+            f"log probabilities of the prompt, asked for by {param}, are not supported in a stream;"
+            " leave out stream",
+            param=param,
+        )

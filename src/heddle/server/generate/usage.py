@@ -1,0 +1,68 @@
+"""Token counts and times of an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle.types import Usage
+
+Json = dict[str, Any]
+
+
+def total_usage(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
+    """Usage of a request of several choices. A prompt counts once, as in OpenAI's API.
+
+    `usages` holds the choices in order; the choices of one prompt lie side by side. A token of a
+    prompt counts as cached if no choice of that prompt computed it.
+    """
+    by_prompt = [
+        usages[start : start + choices_per_prompt]
+        for start in range(0, len(usages), choices_per_prompt)
+    ]
+    prompt = sum(group[0].prompt_tokens for group in by_prompt)
+    cached = sum(min(usage.cached_tokens for usage in group) for group in by_prompt)
+    completion = sum(usage.completion_tokens for usage in usages)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def timings(usages: Sequence[Usage]) -> Json:
+    """How long a request took, under llama.cpp's names; milliseconds, and tokens a second.
+
+    `prompt_n` tokens were computed and `cache_n` found. Of several choices tokens are added up, and
+    the times are the longest. The first token belongs to the prompt's time, so that rates of the
+    output are over one token less than `predicted_n`.
+    """
+    cached = sum(usage.cached_tokens for usage in usages)
+    prompt = sum(usage.prompt_tokens for usage in usages) - cached
+    predicted = sum(usage.completion_tokens for usage in usages)
+    later = sum(max(0, usage.completion_tokens - 1) for usage in usages)
+    prompt_ms = 1e3 * max((usage.prompt_seconds for usage in usages), default=0.0)
+    predicted_ms = 1e3 * max((usage.completion_seconds for usage in usages), default=0.0)
+    return {
+        "cache_n": cached,
+        "prompt_n": prompt,
+        "predicted_n": predicted,
+        **_rates("prompt", prompt, prompt_ms),
+        **_rates("predicted", later, predicted_ms),
+    }
+
+
+def _rates(of: str, tokens: int, ms: float) -> Json:
+    return {
+        f"{of}_ms": ms,
+        f"{of}_per_token_ms": ms / tokens if tokens else 0.0,
+        f"{of}_per_second": 1e3 * tokens / ms if ms else 0.0,
+    }
+
+
+def totals(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
+    """The last fields of an answer: `usage` and `timings` of its choices in order."""
+    return {"usage": total_usage(usages, choices_per_prompt), "timings": timings(usages)}
