@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
         """Hold what was read against the model; returns how the request should have ended."""
         params, said, told = sequence.params, self.said[sequence.id], self.told[sequence.id]
         prompt = sequence.tokens[: sequence.prompt_tokens]
-        scores = solo_scores(prompt, 2)[1:] if sequence.tops is not None else ()
+        scores = solo_scores(prompt, 2)[1:] if sequence.prompt_logprobs is not None else ()
         match outcome:
             case Failed():
                 self.failures.add(sequence.id)

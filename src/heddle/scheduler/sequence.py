@@ -62,7 +62,8 @@ class Sequence:
         paused: it has the token that was asked for, and computes nothing until the next is. It
             keeps slot and pages unless others need them.
         pooling: what its embedding is made of; None where none is wanted.
-        tops: alternatives to report beside each token of the prompt; None if it is not scored.
+        prompt_logprobs: how many alternatives to report beside each token of the prompt; None if
+            the prompt is not scored.
         most_output: tokens that it may generate; None without a limit of its own.
     """
 
@@ -89,21 +90,21 @@ class Sequence:
     driven: bool = False
     paused: bool = False
     pooling: Pooling | None = field(init=False)
-    tops: int | None = field(init=False)
+    prompt_logprobs: int | None = field(init=False)
     most_output: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         params = self.params
         if isinstance(params, EmbeddingParams):
-            self.pooling, self.tops, self.most_output = params.pooling, None, 0
+            self.pooling, self.prompt_logprobs, self.most_output = params.pooling, None, 0
         else:
-            self.pooling, self.tops = None, params.prompt_logprobs
+            self.pooling, self.prompt_logprobs = None, params.prompt_logprobs
             self.most_output = params.max_tokens
 
     @property
     def reads_prompt(self) -> bool:
         """Whether something is wanted of all positions of the prompt, so that no hit is of use."""
-        return self.tops is not None or self.pooling is Pooling.MEAN
+        return self.prompt_logprobs is not None or self.pooling is Pooling.MEAN
 
     @property
     def first_needed(self) -> int:
@@ -119,7 +120,7 @@ class Sequence:
     @property
     def scores(self) -> bool:
         """Whether log probabilities of its prompt are still to be told."""
-        return self.tops is not None and self.scored < self.prompt_tokens
+        return self.prompt_logprobs is not None and self.scored < self.prompt_tokens
 
     def chunk(self, count: int) -> Chunk:
         """The next so many of its tokens, and what is read from them."""
@@ -140,8 +141,8 @@ class Sequence:
         first, until = max(1, self.scored), min(end + 1, self.prompt_tokens)
         if until <= self.scored:
             return None
-        assert self.tops is not None
-        return Scoring(first - 1 - start, self.tokens[first:until], self.tops)
+        assert self.prompt_logprobs is not None
+        return Scoring(first - 1 - start, self.tokens[first:until], self.prompt_logprobs)
 
     def _pool(self, start: int, end: int) -> Pool | None:
         """Which states of positions [start, end) are part of its embedding."""
