@@ -1,2 +1,1 @@
-"""The HTTP room: the APIs of OpenAI and Anthropic, some of llama.cpp's, and what a server says of
-itself, over one engine."""
+"""The HTTP server of one engine. `app.py` puts the APIs together; each has a package in `api/`."""

@@ -29,7 +29,7 @@ Json = dict[str, Any]
 _OWN_VARIABLES = frozenset(
     ("messages", "tools", "add_generation_prompt", "continue_final_message", "range")
 )
-"""Names of a template that the request has other fields for, or none."""
+"""Template variables that the server sets itself."""
 
 
 class ChatFields(Protocol):
@@ -49,7 +49,7 @@ def template_arguments(body: ChatFields, tools: Sequence[Json] = ()) -> Json:
     """A body's messages and functions as keywords of `LoadedModel.chat_text`.
 
     Raises:
-        InvalidRequestError: a message lacks what its role needs, or two ends are asked for.
+        InvalidRequestError: a message lacks a field of its role, or two fields exclude each other.
     """
     continues = bool(body.continue_final_message)
     if continues and body.add_generation_prompt:
@@ -67,16 +67,16 @@ def template_arguments(body: ChatFields, tools: Sequence[Json] = ()) -> Json:
 
 
 def template_variables(asked: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What a body's `chat_template_kwargs` gives the template.
+    """The template variables of a body's `chat_template_kwargs`.
 
     Raises:
-        InvalidRequestError: it has a name that the template is given something else for.
+        InvalidRequestError: the server sets a variable of this name itself.
     """
     variables = asked or {}
     for name in variables:
         if name in _OWN_VARIABLES:
             raise InvalidRequestError(
-                f"chat_template_kwargs cannot hold {name!r}, which the template is given anyway",
+                f"chat_template_kwargs cannot hold {name!r}: the server sets it; leave it out",
                 param="chat_template_kwargs",
             )
     return variables
@@ -170,10 +170,10 @@ def _plain(message: ChatMessage, path: str) -> Json:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """The text of a message that came in parts.
+    """The text of a message that came in parts, with a newline between two parts.
 
-    A newline goes between two parts, as llama.cpp and vLLM have it: clients send each paragraph or
-    each document as a part of its own, and without it words run into one another.
+    llama.cpp and vLLM do so too. Clients send each paragraph or document as a part of its own;
+    without the newline, words would run into one another.
     """
     return "\n".join(parts)
 
@@ -185,12 +185,12 @@ def call_for_template(id: str, name: str, arguments: str) -> Json:
 
 
 def _object(arguments: str) -> Json | str:
-    """Arguments of a call as an object, as templates want them.
+    """Arguments of a call as an object, which templates expect; as text if they are no object.
 
-    What a model once wrote need not be JSON; such a conversation is not lost for that.
+    A model may have written invalid JSON earlier. The conversation can still continue.
     """
     try:
-        value = from_json(arguments or "{}", allow_inf_nan=False)  # which knows a deepest level
+        value = from_json(arguments or "{}", allow_inf_nan=False)  # has a limit on depth
     except ValueError:
         return arguments
     return value if isinstance(value, dict) else arguments

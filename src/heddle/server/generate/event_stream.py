@@ -1,4 +1,4 @@
-"""Server-sent events: the choices of one answer as they come, until done or the client is gone."""
+"""Sends the choices of one answer as server-sent events, until they end or the client leaves."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class ChoiceEvents:
-    """The events of one choice. Tokens wait for the part of the answer that they make known.
+    """The events of one choice. Tokens wait until a part of the answer is known.
 
     Attributes:
-        held: bytes of tokens that wait, about: there may be an answer's worth without any text.
+        held: about how many bytes of tokens wait. A long answer may have no text at all.
         usage: of the choice, once it has ended.
     """
 
@@ -51,7 +51,7 @@ class ChoiceEvents:
         return self._writer.opening(self._index)
 
     def events(self, delta: Delta) -> bytes:
-        """What `delta` lets be sent: nothing, or parts of the answer, or its end, or both."""
+        """The events that `delta` completes: none, or parts of the answer, or its end, or both."""
         self._tokens += delta.tokens
         self.held += delta_bytes(delta)
         parts = self._reader.feed(delta.text)
@@ -68,22 +68,22 @@ class ChoiceEvents:
         return events
 
     def forget(self) -> None:
-        """Let go of the tokens that wait."""
+        """Drop the tokens that wait."""
         self._tokens = []
         self.held = 0
 
 
 class EventStream(Response):
-    """Streams an answer whose requests have been accepted.
+    """Streams an answer whose choices the engine has accepted.
 
-    A holder of the backlog, for what the answer keeps to say again, for tokens that wait for text,
-    and for an event that is large.
+    The backlog counts what the writer keeps for later events, tokens that wait for text, and an
+    event that is large.
     """
 
     def __init__(
         self, writer: AnswerWriter, streams: AsyncStreams, n: int, backlog: Backlog
     ) -> None:
-        """`n` choices belong to each prompt."""
+        """Each prompt has `n` choices."""
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
             media_type="text/event-stream",
@@ -93,7 +93,7 @@ class EventStream(Response):
         self._streams = streams
         self._n = n
         self._backlog = backlog
-        self._looked_at = 0
+        self._held_at_check = 0
         self._choices = [ChoiceEvents(writer, index) for index in range(len(streams))]
         self._part = b""
         self._failure: BacklogError | None = None
@@ -101,12 +101,12 @@ class EventStream(Response):
 
     @property
     def held(self) -> int:
-        """Bytes that the answer keeps, of tokens that wait, and of an event that is being sent."""
+        """Bytes that the writer keeps, of tokens that wait, and of the event that is being sent."""
         waiting = sum(choice.held for choice in self._choices)
         return self._writer.held + waiting + (len(self._part) if len(self._part) > PIECE else 0)
 
     def cut(self, error: BacklogError) -> None:
-        """End with `error` in place of the next event, or amid a large one without an end."""
+        """End with `error` before the next event, or in the middle of a large one, without end."""
         self._failure = error
         self._forget()
 
@@ -116,7 +116,7 @@ class EventStream(Response):
             await unless_gone(receive, self._send_all(send))
         except ClientGoneError:
             log.info("%s: the client went away", self._writer.id)
-        except asyncio.CancelledError:  # by the server, which stops and waits no longer
+        except asyncio.CancelledError:  # the server stops and has cancelled this task
             log.info("%s: cancelled", self._writer.id)
             await self._say_last(send)
         finally:
@@ -124,13 +124,13 @@ class EventStream(Response):
             self._forget()
 
     async def _say_last(self, send: Send) -> None:
-        """End with an error, unless the end would come amid a large event."""
+        """End with an error event, unless a large event is incomplete."""
         if len(self._part) <= PIECE:
             last = self._writer.failure(stopping())
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _forget(self) -> None:
-        """Let go of all that is held."""
+        """Drop all that `held` counts."""
         self._part = b""
         self._writer.forget()
         for choice in self._choices:
@@ -147,8 +147,8 @@ class EventStream(Response):
                     piece = self._part[start : start + PIECE]
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     if size > PIECE and not self._part:
-                        return  # cut amid it: without an end, so that the connection closes
-                if self._streams.held:  # neither reading nor sending waited, so others may now
+                        return  # cut: without an end, so that the server closes the connection
+                if self._streams.held:  # neither reading nor sending waited: let other tasks run
                     await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -166,15 +166,15 @@ class EventStream(Response):
             yield self._writer.failure(error)
 
     def _counted(self, part: bytes) -> bytes:
-        """`part`, after the backlog has looked if there is much more or less than when it last did.
+        """`part`. Checks the backlog first if `held` has changed much since the last check.
 
         Raises:
             BacklogError: the answer was cut, now or before.
         """
         self._part = part
         held = self.held
-        if abs(held - self._looked_at) > PIECE:
-            self._looked_at = held
+        if abs(held - self._held_at_check) > PIECE:
+            self._held_at_check = held
             self._backlog.check()
         if self._failure is not None:
             raise self._failure

@@ -1,8 +1,8 @@
-"""Answers in one piece: encoded once all choices have ended, and sent as the client takes them.
+"""JSON answers: encoded once all choices have ended, and sent as fast as the client reads.
 
-Until then the deltas wait in the engine's streams, and afterwards the bytes wait here; the backlog
-counts both. In between, log probabilities are 16 kB of objects a token, so that only one large
-answer at a time is objects.
+Until the choices have ended, their deltas wait in the engine's streams. Then the encoded bytes wait
+here. The backlog counts both. While an answer is encoded, log probabilities take 16 kB of objects a
+token, so only one large answer is encoded at a time.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class JsonAnswers:
     async def response(
         self, writer: AnswerWriter, receive: Receive, streams: AsyncStreams, n: int
     ) -> Response:
-        """The response, once all choices are there; `n` of them belong to each prompt.
+        """The response, once all choices have ended. Each prompt has `n` choices.
 
         Raises:
-            HeddleError: what one of the requests ended with; the others are cancelled.
+            HeddleError: a choice ended with this error; the other choices are cancelled.
             ClientGoneError: the client went away; all are cancelled.
         """
         try:
@@ -66,7 +66,7 @@ class JsonAnswers:
         await streams.complete()
         if streams.held < _LARGE:
             return _encoded(writer, await _outputs(streams), n)
-        async with self._encoding:  # the backlog counts the deltas until they are taken
+        async with self._encoding:  # the backlog counts deltas until then
             outputs = await _outputs(streams)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._worker, _encoded_large, writer, outputs, n)
@@ -94,14 +94,14 @@ def _encoded_large(writer: AnswerWriter, outputs: list[Output], n: int) -> list[
 
 
 class JsonPartsResponse(Response):
-    """JSON whose parts are joined on the wire; a holder of the backlog until they are sent.
+    """JSON in several pieces, sent one after the other. The backlog counts what is not sent yet.
 
     Attributes:
-        held: bytes of the parts that are not sent to their ends.
+        held: bytes of the pieces that are not sent completely.
     """
 
     def __init__(self, name: str, parts: Sequence[bytes], backlog: Backlog) -> None:
-        """`name` is the answer's in logs."""
+        """Logs call the answer `name`."""
         length = sum(map(len, parts))
         super().__init__(headers={"content-length": str(length)}, media_type="application/json")
         self.held = length
@@ -112,7 +112,7 @@ class JsonPartsResponse(Response):
             backlog.check()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. After a cut no end is sent, so that the server closes the connection."""
+        """ASGI. A cut answer has no last message, so that the server closes the connection."""
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
@@ -121,7 +121,8 @@ class JsonPartsResponse(Response):
             for start in range(0, len(part), PIECE):
                 piece = part[start : start + PIECE]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-                # A connection with room does not wait; others have their turn, and news of its end.
+                # `send` does not wait while the connection has room. Let other tasks run, and hear
+                # of a disconnect.
                 await asyncio.sleep(0)
                 if not self._parts:
                     return

@@ -1,4 +1,4 @@
-"""What every route of an application shares."""
+"""What all routes of an application share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One engine as it is served.
+    """One engine, and what serves it over HTTP.
 
     Attributes:
-        engine: serves the requests.
-        config: how.
-        backlog: bounds what clients have not read.
-        bodies: takes in what they send.
+        engine: runs the requests.
+        config: the server's settings.
+        backlog: bounds the bytes that clients have not read.
+        bodies: reads and checks request bodies.
     """
 
     engine: Engine
@@ -38,7 +38,7 @@ class Service:
         return tuple(dict.fromkeys((self.engine.model.info.id, *self.config.alias)))
 
     def model_name(self, asked: str | None) -> str:
-        """The name that an answer has in its `model` field: the one that the request used.
+        """The name for an answer's `model` field: the name that the request used.
 
         Some clients compare the two. Claude Code drops its earlier reasoning if they differ (vLLM
         issue 51266), since vLLM answers with its first name. A request without a name, or with an
@@ -59,13 +59,14 @@ class Service:
         )
 
     def check_choices(self, prompts: int, n: int) -> None:
-        """Accept as many choices as slots and queue hold when nothing else runs.
+        """Refuse more choices than slots and queue hold together.
 
-        The engine would refuse more as well, but only once each is prepared: a small body can ask
+        The engine would refuse them too, but only after preparing each one. A small body can ask
         for millions.
 
         Raises:
-            InvalidRequestError: they are more; names `prompt` if even one choice for each is.
+            InvalidRequestError: there are more. Names `prompt` if one choice for each prompt is too
+                many already, else `n`.
         """
         room = self.engine.config.slots + self.engine.config.queue
         if prompts * n <= room:

@@ -1,4 +1,4 @@
-"""Which tokens of a whole output belong to which part of the answer: reasoning, text or a call."""
+"""Assigns the tokens of an output to its parts: reasoning, text or calls."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class TokenSpelling(Protocol):
 def parts_with_tokens(
     output: Output, reading: Reading, spelling: TokenSpelling
 ) -> Iterator[tuple[Part | None, Sequence[TokenLogprob]]]:
-    """Parts, each with the tokens that came since the one before; last None, with those after all.
+    """Each part with the tokens since the part before it; at last None with the remaining tokens.
 
-    As in a stream, a mark's tokens are with the part that it makes known.
+    The tokens of a mark go with the part that the mark announces, as in a stream.
     """
     reader = reading.reader()
     waiting: list[TokenLogprob] = []
@@ -45,10 +45,9 @@ def parts_with_tokens(
 def _pieces(
     output: Output, reading: Reading, spelling: TokenSpelling
 ) -> Iterator[tuple[str | None, Sequence[TokenLogprob]]]:
-    """The text by its tokens, then None for its end. Where nothing but text is looked for, it is in
-    one piece.
+    """The text cut at its tokens, then None for its end. Plain text comes in one piece.
 
-    What the parts are does not depend on the cuts, so that their places may be about right.
+    Cuts do not change the parts, so approximate cuts will do.
     """
     start = 0
     if reading is not PLAIN:

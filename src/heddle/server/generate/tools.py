@@ -31,10 +31,10 @@ class Function:
     """A function of a request.
 
     Attributes:
-        tool: as chat templates take it, which is as OpenAI's API has it.
-        schema: of its arguments, as a grammar takes it.
-        strict: whether calls have to follow its schema wherever they are made.
-        param: the field of the request that holds its schema.
+        tool: the function as chat templates take it, in the shape of OpenAI's API.
+        schema: the schema of its arguments, for the grammar.
+        strict: whether every call must follow the schema, required or not.
+        param: the field of the body that holds the schema.
     """
 
     tool: Json
@@ -51,13 +51,13 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What functions an answer may call.
+    """The functions that an answer may call.
 
     Attributes:
         functions: empty for an answer without calls.
-        required: whether it has to call one.
-        named: the one that it has to call, if it is to be that one.
-        parallel: whether it may make several calls.
+        required: whether the answer must call a function.
+        named: the function that the answer must call; None for any.
+        parallel: whether the answer may hold several calls.
     """
 
     functions: Sequence[Function] = ()
@@ -80,7 +80,7 @@ NO_TOOLS = ToolUse()
 
 
 class Described(Protocol):
-    """What every API tells of a function, apart from the schema, which has several names."""
+    """Fields of a function that every API has. The field of its schema has several names."""
 
     @property
     def name(self) -> str: ...
@@ -91,7 +91,7 @@ class Described(Protocol):
 
 
 def function_of(tool: Described, schema: Mapping[str, Any] | None, param: str) -> Function:
-    """A function whose arguments follow `schema`, the field `param`; without one it has none.
+    """A function whose arguments follow `schema`, from the field `param`. None: no arguments.
 
     Raises:
         InvalidRequestError: the schema is not one of an object.
@@ -115,33 +115,35 @@ def use_of(
     named: str | None = None,
     parallel: bool = True,
 ) -> ToolUse:
-    """What `tools` and `tool_choice` ask for.
+    """The use of functions that `tools` and `tool_choice` ask for.
 
     Args:
         functions: of the request.
         choice: "auto", "none" or "required"; None for "auto".
-        named: the function that has to be called; then `choice` means nothing.
-        parallel: whether several calls may be made.
+        named: the function that the answer must call; `choice` has no effect then.
+        parallel: whether the answer may hold several calls.
 
     Raises:
-        InvalidRequestError: two functions have one name, or the choice is none of them.
+        InvalidRequestError: two functions have one name, or no function has the name chosen.
     """
     names: set[str] = set()
     for function in functions:
         if function.name in names:
             raise InvalidRequestError(
-                f"tools has two functions of the name {function.name!r}; each needs its own",
+                f"tools has two functions named {function.name!r}; give each its own name",
                 param="tools",
             )
         names.add(function.name)
     required = named is not None or choice == "required"
     if required and not functions:
         raise InvalidRequestError(
-            "tool_choice asks for a call, but there are no tools; send tools", param="tool_choice"
+            "tool_choice requires a call, but tools is missing or empty; send tools",
+            param="tool_choice",
         )
     if named is not None and named not in names:
         raise InvalidRequestError(
-            f"tool_choice names {named!r}, which is not among the tools", param="tool_choice"
+            f"tool_choice names {named!r}, which tools does not have; send it or choose another",
+            param="tool_choice",
         )
     return ToolUse(() if choice == "none" else functions, required, named, parallel)
 
@@ -169,7 +171,7 @@ def _closed_grammar(grammar: Grammar) -> Grammar:
     try:
         schema = from_json(grammar.text, allow_inf_nan=False)
     except ValueError:
-        return grammar  # which says so when it is compiled
+        return grammar  # compiling it gives the error
     return (
         Grammar.json_schema(closed(schema), grammar.param) if isinstance(schema, dict) else grammar
     )
@@ -189,7 +191,7 @@ def constrained_to(
     """
     callees = [_callee(function, use) for function in _callable(use)]
     if use.required and grammar is not None and not grammar.param.startswith("guided_"):
-        grammar = None  # the form of a text, and there is to be none
+        grammar = None  # it constrains text, and a required call leaves no text
     if grammar is not None:
         return _also(grammar, callees, use, reading, control_id)
     if not callees:
@@ -208,7 +210,7 @@ def constrain(
     """Parameters whose grammar constrains calls and reasoning too, as `reading` finds them.
 
     Raises:
-        InvalidRequestError: the answer is to be something else as well.
+        InvalidRequestError: another field constrains the answer as well.
         GrammarError: the functions are too many or too large.
     """
     control_id = service.engine.model.tokenizer.control_id
@@ -233,7 +235,7 @@ def compile_candidates(use: ToolUse) -> list[Grammar]:
 
 
 def _callable(use: ToolUse) -> list[Function]:
-    """The functions that an answer may call, of those that its model is told of."""
+    """The functions that an answer may call. The model is told of all functions."""
     return [function for function in use.functions if use.named in (None, function.name)]
 
 
@@ -250,10 +252,10 @@ def _also(
     reading: Reading,
     control_id: Callable[[str], int | None],
 ) -> Grammar:
-    """`grammar`, or calls in its place, and reasoning before either."""
+    """A grammar of reasoning, then either what `grammar` allows or calls."""
     if use.required or (callees and grammar.kind is not GrammarKind.JSON_SCHEMA):
         raise InvalidRequestError(
-            f"{grammar.param} and tools say different things of the answer; send one of them",
+            f"{grammar.param} and tools both constrain the answer; send one of them",
             param=grammar.param,
         )
     if grammar.kind is not GrammarKind.JSON_SCHEMA or not (callees or reading.marks):
@@ -261,8 +263,8 @@ def _also(
     try:
         schema = from_json(grammar.text, allow_inf_nan=False)
     except ValueError:
-        return grammar  # which says so when it is compiled
-    # As it is, so that its references to its own parts hold; what is no object has none.
+        return grammar  # compiling it gives the error
+    # Unchanged, so that references inside of it stay valid. Only an object can hold references.
     otherwise = schema if isinstance(schema, dict) else {"allOf": [schema]}
     text = answer_grammar(reading, callees, control_id, parallel=use.parallel, otherwise=otherwise)
     return Grammar.lark(text, grammar.param)

@@ -167,7 +167,7 @@ def test_errors_are_those_of_the_client(
     with pytest.raises(anthropic.NotFoundError) as missing:
         ask(client, model="other")
     assert missing.value.body["error"]["type"] == "not_found_error"
-    with pytest.raises(anthropic.BadRequestError, match="two functions of the name 'f'"):
+    with pytest.raises(anthropic.BadRequestError, match="two functions named 'f'"):
         client.messages.count_tokens(
             model="fake", messages=ASKED, tools=[{"name": "f", "input_schema": {}}] * 2
         )

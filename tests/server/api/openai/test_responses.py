@@ -178,7 +178,7 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"truncation": "auto"}, "truncation is not supported"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type must be"),
         ({"tools": [{"type": "function", "name": "no good"}]}, "tools[0].name"),
-        ({"tool_choice": "required"}, "tool_choice asks for a call, but there are no tools"),
+        ({"tool_choice": "required"}, "tool_choice requires a call, but tools is missing"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type must be"),
         ({"max_tool_calls": 1}, "max_tool_calls is not supported"),
         ({"n": 2}, "unknown parameter: n"),
