@@ -1,8 +1,8 @@
 """Request bodies: read up to a limit, declared as JSON, parsed and checked against a schema.
 
-What a client sends grows in here: 8 MB can be two million token ids, or 800 MB on the way from text
-to token ids. So only so many large bodies are in here at once; the others wait in their sockets.
-Small ones pass them by.
+A body grows when it is parsed: 8 MB can be two million token ids, or take 800 MB on the way from
+text to token ids. So only a few large bodies are read at once. The others wait in their sockets.
+Small bodies do not wait for large ones.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ T = TypeVar("T")
 _SMALL = 16 * 1024
 """Bytes up to which a body is worked on in the event loop: some 10 ms of parsing and tokenising."""
 _LARGE = 256 * 1024
-"""Bytes from which a body needs a place: from when so many have arrived until it is token ids. One
-at a time is worked on: 8 MB of text take 2 s and 800 MB to become token ids."""
+"""Bytes from which a body needs a place, from their arrival until the body is translated. One large
+body at a time is translated: 8 MB of text take 2 s and 800 MB to become token ids."""
 _PLACES = 16
 
 _GRAMMARS = 2
@@ -46,10 +46,10 @@ _GRAMMARS = 2
 
 
 class Bodies:
-    """Takes the bodies of one application in. Used from its event loop."""
+    """Reads, checks and translates the bodies of one application. Used from its event loop."""
 
     def __init__(self, config: ServerConfig) -> None:
-        """`config` limits a body's length and the time it may take to arrive."""
+        """`config` limits the length of a body and how long it may take to arrive."""
         self._limit = config.max_body
         self._timeout = config.body_timeout
         self._lenient = config.lenient
@@ -59,10 +59,10 @@ class Bodies:
         self._workers_of_grammars = ThreadPoolExecutor(_GRAMMARS, "heddle-grammar")
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
-    async def take(self, request: Request, schema: type[S], digest: Callable[[S], T]) -> T:
-        """What `digest` makes of the body; neither text nor parsed body outlives the call.
+    async def take(self, request: Request, schema: type[S], translate: Callable[[S], T]) -> T:
+        """The result of `translate`. Neither the body's text nor the parsed body outlives the call.
 
-        `digest` runs in the event loop or in a thread. What it raises is passed on.
+        `translate` runs in the event loop or in a thread. Its exceptions pass through.
 
         Raises:
             MediaTypeError: it is not declared as JSON. A browser sends only other types to a
@@ -87,12 +87,12 @@ class Bodies:
                     f"the body did not arrive within {self._timeout} seconds; send it faster, or"
                     " raise the setting `body_timeout`"
                 ) from None
-            return await self._digested(raw, request, schema, digest)
+            return await self._translated(raw, request, schema, translate)
 
     async def _read(self, request: Request, place: AsyncExitStack) -> bytes:
-        """The whole body; takes a place among the large ones once it is large.
+        """The whole body. Takes a place among large bodies once it is large.
 
-        What a client announces takes no place: it costs the client nothing.
+        A large content-length takes no place: it costs a client nothing to announce one.
         """
         parts: list[bytes] = []
         size = 0
@@ -108,7 +108,7 @@ class Bodies:
         return b"".join(parts)
 
     async def _enter(self, place: AsyncExitStack, clock: asyncio.Timeout) -> None:
-        """Take a place. The wait for one is no fault of the client's, and does not count."""
+        """Take a place. The wait does not count for the body's time limit: the server causes it."""
         loop = asyncio.get_running_loop()
         deadline = clock.when()
         assert deadline is not None
@@ -123,16 +123,16 @@ class Bodies:
             " `max_body`"
         )
 
-    async def _digested(
-        self, raw: bytes, request: Request, schema: type[S], digest: Callable[[S], T]
+    async def _translated(
+        self, raw: bytes, request: Request, schema: type[S], translate: Callable[[S], T]
     ) -> T:
         if len(raw) <= _SMALL:
-            return digest(self._parse(raw, schema, request.scope))
+            return translate(self._parse(raw, schema, request.scope))
         worker = self._worker if len(raw) < _LARGE else self._worker_of_large
 
         def work() -> T:
             try:
-                return digest(self._parse(raw, schema, request.scope))
+                return translate(self._parse(raw, schema, request.scope))
             finally:
                 if len(raw) >= _LARGE:
                     give_back()
@@ -140,7 +140,7 @@ class Bodies:
         return await _in_worker(request, worker, work)
 
     async def work(self, request: Request, task: Callable[[], T]) -> T:
-        """What `task` returns, which is too long for the event loop. One at a time.
+        """The result of `task`, which takes too long for the event loop. One task runs at a time.
 
         Raises:
             ClientGoneError: the client went away before it was done.
@@ -148,10 +148,10 @@ class Bodies:
         return await _in_worker(request, self._worker, task)
 
     async def compile(self, request: Request, task: Callable[[], T]) -> T:
-        """What `task` returns, which compiles a body's grammar.
+        """The result of `task`, which compiles a grammar.
 
-        Of each client one is worked on or waits for that; so clients have their turns one after the
-        other, however many grammars one of them sends.
+        One task of each client runs or waits for a thread. So clients take turns, however many
+        grammars one client sends.
 
         Raises:
             ClientGoneError: the client went away before it was done.
@@ -163,7 +163,7 @@ class Bodies:
             loop = asyncio.get_running_loop()
             work = loop.run_in_executor(self._workers_of_grammars, task)
             work.add_done_callback(lambda _: turn.release())
-            return await asyncio.shield(work)  # who leaves has no other turn until it is done
+            return await asyncio.shield(work)  # a client that leaves gets no other turn until then
 
         return await unless_gone(request.receive, wait())
 

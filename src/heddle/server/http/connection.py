@@ -18,9 +18,9 @@ class ClientGoneError(Exception):
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; cancels it when the client goes away first.
+    """The result of `work`. Cancels `work` if the client goes away first.
 
-    `receive` is the request's, with the body read: all that can still come is the disconnect.
+    `receive` belongs to a request whose body is read: only the disconnect can still arrive.
 
     Raises:
         ClientGoneError: the client went away.

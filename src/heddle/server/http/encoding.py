@@ -22,7 +22,7 @@ def encode(value: Any) -> bytes:
 
 
 def joined(fields: Mapping[str, Any], **encoded: bytes) -> bytes:
-    """JSON of an object with `fields`, of which there are some, and with values that are JSON."""
+    """JSON of an object with `fields` (at least one), and with values that are JSON already."""
     parts = [encode(fields)[:-1]]
     for name, value in encoded.items():
         parts += [b',"', name.encode(), b'":', value]
@@ -30,7 +30,7 @@ def joined(fields: Mapping[str, Any], **encoded: bytes) -> bytes:
 
 
 def array(encoded: Iterable[bytes]) -> bytes:
-    """JSON of an array whose elements are JSON."""
+    """JSON of an array whose elements are JSON already."""
     return b"[" + b",".join(encoded) + b"]"
 
 
@@ -40,7 +40,7 @@ def event(data: Any, name: str | None = None) -> bytes:
 
 
 def encoded_event(data: bytes, name: str | None = None) -> bytes:
-    """As :func:`event`, of data that are JSON."""
+    """As :func:`event`, for data that is JSON already."""
     head = b"" if name is None else f"event: {name}\n".encode()
     return head + b"data: " + data + b"\n\n"
 

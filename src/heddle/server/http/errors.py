@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _LOG_CHARACTERS = 500
 _MOST_FAULTS = 1000
-"""Faults of a body up to which they are looked at: pydantic makes all of them objects or none."""
+"""Most faults of a body that are inspected: pydantic turns all of them into objects, or none."""
 
 _PYDANTIC = re.compile(
     r"^\w+ should (be|have|match) (.*?)(?: after validation, not \d+)?$", re.DOTALL
@@ -82,7 +82,7 @@ class ChooseErrorShape:
 
 
 def from_validation(error: ValidationError) -> InvalidRequestError:
-    """The first thing wrong with a body, naming the field and the value."""
+    """The first fault of a body, with the name of the field and its value."""
     if error.error_count() > _MOST_FAULTS:
         return InvalidRequestError(
             f"the body has {error.error_count()} unknown or wrong fields; send those that the API"
@@ -161,7 +161,7 @@ def _methods_at(request: Request) -> list[str]:
 
 
 async def _on_client_gone(request: Request, _error: Exception) -> Response:
-    """No one reads this; the status is nginx's for the case."""
+    """An answer that no one reads. nginx uses this status for the case."""
     _log(request, "the client went away")
     return Response(status_code=499)
 
@@ -173,13 +173,15 @@ def _log(request: Request, what: str) -> None:
 
 
 def stopping() -> EngineClosedError:
-    """What an answer ends with that the server cancels."""
+    """The error of an answer that the server cancels."""
     return EngineClosedError("the server is stopping; try again when it is back")
 
 
 class AnswerBugs:
-    """Makes an answer of any other exception, and of the server's stop. Starlette's own place for
-    that is outside of all middleware, so that pages could not read it and it had no id."""
+    """Answers any other exception, and requests that the server cancels when it stops.
+
+    Starlette would do so outside of all middleware: without an id and without CORS headers.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -195,7 +197,7 @@ class AnswerBugs:
 
         try:
             await self._app(scope, receive, send_and_note)
-        except asyncio.CancelledError:  # by the server, which stops and waits no longer
+        except asyncio.CancelledError:  # the server stops and has cancelled this task
             if not begun:
                 await error_response(stopping(), scope)(scope, receive, send)
         except Exception as error:

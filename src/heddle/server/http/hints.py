@@ -1,7 +1,7 @@
-"""Hints: fields that cannot make an answer wrong, and have no effect here.
+"""Hints: fields that have no effect here and cannot make an answer wrong.
 
-They ask for speed, price, effort, storage or bookkeeping. Agents and editors send them whatever the
-server is, so each is accepted, and named in the answer's `x-heddle-ignored` header. A field that
+They ask for speed, price, effort, storage or bookkeeping. Agents and editors send them to every
+server. The server accepts each and names it in the answer's `x-heddle-ignored` header. A field that
 constrains the answer is never a hint: it works, or it is refused by name (`lenient.py`).
 
 | fields | /v1/chat/completions | /v1/completions | /v1/responses | /infill | /v1/messages |
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 HEADER = "x-heddle-ignored"
 
 _IGNORED = "heddle.ignored_fields"
-"""Where a request's ASGI scope has the names of fields that had no effect."""
+"""The name in a request's ASGI scope for the list of fields without effect."""
 
 
 def hint(*neutral: object, path: str = "") -> AfterValidator:
-    """Note the field as ignored, unless its value is null or asks for what is done anyway.
+    """A validator that notes the field as ignored, unless its value is null or in `neutral`.
 
-    `path` is the field's name from the body's top, where that is not its own name.
+    `path` is the full name of a field inside of an object.
     """
 
     def note(value: object, info: ValidationInfo) -> object:
@@ -50,18 +50,18 @@ def hint(*neutral: object, path: str = "") -> AfterValidator:
 
 
 def ignore(scope: Scope, name: str) -> None:
-    """Note one more field of a request that had no effect, besides those that validation finds."""
+    """Note a field of a request as ignored, in addition to those that validation notes."""
     ignored(scope).append(name)
 
 
 def ignored(scope: Scope) -> list[str]:
-    """The list of these names, to be given to validation as its context."""
+    """The list of ignored fields, which is also the context of validation."""
     names: list[str] = scope.setdefault(_IGNORED, [])
     return names
 
 
 class TellIgnored:
-    """Adds the header to answers whose request had fields without effect."""
+    """Adds the header to answers if their request had fields without effect."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

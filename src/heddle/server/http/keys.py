@@ -1,4 +1,4 @@
-"""API keys: who may use a server, and whose prefixes a request may find.
+"""API keys: which clients may use a server, and which prefixes a request may find.
 
 Keys are kept as SHA-256 digests, so that no log, error or dump can show one.
 """
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
 
 OPEN_PATHS = frozenset({"/health"})
-"""What is served without a key: who checks whether a server lives has none."""
+"""Paths that need no key: health checkers have none."""
 
 _MOST_BYTES = 1 << 20
-"""Bytes of a file of keys that are read; a device may have no end."""
+"""Most bytes to read of a file of keys: a device has no end."""
 
 _DIGEST = "heddle.key_digest"
-"""Where a request's ASGI scope has the digest of its key."""
+"""The name in a request's ASGI scope for the digest of its key."""
 
 
 class ApiKeys:
-    """The keys of one server. False if there are none, and everyone may use it."""
+    """The keys of one server. Falsy without keys: then every client may use the server."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key.encode("ascii")) for key in keys]
@@ -43,9 +43,9 @@ class ApiKeys:
         return len(self._digests)
 
     def find(self, sent: Iterable[bytes]) -> bytes | None:
-        """The digest of a key that is among those sent, else None.
+        """The digest of the first valid key among those sent, else None.
 
-        All are compared with all, in a time that does not depend on how they differ.
+        Compares every key sent with every key of the server, in constant time.
         """
         found = None
         for candidate in map(_digest, sent):
@@ -59,7 +59,7 @@ def keys_of(config: ServerConfig) -> ApiKeys:
     """The keys that the settings name, those in the file included.
 
     Raises:
-        ConfigError: the file cannot be read, holds no keys, or one that no header could bring.
+        ConfigError: the file cannot be read, holds no key, or holds one that no header can carry.
     """
     keys = list(config.api_key)
     if config.api_key_file:
@@ -68,7 +68,7 @@ def keys_of(config: ServerConfig) -> ApiKeys:
 
 
 def _read(path: Path) -> list[str]:
-    """Keys of a file, one a line; blank lines do not count."""
+    """Keys of a file, one on each line. Blank lines do not count."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
@@ -94,7 +94,7 @@ def _read(path: Path) -> list[str]:
 
 
 class RequireKey:
-    """Lets requests pass that bring a key, and refuses the others before anything is read."""
+    """Refuses requests without a valid key, before their bodies are read."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
@@ -108,7 +108,7 @@ class RequireKey:
         sent = list(_sent(scope["headers"]))
         digest = self._keys.find(sent)
         if digest is None:
-            wrong = "the API key is none of this server's" if sent else "an API key is missing"
+            wrong = "the API key is not valid here" if sent else "an API key is missing"
             error = AuthenticationError(
                 f"{wrong}; send one as `Authorization: Bearer KEY` or `x-api-key: KEY`"
             )
@@ -118,7 +118,7 @@ class RequireKey:
 
 
 def _sent(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    """Keys in the headers of a request. ASGI has their names in lower case."""
+    """Keys in the headers of a request. ASGI writes the names of headers in lower case."""
     for name, value in headers:
         if name == b"x-api-key":
             yield value.strip()
@@ -129,16 +129,16 @@ def _sent(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
 
 
 def salt_of_key(scope: Scope, salt: str | None) -> str:
-    """A cache salt that no other pair of key and salt has. `scope` is that of a request with a key.
+    """A cache salt that is different for each pair of key and salt. The request must have a key.
 
-    Digests have one length and no salt is empty, so all pairs give different bytes to hash.
+    Digests have one length and no salt is empty, so different pairs hash different bytes.
     """
     key: bytes = scope[_DIGEST]
     return sha256(key + (salt or "").encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def client_of(scope: Scope) -> Hashable:
-    """Who sent a request, as far as can be told: whose key it brings, or else its address."""
+    """The client of a request, as far as is known: the digest of its key, else its address."""
     address = scope.get("client")
     return scope.get(_DIGEST) or (address and address[0])
 

@@ -89,7 +89,9 @@ def serve(
     *,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve `app` until a signal says stop. Closes the socket; then closes `engine`'s streams.
+    """Serve `app` until a signal says stop, and close the socket.
+
+    Closes `engine` only to end answers that outlast `ServerConfig.drain`.
 
     Raises:
         ConfigError: another process began to listen on the address since it was bound.

@@ -1,9 +1,9 @@
 """Every route with `/v1` and without.
 
-Clients disagree on whether a base URL ends in `/v1`. So a path is also found under its other
-spelling: `/chat/completions` is `/v1/chat/completions`, and `/v1/health` is `/health`. All that
-comes after, the check of keys as well, sees the path as the route has it, and the OpenAPI
-description lists it once.
+Clients disagree on whether a base URL ends in `/v1`. So each path has a second spelling:
+`/chat/completions` is `/v1/chat/completions`, and `/v1/health` is `/health`. Everything after this
+middleware, the check of keys included, sees the path as its route has it. The OpenAPI description
+lists the path once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""llama.cpp's `/infill`: what belongs between two texts, for editors. Its fields, its answers.
-
-The sampling fields are those of the other endpoints.
-"""
+"""llama.cpp's `/infill`, for editors: generates the text between a prefix and a suffix."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class ExtraFile(Schema):
-    """A file, or a part of one, that belongs to the text. `time` is when an editor took it."""
+    """A file, or a part of one, as context. `time` is when the editor read it."""
 
     text: str
     filename: str | None = None
@@ -49,7 +46,7 @@ class ExtraFile(Schema):
 
 
 class InfillRequest(GenerationFields):
-    """Body of `POST /infill`. `prompt` is how the filling begins."""
+    """Body of `POST /infill`. `prompt` is the beginning of the generated text."""
 
     input_prefix: str
     input_suffix: str
@@ -110,9 +107,9 @@ def from_infill(
 def _extra_files(
     files: Sequence[ExtraFile], tokenizer: Tokenizer, room: int
 ) -> tuple[list[int], int]:
-    """Ids of the last files that fit into `room` tokens together, and how many come before them.
+    """Ids of the last files that fit into `room` tokens, and how many earlier files are left out.
 
-    Editors send the oldest first, and more than a small context holds.
+    Editors send the oldest file first, and more files than a small context holds.
     """
     if not files:
         return [], 0
@@ -140,16 +137,20 @@ def _choices_of(body: InfillRequest) -> int:
 
 
 class InfillWriter(AnswerWriter):
-    """One text with what llama.cpp tells beside it; as events, its pieces and then the rest.
+    """Writes one text with llama.cpp's fields; several choices as a list.
 
-    Several texts are a list.
+    A stream has the text in pieces, then the other fields.
     """
 
     prefix = "infill-"
 
     def __init__(self, model: str, fields: Sequence[str] | None, *, truncated: bool) -> None:
-        """`fields` are those to tell, all of them if None or empty; see `_chosen`. `truncated`
-        says that a part of the request is not in the prompt."""
+        """
+        Args:
+            model: the name for the answer.
+            fields: names of the fields to write; None or empty for all. See `_chosen`.
+            truncated: whether the prompt lacks a part of the body.
+        """
         super().__init__(model)
         self._fields = fields
         self._truncated = truncated
@@ -203,6 +204,6 @@ def _chosen(told: Json, fields: Sequence[str]) -> Json:
 
 
 def _stop(finish: FinishReason, word: str | None) -> Json:
-    """Why the text ended, in llama.cpp's words."""
+    """Why the text ended, in llama.cpp's terms."""
     kind = "limit" if finish is FinishReason.LENGTH else "eos"
     return {"stop_type": kind if word is None else "word", "stopping_word": word or ""}

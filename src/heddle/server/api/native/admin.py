@@ -1,4 +1,4 @@
-"""What a server says about itself: its model, its health, its metrics, its slots."""
+"""The model, health, metrics and slots of a server."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def routes(service: Service) -> APIRouter:
     async def health() -> Response:
         """200 while requests are served, 503 once the engine has stopped.
 
-        `model_file` says whether the file on disk still is what was loaded; answers come from
-        memory and do not change with it.
+        `model_file` says whether the file on disk has changed since it was loaded. Answers do not
+        change with the file: the model is in memory.
         """
         if engine.closed:
             return json_response({"status": "stopped"}, status=503)
@@ -56,7 +56,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/slots")
     async def slots() -> Response:
-        """What each slot is doing."""
+        """The state of each slot."""
         now = engine.snapshot()
         return json_response([asdict(slot) | {"state": slot.state.value} for slot in now.slots])
 
@@ -64,10 +64,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
-    """The model under one of its names, as OpenAI's API has it.
-
-    With what Anthropic's has on the same path.
-    """
+    """The model under one of its names, with the fields of OpenAI's API and of Anthropic's."""
     info = service.engine.model.info
     return {
         "id": name,

@@ -1,4 +1,4 @@
-"""Prometheus metrics: totals and levels read from the engine, latencies noted as they occur."""
+"""Prometheus metrics: totals and gauges from snapshots of the engine, latencies as they occur."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Metrics:
         self._gap.observe(seconds)
 
     def on_finish(self, reason: FinishReason, usage: Usage) -> None:
-        """The engine counts; its snapshot tells."""
+        """The engine counts these itself; its snapshot has the totals."""
 
 
 class SnapshotCollector(Collector):
-    """What one snapshot of the engine says, so that the figures of a scrape belong together."""
+    """Collects from one snapshot of the engine, so that the values of a scrape are consistent."""
 
     def __init__(self, engine: Engine, backlog: Backlog) -> None:
         self._engine = engine
@@ -111,7 +111,7 @@ class SnapshotCollector(Collector):
 
 
 def prefix_cache_metrics(stats: PrefixCacheStats) -> Iterator[Metric]:
-    """The figures of `GET /v1/prefix_cache_stats`, under their names there."""
+    """The counters of `GET /v1/prefix_cache_stats`, under the same names."""
     yield from _families(
         "heddle_prefix_cache",
         totals=(
@@ -136,7 +136,7 @@ def prefix_cache_metrics(stats: PrefixCacheStats) -> Iterator[Metric]:
 
 
 def disk_metrics(stats: DiskStats) -> Iterator[Metric]:
-    """The figures of the disk tier, under their names in `GET /v1/prefix_cache_stats`."""
+    """The counters of the disk tier, under their names in `GET /v1/prefix_cache_stats`."""
     yield from _families(
         "heddle_prefix_cache_disk",
         totals=(

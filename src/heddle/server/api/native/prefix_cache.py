@@ -1,7 +1,7 @@
-"""The prefix cache as operators see it: its figures, its switch, its flush.
+"""Routes of the prefix cache: its counters, its switch, its flush.
 
-Figures never wait for the engine: a scrape must not stand behind a step, nor the event loop behind
-a scrape. Switching and flushing do wait, in a thread, until no step is being planned.
+Counters never wait for the engine: a scrape must not wait for a step, nor the event loop for a
+scrape. Switching and flushing wait, in a thread, until the engine plans no step.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class Switch(Schema):
 
 
 class Disabled(BaseModel):
-    """Nothing is found and nothing is kept."""
+    """The cache is off: it finds and keeps nothing."""
 
     enabled: Literal[False] = False
     reason: str = Field(description="why, and what turns it on")
 
 
 class Busy(BaseModel):
-    """It is on, but its figures are just changing: ask again."""
+    """The cache is on, but its counters are changing. Ask again."""
 
     enabled: Literal[True] = True
     busy: Literal[True] = True
 
 
 class DiskCounters(BaseModel):
-    """What the disk tier has, and did since the engine started."""
+    """Content of the disk tier, and counters since the engine started."""
 
     enabled: bool = Field(description="whether pages are saved and restored")
     reason: str | None = Field(description="why they are not; null if they are")
@@ -59,7 +59,7 @@ class DiskCounters(BaseModel):
 
 
 class Counters(BaseModel):
-    """What it has, and what it did since the engine started."""
+    """Content of the cache, and counters since the engine started."""
 
     enabled: Literal[True] = True
     hits: int = Field(description="requests that found tokens of their prompt")
@@ -86,19 +86,19 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/v1/prefix_cache_stats", response_model=Report)
     async def prefix_cache_stats() -> Response:
-        """What the prefix cache has and did. Never waits for the engine."""
+        """Content and counters of the prefix cache. Never waits for the engine."""
         return json_response(report(engine).model_dump())
 
     @router.post("/v1/prefix_cache", response_model=Report, openapi_extra=takes(Switch))
     async def switch_prefix_cache(request: Request) -> Response:
-        """Find and keep prefixes from now on; or drop all that are kept, and keep none."""
+        """Switch the cache on; or switch it off and drop its content."""
         wanted = await service.bodies.take(request, Switch, lambda asked: asked.enabled)
         await asyncio.to_thread(engine.set_prefix_cache, wanted)
         return json_response(report(engine).model_dump())
 
     @router.delete("/v1/prefix_cache", response_model=Report)
     async def flush_prefix_cache() -> Response:
-        """Drop all prefixes that are kept. Requests that run go on as they are."""
+        """Drop all cached prefixes. Running requests continue."""
         await asyncio.to_thread(engine.flush_prefix_cache)
         return json_response(report(engine).model_dump())
 
@@ -116,7 +116,7 @@ def report(engine: Engine) -> Report:
 
 
 def counters(stats: PrefixCacheStats) -> Counters:
-    """The figures under the names clients know them by."""
+    """The counters under their names in the API."""
     return Counters(
         hits=stats.hits,
         misses=stats.misses,

@@ -45,10 +45,10 @@ log = logging.getLogger(__name__)
 MAX_INPUTS = 2048
 """Texts of one request, as in OpenAI's API."""
 _AHEAD = 4
-"""Requests to the engine for each slot. What one body asks for beyond comes after, so that others
-find places in the queue, and a body may hold more texts than the queue has places."""
+"""Texts of one body in the engine at once, for each slot. The others follow later, so that other
+clients find places in the queue, and a body may hold more texts than the queue has places."""
 _NEXT_TRY = 0.05
-"""Seconds after which what comes after is submitted again, if the queue was full."""
+"""Seconds until the next try to submit texts after the queue was full."""
 
 
 class EmbeddingRequest(Schema):
@@ -95,8 +95,8 @@ class PreparedEmbeddings:
     Attributes:
         model: the name that the answer gives the model.
         prompts: token ids of each text.
-        params: for all of them.
-        in_base64: whether vectors are to be encoded so, as little-endian float32; else as numbers.
+        params: for all texts.
+        in_base64: whether to encode vectors as base64 of little-endian float32; else as numbers.
     """
 
     model: str
@@ -106,10 +106,10 @@ class PreparedEmbeddings:
 
 
 class Gathering:
-    """Encoded vectors that wait for those that are still to come: a holder of the backlog.
+    """Encoded vectors that wait for the other vectors of the answer. The backlog counts them.
 
     Attributes:
-        held: bytes of them.
+        held: bytes of the vectors that wait.
     """
 
     def __init__(self, backlog: Backlog) -> None:
@@ -123,7 +123,7 @@ class Gathering:
         """Keep the JSON of one vector.
 
         Raises:
-            BacklogError: what waits is too much, and this was the largest.
+            BacklogError: too much waits in all answers, and this answer was the largest.
         """
         self._parts[index] = part
         self.held += len(part)
@@ -132,7 +132,7 @@ class Gathering:
             raise self._failure
 
     def take(self) -> list[bytes]:
-        """All of them, in order. Nothing waits here any more.
+        """All vectors in order. Nothing waits here afterwards.
 
         Raises:
             BacklogError: as :meth:`add`.
@@ -143,7 +143,7 @@ class Gathering:
         return [part for _, part in sorted(self._parts.items())]
 
     def cut(self, error: BacklogError) -> None:
-        """Let go of all."""
+        """Drop all vectors."""
         self._failure = error
         self._parts.clear()
         self.held = 0
@@ -223,7 +223,7 @@ async def _embed(
     """JSON of each vector, in order.
 
     Raises:
-        HeddleError: what the engine refuses, or one of the texts ended with; all are cancelled.
+        HeddleError: the engine refuses a text or fails on it; all texts are cancelled.
     """
     gathering, config = Gathering(service.backlog), service.engine.config
     together = min(_AHEAD * config.slots, config.slots + config.queue)
@@ -235,7 +235,7 @@ async def _embed(
                 if delta.embedding is not None:
                     entry = _entry(first + index, delta.embedding, in_base64=prepared.in_base64)
                     gathering.add(first + index, entry)
-                    await asyncio.sleep(0)  # others have their turn: many may have come at once
+                    await asyncio.sleep(0)  # let other tasks run: many vectors may arrive at once
         finally:
             streams.close()
     return gathering.take()
@@ -244,10 +244,10 @@ async def _embed(
 async def _submitted(
     requests: Sequence[tuple[Sequence[int], EmbeddingParams]], service: Service, *, patient: bool
 ) -> AsyncStreams:
-    """The requests' streams. A `patient` caller waits for places: it has what would be lost.
+    """The requests' streams. A `patient` caller waits for the queue instead of losing its vectors.
 
     Raises:
-        HeddleError: what the engine refuses.
+        HeddleError: the engine refuses a request.
     """
     while True:
         try:

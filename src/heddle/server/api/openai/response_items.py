@@ -1,7 +1,7 @@
-"""The items that a response's output is made of, each whole and as the events of its making.
+"""The items of a response's output, each as JSON and as events.
 
-An item is said again in later events of its stream: in its own last ones, and in the response's. So
-its log probabilities are kept as the JSON they are sent as, which is a tenth of them as objects.
+Later events of a stream repeat an item: its own last events, and the response's. So an item keeps
+its log probabilities as JSON, which takes a tenth of the memory that objects take.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ COMPLETED, INCOMPLETE = "completed", "incomplete"
 
 
 class EventWriter:
-    """Writes the events of one stream, which are numbered."""
+    """Writes and numbers the events of one stream."""
 
     def __init__(self) -> None:
         self._number = 0
 
     def __call__(self, kind: str, fields: Json | None = None, **encoded: bytes) -> bytes:
-        """The next event, of fields that are objects and of fields that are JSON."""
+        """The next event. `fields` are objects, `encoded` are JSON already."""
         head = {"type": kind, "sequence_number": self._number, **(fields or {})}
         self._number += 1
         return encoded_event(joined(head, **encoded), kind)
 
 
 class OutputItem(ABC):
-    """One item. What it says comes in pieces of text, and for some with log probabilities.
+    """One item. Its text arrives in pieces, for some items with log probabilities.
 
     Attributes:
-        held: bytes kept for later events, about.
+        held: about how many bytes the item keeps for later events.
     """
 
     prefix: str
     said: str
-    """What begins the names of the events of its text."""
+    """The beginning of the names of its text events."""
 
     def __init__(self, index: int) -> None:
         """`index` is the item's place in the output."""
@@ -125,7 +125,7 @@ class PartItem(OutputItem):
 
 
 class OutputMessage(PartItem):
-    """What the assistant says."""
+    """A message of the assistant."""
 
     prefix = "msg_"
     said = "response.output_text"
@@ -157,7 +157,7 @@ class OutputMessage(PartItem):
 
 
 class OutputReasoning(PartItem):
-    """What the model says to itself. It is told in full, and there is no summary."""
+    """Reasoning, in full and without a summary."""
 
     prefix = "rs_"
     said = "response.reasoning_text"
@@ -170,7 +170,7 @@ class OutputReasoning(PartItem):
 
 
 class OutputFunctionCall(OutputItem):
-    """A call that the model asks for. Its text is the arguments."""
+    """A call of a function. Its text is the arguments."""
 
     prefix = "fc_"
     said = "response.function_call_arguments"

@@ -34,11 +34,11 @@ _MEANINGLESS = {
     "messages": ("parse_special",),
     "content": (*_OF_CHATS, "return_token_strs"),
 }
-"""What holds the text, and fields that ask for nothing beside it."""
+"""Fields that hold the text, each with the fields that have no meaning beside it."""
 
 
 _AT_ONCE = 1 << 16
-"""Ids that are written at once. As objects on the way to JSON they take 100 bytes and more each."""
+"""Ids to encode at once. Each takes 100 bytes and more as an object on its way to JSON."""
 
 
 class TokenizeRequest(Schema):
@@ -94,7 +94,7 @@ class CountedTokens(Tokens):
 
 
 class TokenizerInfo(BaseModel):
-    """Answer of `GET /tokenizer_info`: of what vLLM has there, what its clients look for."""
+    """Answer of `GET /tokenizer_info`: the fields of vLLM's that clients read."""
 
     bos_token: str | None = Field(description="what texts begin with")
     eos_token: str | None = Field(description="what texts end with")
@@ -131,7 +131,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/tokenizer_info", response_model=TokenizerInfo)
     def tokenizer_info() -> Response:
-        """What a client needs to know to write prompts itself, as lm-eval does."""
+        """What a client needs to render prompts itself, as lm-eval does."""
         return json_response(_info(service.engine.model).model_dump())
 
     return router
@@ -147,7 +147,7 @@ def _info(model: LoadedModel) -> TokenizerInfo:
 
 
 def _tokenized(asked: TokenizeRequest, service: Service) -> list[bytes]:
-    """The answer's JSON in parts, encoded where the text is tokenized: it may be large."""
+    """The answer's JSON in pieces. Encoded in the thread that tokenizes, since it may be large."""
     service.model_name(asked.model)
     ids = _token_ids(asked, service)
     tokenizer = service.engine.model.tokenizer
@@ -163,8 +163,7 @@ def _tokenized(asked: TokenizeRequest, service: Service) -> list[bytes]:
 
 
 def _array(ids: Sequence[int], of: Callable[[int], object]) -> list[bytes]:
-    """The JSON of an array with a value for each id, in parts: values are objects for a while, and
-    there may be millions."""
+    """JSON of an array with a value for each id, in pieces: there may be millions of ids."""
     parts = [b"["]
     for start in range(0, len(ids), _AT_ONCE):
         values = [of(id) for id in ids[start : start + _AT_ONCE]]
@@ -175,7 +174,7 @@ def _array(ids: Sequence[int], of: Callable[[int], object]) -> list[bytes]:
 def _token_ids(asked: TokenizeRequest, service: Service) -> Sequence[int]:
     """
     Raises:
-        InvalidRequestError: not one text is there, or the fields contradict each other.
+        InvalidRequestError: the body has no text or several, or fields contradict each other.
     """
     model = service.engine.model
     given = [name for name in _MEANINGLESS if getattr(asked, name) is not None]
@@ -208,7 +207,7 @@ def _token_ids(asked: TokenizeRequest, service: Service) -> Sequence[int]:
 
 
 def _piece(raw: bytes) -> str | list[int]:
-    """A token's text, or where it is part of a character its bytes."""
+    """A token's text; its bytes if they are part of a character."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
