@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import re
+import resource
 import statistics
 import time
 from itertools import pairwise
@@ -20,6 +21,16 @@ from pathlib import Path
 from heddle.bench.machine import describe
 
 PHASES = ("import", "open", "tokenizer", "pack", "program")
+
+
+def memory_in_use() -> dict[str, int]:
+    """Bytes of memory at the peak and now; where there is no /proc, the peak for both."""
+    path = Path("/proc/self/status")
+    if not path.exists():
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return {"peak": peak, "final": peak}  # macOS counts bytes, Linux kB
+    kilobytes = dict(re.findall(r"^(Vm\w+):\s+(\d+) kB", path.read_text(), re.MULTILINE))
+    return {"peak": int(kilobytes["VmHWM"]) * 1024, "final": int(kilobytes["VmRSS"]) * 1024}
 
 
 def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
@@ -41,11 +52,7 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     config = EngineConfig(threads=threads, isa=isa)
     executor = cpu.load(file, config, lambda _: packed_at.append(time.perf_counter()))
     clock += [packed_at[-1], time.perf_counter()]
-    status = Path("/proc/self/status").read_text()
-    memory = {
-        name: int(re.search(rf"{field}:\s+(\d+) kB", status)[1]) * 1024
-        for name, field in (("peak", "VmHWM"), ("final", "VmRSS"))
-    }
+    memory = memory_in_use()
     del tokenizer, executor  # held until here, as an engine holds them
     seconds = [after - before for before, after in pairwise(clock)]
     return dict(zip(PHASES, seconds, strict=True)) | {"ready": clock[-1] - clock[0]} | memory

@@ -1,10 +1,9 @@
 #include "fault_ahead.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #if defined(__linux__)
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -1,11 +1,10 @@
 #include "kv_cache.h"
 
-#include <sys/mman.h>
-
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <string>
+
+#include "mapping.h"
 
 namespace heddle {
 
@@ -23,19 +22,13 @@ KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pa
                                     ", at most " + std::to_string(kWidestHead) + ", not " +
                                     std::to_string(head_dim));
     }
-    void* base = mmap(nullptr, static_cast<size_t>(pages_ * page_bytes()), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) throw std::bad_alloc();
-    // A head's part of a page is a few KiB: with small pages every one of them costs TLB misses and
-    // restarts the prefetcher. A hint; refusal costs speed only.
-    madvise(base, static_cast<size_t>(pages_ * page_bytes()), MADV_HUGEPAGE);
-    base_ = static_cast<uint8_t*>(base);
+    base_ = static_cast<uint8_t*>(map_memory(static_cast<size_t>(pages_ * page_bytes())));
     ahead_ = std::make_unique<FaultAhead>(base_, pages_ * page_bytes());
 }
 
 KvCache::~KvCache() {
     ahead_.reset();
-    munmap(base_, static_cast<size_t>(pages_ * page_bytes()));
+    unmap_memory(base_, static_cast<size_t>(pages_ * page_bytes()));
 }
 
 void KvCache::copy(int64_t source, int64_t target) {

@@ -1,16 +1,15 @@
 #include "storage.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <new>
 #include <stdexcept>
 #include <string>
 
 #include "file_blocks.h"
+#include "mapping.h"
 #include "simd.h"
 
 namespace heddle {
@@ -266,18 +265,14 @@ const uint8_t* TensorBytes::fetch(int64_t from, int64_t bytes,
 }
 
 Arena::~Arena() {
-    for (const Chunk& chunk : chunks_) munmap(chunk.base, static_cast<size_t>(chunk.size));
+    for (const Chunk& chunk : chunks_) unmap_memory(chunk.base, static_cast<size_t>(chunk.size));
 }
 
 uint8_t* Arena::allocate(int64_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
     if (chunks_.empty() || chunks_.back().used + bytes > chunks_.back().size) {
         const int64_t size = std::max(bytes, kChunkBytes);
-        void* base = mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (base == MAP_FAILED) throw std::bad_alloc();
-        madvise(base, static_cast<size_t>(size),
-                MADV_HUGEPAGE);  // a hint; refusal costs speed only
+        void* base = map_memory(static_cast<size_t>(size));
         chunks_.push_back({static_cast<uint8_t*>(base), size, 0});
     }
     Chunk& chunk = chunks_.back();

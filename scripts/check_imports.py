@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
-OPEN = {"types", "embedding", "checks", "config", "errors", "ranges", "step", "roofline"}
+OPEN = {"types", "embedding", "checks", "config", "cores", "errors", "ranges", "step", "roofline"}
 """What every room may import, beside itself."""
 
 MAY_IMPORT = {
@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "checks": {"errors"},
     "config": {"errors"},
+    "cores": set(),
     "embedding": {"checks", "types"},
     "errors": set(),
     "ranges": set(),

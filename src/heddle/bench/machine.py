@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heddle.cores import usable_cores
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -28,9 +30,7 @@ def describe(*packages: str) -> dict[str, Any]:
     flags = fields.get("flags", "").split()
     return {
         "cpu": fields.get("model name", platform.processor() or platform.machine()),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": usable_cores(),
         "flags": [flag for flag in _FLAGS if flag in flags],
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": platform.platform(terse=True),

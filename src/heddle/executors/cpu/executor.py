@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import os
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle import _native
+from heddle.cores import usable_cores
 from heddle.embedding import EmbeddingParams
 from heddle.errors import (
     ConfigError,
@@ -83,7 +83,7 @@ def load(
 
 
 def _runtime(config: EngineConfig) -> _native.Runtime:
-    threads = config.threads or len(os.sched_getaffinity(0))
+    threads = config.threads or usable_cores()
     if config.isa != "auto" and config.isa not in _native.isa_levels():
         here = ", ".join(_native.isa_levels())
         raise ConfigError(f"isa {config.isa!r} does not run on this machine, which has {here}")

@@ -186,7 +186,11 @@ def main() -> None:
 
     seconds, tokens = json.loads(sys.stdin.readline())
     compiler, ends = GrammarCompiler(ByteTokens(**tokens), keep=0), tokens["eos_ids"]
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    except (OSError, ValueError):  # macOS refuses it; the limit on processor time is left
+        if sys.platform == "linux":
+            raise
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print('""', flush=True)
     for line in sys.stdin:

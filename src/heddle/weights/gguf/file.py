@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
+_PIECE = 16 << 20
+"""Bytes that one system call reads: copying a piece costs no second buffer of the whole."""
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
 
@@ -242,22 +244,24 @@ class GGUFFile:
 
     def _read(self, start: int, size: int, field: str) -> memoryview:
         """The bytes [start, start + size)."""
-        content = memoryview(bytearray(size))
+        content = bytearray(size)
         done = 0
         while done < size:
             try:
-                got = os.preadv(self.descriptor, [content[done:]], start + done)
+                # (preadv would save a copy, and macOS before 11 has none.)
+                piece = os.pread(self.descriptor, min(_PIECE, size - done), start + done)
             except OSError as error:
                 raise ModelSourceError(f"cannot read {self.path}: {error.strerror}") from error
-            if got == 0:
+            if not piece:
                 raise ModelFileError(
                     f"{self.path}: {field} needs {size} bytes at byte {start}, and the file now"
                     f" ends at byte {start + done}: it was truncated while it was read; load it"
                     " again once it is whole",
                     field=field,
                 )
-            done += got
-        return content.toreadonly()
+            content[done : done + len(piece)] = piece
+            done += len(piece)
+        return memoryview(content).toreadonly()
 
     def __del__(self) -> None:
         self.close()
