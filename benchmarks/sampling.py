@@ -82,7 +82,7 @@ class Step:
         self._program = _native.Program(self._runtime, self._cache, SLOTS, SLOTS)
         table, rows = (self._program.buffer(logits.shape[1], per_row=row) for row in (False, True))
         raw = np.ascontiguousarray(logits).view(np.uint8).ravel()
-        matrix = _native.Matrix(
+        matrix = _native.Matrix(  # type: ignore[call-arg]
             _native.Arena(),
             self._runtime,
             int(TensorType.F32),

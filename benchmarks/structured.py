@@ -84,7 +84,7 @@ class MaskClock:
             finally:
                 self.seconds += time.perf_counter() - began
 
-        MatcherState.next_mask = timed  # type: ignore[method-assign]
+        MatcherState.next_mask = timed  # type: ignore[method-assign, assignment]
 
 
 def step_ms(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> float:

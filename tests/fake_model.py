@@ -129,7 +129,7 @@ def fake_model(
         created=0,
     )
     parts = cast("Any", (FakeTokenizer(bos_id), FakeTemplate() if template else None))
-    return LoadedModel(info, shape, *parts, executor, pooling)
+    return LoadedModel(info, shape, *parts, executor, pooling)  # type: ignore[call-arg]
 
 
 def text_of(tokens: list[int]) -> str:

@@ -108,7 +108,7 @@ class TalkingExecutor(FakeExecutor):
             min(said, len(self._tokenizer.encode(answer)))
         ]
 
-    def _read(self, chunk: Chunk) -> list[Sampled | Failed]:
+    def _read(self, chunk: Chunk) -> list[Sampled | Failed]:  # type: ignore[override]
         return [
             replace(one, logprob=-1.0) if isinstance(one, Sampled) else one
             for one in super()._read(chunk)

@@ -102,5 +102,5 @@ def test_one_server_alone_has_no_ratio() -> None:
 
 def test_other_work_is_the_most_of_all_rounds() -> None:
     rounds = {"a": [{"x": 1.0, "other_work": 0.1}, {"x": 1.0, "other_work": 0.4}], "b": [{"x": 1}]}
-    assert most_other_work({"load": rounds}) == 0.4
+    assert most_other_work({"load": rounds}) == 0.4  # type: ignore[dict-item]
     assert most_other_work({"load": {"b": [{"x": 1.0}]}}) is None

@@ -93,3 +93,10 @@ def test_pictures_show_what_they_are_drawn_from() -> None:
         [sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_files_that_the_contributors_page_names_exist() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = re.findall(r"`((?:src|tests|native|docs|scripts|\.ci)/[\w./-]*)", page)
+    assert len(named) > 30
+    assert [path for path in named if not (ROOT / path).exists()] == []

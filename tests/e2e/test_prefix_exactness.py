@@ -126,7 +126,7 @@ def test_after_eviction_and_in_little_room(case: Case) -> None:
 
 def test_next_turns_find_what_was_generated(case: Case) -> None:
     turns = [
-        [*prompt, *(token.token for token in tokens), *case.requests[0][0][:9]]
+        [*prompt, *(token.token for token in tokens), *case.requests[0][0][:9]]  # type: ignore[attr-defined]
         for (prompt, _), (_, tokens, _) in zip(case.requests, case.expected, strict=True)
     ]
     with case.engine(prefix_cache=False, slots=1, threads=1) as engine:

@@ -23,15 +23,15 @@ from heddle.types import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from heddle.types import Output
 
+    Start = Callable[..., Engine]
+
 PROMPT = "the sea is blue and the sky is as well and so are the hills in the evening"
 PAGES = (len(PROMPT) - 1) // PAGE_TOKENS
-
-Start = "Callable[..., Engine]"
 
 
 def params(**fields: Any) -> SamplingParams:
@@ -67,7 +67,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     yield starter
     for engine in engines:
-        engine.model.executor.gate.set()
+        engine.model.executor.gate.set()  # type: ignore[attr-defined]
         engine.close()
 
 

@@ -251,7 +251,7 @@ def test_a_cancel_between_computing_and_delivering_the_last_token_comes_too_late
         ticket.cancel()  # before the token is delivered, and with it the stop string found
         return events
 
-    scheduler.update = cancel_after
+    scheduler.update = cancel_after  # type: ignore[method-assign, assignment]
     executor.gate.clear()
     ticket = engine.submit("hello", params(stop=(text[0],), ignore_eos=True), collector)
     executor.gate.set()

@@ -46,7 +46,7 @@ def test_an_unknown_architecture_is_named_beside_the_known(tmp_path: Path) -> No
 
 def test_hyperparameters_have_their_defaults(tmp_path: Path) -> None:
     keys = ("attention.head_count_kv", "attention.key_length", "attention.value_length")
-    keys += ("rope.dimension_count", "rope.freq_base", "vocab_size")
+    keys += ("rope.dimension_count", "rope.freq_base", "vocab_size")  # type: ignore[assignment]
     changes: dict[str, object] = {f"llama.{key}": None for key in keys}
     model = build(PLAIN.checkpoint(tmp_path, {**changes, "tokenizer.ggml.tokens": ["a"] * 9}))
     assert model.shape.kv_heads == PLAIN.heads

@@ -22,7 +22,7 @@ def kept(probabilities: dict[int, float], rules: TokenRules = RULES) -> set[int]
     for token, probability in probabilities.items():
         logits[token] = np.log(probability)
     past = Past(rules=rules)
-    ids, probabilities = filtered(logits, PARAMS, past)
+    ids, probabilities = filtered(logits, PARAMS, past)  # type: ignore[assignment]
     ids = ids[probabilities > 1e-6]
     drawn = set()
     for seed in range(200):

@@ -77,7 +77,7 @@ def test_pages_that_come_from_disk_find_room_among_those_of_who_is_idle(tmp_path
         )
         rig.cache = CacheManager(pages, rig.executor.page_bytes, disk=tier)
         rig.scheduler = Scheduler(2, 256, 4, rig.cache, 1024)
-        rig.work = tier.work
+        rig.work = tier.work  # type: ignore[attr-defined]
         return rig
 
     rig = rig_with_disk(8)
@@ -92,7 +92,7 @@ def test_pages_that_come_from_disk_find_room_among_those_of_who_is_idle(tmp_path
         rig.scheduler.resume(idle)
         rig.step()
     assert rig.states() == [SlotState.PAUSED, SlotState.WAITING_FOR_PREFIX]
-    while rig.work():
+    while rig.work():  # type: ignore[attr-defined]
         pass
     rig.step()
     assert (idle.slot, restored.cached_tokens, restored.output_tokens) == (-1, 160, 1)

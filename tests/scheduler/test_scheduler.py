@@ -30,7 +30,7 @@ class Rig:
         self.plan = StepPlan((), ())
 
     def sequence(self, identity: int, prompt: int, ignore_eos: bool = True, **params) -> Sequence:
-        params = SamplingParams(seed=identity, ignore_eos=ignore_eos, **params)
+        params = SamplingParams(seed=identity, ignore_eos=ignore_eos, **params)  # type: ignore[assignment]
         tokens = [(identity + i) % 31 + 1 for i in range(prompt)]
         ends = frozenset() if ignore_eos else frozenset({END})
         return Sequence(identity, params, tokens, prompt, ends)
@@ -61,7 +61,7 @@ class TenAtMost(Pace):
     def __init__(self) -> None:
         self.observed: list[tuple[int, int, float]] = []
 
-    def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
+    def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:  # type: ignore[override]
         self.observed.append((decodes, prompt_tokens, seconds))
 
     def allowance(self, decodes: int) -> int:

@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 def kv_per_token(tmp_path: Path, **changes: object) -> dict[str, int] | None:
     metadata = METADATA | {f"llama.{key.replace('__', '.')}": v for key, v in changes.items()}
     metadata = {key: value for key, value in metadata.items() if value is not None}
-    return describe(write_gguf(tmp_path / "changed.gguf", metadata)).memory.kv_per_token
+    return describe(write_gguf(tmp_path / "changed.gguf", metadata)).memory.kv_per_token  # type: ignore[return-value]
 
 
 def test_a_file_is_described(path: Path) -> None:

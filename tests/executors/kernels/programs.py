@@ -49,7 +49,7 @@ class Bench:
     def table(self, values: Floats) -> int:
         """A buffer that holds `values` (tokens, width) when ids are 0, 1, 2, ..."""
         buffer = self.program.buffer(values.shape[1], per_row=False)
-        self.program.embed(self.matrix(F32, as_bytes(values), *values.shape, NO_BIAS), buffer)
+        self.program.embed(self.matrix(F32, as_bytes(values), *values.shape, NO_BIAS), buffer)  # type: ignore[call-arg]
         return buffer
 
     def matrix(

@@ -50,7 +50,7 @@ def test_matches_float64(isa, tokens, kv_type, kv_heads, group, head_dim):
     sizes = {"kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5}
     for window in (0, 1, 5, 33, 64):
         result = attention(isa, q, k, v, kv_type, **sizes, chunks=[tokens], window=window)
-        expected = expected_attention(q, k, v, kv_type, *sizes.values(), window)
+        expected = expected_attention(q, k, v, kv_type, *sizes.values(), window)  # type: ignore[call-arg]
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 

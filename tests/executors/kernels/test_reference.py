@@ -155,7 +155,7 @@ def test_sequences_in_one_batch_see_only_themselves_in_any_chunks(
             np.concatenate([other[turn : turn + 1], own[start : start + count]])
             for own, other in zip(first, second, strict=True)
         )
-        mixed = ReferenceOps(runs).attend(*both, 0, spec)
+        mixed = ReferenceOps(runs).attend(*both, 0, spec)  # type: ignore[call-arg]
         rows[1].append(mixed[:1])
         rows[0].append(mixed[1:])
         start += count

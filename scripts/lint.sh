@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# All checks that run no test: style, types, import directions, pictures.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+ruff check .
+ruff format --check .
+mypy
+mypy --config-file tests/mypy.ini
+python scripts/check_imports.py
+python scripts/draw_pictures.py --check
+git ls-files '*.cpp' '*.h' | xargs clang-format --dry-run --Werror
