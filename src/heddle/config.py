@@ -337,7 +337,7 @@ def resolve(
 
 
 def debug_wanted(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether HEDDLE_DEBUG asks for tracebacks."""
+    """Whether HEDDLE_DEBUG asks for tracebacks and for log messages of level DEBUG."""
     return environ.get("HEDDLE_DEBUG", "") not in {"", "0"}
 
 

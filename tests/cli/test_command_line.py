@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -157,6 +158,8 @@ def test_debugging_shows_the_traceback(
         monkeypatch.setenv("HEDDLE_DEBUG", "1")
     assert run(["--debug", "bench"] if by_option else ["bench"]) == 1
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+    assert logging.getLogger("heddle").getEffectiveLevel() == logging.DEBUG
+    run(["--version"])  # the next command line decides anew
 
 
 def test_interrupting_is_no_error(

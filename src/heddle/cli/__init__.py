@@ -5,6 +5,7 @@ Commands import the engine inside their functions, so that `heddle --help` does 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -59,7 +60,7 @@ def heddle(
         ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks of errors (HEDDLE_DEBUG).")
+        bool, typer.Option("--debug", help="Show tracebacks and log at level DEBUG (HEDDLE_DEBUG).")
     ] = False,
 ) -> None:
     """LLM inference: one forward pass per step carries every conversation."""
@@ -86,6 +87,7 @@ app.add_typer(benches, name="bench", help=bench.__doc__)
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code. Errors become one line on stderr."""
     debug = debug_wanted() or "--debug" in arguments
+    logging.getLogger("heddle").setLevel(logging.DEBUG if debug else logging.NOTSET)
     try:
         code: int | None = app(list(arguments), standalone_mode=False)
         if sys.stdout is not None:  # as after `>&-`

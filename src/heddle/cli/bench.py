@@ -45,6 +45,12 @@ def bench(
     peer_model: PeerModel = None,
     peer_key: PeerKey = None,
     url: Url = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Show time per kind of native instruction instead of speed."
+        ),
+    ] = False,
     as_json: AsJson = False,
     engine: EngineConfig,
 ) -> None:
@@ -58,6 +64,8 @@ def bench(
         raise ConfigError(
             f"--streams: {max(counts)} is more than the slots, {engine.slots}; raise --slots"
         )
+    if profile and against is not None:
+        raise ConfigError("--profile counts inside this process; leave out --against")
     if against is not None:
         lengths = [max(1, context) for context in contexts]
         scenarios = [(n, length, new_tokens) for length in lengths for n in counts]
@@ -69,7 +77,7 @@ def bench(
         from heddle.bench.report import Loads
 
         loads = Loads(counts, contexts, prompt_tokens, new_tokens, rounds)
-        _measure(model, engine, loads, as_json)
+        (_profile if profile else _measure)(model, engine, loads, as_json)
 
 
 def _numbers(option: str, text: str, least: int) -> list[int]:
@@ -89,6 +97,18 @@ def _measure(model: str, config: EngineConfig, loads: "Loads", as_json: bool) ->
         print(json.dumps(report.as_dict(), indent=2, allow_nan=False))
     else:
         print_report(report)
+
+
+def _profile(model: str, config: EngineConfig, loads: "Loads", as_json: bool) -> None:
+    from heddle.bench.profile import profile
+    from heddle.cli.bench_tables import notes, print_profiles
+
+    with load(model, config) as engine, notes() as note:
+        profiles = profile(engine, loads, note)
+    if as_json:
+        print(json.dumps([each.as_dict() for each in profiles], indent=2, allow_nan=False))
+    else:
+        print_profiles(profiles)
 
 
 def _compare(

@@ -13,6 +13,7 @@ from heddle.bench.figures import FORMULAS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from heddle.bench.profile import Profile
     from heddle.bench.report import DecodeRow, PromptRow, Report
 
 _FLOOR_HEADINGS = ("floor", "bound\nby", "of\nfloor", "over-\nhead")
@@ -51,6 +52,19 @@ def print_report(report: "Report") -> None:
     )
     for name, formula in FORMULAS.items():
         console.print(f"[dim]{name} = {formula}[/dim]", highlight=False, soft_wrap=True)
+
+
+def print_profiles(profiles: "Iterable[Profile]") -> None:
+    """For each load: ms of a step per kind of instruction, the longest first."""
+    for profile in profiles:
+        total = sum(profile.seconds.values())
+        rows = [
+            (kind, _ms(seconds / max(1, profile.steps)), f"{seconds / (total or 1.0):.1%}")
+            for kind, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1])
+        ]
+        title = f"{profile.load}: {profile.steps} steps; times in ms of one thread"
+        print(title)
+        Console().print(_table("", ("instruction", "per\nstep", "share"), rows))
 
 
 def _print_limits(report: "Report") -> None:

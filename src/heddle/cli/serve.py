@@ -32,7 +32,9 @@ def serve(
     from heddle.server.http.process import serve as run
 
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    logging.getLogger("heddle").setLevel(logging.INFO if verbose else logging.WARNING)
+    log = logging.getLogger("heddle")
+    if log.level != logging.DEBUG:  # --debug has set it
+        log.setLevel(logging.INFO if verbose else logging.WARNING)
     keys_of(server)  # what is wrong with them is told before a model is loaded for nothing
     with bind(server) as listener, load(model, engine) as loaded:
         run(

@@ -177,6 +177,17 @@ class CpuExecutor:
     def measure_limits(self) -> Limits:
         return measure(self.threads, self.isa, self.weight_bytes)
 
+    def set_profiling(self, on: bool) -> None:
+        """Count the time of instructions from now on, or no longer. Call it while no step runs."""
+        self._program.set_profiling(on)
+
+    def take_profile(self) -> dict[str, float]:
+        """Seconds per kind of instruction since the last call, of the thread that calls execute."""
+        seconds: dict[str, float] = {}
+        for kind, nanoseconds in self._program.take_profile():
+            seconds[kind] = seconds.get(kind, 0.0) + nanoseconds * 1e-9
+        return seconds
+
     def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
         for binding in plan.bindings:
             self._bind(binding)
