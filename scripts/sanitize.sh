@@ -3,7 +3,7 @@
 #
 #   scripts/sanitize.sh address,undefined
 #   scripts/sanitize.sh thread
-#   scripts/sanitize.sh short      # address,undefined over the portable kernels: under a minute
+#   scripts/sanitize.sh short      # address,undefined over the portable kernels, built at -O1
 #
 # Exits with 77 where the compiler has no runtime of these sanitizers.
 #
