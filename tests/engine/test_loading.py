@@ -127,7 +127,5 @@ def test_a_model_is_not_in_memory_twice_while_it_loads(model_path: Path) -> None
     command = [sys.executable, "-c", MEMORY_OF_A_LOAD, str(model_path)]
     report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     peak, final = (int(re.search(rf"{field}:\s+(\d+)", report)[1]) for field in ("VmHWM", "VmRSS"))
-    mapped = re.findall(rf" {re.escape(str(model_path))}\n.*?\nRss:\s+(\d+)", report, re.DOTALL)
-    assert mapped
-    assert sum(map(int, mapped)) * 1024 < model_path.stat().st_size / 5
+    assert str(model_path) not in report, "a file that is mapped kills the process once truncated"
     assert peak < 1.15 * final
