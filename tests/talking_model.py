@@ -68,6 +68,9 @@ class LetterTokenizer:
     def grammar(self, grammar: Grammar) -> TokenGrammar:
         return self._grammars.compile(grammar)
 
+    def prepare_grammars(self) -> None:
+        self._grammars.prepare()
+
     def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
         return self._grammars.known(grammar)
 

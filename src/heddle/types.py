@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 256
+MAX_BREAKERS = 32
+MAX_BAD_WORDS = 1000
 MAX_STRING_LENGTH = 1024
 MAX_GRAMMAR_LENGTH = 131_072
 
@@ -155,8 +157,8 @@ _OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs"})
 # Names of fields that hold strings, how many they hold at most, and how many characters in each.
 _STRINGS = {
     "stop": (MAX_STOP_STRINGS, MAX_STRING_LENGTH),
-    "dry_sequence_breakers": (32, 40),
-    "bad_words": (1000, 256),
+    "dry_sequence_breakers": (MAX_BREAKERS, 40),
+    "bad_words": (MAX_BAD_WORDS, 256),
     "shown_specials": (16, 64),
 }
 

@@ -37,6 +37,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
         ConfigError: the file of API keys cannot be read.
     """
     config = config or ServerConfig()
+    engine.model.tokenizer.prepare_grammars()  # now, while no stream has to wait for it
     service = Service(engine, config, Backlog(config.backlog), Bodies(config))
     dispatcher = Dispatcher(service)
     routers = [(router, api) for api in APIS for router in api.routes(service, dispatcher)]

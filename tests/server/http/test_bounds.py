@@ -18,7 +18,7 @@ from heddle.config import ServerConfig
 from heddle.errors import BodyTooLargeError, InvalidRequestError
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
 from heddle.server.generate.request import GenerationRequest
-from heddle.server.http.body import Bodies
+from heddle.server.http.body import Bodies, _check_parts
 from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.schema import Schema
 from patience import PATIENCE
@@ -157,6 +157,33 @@ def test_a_body_beyond_the_limit_is_refused_before_the_rest_is_taken(chunked: bo
         assert request.taken <= (8 << 20 if chunked else 0)
 
     run(work)
+
+
+def test_a_body_of_very_many_lists_or_objects_is_refused(shared: Running) -> None:
+    """2.7 million of them in the parameters of a function took 2 GB."""
+    function = {"name": "f", "parameters": {"x": [{}] * 200_001}}
+    body = {
+        "messages": [{"role": "user", "content": "hello"}],
+        "tools": [{"type": "function", "function": function}],
+    }
+    answer = shared.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert "more than 200,000 lists, objects and strings" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "unit", ["[]", '{"":{}}', '"\\"",[{}]', '""', '"\\\\"', "[" * 100 + "]" * 100]
+)
+def test_lists_objects_and_strings_are_counted_wherever_they_are(unit: str) -> None:
+    count = 200_001 // (unit.count("{") + unit.count("[") + unit.startswith('"')) + 1
+    with pytest.raises(InvalidRequestError, match="more than 200,000 lists, objects and strings"):
+        _check_parts(",".join([unit] * count).encode())
+
+
+@pytest.mark.parametrize("text", ["{" * 300_000, '[{"' * 200_000, "\\" * 300_000 + "[" * 300_000])
+def test_a_text_may_have_as_many_brackets_as_it_likes(text: str) -> None:
+    _check_parts(json.dumps({"prompt": text}).encode())
+    _check_parts(json.dumps({"prompt": text}).encode()[:-2])  # a string without an end
 
 
 def test_one_large_body_is_worked_on_at_once_and_smaller_ones_beside_it() -> None:
@@ -298,6 +325,14 @@ def test_of_a_list_only_the_first_fault_is_looked_for(body: dict[str, Any]) -> N
     with pytest.raises(ValidationError) as caught:
         schema.model_validate_json(json.dumps(body))
     assert caught.value.error_count() < 5
+
+
+@pytest.mark.parametrize("field", ["bad_words", "dry_sequence_breakers", "stop", "samplers"])
+def test_a_list_of_strings_is_refused_at_its_bound(field: str) -> None:
+    """890,000 names of samplers were looked at for 5 s."""
+    body = json.dumps({"prompt": "a", field: ["top_k"] * 1001})
+    with pytest.raises(ValidationError, match="should have at most"):
+        CompletionRequest.model_validate_json(body)
 
 
 def test_what_a_request_keeps_while_it_waits_is_small(shared: Running) -> None:

@@ -260,6 +260,8 @@ def test_head_and_options_leave_the_connection_usable(shared: Running) -> None:
         for method in (b"HEAD", b"OPTIONS", b"GET"):
             client.sendall(method + b" /health HTTP/1.1\r\nHost: x\r\n\r\n")
             answer = client.recv(1 << 16)
+            while method != b"HEAD" and answer.endswith(b"\r\n\r\n"):
+                answer += client.recv(1 << 16)  # head and body may come in two pieces
             assert answer.startswith(b"HTTP/1.1 405" if method == b"OPTIONS" else b"HTTP/1.1 200")
             assert answer.endswith(b"\r\n\r\n") == (method == b"HEAD")
 

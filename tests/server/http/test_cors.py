@@ -63,4 +63,4 @@ def test_what_is_no_origin_is_refused(origin: str) -> None:
 def test_a_page_may_read_the_headers_that_clients_need(serve: Callable[..., Running]) -> None:
     answer = serve(cors=(PAGE,)).get("/v1/models", headers={"origin": PAGE})
     exposed = set(answer.headers["access-control-expose-headers"].split(", "))
-    assert exposed == {"x-request-id", "request-id", "retry-after", "warning"}
+    assert exposed == {"x-request-id", "request-id", "retry-after", "warning", "x-heddle-ignored"}

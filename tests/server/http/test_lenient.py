@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
     from conftest import Running
 
-CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+MESSAGE = {"role": "user", "content": "hello"}
+CHAT: dict[str, Any] = {"messages": [MESSAGE], "max_tokens": 2}
+NAMED = {"name": "f"}
+TOOL = {"type": "function", "function": NAMED, "mood": "good"}
 
 
 @pytest.fixture
@@ -84,6 +87,37 @@ def test_a_constraint_is_never_dropped(lenient: Running, path: str, fields: dict
         assert answer.status_code == 400
         [name] = fields
         assert f"{name} is not supported by this server" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [*CHAT["messages"], MESSAGE | {"grammar": "x"}]}),
+        ("/v1/chat/completions", {"tools": [TOOL | {"regex": "a"}]}),
+        (
+            "/v1/chat/completions",
+            {"tools": [TOOL, TOOL | {"function": {"name": "f", "ebnf": "x"}}]},
+        ),
+        ("/v1/completions", {"structured_outputs": {"regex": "a", "ebnf": "x"}}),
+        ("/v1/messages", {"messages": [MESSAGE | {"stop": "x"}]}),
+        ("/v1/responses", {"text": {"format": {"type": "text"}, "regex": "a"}}),
+    ],
+)
+def test_a_constraint_inside_of_objects_is_not_dropped(
+    lenient: Running, path: str, fields: dict[str, Any]
+) -> None:
+    """Validation ends at the first fault of a list, here a harmless one."""
+    bodies: dict[str, Any] = {"/v1/completions": {"prompt": "a"}, "/v1/responses": {"input": "a"}}
+    body = bodies.get(path, CHAT | {"model": "fake"}) | {"foo": 1} | fields
+    answer = lenient.post(path, body)
+    assert answer.status_code == 400
+    assert "is not supported by this server" in answer.json()["error"]["message"]
+
+
+def test_all_unknown_fields_of_a_list_are_named(lenient: Running) -> None:
+    messages = [MESSAGE | {"mood": "good"}, MESSAGE | {"weather": "fine"}]
+    answer = lenient.post("/v1/chat/completions", CHAT | {"messages": messages})
+    assert answer.headers["x-heddle-ignored"] == "mood, weather"
 
 
 def test_an_empty_constraint_asks_for_nothing(lenient: Running) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,17 @@ def test_what_templates_do_is_as_before() -> None:
     text = ChatTemplate(source, "", "").render([{"role": "u", "content": "x"}] * 2)
     object_text = '{\n "role": "u",\n "content": "x"\n}'
     assert text == f"1/2u:x   |{object_text}2/2u:x   |{object_text}1024a-b"
+
+
+def test_indentation_of_what_a_client_sends_is_bounded() -> None:
+    """Each of 50,000 numbers has a line, and each line the indentation of its depth."""
+    deep: Any = [1] * 50_000
+    for _ in range(200):
+        deep = [deep]
+    template = ChatTemplate("{{ tools | tojson(indent=4) }}", "", "")
+    with pytest.raises(InvalidRequestError, match="it makes a value of"):
+        template.render([], tools=deep)
+    assert len(template.render([], tools=[1, 2])) == len("[\n    1,\n    2\n]")
 
 
 def test_an_error_without_words_has_a_reason() -> None:

@@ -117,3 +117,24 @@ def test_tokens_that_end_a_generation(alias: str) -> None:
             *("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"),
         },
     }[alias]
+
+
+@pytest.mark.large
+def test_files_have_the_form_of_a_repository() -> None:
+    tokenizer = tokenizer_of("qwen2.5-coder-1.5b")
+    head, first, second, tail = tokenizer.encode_files(
+        [("a.py", "one\n"), ("b.py", "<|file_sep|>")]
+    )
+    texts = [tokenizer.decode(ids, skip_special=False) for ids in (head, first, second, tail)]
+    assert texts == [
+        "<|repo_name|>repository\n",
+        "<|file_sep|>a.py\none\n",
+        "<|file_sep|>b.py\n<|file_sep|>",
+        "<|file_sep|>file\n",
+    ]
+    mark = tokenizer.control_id("<|file_sep|>")
+    assert [ids.count(mark) for ids in (first, second, tail)] == [1, 1, 1]  # a text has none
+    prompt = tokenizer.put_before(tokenizer.encode_fill_in("x", "y"), head + first + tail)
+    assert tokenizer.decode(prompt, skip_special=False) == (
+        "".join([texts[0], texts[1], texts[3]]) + "<|fim_prefix|>x<|fim_suffix|>y<|fim_middle|>"
+    )

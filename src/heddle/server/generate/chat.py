@@ -14,10 +14,15 @@ from heddle.server.generate.tools import (
     constrain,
     function_of,
 )
+from heddle.server.http.hints import ignore
+from heddle.text.chat.dialect import EFFORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from starlette.types import Scope
+
+    from heddle.engine import Engine
     from heddle.server.generate.chat_fields import ChatMessage, FunctionTool
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Service
@@ -45,8 +50,12 @@ class ChatFields(Protocol):
     def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
 
 
-def template_arguments(body: ChatFields, tools: Sequence[Json] = ()) -> Json:
+def template_arguments(
+    body: ChatFields, tools: Sequence[Json] = (), variables: Mapping[str, Any] | None = None
+) -> Json:
     """A body's messages and functions as keywords of `LoadedModel.chat_text`.
+
+    `variables` are for the template too. The body's own override those of the same names.
 
     Raises:
         InvalidRequestError: a message lacks a field of its role, or two fields exclude each other.
@@ -60,7 +69,7 @@ def template_arguments(body: ChatFields, tools: Sequence[Json] = ()) -> Json:
     return {
         "messages": _rendered_messages(body.messages or ()),
         "tools": tools,
-        "variables": template_variables(body.chat_template_kwargs),
+        "variables": {**(variables or {}), **template_variables(body.chat_template_kwargs)},
         "continue_final_message": continues,
         "add_generation_prompt": body.add_generation_prompt is not False and not continues,
     }
@@ -80,6 +89,20 @@ def template_variables(asked: Mapping[str, Any] | None) -> Mapping[str, Any]:
                 param="chat_template_kwargs",
             )
     return variables
+
+
+def effort_variables(asked: str | None, param: str, engine: Engine, scope: Scope) -> Json:
+    """What the template is told of the effort that the field `param` asks for.
+
+    A template without such a variable is told nothing, and the field is noted as ignored.
+    """
+    template = engine.model.template
+    if asked is None:
+        return {}
+    if template is None or not template.dialect.asks_effort:
+        ignore(scope, param)
+        return {}
+    return {EFFORT: asked}
 
 
 def chat_request(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from heddle.server.http.fields import Stop, Strings, TokenIds, only
 from heddle.server.http.hints import hint
 from heddle.server.http.schema import MAX_ITEMS, Schema
-from heddle.types import MAX_STOP_TOKENS
+from heddle.types import MAX_BAD_WORDS, MAX_BREAKERS, MAX_STOP_TOKENS, Stage
 
 MAX_CHOICES = 128
 MAX_BIASES = 16_384
@@ -101,15 +101,15 @@ class SamplingFields(Schema, Labels, LlamaCppHints):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[str] | None = None
+    dry_sequence_breakers: Annotated[Strings, Field(max_length=MAX_BREAKERS)] | None = None
     dynatemp_range: float | None = None
     dynatemp_exponent: float | None = None
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None
-    samplers: list[str] | None = None
+    samplers: Annotated[Strings, Field(max_length=len(Stage))] | None = None
     min_tokens: int | None = None
-    bad_words: list[str] | None = None
+    bad_words: Annotated[Strings, Field(max_length=MAX_BAD_WORDS)] | None = None
     seed: int | None = None
     stop: Stop | None = None
     stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKENS)] | None = None

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from heddle.types import MAX_STOP_STRINGS
+
 UNSUPPORTED = "heddle_unsupported"
 """Error type of a value that OpenAI's API knows and this server does not serve."""
 SHAPE = "heddle_shape"
@@ -58,7 +60,7 @@ Strings = Annotated[list[str], FIRST_FAULT]
 
 Stop = Annotated[
     Annotated[str, Tag("<str>")]
-    | Annotated[Strings, Tag("<list of str>")]
+    | Annotated[Strings, Field(max_length=MAX_STOP_STRINGS), Tag("<list of str>")]
     | Annotated[Strings, Tag("<list>")],
     shaped("a string or a list of strings"),
 ]

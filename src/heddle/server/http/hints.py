@@ -11,7 +11,7 @@ constrains the answer is never a hint: it works, or it is refused by name (`leni
 | `ResponseHints` (`api/openai/response_schemas.py`) | | | yes | | |
 | `MessageHints` (`api/anthropic/schemas.py`) | | | | | yes |
 
-Hints inside of objects (`text.verbosity`, `output_config.effort`, `tools.defer_loading`) are
+Hints inside of objects (`text.verbosity`, `reasoning.summary`, `tools.defer_loading`) are
 declared where these objects are.
 """
 

@@ -8,17 +8,17 @@ the `grammar` that its request sent would be wrong, and nobody would know.
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 
-from heddle.server.http.fields import only
+from heddle.errors import UnsupportedParameterError
 from heddle.server.http.hints import ignored
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from collections.abc import Iterator
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 S = TypeVar("S", bound=BaseModel)
@@ -64,35 +64,43 @@ class WarnOfUnknown:
         await self._app({**scope, _UNKNOWN: unknown}, receive, send_with_warning)
 
 
-def parse_leniently(raw: bytes, schema: type[S], error: ValidationError, scope: Scope) -> S:
-    """The body without its unknown fields, after `error` was found with them.
+def parse_leniently(raw: bytes, schema: type[S], scope: Scope) -> S:
+    """The body without its unknown fields.
 
     Raises:
         pydantic.ValidationError: something else is wrong.
+        UnsupportedParameterError: one of the unknown fields is a constraint, wherever it is.
     """
-    _constraints_beside(schema).model_validate_json(raw, extra="ignore")
+    names = [
+        _checked(name, value)
+        for name, value in _unknown(schema.model_validate_json(raw, extra="allow"))
+    ]
     parsed = schema.model_validate_json(raw, extra="ignore", context=ignored(scope))
-    few = error.error_count() <= _MOST_FAULTS
-    names = _names(error) if few else ["too many to name"]
-    scope[_UNKNOWN].extend(names[:_MOST_NAMED])
-    ignored(scope).extend(names[:_MOST_NAMED])
+    shown = ["too many to name"]
+    if len(names) <= _MOST_FAULTS:
+        shown = [*dict.fromkeys(_HARMLESS.sub("?", name[:40]) for name in names)][:_MOST_NAMED]
+    scope[_UNKNOWN].extend(shown)
+    ignored(scope).extend(shown)
     return parsed
 
 
-@cache
-def _constraints_beside(schema: type[BaseModel]) -> type[BaseModel]:
-    """A body of all constraints that `schema` does not serve, each refused unless it is empty."""
-    served = {field.alias or name for name, field in schema.model_fields.items()}
-    nothing = Annotated[Any, only(False, "", [], {})]
-    fields: dict[str, Any] = dict.fromkeys(_CONSTRAINTS - served, (nothing, None))
-    return create_model("Constraints", **fields)
+def _unknown(value: object) -> Iterator[tuple[str, object]]:
+    """Unknown fields of a body and of the objects in it, with their values."""
+    if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+        for one in value:
+            yield from _unknown(one)
+    if isinstance(value, BaseModel):
+        for one in vars(value).values():
+            yield from _unknown(one)
+        yield from (value.model_extra or {}).items()
 
 
-def _names(error: ValidationError) -> list[str]:
-    """Names of the unknown fields, each once, of characters and a length that a header may have."""
-    found = (
-        str(fault["loc"][-1])
-        for fault in error.errors(include_url=False, include_context=False, include_input=False)
-        if fault["type"] == "extra_forbidden"
-    )
-    return list(dict.fromkeys(_HARMLESS.sub("?", name[:40]) for name in found))
+def _checked(name: str, value: object) -> str:
+    """The name of an unknown field that may be ignored."""
+    if name in _CONSTRAINTS and value not in (None, False, "", [], {}):
+        raise UnsupportedParameterError(
+            f"{name} is not supported by this server, and an answer without it could be wrong;"
+            " leave it out",
+            param=name,
+        )
+    return name

@@ -127,7 +127,7 @@ def _counted(context: Context, items: Iterable[Any]) -> Any:
 def _joined(context: Context, parts: list[Any]) -> str:
     context[BUDGET].step()
     texts = [str(part) for part in parts]
-    _check_length(sum(map(len, texts)))
+    check_length(sum(map(len, texts)))
     return "".join(texts)
 
 
@@ -151,11 +151,11 @@ def _check_operation(operator: str, left: Any, right: Any) -> None:
     if operator == "%" and isinstance(left, str):
         _check_format(left)
     if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
-        _check_length(len(left) + len(right))
+        check_length(len(left) + len(right))
     if operator == "*":
         for items, times in ((left, right), (right, left)):
             if isinstance(items, Sized) and isinstance(times, int):
-                _check_length(len(items) * times)
+                check_length(len(items) * times)
     if operator in ("*", "**") and isinstance(left, int) and isinstance(right, int):
         raised = operator == "**"
         bits = left.bit_length() * abs(right) if raised else left.bit_length() + right.bit_length()
@@ -169,12 +169,12 @@ def _check_string_method(
     if name in ("format", "format_map"):
         _check_format(text)
     if name == "replace" and len(arguments) > 1:
-        _check_length(text.count(str(arguments[0])) * len(str(arguments[1])))
+        check_length(text.count(str(arguments[0])) * len(str(arguments[1])))
     if name == "join" and arguments and isinstance(arguments[0], Sized):
-        _check_length(len(text) * len(arguments[0]))
+        check_length(len(text) * len(arguments[0]))
     if name == "expandtabs":
         tab = next((one for one in (*arguments, *named.values()) if isinstance(one, int)), 8)
-        _check_length(text.count("\t") * tab)
+        check_length(text.count("\t") * tab)
 
 
 def _check_format(text: str) -> None:
@@ -182,7 +182,11 @@ def _check_format(text: str) -> None:
         raise TemplateError(f"it formats with a width that is too large: {text!r:.60}")
 
 
-def _check_length(length: int) -> None:
+def check_length(length: int) -> None:
+    """
+    Raises:
+        TemplateError: a value of so many characters or elements is too large.
+    """
     if length > _MOST_CHARACTERS:
         raise TemplateError(
             f"it makes a value of {length:,} elements; {_MOST_CHARACTERS:,} is most"

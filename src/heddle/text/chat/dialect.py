@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _FOREIGN = ("<function=", "<arg_key>")
 """What shows that calls between `<tool_call>` and `</tool_call>` are no JSON, as Qwen3-Coder's."""
 
+EFFORT = "reasoning_effort"
+"""The variable of a template that says how long the model is to reason."""
+
 _REASONING = (Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]"))
 
 
@@ -33,12 +36,14 @@ class Dialect:
             a system message does.
         marks: of reasoning; None if the template shows none.
         developer: the role of messages of the role developer, which many templates leave out.
+        asks_effort: whether the template has a variable `reasoning_effort`, as that of gpt-oss.
     """
 
     form: CallForm
     knows_tools: bool
     marks: Marks | None
     developer: str
+    asks_effort: bool
 
     @classmethod
     def of(cls, template: str, variables: Collection[str]) -> Dialect:
@@ -46,7 +51,8 @@ class Dialect:
         form = _form_of(template) if "tools" in variables else None
         marks = next((marks for marks in _REASONING if marks.closing in template), None)
         developer = "developer" if "developer" in template else "system"
-        return cls(form or HERMES, form is not None, marks, developer)
+        asks_effort = EFFORT in variables
+        return cls(form or HERMES, form is not None, marks, developer, asks_effort)
 
     def conversation(
         self, messages: Sequence[Json], tools: Sequence[Json]

@@ -16,7 +16,7 @@ from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension
 
 from heddle.errors import InvalidRequestError, ModelFileError
-from heddle.text.chat.bounded_sandbox import BUDGET, BoundedSandbox, Budget
+from heddle.text.chat.bounded_sandbox import BUDGET, BoundedSandbox, Budget, check_length
 from heddle.text.chat.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -165,13 +165,18 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Jinja's own `tojson` escapes for HTML and sorts keys, which models were not trained on."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    if indent is None:
+        return encoder.encode(value)
+    # Every line has the indentation of its depth, so that 8 MB of a body would be 3 GB.
+    parts, length = [], 0
+    for part in encoder.iterencode(value):
+        parts.append(part)
+        length += len(part)
+        check_length(length)
+    return "".join(parts)
 
 
 def _bounded_range() -> Any:

@@ -230,6 +230,16 @@ class GrammarCompiler:
         """
         return self._begun(self._ready(_whole(grammar)), grammar)
 
+    def prepare(self) -> None:
+        """Make what all grammars share, so that the first one does not.
+
+        llguidance holds the GIL meanwhile, and every stream stands still: 0.24 s for the 49,152
+        tokens of SmolLM2, 0.9 s for the 151,936 of Qwen2.5.
+        """
+        if self._tokens.eos_ids:
+            with self._lock:
+                _ = self._tokenizer
+
     def known(self, grammar: Grammar) -> TokenGrammar | None:
         """The grammar, if it is compiled."""
         compiled = self._alive.get(_whole(grammar))

@@ -254,6 +254,10 @@ class Tokenizer:
         """
         return self._grammars.compile(grammar)
 
+    def prepare_grammars(self) -> None:
+        """Make what all grammars share, which holds up every thread for up to a second."""
+        self._grammars.prepare()
+
     def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
         """As :meth:`grammar` at once; None for one that is not kept."""
         return self._grammars.known(grammar)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from llguidance import LLTokenizer
 
 from heddle.text.constrained.grammar import GrammarCompiler
 from patience import PATIENCE
@@ -129,6 +130,23 @@ def test_nobody_waits_while_a_grammar_is_compiled(shared: Running, monkeypatch: 
         finally:
             may_go_on.set()
         assert shaped.result()["choices"][0]["message"]["content"] == "tea"
+
+
+def test_what_all_grammars_share_is_made_before_a_server_serves(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llguidance holds the GIL while it is made, so every stream would stand still."""
+    made: list[object] = []
+
+    def make(*arguments: Any, **named: Any) -> LLTokenizer:
+        made.append(arguments)
+        return LLTokenizer(*arguments, **named)
+
+    monkeypatch.setattr("heddle.text.constrained.grammar.LLTokenizer", make)
+    server = serve()
+    assert len(made) == 1
+    chat(server, guided_choice=["tea"])
+    assert len(made) == 1
 
 
 def test_a_stream(shared: Running) -> None:

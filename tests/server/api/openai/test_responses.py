@@ -74,7 +74,7 @@ def test_instructions_and_items_are_one_conversation(shared: Running) -> None:
             first,
         ],
     )
-    conversation = "system- be.\nuser- hel.\nsystem- lo.\nassistant- so.\nuser- hel."
+    conversation = "system- be.\nuser- hel.\nsystem- l\no.\nassistant- so.\nuser- hel."
     assert made.output_text == text_after(conversation)
     assert made.instructions == "be"
 
@@ -185,7 +185,6 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"max_tokens": 2}, "unknown parameter: max_tokens"),
         ({"max_output_tokens": 0}, "max_output_tokens must be"),
         ({"top_logprobs": 2}, "top_logprobs needs include"),
-        ({"include": ["file_search_call.results"]}, "include[0] must be"),
         ({"temperature": -1}, "temperature must be at least 0"),
         ({"input": None}, "input must be a string or a list of items"),
         ({"input": []}, "input must be"),

@@ -500,7 +500,7 @@ SCHEMA = "tools[0].function.parameters"
             SCHEMA,
             "131072",
         ),
-        ({"tool_choice": "required"}, "tool_choice", "no tools"),
+        ({"tool_choice": "required"}, "tool_choice", "tools is missing or empty"),
         ({"tool_choice": "any"}, "tool_choice", "'any'"),
         ({"tool_choice": 3}, "tool_choice", "names a function"),
         (

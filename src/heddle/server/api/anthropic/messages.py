@@ -23,7 +23,7 @@ from heddle.server.api.anthropic.schemas import (
     ToolUseBlock,
 )
 from heddle.server.api.anthropic.writer import MessageWriter
-from heddle.server.generate.chat import chat_request, joined
+from heddle.server.generate.chat import chat_request, effort_variables, joined
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import function_of, use_of
 from heddle.server.http.encoding import json_response
@@ -158,11 +158,13 @@ def _template_arguments(asked: CountRequest, use: ToolUse, service: Service, sco
     ]
     if asked.system:
         messages.insert(0, {"role": "system", "content": _text(asked.system)})
+    wanted = asked.output_config.effort if asked.output_config else None
+    effort = effort_variables(wanted, "output_config.effort", service.engine, scope)
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     return {
         "messages": messages,
         "tools": use.tools,
-        "variables": _variables(asked, service, scope),
+        "variables": _variables(asked, service, scope) | effort,
         "continue_final_message": continues,
         "add_generation_prompt": not continues,
     }

@@ -124,10 +124,10 @@ class OutputFormat(Schema):
 
 
 class OutputConfig(Schema):
-    """What the text of the answer has to be."""
+    """What the text of the answer has to be. `effort` is for templates that ask for it."""
 
     format: OutputFormat | None = None
-    effort: Annotated[str | None, hint(path="output_config.effort")] = None
+    effort: str | None = None
 
 
 class MessageHints(BaseModel):

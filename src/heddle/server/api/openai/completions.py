@@ -24,7 +24,7 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
     @router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
     async def chat_completions(request: Request) -> Response:
         """The next message of a conversation."""
-        translate = partial(from_chat, service=service)
+        translate = partial(from_chat, service=service, scope=request.scope)
         wanted, writer = await service.bodies.take(request, ChatRequest, translate)
         return await dispatcher.answer(request, writer, wanted)
 

@@ -12,7 +12,12 @@ from heddle.server.api.openai.completion_writers import (
     CompletionWriter,
 )
 from heddle.server.api.openai.logprobs import Echo
-from heddle.server.generate.chat import chat_request, functions_of, template_arguments
+from heddle.server.generate.chat import (
+    chat_request,
+    effort_variables,
+    functions_of,
+    template_arguments,
+)
 from heddle.server.generate.parameters import generation_fields, take_alias
 from heddle.server.generate.request import GenerationRequest, prompts_of
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
@@ -20,6 +25,8 @@ from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from starlette.types import Scope
 
     from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
     from heddle.server.generate.fields import GenerationFields
@@ -31,8 +38,10 @@ DEFAULT_COMPLETION_TOKENS = 16
 a completion of plain text mostly does not."""
 
 
-def from_chat(body: ChatRequest, service: Service) -> tuple[GenerationRequest, ChatWriter]:
-    """The request of a chat body.
+def from_chat(
+    body: ChatRequest, service: Service, scope: Scope
+) -> tuple[GenerationRequest, ChatWriter]:
+    """The request of a chat body that came with `scope`.
 
     Raises:
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
@@ -43,11 +52,12 @@ def from_chat(body: ChatRequest, service: Service) -> tuple[GenerationRequest, C
     usage = _usage_wanted(body)
     service.check_choices(1, n)
     use = _tool_use(body)
+    effort = effort_variables(body.reasoning_effort, "reasoning_effort", service.engine, scope)
     request, reading = chat_request(
         service,
         GenerationRequest(model, (), params, n, bool(body.stream)),
         use,
-        lambda: template_arguments(body, use.tools),
+        lambda: template_arguments(body, use.tools, effort),
         open_schemas=body.open_schemas,
     )
     options = AnswerOptions(usage, params.logprobs, body.prompt_logprobs, reading=reading)

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 
-def template_arguments(body: ResponsesRequest, use: ToolUse) -> Json:
+def template_arguments(body: ResponsesRequest, use: ToolUse, variables: Json) -> Json:
     """A body's items and functions as keywords of `LoadedModel.chat_text`.
+
+    `variables` are for the template too. The body's own override those of the same names.
 
     Raises:
         InvalidRequestError: a variable of the template is none that a request may set.
@@ -27,7 +29,7 @@ def template_arguments(body: ResponsesRequest, use: ToolUse) -> Json:
     return {
         "messages": _messages(body),
         "tools": use.tools,
-        "variables": template_variables(body.chat_template_kwargs),
+        "variables": {**variables, **template_variables(body.chat_template_kwargs)},
         "continue_final_message": False,
         "add_generation_prompt": True,
     }

@@ -159,7 +159,9 @@ class StreamOptions(Schema):
 
 
 class ReasoningConfig(Schema):
-    effort: Annotated[str | None, hint(path="reasoning.effort")] = None
+    """`effort` is for templates that ask for it."""
+
+    effort: str | None = None
     summary: Annotated[str | None, hint(path="reasoning.summary")] = None
     generate_summary: Annotated[str | None, hint(path="reasoning.generate_summary")] = None
 

@@ -13,7 +13,7 @@ from heddle.server.api.openai.completion_writers import AnswerOptions
 from heddle.server.api.openai.response_messages import template_arguments, tool_use
 from heddle.server.api.openai.response_schemas import LOGPROBS, ResponsesRequest
 from heddle.server.api.openai.response_writer import ResponseWriter
-from heddle.server.generate.chat import chat_request
+from heddle.server.generate.chat import chat_request, effort_variables
 from heddle.server.generate.constraints import format_grammar
 from heddle.server.generate.parameters import sampling_fields
 from heddle.server.generate.request import GenerationRequest
@@ -22,6 +22,8 @@ from heddle.server.http.schema import takes
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
+    from starlette.types import Scope
+
     from heddle.server.api.openai.response_schemas import FunctionTool
     from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Service
@@ -36,7 +38,7 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
     @router.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
     async def responses(request: Request) -> Response:
         """The next items of a conversation."""
-        translate = partial(from_responses, service=service)
+        translate = partial(from_responses, service=service, scope=request.scope)
         wanted, writer = await service.bodies.take(request, ResponsesRequest, translate)
         return await dispatcher.answer(request, writer, wanted)
 
@@ -44,7 +46,7 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
 
 
 def from_responses(
-    body: ResponsesRequest, service: Service
+    body: ResponsesRequest, service: Service, scope: Scope
 ) -> tuple[GenerationRequest, ResponseWriter]:
     """The neutral request of a body, and the writer of its answer.
 
@@ -54,16 +56,18 @@ def from_responses(
     """
     model, params = service.model_name(body.model), _params(body)
     use = tool_use(body)
+    effort = body.reasoning.effort if body.reasoning else None
+    told = effort_variables(effort, "reasoning.effort", service.engine, scope)
     request, reading = chat_request(
         service,
         GenerationRequest(model, (), params, stream=bool(body.stream)),
         use,
-        lambda: template_arguments(body, use),
+        lambda: template_arguments(body, use, told),
         open_schemas=body.open_schemas,
     )
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
-    tokenizer = service.engine.model.tokenizer
-    return request, ResponseWriter(model, tokenizer, _repeated(body, params), options)
+    repeated = _repeated(body, params, effort if told else None)
+    return request, ResponseWriter(model, service.engine.model.tokenizer, repeated, options)
 
 
 def _params(body: ResponsesRequest) -> SamplingParams:
@@ -99,7 +103,7 @@ def _text_format(body: ResponsesRequest) -> Grammar | None:
     return format_grammar("text.format", form.type, form.schema_, "schema")
 
 
-def _repeated(body: ResponsesRequest, params: SamplingParams) -> bytes:
+def _repeated(body: ResponsesRequest, params: SamplingParams, effort: str | None) -> bytes:
     """JSON of the fields of a request that its response repeats, with the values that hold.
 
     Raises:
@@ -112,7 +116,7 @@ def _repeated(body: ResponsesRequest, params: SamplingParams) -> bytes:
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": effort, "summary": None},
         "service_tier": "default",
         "store": False,
         "temperature": params.temperature,

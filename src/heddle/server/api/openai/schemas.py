@@ -17,7 +17,7 @@ from heddle.server.http.schema import Schema
 class ChatHints(BaseModel):
     """OpenAI's, and what LiteLLM makes of Anthropic's."""
 
-    reasoning_effort: Annotated[str | None, hint()] = None
+    reasoning_effort: str | None = None  # for templates that ask for it; see `effort_variables`
     thinking: Annotated[dict[str, Any] | None, hint()] = None
     verbosity: Annotated[str | None, hint("medium")] = None
     prediction: Annotated[dict[str, Any] | None, hint()] = None
