@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from heddle.cache.manager import CacheManager, PageTable
+from heddle.state import StateMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ def timed(what: str, count: int, operation: Callable[[int], object]) -> None:
 
 
 def measure(prompts: int, tokens: int, shared: int) -> None:
-    cache = CacheManager(pages=prompts * (tokens // 32 + 2))
+    cache = CacheManager(StateMemory(prompts * (tokens // 32 + 2)))
     source = Prompts(tokens, shared)
     kept = []
     for index in range(prompts):

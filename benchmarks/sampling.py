@@ -19,7 +19,7 @@ import numpy as np
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine.loading import load_model
-from heddle.executors.cpu.executor import make_sampler
+from heddle.executors.cpu.samplers import make_sampler
 from heddle.step import Binding, Chunk, StepPlan, TokenRules
 from heddle.types import SamplingParams
 from heddle.weights.tensor_types import TensorType
@@ -79,7 +79,7 @@ class Step:
     def __init__(self, logits: NDArray[np.float32]) -> None:
         self._runtime = _native.Runtime(THREADS, "auto")
         self._cache = _native.KvCache("f16", 1, 1, 16, 1)
-        self._program = _native.Program(self._runtime, self._cache, SLOTS, SLOTS)
+        self._program = _native.Program(self._runtime, (self._cache,), SLOTS, SLOTS)
         table, rows = (self._program.buffer(logits.shape[1], per_row=row) for row in (False, True))
         raw = np.ascontiguousarray(logits).view(np.uint8).ravel()
         matrix = _native.Matrix(  # type: ignore[call-arg]
@@ -99,7 +99,8 @@ class Step:
         times = []
         for _ in range(STEPS):
             before = self._program.seconds
-            self._program.run(slots, slots, np.empty((0, 4), np.int32), nothing, slots, samplers)
+            no_spans = np.empty((0, 5), np.int32)
+            self._program.begin(slots, slots, no_spans, nothing, slots, samplers).finish()
             times.append(self._program.seconds - before)
         return statistics.median(times) * 1e6
 

@@ -322,7 +322,7 @@ inline void keep_in(QueryTile& tile, float* part, int head_dim) {
 
 // The layer's and head's part of the sequence's page number `page`.
 inline const uint8_t* part_of(const AttendArgs& a, int page) {
-    return a.kv + a.pages[page] * a.page_stride;
+    return a.kv + a.pages[page - a.first_page] * a.page_stride;
 }
 
 // One split from nothing. `next` is a part that will be wanted afterwards, or null.

@@ -10,7 +10,8 @@ namespace {
 
 class StoreKv final : public Instruction {
   public:
-    StoreKv(int k, int v, int layer) : Instruction("store_kv"), k_(k), v_(v), layer_(layer) {}
+    StoreKv(int k, int v, int layer, int cache)
+        : Instruction("store_kv"), k_(k), v_(v), layer_(layer), cache_(cache) {}
     int items(const Program& p) const override {
         return static_cast<int>(attention(p).stores().size());
     }
@@ -18,7 +19,7 @@ class StoreKv final : public Instruction {
         const StoreItem& item = attention(p).stores()[index];
         const Span& span = step(p).spans[item.span];
         const int position = span.first_position + item.first_token;
-        KvCache& kv = cache(p);
+        KvCache& kv = cache(p, cache_);
         StoreKvArgs args;
         args.stride = width(p, k_);
         args.kv_type = kv.type();
@@ -28,13 +29,13 @@ class StoreKv final : public Instruction {
         for (int head = 0; head < kv.kv_heads(); ++head) {
             args.k = row(p, k_, span.row + item.first_token) + head * kv.head_dim();
             args.v = row(p, v_, span.row + item.first_token) + head * kv.head_dim();
-            args.part = kv.at(span.pages[position / kPageTokens], layer_, head);
+            args.part = kv.at(span.tables[cache_].at(position / kPageTokens), layer_, head);
             kernels(p).store_kv(args);
         }
     }
 
   private:
-    int k_, v_, layer_;
+    int k_, v_, layer_, cache_;
 };
 
 // What Attend and AttendMerge share: one layer's attention.
@@ -45,7 +46,7 @@ class Attention : public Instruction {
   protected:
     AttendArgs arguments(Program& p, const AttendItem& item, int thread) const {
         const Span& span = step(p).spans[item.span];
-        KvCache& kv = cache(p);
+        KvCache& kv = cache(p, shape_.cache);
         AttendArgs args;
         args.group = shape_.heads / kv.kv_heads();
         args.head_dim = kv.head_dim();
@@ -57,7 +58,8 @@ class Attention : public Instruction {
         args.kv_type = kv.type();
         args.kv = kv.at(0, shape_.layer, item.head);
         args.page_stride = kv.page_bytes();
-        args.pages = span.pages;
+        args.pages = span.tables[shape_.cache].pages;
+        args.first_page = span.tables[shape_.cache].first;
         args.next = nullptr;
         args.tokens = item.tokens;
         args.first_position = span.first_position + item.first_token;
@@ -67,14 +69,15 @@ class Attention : public Instruction {
         return args;
     }
     float* part(Program& p, const AttendItem& item, int split) const {
-        const KvCache& kv = cache(p);
+        const KvCache& kv = cache(p, shape_.cache);
         const int group = shape_.heads / kv.kv_heads();
         return parts(p) + (item.parts + split) * attend_part(group, kv.head_dim());
     }
     void quantise(Program& p, const AttendItem& item) const {
         if (!shape_.quantise) return;
         const int first = step(p).spans[item.span].row + item.first_token;
-        const int columns = shape_.heads / cache(p).kv_heads() * cache(p).head_dim();
+        const KvCache& kv = cache(p, shape_.cache);
+        const int columns = shape_.heads / kv.kv_heads() * kv.head_dim();
         for (int i = 0; i < item.tokens; ++i) {
             quantise_columns(p, shape_.out, first + i, item.head * columns, columns);
         }
@@ -113,7 +116,8 @@ class Attend final : public Attention {
         const int position = span.first_position + item.first_token;
         const int seen = shape().window > 0 ? std::max(position + 1 - shape().window, 0) : 0;
         const int begin = std::max(seen, std::max(item.split, 0) * kSplitTokens);
-        return cache(p).at(span.pages[begin / kPageTokens], shape().layer, item.head);
+        const int32_t page = span.tables[shape().cache].at(begin / kPageTokens);
+        return cache(p, shape().cache).at(page, shape().layer, item.head);
     }
 };
 
@@ -132,8 +136,8 @@ class AttendMerge final : public Attention {
 
 }  // namespace
 
-InstructionPointer make_store_kv(int k, int v, int layer) {
-    return std::make_unique<StoreKv>(k, v, layer);
+InstructionPointer make_store_kv(int k, int v, int layer, int cache) {
+    return std::make_unique<StoreKv>(k, v, layer, cache);
 }
 
 InstructionPointer make_attend(const AttentionShape& shape) {

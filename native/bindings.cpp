@@ -7,6 +7,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
@@ -108,17 +109,26 @@ nb::tuple pick_tuple(const Pick& pick) {
     return nb::make_tuple(pick.token, pick.logprob, pick.top);
 }
 
-// Fills spans from rows of (first row, tokens, first position, index of its first page).
-void add_spans(Step& step, const IntRows& spans, const Ints& pages) {
-    if (spans.shape(1) != 4) throw std::invalid_argument("spans are (n, 4)");
+// Fills spans from rows of (first row, tokens, first position) and, for each KV cache, (index of
+// its first page in `pages`, number of that page).
+void add_spans(Step& step, const IntRows& spans, const Ints& pages, int caches) {
+    const size_t width = 3 + 2 * static_cast<size_t>(caches);
+    if (spans.shape(1) != width) {
+        throw std::invalid_argument("spans are (n, " + std::to_string(width) + ")");
+    }
+    step.tables.reserve(spans.shape(0) * caches);
     for (size_t i = 0; i < spans.shape(0); ++i) {
-        const int32_t* s = spans.data() + i * 4;
-        const int64_t needed = (int64_t{s[2]} + s[1] - 1) / kPageTokens + 1;
-        if (s[1] < 1 || s[2] < 0 || s[3] < 0 ||
-            s[3] + needed > static_cast<int64_t>(pages.size())) {
-            throw std::invalid_argument("a span reaches past its page table");
+        const int32_t* s = spans.data() + i * width;
+        const PageTable* tables = step.tables.data() + step.tables.size();
+        const int64_t end = (int64_t{s[2]} + s[1] - 1) / kPageTokens + 1;
+        for (const int32_t* t = s + 3; t < s + width; t += 2) {
+            const bool sensible = s[1] >= 1 && s[2] >= 0 && t[0] >= 0 && t[1] >= 0 && t[1] < end;
+            if (!sensible || t[0] + (end - t[1]) > static_cast<int64_t>(pages.size())) {
+                throw std::invalid_argument("a span reaches past its page table");
+            }
+            step.tables.push_back({pages.data() + t[0], t[1]});
         }
-        step.spans.push_back({s[0], s[1], s[2], pages.data() + s[3]});
+        step.spans.push_back({s[0], s[1], s[2], tables});
     }
 }
 
@@ -144,47 +154,66 @@ void add_readout(Step& step, const Program& program, const std::optional<IntRows
     }
 }
 
-std::optional<nb::tuple> run_program(Program& program, Ints ids, Ints positions, IntRows spans,
-                                     Ints pages, Ints rows, std::vector<Sampler*> samplers,
-                                     nb::object meanwhile, nb::object before_sampling,
-                                     std::optional<IntRows> scored,
-                                     std::vector<std::tuple<int, int, Sums>> pooled) {
-    Step step;
-    if (ids.size() != positions.size()) throw std::invalid_argument("as many positions as ids");
-    step.tokens = static_cast<int>(ids.size());
-    step.ids = ids.data();
-    step.positions = positions.data();
-    step.rows.assign(rows.data(), rows.data() + rows.size());
-    step.samplers = std::move(samplers);
-    add_spans(step, spans, pages);
-    add_readout(step, program, scored, pooled);
-    std::optional<nb::python_error> failure;
-    step.may_sample = before_sampling.is_none();
-    const auto call_meanwhile = [&] {
-        if (before_sampling.is_none() && meanwhile.is_none()) return;
-        nb::gil_scoped_acquire acquire;
-        try {
-            if (!before_sampling.is_none()) before_sampling();
-            step.may_sample.store(true, std::memory_order_release);
-            if (!meanwhile.is_none()) meanwhile();
-        } catch (nb::python_error& error) {
-            failure.emplace(std::move(error));
+// A step that a program computes, and what the step points into. Lives on the heap, in place.
+class Submitted {
+  public:
+    Submitted(nb::object owner, Ints ids, Ints positions, const IntRows& spans, Ints pages,
+              const Ints& rows, nb::list samplers, bool may_sample,
+              const std::optional<IntRows>& scored, std::vector<std::tuple<int, int, Sums>> pooled)
+        : owner_(std::move(owner)),
+          program_(nb::cast<Program&>(owner_)),
+          ids_(std::move(ids)),
+          positions_(std::move(positions)),
+          pages_(std::move(pages)),
+          samplers_(std::move(samplers)),
+          pooled_(std::move(pooled)) {
+        if (ids_.size() != positions_.size()) {
+            throw std::invalid_argument("as many positions as ids");
         }
-        step.may_sample.store(true, std::memory_order_release);
-    };
-    bool complete = false;
-    {
-        nb::gil_scoped_release release;
-        complete = program.run(step, call_meanwhile);
+        step_.tokens = static_cast<int>(ids_.size());
+        step_.ids = ids_.data();
+        step_.positions = positions_.data();
+        step_.rows.assign(rows.data(), rows.data() + rows.size());
+        for (nb::handle sampler : samplers_) {
+            step_.samplers.push_back(nb::cast<Sampler*>(sampler));
+        }
+        step_.may_sample = may_sample;
+        add_spans(step_, spans, pages_, program_.caches());
+        add_readout(step_, program_, scored, pooled_);
+        program_.begin(step_);
+        open_ = true;
     }
-    if (failure) throw nb::python_error(std::move(*failure));
-    if (!complete) return std::nullopt;
-    nb::list picks;
-    for (const Pick& pick : step.picks) picks.append(pick_tuple(pick));
-    nb::list scores;
-    for (const Score& s : step.scores) scores.append(nb::make_tuple(s.logprob, s.rank, s.top));
-    return nb::make_tuple(picks, scores);
-}
+    ~Submitted() {
+        if (open_) close();
+    }
+    Submitted(const Submitted&) = delete;
+    Submitted& operator=(const Submitted&) = delete;
+
+    std::optional<nb::tuple> finish() {
+        if (!open_) throw std::invalid_argument("the step was finished before");
+        if (!close()) return std::nullopt;
+        nb::list picks;
+        for (const Pick& pick : step_.picks) picks.append(pick_tuple(pick));
+        nb::list scores;
+        for (const Score& s : step_.scores) scores.append(nb::make_tuple(s.logprob, s.rank, s.top));
+        return nb::make_tuple(picks, scores);
+    }
+
+  private:
+    bool close() {
+        open_ = false;
+        nb::gil_scoped_release release;
+        return program_.finish();
+    }
+
+    nb::object owner_;
+    Program& program_;
+    Ints ids_, positions_, pages_;
+    nb::list samplers_;
+    std::vector<std::tuple<int, int, Sums>> pooled_;
+    Step step_;
+    bool open_ = false;
+};
 
 using FloatMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
@@ -248,7 +277,7 @@ void bind_storage(nb::module_& m) {
             "__init__",
             [](KvCache* self, const std::string& type, int layers, int kv_heads, int head_dim,
                int64_t pages) {
-                if (layers < 1 || kv_heads < 1 || head_dim < 1 || pages < 1 || pages > INT32_MAX) {
+                if (layers < 0 || kv_heads < 1 || head_dim < 1 || pages < 1 || pages > INT32_MAX) {
                     throw std::invalid_argument("a KV cache needs positive sizes");
                 }
                 new (self) KvCache(kv_type(type), layers, kv_heads, head_dim, pages);
@@ -387,14 +416,23 @@ void bind_sampler(nb::module_& m) {
 }
 
 void bind_program(nb::module_& m) {
+    nb::class_<Submitted>(m, "Step", "A step that threads compute; dropping it waits for its end.")
+        .def("finish", &Submitted::finish,
+             "Joins in until the step has ended. Returns (token, logprob, top) per sampler and "
+             "(logprob, rank, top) per scored row; None if the step was abandoned.");
     nb::class_<Program>(m, "Program", "A recorded model; see native/program.h.")
         .def(
             "__init__",
-            [](Program* self, Runtime& runtime, KvCache& cache, int max_tokens, int max_rows) {
-                new (self) Program(runtime.pool, runtime.kernels, cache, max_tokens, max_rows);
+            [](Program* self, Runtime& runtime, const nb::tuple& caches, int max_tokens,
+               int max_rows) {
+                std::vector<KvCache*> list;
+                for (nb::handle cache : caches) list.push_back(nb::cast<KvCache*>(cache));
+                new (self)
+                    Program(runtime.pool, runtime.kernels, std::move(list), max_tokens, max_rows);
             },
-            nb::arg("runtime"), nb::arg("cache"), nb::arg("max_tokens"), nb::arg("max_rows"),
-            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+            nb::arg("runtime"), nb::arg("caches"), nb::arg("max_tokens"), nb::arg("max_rows"),
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+            "`caches`: a tuple of a KvCache for each group of layers.")
         .def("buffer", &Program::buffer, nb::arg("width"), nb::arg("per_row"))
         .def(
             "rope_table",
@@ -433,26 +471,35 @@ void bind_program(nb::module_& m) {
             nb::arg("in_"), nb::arg("weight"), nb::arg("eps"), nb::arg("heads"))
         .def("scale", &Program::scale, nb::arg("in_"), nb::arg("factor"))
         .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
-        .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"))
+        .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),
+             nb::arg("cache") = 0, "`layer` counts within the cache with index `cache`.")
         .def("attend", &Program::attend, nb::arg("q"), nb::arg("layer"), nb::arg("heads"),
-             nb::arg("scale"), nb::arg("window"), nb::arg("out"), nb::arg("quantise"))
+             nb::arg("scale"), nb::arg("window"), nb::arg("out"), nb::arg("quantise"),
+             nb::arg("cache") = 0)
         .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
         .def("pool", &Program::pool, nb::arg("states"))
         .def("sample", &Program::sample, nb::arg("logits"))
-        .def("run", &run_program, nb::arg("ids"), nb::arg("positions"), nb::arg("spans"),
-             nb::arg("pages"), nb::arg("rows"), nb::arg("samplers"),
-             nb::arg("meanwhile") = nb::none(), nb::arg("before_sampling") = nb::none(),
-             nb::arg("scored") = nb::none(), nb::arg("pooled") = nb::make_tuple(),
-             "One step, without the GIL. Spans are (first row, tokens, first position, index of "
-             "the first page in pages), scored rows (row, target, top), pooled ones (first row, "
-             "rows, sums); returns (token, logprob, top) per sampler and (logprob, rank, top) per "
-             "scored row; None if the step was abandoned.")
+        .def(
+            "begin",
+            [](nb::object self, Ints ids, Ints positions, IntRows spans, Ints pages, Ints rows,
+               nb::list samplers, bool may_sample, std::optional<IntRows> scored,
+               std::vector<std::tuple<int, int, Sums>> pooled) {
+                return std::make_unique<Submitted>(
+                    std::move(self), std::move(ids), std::move(positions), spans, std::move(pages),
+                    rows, std::move(samplers), may_sample, scored, std::move(pooled));
+            },
+            nb::arg("ids"), nb::arg("positions"), nb::arg("spans"), nb::arg("pages"),
+            nb::arg("rows"), nb::arg("samplers"), nb::arg("may_sample") = true,
+            nb::arg("scored") = nb::none(), nb::arg("pooled") = nb::make_tuple(),
+            "Starts a step and returns it. Spans are (first row, tokens, first position) and, for "
+            "each cache, (index of the first page in pages, number of that page), scored rows "
+            "(row, target, top), pooled ones (first row, rows, sums).")
         .def("abandon", &Program::abandon,
              "Ends the step in flight soon and later ones at once. From any thread, for good.")
         .def_prop_ro("pooled_width", &Program::pooled_width)
         .def_prop_ro("seconds", &Program::seconds,
-                     "Wall time of all calls of run, as if nothing had been done meanwhile.")
+                     "Wall time of all steps, as if their callers had joined in at once.")
         .def("copy", &copy_rows, nb::arg("buffer"), nb::arg("rows"))
         .def("take_profile",
              [](Program& p) {

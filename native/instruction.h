@@ -17,9 +17,8 @@ class Instruction {
     static const Step& step(const Program& p) { return *p.step_; }
     static Step& step(Program& p) { return *p.step_; }
     static const Kernels& kernels(const Program& p) { return p.kernels_; }
-    static KvCache& cache(Program& p) { return p.cache_; }
-    static const KvCache& cache(const Program& p) { return p.cache_; }
     static bool abandoned(const Program& p) { return p.abandoned(); }
+    static KvCache& cache(Program& p, int index) { return *p.caches_[index]; }
     static int threads(const Program& p) { return p.pool_.threads(); }
     static const RopeTable& rope(const Program& p, int table) { return p.ropes_[table]; }
     static float* scratch(Program& p, int thread) { return p.scratch_[thread][0].values; }

@@ -34,12 +34,12 @@ InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accum
 
 // attention_instructions.cpp
 struct AttentionShape {
-    int q, layer, heads;
+    int q, layer, cache, heads;
     float scale;
     int window, out;
     bool quantise;
 };
-InstructionPointer make_store_kv(int k, int v, int layer);
+InstructionPointer make_store_kv(int k, int v, int layer, int cache);
 InstructionPointer make_attend(const AttentionShape& shape);
 // Merges what attend left in splits; does nothing where it left none.
 InstructionPointer make_attend_merge(const AttentionShape& shape);

@@ -72,7 +72,8 @@ struct AttendArgs {
     KvType kv_type;
     const uint8_t* kv;     // this layer's and head's part of page 0
     int64_t page_stride;   // bytes from one page id to the next
-    const int32_t* pages;  // the sequence's page ids, from position 0 on
+    const int32_t* pages;  // the sequence's page ids, from page `first_page` on
+    int first_page;        // no query sees a page before it
     const uint8_t* next;   // the part that the thread is likely to need next, or null
     int tokens;            // query tokens
     int first_position;    // of the first query token

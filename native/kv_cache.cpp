@@ -22,12 +22,14 @@ KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pa
                                     ", at most " + std::to_string(kWidestHead) + ", not " +
                                     std::to_string(head_dim));
     }
+    if (pages_ * page_bytes() == 0) return;  // no layers: nothing is stored
     base_ = static_cast<uint8_t*>(map_memory(static_cast<size_t>(pages_ * page_bytes())));
     ahead_ = std::make_unique<FaultAhead>(base_, pages_ * page_bytes());
 }
 
 KvCache::~KvCache() {
     ahead_.reset();
+    if (base_ == nullptr) return;
     unmap_memory(base_, static_cast<size_t>(pages_ * page_bytes()));
 }
 

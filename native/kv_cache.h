@@ -36,7 +36,9 @@ class KvCache {
     void read(int64_t page, uint8_t* bytes);
     void write(int64_t page, const uint8_t* bytes);
     // A step is about to write to the page.
-    void reached(int64_t page) { ahead_->reached((page + 1) * page_bytes_); }
+    void reached(int64_t page) {
+        if (ahead_) ahead_->reached((page + 1) * page_bytes_);
+    }
     int layers() const { return layers_; }
     int kv_heads() const { return kv_heads_; }
     int head_dim() const { return head_dim_; }
@@ -51,7 +53,7 @@ class KvCache {
     KvType type_;
     int layers_, kv_heads_, head_dim_;
     int64_t pages_, part_bytes_, page_bytes_;
-    uint8_t* base_;
+    uint8_t* base_ = nullptr;
     std::unique_ptr<FaultAhead> ahead_;
 };
 

@@ -12,20 +12,41 @@ namespace heddle {
 
 QuantisedRows Program::Buffer::quantised() { return {q.data(), scales.data(), width}; }
 
-Program::Program(ThreadPool& pool, const Kernels& kernels, KvCache& cache, int max_tokens,
-                 int max_rows)
+namespace {
+
+// The first page that a query at `position` sees.
+int first_page(int position, int window) {
+    return window > 0 ? std::max(position + 1 - window, 0) / kPageTokens : 0;
+}
+
+const KvCache& checked(const std::vector<KvCache*>& caches) {
+    if (caches.empty()) throw std::invalid_argument("a program needs a KV cache");
+    const KvCache& first = *caches.front();
+    for (const KvCache* cache : caches) {
+        if (cache->kv_heads() != first.kv_heads() || cache->head_dim() != first.head_dim()) {
+            throw std::invalid_argument("KV caches of one program have heads of one shape");
+        }
+    }
+    return first;
+}
+
+}  // namespace
+
+Program::Program(ThreadPool& pool, const Kernels& kernels, std::vector<KvCache*> caches,
+                 int max_tokens, int max_rows)
     : pool_(pool),
       kernels_(kernels),
-      cache_(cache),
+      caches_(std::move(caches)),
+      windows_(caches_.size(), -1),
       max_tokens_(max_tokens),
       max_rows_(max_rows),
       scratch_(static_cast<size_t>(pool.threads())),
       candidates_(static_cast<size_t>(pool.threads())),
-      attention_(cache.kv_heads(), pool.threads()) {
+      attention_(checked(caches_).kv_heads(), pool.threads()) {
     if (max_tokens < 1 || max_rows < 1)
         throw std::invalid_argument("a step needs a token and a row");
     for (auto& scratch : scratch_) {
-        scratch.resize(static_cast<size_t>(attend_scratch(cache.head_dim()) / kLineFloats));
+        scratch.resize(static_cast<size_t>(attend_scratch(caches_[0]->head_dim()) / kLineFloats));
     }
 }
 
@@ -73,8 +94,11 @@ void Program::check_per_token(int buffer) {
     }
 }
 
-void Program::check_layer(int layer) const {
-    if (layer < 0 || layer >= cache_.layers()) {
+void Program::check_layer(int layer, int cache) const {
+    if (cache < 0 || cache >= caches()) {
+        throw std::invalid_argument("there is no KV cache " + std::to_string(cache));
+    }
+    if (layer < 0 || layer >= caches_[cache]->layers()) {
         throw std::invalid_argument("the KV cache has no layer " + std::to_string(layer));
     }
 }
@@ -172,32 +196,37 @@ void Program::rope(int in, int table, int heads) {
     append(make_rope(in, table, heads));
 }
 
-void Program::store_kv(int k, int v, int layer) {
-    if (at(k).width != cache_.kv_heads() * cache_.head_dim() || at(v).width != at(k).width) {
+void Program::store_kv(int k, int v, int layer, int cache) {
+    check_layer(layer, cache);
+    const KvCache& kv = *caches_[cache];
+    if (at(k).width != kv.kv_heads() * kv.head_dim() || at(v).width != at(k).width) {
         throw std::invalid_argument("keys or values do not fit the KV cache");
     }
     check_per_token(k);
     check_per_token(v);
-    check_layer(layer);
-    append(make_store_kv(k, v, layer));
+    append(make_store_kv(k, v, layer, cache));
 }
 
-void Program::attend(int q, int layer, int heads, float scale, int window, int out, bool quantise) {
+void Program::attend(int q, int layer, int heads, float scale, int window, int out, bool quantise,
+                     int cache) {
     check_per_token(q);
-    check_layer(layer);
+    check_layer(layer, cache);
+    const KvCache& kv = *caches_[cache];
     if (window < 0) throw std::invalid_argument("a window has at least one position");
     same_shape(q, out);
-    if (heads % cache_.kv_heads() != 0 || at(q).width != heads * cache_.head_dim()) {
+    if (heads % kv.kv_heads() != 0 || at(q).width != heads * kv.head_dim()) {
         throw std::invalid_argument("queries do not fit the KV cache");
     }
     if (quantise) {
         want_quantised(out);
-        if (heads / cache_.kv_heads() * cache_.head_dim() % kBlock != 0) {
+        if (heads / kv.kv_heads() * kv.head_dim() % kBlock != 0) {
             throw std::invalid_argument("a head group is not whole quantisation blocks");
         }
     }
-    widest_group_ = std::max(widest_group_, heads / cache_.kv_heads());
-    const AttentionShape shape{q, layer, heads, scale, window, out, quantise};
+    widest_group_ = std::max(widest_group_, heads / kv.kv_heads());
+    int& widest = windows_[cache];
+    widest = widest == 0 || window == 0 ? 0 : std::max(widest, window);
+    const AttentionShape shape{q, layer, cache, heads, scale, window, out, quantise};
     append(make_attend(shape));
     append(make_attend_merge(shape));
 }
@@ -247,10 +276,20 @@ void Program::check(const Step& step) const {
     for (const Span& span : step.spans) {
         require(span.row >= 0 && span.tokens >= 1 && span.row <= step.tokens - span.tokens, "span");
         require(span.first_position >= 0, "position");
-        const int last = (span.first_position + span.tokens - 1) / kPageTokens;
-        for (int page = 0; page <= last; ++page) {
-            require(span.pages[page] >= 0 && span.pages[page] < cache_.pages(), "page");
+        check_tables(span);
+    }
+}
+
+// A query reads the pages that its window reaches, and no others.
+void Program::check_tables(const Span& span) const {
+    for (int cache = 0; cache < caches(); ++cache) {
+        const PageTable& table = span.tables[cache];
+        const int window = std::max(windows_[cache], 0);
+        bool good = table.first >= 0 && table.first <= first_page(span.first_position, window);
+        for (int page = table.first; good && page <= span.last_page(); ++page) {
+            good = table.at(page) >= 0 && table.at(page) < caches_[cache]->pages();
         }
+        if (!good) throw std::invalid_argument("a step has bad page");
     }
 }
 
@@ -269,41 +308,58 @@ void Program::check_readout(const Step& step) const {
     for (const PooledRow& pooled : step.pooled) require(in_step(pooled.row), "pooled row");
 }
 
-void Program::run_pass(int first_instruction, int last_instruction, int first_row, int row_count,
-                       const std::function<void()>& meanwhile) {
+void Program::begin_pass(int first_instruction, int last_instruction, int first_row,
+                         int row_count) {
     first_instruction_ = first_instruction;
     last_instruction_ = last_instruction;
     first_row_ = first_row;
     row_count_ = row_count;
-    pool_.run(*this, meanwhile);
+    pool_.begin(*this);
 }
 
-bool Program::run(Step& step, const std::function<void()>& meanwhile) {
-    using Clock = std::chrono::steady_clock;
-    const auto begin = Clock::now();
+void Program::run_pass(int first_instruction, int last_instruction, int first_row, int row_count) {
+    begin_pass(first_instruction, last_instruction, first_row, row_count);
+    pool_.finish();
+}
+
+void Program::begin(Step& step) {
+    if (step_ != nullptr) throw std::logic_error("another step has not been finished");
+    begun_ = Clock::now();
     check(step);
     check_readout(step);
     for (const Span& span : step.spans) {
-        cache_.reached(span.pages[(span.first_position + span.tokens - 1) / kPageTokens]);
+        for (int cache = 0; cache < caches(); ++cache) {
+            caches_[cache]->reached(span.tables[cache].at(span.last_page()));
+        }
     }
-    step_ = &step;
     step.picks.assign(step.samplers.size(), Pick{});
     step.scores.assign(step.scored.size(), Score{});
     wanted_ = step.rows;
     for (const ScoredRow& scored : step.scored) wanted_.push_back(scored.row);
     for (const PooledRow& pooled : step.pooled) wanted_.push_back(pooled.row);
     attention_.cut(step, widest_group_);
-    const int64_t part_lines = attend_part(widest_group_, cache_.head_dim()) / kLineFloats;
+    const int64_t part_lines = attend_part(widest_group_, caches_[0]->head_dim()) / kLineFloats;
     parts_.resize(static_cast<size_t>(attention_.parts() * part_lines));
-    Clock::duration elsewhere{0};
+    const int with_logits = static_cast<int>(wanted_.size() - step.pooled.size());
+    step_ = &step;
+    try {
+        const int end = static_cast<int>(instructions_.size());
+        begin_pass(0, end, 0, std::min(with_logits, max_rows_));
+    } catch (...) {
+        step_ = nullptr;
+        throw;
+    }
+    left_ = Clock::now();
+}
+
+bool Program::finish() {
+    if (step_ == nullptr) throw std::logic_error("no step has begun");
+    const Clock::duration elsewhere = Clock::now() - left_;
+    step_->may_sample.store(true, std::memory_order_release);
     const int end = static_cast<int>(instructions_.size());
     const int all = static_cast<int>(wanted_.size());
-    const int with_logits = all - static_cast<int>(step.pooled.size());
-    run_pass(0, end, 0, std::min(with_logits, max_rows_), [&] {
-        const auto left = Clock::now();
-        meanwhile();
-        elsewhere = Clock::now() - left;
-    });
+    const int with_logits = all - static_cast<int>(step_->pooled.size());
+    pool_.finish();
     for (int row = max_rows_; row < with_logits; row += max_rows_) {
         run_pass(rows_begin_, end, row, std::min(with_logits - row, max_rows_));
     }
@@ -311,7 +367,7 @@ bool Program::run(Step& step, const std::function<void()>& meanwhile) {
         run_pass(rows_begin_, logits_begin_, row, std::min(all - row, max_rows_));
     }
     step_ = nullptr;
-    const std::chrono::duration<double> taken = Clock::now() - begin - elsewhere / pool_.threads();
+    const std::chrono::duration<double> taken = Clock::now() - begun_ - elsewhere / pool_.threads();
     seconds_.store(seconds() + taken.count(), std::memory_order_relaxed);
     // A thread that left an item out has completed it for the pool, so the caller sees the flag.
     return !abandoned();
@@ -329,10 +385,10 @@ void Program::run(int instruction, int item, int thread) {
     instruction += first_instruction_;
     Instruction& i = *instructions_[static_cast<size_t>(instruction)];
     if (!profiling_ || thread != 0) return i.run(*this, item, thread);
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     i.run(*this, item, thread);
     nanoseconds_[static_cast<size_t>(instruction)] +=
-        std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
+        std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
 }
 
 const float* Program::data(int buffer) const {

@@ -1,4 +1,5 @@
-// A model as a flat list of instructions over numbered buffers, run as one call per step.
+// A model as a flat list of instructions over numbered buffers, run as two calls per step: one
+// begins it, the other joins in until it has ended.
 //
 // Python records the architecture once and appends the instructions; nothing here knows a model.
 // Buffers are float32 (tokens, width), some of them also block-quantised int8; a buffer's size is
@@ -11,8 +12,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -49,7 +50,9 @@ class Instruction;
 
 class Program final : private Job {
   public:
-    Program(ThreadPool& pool, const Kernels& kernels, KvCache& cache, int max_tokens, int max_rows);
+    // `caches` hold one group of layers each. Their heads must be alike.
+    Program(ThreadPool& pool, const Kernels& kernels, std::vector<KvCache*> caches, int max_tokens,
+            int max_rows);
     ~Program() override;
     Program(const Program&) = delete;
     Program& operator=(const Program&) = delete;
@@ -69,8 +72,10 @@ class Program final : private Job {
     void gated_silu(int gate, int up, int out, bool quantise);
     void gated_gelu(int gate, int up, int out, bool quantise);
     void rope(int in, int table, int heads);  // in place
-    void store_kv(int k, int v, int layer);
-    void attend(int q, int layer, int heads, float scale, int window, int out, bool quantise);
+    // `layer` counts within the cache with index `cache`.
+    void store_kv(int k, int v, int layer, int cache);
+    void attend(int q, int layer, int heads, float scale, int window, int out, bool quantise,
+                int cache);
     void add(int x, int y, int out);
     void take_rows(int in, int out);  // once
     // Adds hidden states to the sums of pooled rows, which go no further than here.
@@ -78,21 +83,26 @@ class Program final : private Job {
     // What picks and scores are made of; the last instruction.
     void sample(int logits);
 
-    // The caller does `meanwhile` while its workers begin; it must not throw. False if the step was
+    // Workers begin to compute the step, which must live until `finish` has returned. One step at a
+    // time. Throws std::invalid_argument: the step is refused; std::logic_error: the threads have
+    // other work. In both cases nothing has begun.
+    void begin(Step& step);
+    // The caller joins in until the step has ended, and its samplers may run. False if the step was
     // abandoned: its results and the KV it was to write are undefined then.
-    bool run(Step& step, const std::function<void()>& meanwhile = [] {});
+    bool finish();
     // Ends the step in flight after the items that threads are at, and every later one at once.
     // From any thread, for good.
     void abandon() { abandoned_.store(true, std::memory_order_relaxed); }
     bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
-    // Wall time of all calls of run, in seconds, as if nothing had been done meanwhile: what the
-    // caller spent there was missing as its share of the threads. From any thread.
+    // Wall time of all steps, in seconds, as if their callers had joined in at once: the time from
+    // `begin` to `finish` counts less the caller's share of the threads. From any thread.
     double seconds() const { return seconds_.load(std::memory_order_relaxed); }
     // The float buffer's memory, (rows, width), as the last step left it.
     const float* data(int buffer) const;
     int width(int buffer) const;
     int pooled_width() const { return pooled_width_; }  // of a sum; 0 if nothing can be pooled
     int rows(int buffer) const;
+    int caches() const { return static_cast<int>(caches_.size()); }
 
     // Nanoseconds spent per kind of instruction by the calling thread, since the last call.
     std::vector<std::pair<const char*, double>> take_profile();
@@ -100,6 +110,7 @@ class Program final : private Job {
 
   private:
     friend class Instruction;
+    using Clock = std::chrono::steady_clock;
 
     int instructions() const override;
     int items(int instruction) const override;
@@ -119,18 +130,20 @@ class Program final : private Job {
     Buffer& at(int buffer);
     void same_shape(int a, int b);
     void check_per_token(int buffer);
-    void check_layer(int layer) const;
+    void check_layer(int layer, int cache) const;
+    void check_tables(const Span& span) const;
     void gated(bool gelu, int gate, int up, int out, bool quantise);
     void append(std::unique_ptr<Instruction> instruction);
     void check(const Step& step) const;
     void check_readout(const Step& step) const;
-    void run_pass(
-        int first_instruction, int last_instruction, int first_row, int row_count,
-        const std::function<void()>& meanwhile = [] {});
+    // A pass runs instructions over some of the rows that are wanted.
+    void begin_pass(int first_instruction, int last_instruction, int first_row, int row_count);
+    void run_pass(int first_instruction, int last_instruction, int first_row, int row_count);
 
     ThreadPool& pool_;
     const Kernels& kernels_;
-    KvCache& cache_;
+    std::vector<KvCache*> caches_;
+    std::vector<int> windows_;  // positions seen in each cache at most; 0 for all
     int max_tokens_, max_rows_;
     int vocabulary_ = 0;  // rows of the smallest embedding table
     int logits_width_ = 0;
@@ -150,6 +163,7 @@ class Program final : private Job {
     std::vector<Candidates> candidates_;                // per thread, for scores
     AttentionPlan attention_;                           // of the current step
     std::vector<FloatLine> parts_;                      // running sums of its splits
+    Clock::time_point begun_, left_;  // when the caller began the step, and when it left it
     std::atomic<double> seconds_{0.0};
     std::atomic<bool> abandoned_{false};
     bool profiling_ = false;

@@ -5,17 +5,26 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels.h"
 #include "sampler.h"
 #include "score.h"
 
 namespace heddle {
+
+// The pages that a sequence holds of one group of layers: page `first` and those after it.
+struct PageTable {
+    const int32_t* pages;
+    int first;
+    int32_t at(int page) const { return pages[page - first]; }
+};
 
 // Tokens of one sequence in a step.
 struct Span {
     int row;  // of its first token in the step
     int tokens;
     int first_position;
-    const int32_t* pages;  // page ids from position 0 on
+    const PageTable* tables;  // one for each group of layers
+    int last_page() const { return (first_position + tokens - 1) / kPageTokens; }
 };
 
 // A token whose logits say how likely `target` was.
@@ -36,6 +45,7 @@ struct Step {
     const int32_t* ids = nullptr;        // (tokens,)
     const int32_t* positions = nullptr;  // (tokens,)
     std::vector<Span> spans;
+    std::vector<PageTable> tables;   // of all spans
     std::vector<int32_t> rows;       // token rows whose logits are wanted
     std::vector<Sampler*> samplers;  // one per row; empty leaves the logits alone
     std::vector<ScoredRow> scored;
@@ -43,6 +53,7 @@ struct Step {
     std::vector<Pick> picks;        // filled by the step, one per sampler
     std::vector<Score> scores;      // likewise, one per scored row
     // Whether the samplers may run: what they need may be made while the step computes.
+    // Program::finish sets it.
     std::atomic<bool> may_sample{true};
 };
 

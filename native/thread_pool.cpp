@@ -76,7 +76,8 @@ void ThreadPool::stop() {
     for (std::thread& thread : workers_) thread.join();
 }
 
-void ThreadPool::run(Job& job, const std::function<void()>& meanwhile) {
+void ThreadPool::begin(Job& job) {
+    if (job_ != nullptr) throw std::logic_error("the threads have another job");
     const int count = job.instructions();
     if (count > capacity_) {
         claimed_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count * threads()));
@@ -86,14 +87,14 @@ void ThreadPool::run(Job& job, const std::function<void()>& meanwhile) {
     for (int i = 0; i < count; ++i) completed_[i].store(0, std::memory_order_relaxed);
     for (int i = 0; i < count * threads(); ++i) claimed_[i].store(0, std::memory_order_relaxed);
     job_ = &job;
-    {
-        // The lock orders the epoch with a worker's decision to sleep.
-        std::lock_guard<std::mutex> lock(mutex_);
-        epoch_.fetch_add(1);
-        if (sleeping_ > 0) wake_.notify_all();
-    }
-    meanwhile();
-    work(job, 0);
+    // The lock orders the epoch with a worker's decision to sleep.
+    std::lock_guard<std::mutex> lock(mutex_);
+    epoch_.fetch_add(1);
+    if (sleeping_ > 0) wake_.notify_all();
+}
+
+void ThreadPool::finish() {
+    work(*job_, 0);
     epoch_.fetch_add(1);
     // Sequentially consistent with the worker's entry: it either sees the closed epoch and leaves,
     // or is counted here.

@@ -3,8 +3,8 @@
 // An instruction is split into items, and these into a lane per thread. A thread claims the items
 // of its own lane, then those that other lanes have left, and may go on to the next instruction
 // once all items of this one are completed; a thread that was not scheduled holds nobody up unless
-// it owns an item. The caller of `run` works too, and does everything alone if no worker wakes in
-// time. Items of a lane lie side by side in memory, so a thread reads weights in long runs: with
+// it owns an item. The caller of `finish` works too, and does everything alone if no worker wakes
+// in time. Items of a lane lie side by side in memory, so a thread reads weights in long runs: with
 // one counter for all, a token of a 1 GB model took 8% longer.
 #pragma once
 
@@ -37,9 +37,15 @@ class ThreadPool {
 
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-    // Runs the job to its end. One caller at a time, who first does `meanwhile` while the workers
-    // begin; it must not throw.
-    void run(Job& job, const std::function<void()>& meanwhile = [] {});
+    // Runs the job to its end. One caller at a time.
+    void run(Job& job) {
+        begin(job);
+        finish();
+    }
+    // The halves of `run`. The workers compute between them; the caller joins in with `finish`,
+    // which returns when the job has ended. Throws std::logic_error if a job is open.
+    void begin(Job& job);
+    void finish();
 
     // Runs f(item) for item in [0, items) over the threads. Rethrows what one of them threw, when
     // all have ended.

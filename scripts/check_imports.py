@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
-OPEN = {"types", "embedding", "checks", "config", "cores", "errors", "ranges", "step", "roofline"}
+OPEN = {
+    *{"types", "embedding", "checks", "config", "cores", "errors", "ranges", "state", "step"},
+    "roofline",
+}
 """What every room may import, beside itself."""
 
 MAY_IMPORT = {
@@ -32,7 +35,7 @@ MAY_IMPORT = {
     "cache": {"disk"},
     "disk": set(),
     "models": {"weights"},
-    "testing": {"models", "weights"},
+    "testing": {"executors", "models", "weights"},
     "text": {"weights"},
     "weights": set(),
     # Single files beside the rooms:
@@ -45,6 +48,7 @@ MAY_IMPORT = {
     "errors": set(),
     "ranges": set(),
     "roofline": set(),
+    "state": set(),
     "step": {"types", "embedding"},
     "types": {"checks", "errors", "ranges"},
     "_native": set(),

@@ -15,16 +15,18 @@ import threading
 import zlib
 from array import array
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from heddle.errors import GrammarError, NonFiniteLogitsError, StepAbandonedError
 from heddle.roofline import Limits, ModelWork
+from heddle.state import PAGE_TOKENS, StateMemory
 from heddle.step import (
-    PAGE_TOKENS,
     Binding,
     Chunk,
     Deferred,
     Failed,
+    ModelShape,
     Pooled,
     Sampled,
     Scored,
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from heddle.embedding import EmbeddingParams
-    from heddle.step import GrammarState, TokenRules
+    from heddle.state import WindowMemory
+    from heddle.step import GrammarState, TokenRules, WindowPages
 
 VOCABULARY = 32
 END = 0
@@ -52,6 +55,8 @@ WORK = ModelWork(
     kv_layers=((0, 2.0), (64, 2.0)),
 )
 """What a step is said to cost: two layers, one of them with a window."""
+
+SHAPE = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=512, width=2)
 
 
 def next_token(
@@ -105,6 +110,22 @@ def solo_output(prompt: Sequence[int], params: SamplingParams, capacity: int) ->
     return tokens[len(prompt) :]
 
 
+EMPTY_STATE = 17
+STATE_BYTES = 4
+
+
+def state_after(tokens: Sequence[int], state: int = EMPTY_STATE) -> int:
+    """The recurrence that stands for layers of fixed-size state: each token changes the state."""
+    for token in tokens:
+        state = (state * 1_000_003 + token + 1) % 2**32
+    return state
+
+
+def blank_pages(count: int) -> list[list[int]]:
+    """Pages that hold no token yet."""
+    return [[-1] * PAGE_TOKENS for _ in range(count)]
+
+
 @dataclass
 class Occupant:
     """What the executor knows of a slot. `computed` is None until its first chunk says it."""
@@ -130,10 +151,14 @@ class FakeExecutor:
 
     pages: int = 64
     page_bytes: int = 1000
+    windows: tuple[WindowMemory, ...] = ()
+    snapshots: int = 0
+    snapshot_tokens: int = 64
     summary: str = "nothing real"
     compute_seconds: float = 0.0
     work: ModelWork = WORK
     page_format: str = "token ids"
+    shape: ModelShape = SHAPE
     before_step: Callable[[int], None] = lambda step: None
     poisonous: Callable[[Sequence[int]], bool] = lambda history: False
     defers: Callable[[Sequence[int]], Future[None] | None] = lambda history: None
@@ -142,16 +167,35 @@ class FakeExecutor:
     steps: int = 0
     closed: bool = False
     abandoned: bool = False
+    submitted: StepPlan | None = None
     slots: dict[int, Occupant] = field(default_factory=dict)
     plans: list[list[tuple[int, int, int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gate.set()
-        self.memory = [[-1] * PAGE_TOKENS for _ in range(self.pages)]
+        self.content = blank_pages(self.pages)
+        self.window_content = [blank_pages(window.pages) for window in self.windows]
+        self.states: dict[int, int] = {}
+        self.kept_states: dict[int, int] = {}
 
-    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
-        if meanwhile is not None:
-            meanwhile()
+    @property
+    def memory(self) -> StateMemory:
+        return StateMemory(
+            self.pages,
+            self.page_bytes - sum(window.page_bytes for window in self.windows),
+            self.windows,
+            self.snapshots,
+            snapshot_bytes=STATE_BYTES if self.snapshots else 0,
+            snapshot_tokens=self.snapshot_tokens,
+        )
+
+    def submit(self, plan: StepPlan) -> None:
+        assert self.submitted is None, "a step is submitted before the last one was collected"
+        self.submitted = plan
+
+    def collect(self) -> StepResult:
+        plan, self.submitted = self.submitted, None
+        assert plan is not None, "a step is collected that was not submitted"
         self.entered.set()
         assert self.gate.wait(PATIENCE), "the test never opened the gate"
         if self.abandoned:
@@ -164,9 +208,16 @@ class FakeExecutor:
             self._bind(binding)
         assert len({chunk.slot for chunk in plan.chunks}) == len(plan.chunks)
         for copy in plan.copies:
-            self.memory[copy.target] = list(self.memory[copy.source])
+            of = self.content if copy.window is None else self.window_content[copy.window]
+            of[copy.target] = list(of[copy.source])
+        for slot in plan.clears:
+            self.states[slot] = EMPTY_STATE
+        for restore in plan.restores:
+            self.states[restore.slot] = self.kept_states[restore.snapshot]
         for chunk in plan.chunks:
             self._write(chunk)
+        for copied in plan.snapshots:
+            self.kept_states[copied.snapshot] = self.states[copied.slot]
         # Reading after all writing: a page written by two sequences shows. Where a first chunk does
         # not begin at 0, the pages must hold what came before, as a prefix cache promised.
         return StepResult(
@@ -175,13 +226,28 @@ class FakeExecutor:
             tuple(s for chunk in plan.chunks for s in self._pool(chunk)),
         )
 
-    def read_page(self, page: int) -> memoryview:
-        content = array("i", self.memory[page]).tobytes()
+    def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
+        assert self.submitted is None, "a page is read while a step computes"
+        contents = [self.content[page]]
+        contents += [of[one] for of, one in zip(self.window_content, windows, strict=True)]
+        content = array("i", chain.from_iterable(contents)).tobytes()
         return memoryview(content.ljust(self.page_bytes, b"."))
 
-    def write_page(self, page: int, content: memoryview) -> None:
+    def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
+        assert self.submitted is None, "a page is written while a step computes"
         assert len(content) == self.page_bytes
-        self.memory[page] = list(content[: 4 * PAGE_TOKENS].cast("i"))
+        tokens = list(content[: 4 * PAGE_TOKENS * (1 + len(windows))].cast("i"))
+        self.content[page] = tokens[:PAGE_TOKENS]
+        for group, (of, one) in enumerate(zip(self.window_content, windows, strict=True), 1):
+            of[one] = tokens[group * PAGE_TOKENS : (group + 1) * PAGE_TOKENS]
+
+    def read_snapshot(self, snapshot: int) -> memoryview:
+        assert self.submitted is None, "a snapshot is read while a step computes"
+        return memoryview(self.kept_states[snapshot].to_bytes(STATE_BYTES, "little"))
+
+    def write_snapshot(self, snapshot: int, content: memoryview) -> None:
+        assert self.submitted is None, "a snapshot is written while a step computes"
+        self.kept_states[snapshot] = int.from_bytes(content, "little")
 
     def abandon(self) -> None:
         self.abandoned = True
@@ -215,10 +281,11 @@ class FakeExecutor:
     def _spoil(self, plan: StepPlan) -> None:
         """What an abandoned step leaves where it was to write."""
         for copy in plan.copies:
-            self.memory[copy.target] = [-2] * PAGE_TOKENS
+            of = self.content if copy.window is None else self.window_content[copy.window]
+            of[copy.target] = [-2] * PAGE_TOKENS
         for chunk in plan.chunks:
             for position in range(chunk.start, chunk.start + len(chunk.tokens)):
-                self.memory[chunk.pages[position // PAGE_TOKENS]][position % PAGE_TOKENS] = -2
+                self.content[chunk.pages[position // PAGE_TOKENS]][position % PAGE_TOKENS] = -2
 
     def _write(self, chunk: Chunk) -> None:
         occupant = self.slots[chunk.slot]
@@ -231,8 +298,19 @@ class FakeExecutor:
         generates = isinstance(asked, SamplingParams) and asked.max_tokens != 0
         assert chunk.sample == (generates and end == len(occupant.history))
         for position, token in enumerate(chunk.tokens, chunk.start):
-            self.memory[chunk.pages[position // PAGE_TOKENS]][position % PAGE_TOKENS] = token
+            number, place = position // PAGE_TOKENS, position % PAGE_TOKENS
+            self.content[chunk.pages[number]][place] = token
+            for of, window in zip(self.window_content, chunk.windows, strict=True):
+                of[window.pages[number - window.first]][place] = token
+        if self.snapshots:
+            self._fold(chunk)
         occupant.computed = end
+
+    def _fold(self, chunk: Chunk) -> None:
+        """A small recurrence: the state after each token depends on all tokens before."""
+        state = self.states[chunk.slot]
+        assert state == state_after(self.slots[chunk.slot].history[: chunk.start]), "another state"
+        self.states[chunk.slot] = state_after(chunk.tokens, state)
 
     def _choose(self, occupant: Occupant, history: Sequence[int]) -> int:
         """The token that comes next, if the grammar allows it."""
@@ -244,9 +322,11 @@ class FakeExecutor:
 
     def _read(self, chunk: Chunk) -> list[Sampled | Failed | Deferred]:
         occupant = self.slots[chunk.slot]
-        stored = [token for page in chunk.pages for token in self.memory[page]]
+        stored = [token for page in chunk.pages for token in self.content[page]]
         history = stored[: occupant.computed]
         assert history == occupant.history[: occupant.computed], "pages hold another history"
+        for number, window in enumerate(chunk.windows):
+            self._check_window(chunk, number, window, history)
         if not chunk.sample:
             return []
         if self.poisonous(history):
@@ -254,6 +334,8 @@ class FakeExecutor:
         if (ready := self.defers(history)) is not None:
             assert occupant.computed is not None
             occupant.computed -= 1
+            if self.snapshots:  # the last token is computed again
+                self.states[chunk.slot] = state_after(history[:-1])
             return [Deferred(chunk.slot, ready)]
         token = self._choose(occupant, history)
         if occupant.grammar is not None:
@@ -267,6 +349,18 @@ class FakeExecutor:
         occupant.history.append(token)
         bound = mirostat_bound(occupant.history, occupant.params)
         return [Sampled(chunk.slot, token, math.nan, mu=bound)]
+
+    def _check_window(
+        self, chunk: Chunk, number: int, window: WindowPages, history: Sequence[int]
+    ) -> None:
+        """The chunk sees its window, and holds no page before it."""
+        memory, of = self.windows[number], self.window_content[number]
+        assert window.first == memory.first_page(chunk.start), "pages behind the window are held"
+        assert len(window.pages) <= memory.reach
+        stored = [token for page in window.pages for token in of[page]]
+        seen = max(0, chunk.start - memory.positions + 1)
+        begin = seen - window.first * PAGE_TOKENS
+        assert stored[begin : begin + len(history) - seen] == history[seen:], "another window"
 
     def _score(self, chunk: Chunk) -> Scored | Failed:
         """The chunk has been written, and its history is right."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fake_executor import END, VOCABULARY, FakeExecutor
+from fake_executor import END, SHAPE, VOCABULARY, FakeExecutor
 from heddle.embedding import Pooling
 from heddle.engine.loading import LoadedModel, ModelInfo
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
-from heddle.models.base import ModelShape
 from heddle.step import TokenPieces
 from heddle.text.chat.dialect import Dialect
 from heddle.text.constrained.grammar import GrammarCompiler
@@ -117,9 +117,7 @@ def fake_model(
     pooling: Pooling = Pooling.MEAN,
 ) -> LoadedModel:
     """A model that runs on `executor`. Its file is read by nobody but the disk tier."""
-    shape = ModelShape(
-        layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=context, width=2
-    )
+    executor.shape = shape = replace(SHAPE, context=context)
     info = ModelInfo(
         id="fake",
         path=path,

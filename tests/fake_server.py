@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     from heddle.config import ServerConfig
     from heddle.server.http.process import Server
-    from heddle.step import StepPlan, StepResult
+    from heddle.step import StepResult
 
 
 class ScoringExecutor(FakeExecutor):
     """Gives token t the log probability -t / 8, whatever came before."""
 
-    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
-        result = super().execute(plan, meanwhile)
+    def collect(self) -> StepResult:
+        result = super().collect()
         return replace(result, sampled=tuple(self._judge(one) for one in result.sampled))
 
     def _judge(self, sampled: Sampled | Failed) -> Sampled | Failed:

@@ -1,6 +1,6 @@
 """Heddle's native core. Arrays must be C-contiguous; bad shapes and indices are ValueError."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 import numpy as np
@@ -185,12 +185,25 @@ class Sampler:
         In place of a token, -1: a logit is NaN or infinite; -2: all tokens are forbidden.
         """
 
+class Step:
+    """A step that a program computes. Dropping it waits for its end."""
+
+    def finish(self) -> tuple[list[Pick], list[Score]] | None:
+        """Let the samplers run, and compute with the other threads until the step has ended.
+
+        Returns:
+            One pick per sampler; -1 as token where a logit is NaN or infinite. And for each scored
+            row log probability, rank, and the likeliest; 0 as rank in that case. None if the step
+            was abandoned.
+        """
+
 class Program:
     """A recorded model: instructions over numbered buffers; see native/program.h."""
 
     def __init__(
-        self, runtime: Runtime, cache: KvCache, max_tokens: int, max_rows: int
-    ) -> None: ...
+        self, runtime: Runtime, caches: tuple[KvCache, ...], max_tokens: int, max_rows: int
+    ) -> None:
+        """`caches` hold one group of layers each."""
     def buffer(self, width: int, per_row: bool) -> int: ...
     def rope_table(self, dim: int, interleaved: bool, cosine: _Floats, sine: _Floats) -> int: ...
     def embed(self, table: Matrix, out: int) -> None:
@@ -204,7 +217,8 @@ class Program:
     def norm_heads(self, in_: int, weight: _Floats, eps: float, heads: int) -> None: ...
     def scale(self, in_: int, factor: float) -> None: ...
     def rope(self, in_: int, table: int, heads: int) -> None: ...
-    def store_kv(self, k: int, v: int, layer: int) -> None: ...
+    def store_kv(self, k: int, v: int, layer: int, cache: int = 0) -> None:
+        """`layer` counts within the cache with index `cache`."""
     def attend(
         self,
         q: int,
@@ -214,6 +228,7 @@ class Program:
         window: int,
         out: int,
         quantise: bool,
+        cache: int = 0,
     ) -> None: ...
     def add(self, x: int, y: int, out: int) -> None: ...
     def take_rows(self, in_: int, out: int) -> None: ...
@@ -221,32 +236,29 @@ class Program:
         """States of pooled rows are added to their sums, and go no further."""
     def sample(self, logits: int) -> None:
         """Where picks and scores come from; the last instruction."""
-    def run(
+    def begin(
         self,
         ids: _Ints,
         positions: _Ints,
         spans: _Ints,
         pages: _Ints,
         rows: _Ints,
-        samplers: Sequence[Sampler],
-        meanwhile: Callable[[], object] | None = None,
-        before_sampling: Callable[[], object] | None = None,
+        samplers: list[Sampler],
+        may_sample: bool = True,
         scored: _Ints | None = None,
         pooled: Sequence[tuple[int, int, _Doubles]] = (),
-    ) -> tuple[list[Pick], list[Score]] | None:
-        """One step, without the GIL.
+    ) -> Step:
+        """Start a step: the threads of the runtime compute it, `Step.finish` joins in.
 
-        `meanwhile`, if given, is called by this thread, once, while the others begin; what it
-        raises is raised at the end. A step that is refused does not call it.
-        `before_sampling` is called likewise before it; no sampler runs until it has returned.
+        Spans (S, 3 + 2 * caches) are (first row, tokens, first position) and, for each cache,
+        (index of the first page in `pages`, number of that page). Scored rows (n, 3) are (token
+        row, target token, how many of the likeliest to report). Of pooled rows, (first token row,
+        rows, sums), states are added to the sums (pooled_width,), one row after the other. Without
+        `may_sample` no sampler runs before `Step.finish`.
 
-        Spans (S, 4) are (first row, tokens, first position, index of the first page in `pages`).
-        Scored rows (n, 3) are (token row, target token, how many of the likeliest to report). Of
-        pooled rows, (first token row, rows, sums), states are added to the sums (pooled_width,),
-        one row after the other.
-        Returns one pick per sampler; -1 as token where a logit is NaN or infinite. And for each
-        scored row log probability, rank, and the likeliest; 0 as rank in that case.
-        None if the step was abandoned.
+        Raises:
+            ValueError: the step is refused. Nothing was computed.
+            RuntimeError: another step of this runtime has not been finished.
         """
     def abandon(self) -> None:
         """End the step in flight soon, and every later one at once. From any thread, for good."""
@@ -255,9 +267,11 @@ class Program:
         """Width of the states that can be pooled; 0 if none can."""
     @property
     def seconds(self) -> float:
-        """Wall time of all calls of run, as if nothing had been done meanwhile.
+        """Wall time of all steps, as if their callers had joined in at once.
 
-        Conversion of arguments and results is not part of it, nor are refused steps.
+        What the caller does between `begin` and `finish` costs a step no more than the caller's
+        share of the threads. Conversion of arguments and results is not part of the time, nor are
+        refused steps.
         """
     def copy(self, buffer: int, rows: int) -> _Floats:
         """The first rows of a buffer as the last step left them."""

@@ -79,6 +79,9 @@ class EngineConfig:
         low=0,
         high=1_000_000,
     )
+    device: str = _setting(
+        "cpu", "device that computes; reference computes in NumPy, slowly, for tests of results"
+    )
     threads: int = _setting(
         0, "compute threads; 0 takes the cores this process may use", low=0, high=1024
     )

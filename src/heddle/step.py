@@ -1,9 +1,10 @@
 """The contract between scheduler and executor: integers in, sampled tokens out.
 
-A step is three verbs::
+A step is four verbs::
 
     plan = scheduler.schedule()
-    result = executor.execute(plan)
+    executor.submit(plan)
+    result = executor.collect()
     scheduler.update(result)
 
 There is no prefill and no decode here: a chunk is a run of tokens of one sequence at known
@@ -19,21 +20,31 @@ embedding is made of (:class:`Pool`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
     from heddle.roofline import Limits, ModelWork
+    from heddle.state import StateMemory
     from heddle.types import PromptLogprob, SamplingParams
 
-PAGE_TOKENS = 32
-"""Tokens per KV page, everywhere."""
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """What the engine must know of a model to size its memory. `width` is that of embeddings."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context: int
+    width: int
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -156,6 +167,22 @@ class Pool:
     complete: bool
 
 
+@dataclass(slots=True, eq=False)
+class WindowPages:
+    """The pages that a sequence holds of a windowed group: a run of consecutive page numbers.
+
+    Attributes:
+        first: number of the first page; positions before it are seen by no one any more.
+        pages: page ids; position p lives in `pages[p // PAGE_TOKENS - first]`.
+        source: page whose content belongs in the next page before anything is computed there; None
+            if there is nothing to copy.
+    """
+
+    first: int = 0
+    pages: list[int] = field(default_factory=list)
+    source: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens of one sequence to compute in this step.
@@ -164,10 +191,11 @@ class Chunk:
         slot: the sequence's slot. At most one chunk per slot and step.
         start: absolute position of `tokens[0]`; all positions before it are in the pages.
         tokens: token ids at positions start, start + 1, ...; at least one.
-        pages: page ids covering positions [0, start + len(tokens)).
+        pages: page ids covering positions [0, start + len(tokens)), of the group of all positions.
         sample: whether to sample a next token from the last token's logits.
         score: which log probabilities of prompt tokens are wanted; None for none.
         pool: which hidden states are; None for none.
+        windows: pages of each windowed group, which cover what the chunk's tokens see.
     """
 
     slot: int
@@ -177,23 +205,49 @@ class Chunk:
     sample: bool
     score: Scoring | None = None
     pool: Pool | None = None
+    windows: Sequence[WindowPages] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Make page `target` hold what page `source` holds: a sequence goes on from there."""
+    """Make page `target` hold what page `source` holds: a sequence goes on from there.
+
+    `window` is the number of the windowed group that both belong to; None for the group of all
+    positions.
+    """
 
     source: int
     target: int
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateCopy:
+    """Copy the fixed-size state of a slot to a snapshot, or a snapshot to the slot's state."""
+
+    slot: int
+    snapshot: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step's work. Bindings take effect and pages are copied before chunks run."""
+    """One step's work, in this order: bindings, copies, clears, restores, chunks, snapshots.
+
+    Attributes:
+        bindings: sequences that take slots.
+        chunks: tokens to compute.
+        copies: pages to copy.
+        clears: slots whose fixed-size state becomes that of an empty sequence.
+        restores: snapshots to copy to the states of slots.
+        snapshots: states of slots to copy to snapshots, as the chunks leave the states.
+    """
 
     bindings: tuple[Binding, ...]
     chunks: tuple[Chunk, ...]
     copies: tuple[PageCopy, ...] = ()
+    clears: tuple[int, ...] = ()
+    restores: tuple[StateCopy, ...] = ()
+    snapshots: tuple[StateCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +310,8 @@ class Failed:
 class Deferred:
     """No token was sampled, because what it is to be sampled under was late.
 
-    A later step computes the chunk's last token again and samples from the same logits.
+    A later step computes the chunk's last token again and samples from the same logits. The slot's
+    state of fixed size is left as it was before that token.
 
     Attributes:
         slot: the slot it belongs to.
@@ -286,28 +341,46 @@ class StepResult:
 
 
 class PageMemory(Protocol):
-    """KV pages as bytes. Whole pages can be copied out and put back, and are the same bits then."""
+    """State as bytes. Pages and snapshots can be copied out and put back, and are the same bits."""
 
-    def read_page(self, page: int) -> memoryview:
-        """A copy of a page, `page_bytes` bytes. Never while a step writes to it."""
+    def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
+        """A copy of a page, and of a page of each windowed group after it.
+
+        Never while a step writes to one of them.
+        """
         ...
 
-    def write_page(self, page: int, content: memoryview) -> None:
-        """Have a page hold what `read_page` gave. Never while a step reads or writes it."""
+    def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
+        """Have these pages hold what `read_page` gave. Never while a step uses one of them."""
+        ...
+
+    def read_snapshot(self, snapshot: int) -> memoryview:
+        """A copy of a snapshot of fixed-size state."""
+        ...
+
+    def write_snapshot(self, snapshot: int, content: memoryview) -> None:
+        """Have a snapshot hold what `read_snapshot` gave."""
         ...
 
 
 class Executor(PageMemory, Protocol):
-    """Runs plans. Called from one thread only; a step must not keep references to the plan."""
+    """Runs plans, one at a time: `submit` starts a step, `collect` returns its result.
+
+    The device computes between the two calls, and the caller does other work. An executor holds one
+    submitted step at most: every `submit` that returns is followed by a `collect`, and no page is
+    read or written in between. All methods are called from one thread, unless they say otherwise.
+
+    The engine, the benchmarks and the server use nothing of an executor that is not declared here.
+    """
 
     @property
-    def pages(self) -> int:
-        """How many KV pages there are; page ids are in [0, pages)."""
+    def shape(self) -> ModelShape:
+        """The model's sizes; `context` as this executor serves it."""
         ...
 
     @property
-    def page_bytes(self) -> int:
-        """Bytes of one KV page, all layers."""
+    def memory(self) -> StateMemory:
+        """How many pages of each group, and snapshots, there are. Ids begin at 0."""
         ...
 
     @property
@@ -320,7 +393,7 @@ class Executor(PageMemory, Protocol):
 
     @property
     def summary(self) -> str:
-        """What it runs on and the memory it holds, in a few words for people."""
+        """The device and the memory that the executor holds, in a few words for people."""
         ...
 
     @property
@@ -334,19 +407,28 @@ class Executor(PageMemory, Protocol):
 
     @property
     def compute_seconds(self) -> float:
-        """Wall time that steps took so far, without what Python does before, after and meanwhile.
+        """Wall time that steps took so far, as if each had been collected as soon as submitted.
 
         From any thread.
         """
         ...
 
-    def execute(self, plan: StepPlan, meanwhile: Callable[[], None] | None = None) -> StepResult:
-        """Copy pages, compute the chunks, write their KV, read from them what is asked.
+    def submit(self, plan: StepPlan) -> None:
+        """Start a step: copy pages, compute the chunks, write their KV, read what the plan asks.
 
-        `meanwhile` is work of the caller's that may be done while the step computes: it is called
-        in the caller's thread, once, or not at all when the step fails.
+        The plan must not change before `collect` has returned; after that the executor keeps no
+        reference to it.
 
-        What concerns one sequence alone is its :class:`Failed` entry in the result.
+        Raises:
+            EngineFailedError: the executor refuses the plan. Nothing is to be collected; what the
+                plan copies is undefined.
+        """
+        ...
+
+    def collect(self) -> StepResult:
+        """Wait for the submitted step and return its result. The calling thread may compute.
+
+        An error of one sequence alone is its :class:`Failed` entry in the result.
 
         Raises:
             EngineFailedError: the step failed as a whole; what it copied and the KV it wrote are
@@ -364,5 +446,8 @@ class Executor(PageMemory, Protocol):
         ...
 
     def close(self) -> None:
-        """Free threads and memory. Idempotent."""
+        """Free threads and memory; `shape`, sizes and totals stay readable. Idempotent.
+
+        A step that was submitted is not collected any more.
+        """
         ...

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from heddle.cache.manager import CacheManager, PageTable, pages_for
-from heddle.step import PAGE_TOKENS
+from heddle.cache.manager import CacheManager, PageTable
+from heddle.state import PAGE_TOKENS, StateMemory, pages_for
 
 PAGES = 6
 
@@ -19,7 +19,7 @@ def test_pages_for(tokens: int, pages: int) -> None:
 
 
 def test_a_page_table_without_room_is_left_as_it_was() -> None:
-    manager = CacheManager(PAGES)
+    manager = CacheManager(StateMemory(PAGES))
     first, second = PageTable(), PageTable()
     assert manager.grow(first, 4 * PAGE_TOKENS)
     assert manager.grow(second, PAGE_TOKENS)
@@ -28,7 +28,7 @@ def test_a_page_table_without_room_is_left_as_it_was() -> None:
 
 
 def test_integrity_finds_a_page_with_two_tables() -> None:
-    manager = CacheManager(PAGES)
+    manager = CacheManager(StateMemory(PAGES))
     first, second = PageTable(), PageTable()
     manager.grow(first, PAGE_TOKENS)
     manager.grow(second, PAGE_TOKENS)
@@ -38,7 +38,7 @@ def test_integrity_finds_a_page_with_two_tables() -> None:
 
 
 def test_integrity_finds_a_page_that_lost_its_table() -> None:
-    manager = CacheManager(PAGES)
+    manager = CacheManager(StateMemory(PAGES))
     table = PageTable()
     manager.grow(table, PAGE_TOKENS)
     table.pages.clear()
@@ -55,7 +55,7 @@ class Sequence:
         manager.tick()
         match = manager.match(salt, [*tokens, 0])
         self.before = manager.available
-        self.cost = manager.cost(match, len(tokens))
+        (self.cost,) = manager.cost(match, len(tokens)).pages
         manager.attach(self.table, match)
         self.found = match.length
 
@@ -78,7 +78,7 @@ def words(*numbers: int) -> list[int]:
 
 
 def test_whole_pages_are_shared_and_the_last_one_is_copied() -> None:
-    manager = CacheManager(PAGES)
+    manager = CacheManager(StateMemory(PAGES))
     first = Sequence(manager, words(1, 2))
     first.compute()
     second = Sequence(manager, words(1, 3))
@@ -89,7 +89,7 @@ def test_whole_pages_are_shared_and_the_last_one_is_copied() -> None:
 
 
 def test_what_an_attached_sequence_takes_was_foretold() -> None:
-    manager = CacheManager(20)
+    manager = CacheManager(StateMemory(20))
     first = Sequence(manager, words(1, 2))
     first.compute()
     first.end()
@@ -102,7 +102,7 @@ def test_what_an_attached_sequence_takes_was_foretold() -> None:
 
 
 def test_a_sequence_that_computes_what_is_there_takes_the_pages_of_the_tree() -> None:
-    manager = CacheManager(20)
+    manager = CacheManager(StateMemory(20))
     first, second = (Sequence(manager, words(1, 2)) for _ in range(2))
     first.compute()
     second.compute()
@@ -112,7 +112,7 @@ def test_a_sequence_that_computes_what_is_there_takes_the_pages_of_the_tree() ->
 
 
 def test_growing_evicts_what_no_table_holds_and_not_more_than_needed() -> None:
-    manager = CacheManager(PAGES)
+    manager = CacheManager(StateMemory(PAGES))
     for number in (1, 2):
         sequence = Sequence(manager, words(number))
         sequence.compute()
@@ -130,7 +130,7 @@ def test_growing_evicts_what_no_table_holds_and_not_more_than_needed() -> None:
 
 def test_a_boundary_page_that_only_a_lock_keeps_can_be_had() -> None:
     """Two go on from the middle of a page; the one whose copy was lent ends."""
-    manager = CacheManager(PAGES)
+    manager = CacheManager(StateMemory(PAGES))
     first, second = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
     first.compute()  # 3 pages
     second.compute()  # 3 pages, shares none
@@ -145,7 +145,7 @@ def test_a_boundary_page_that_only_a_lock_keeps_can_be_had() -> None:
 
 
 def test_a_node_limit_evicts_leaves() -> None:
-    manager = CacheManager(50, most_nodes=3)
+    manager = CacheManager(StateMemory(50), most_nodes=3)
     for number in range(2, 8):
         sequence = Sequence(manager, words(1, number))
         sequence.compute()
@@ -155,7 +155,7 @@ def test_a_node_limit_evicts_leaves() -> None:
 
 
 def test_a_flush_leaves_tables_alone_and_they_publish_no_more() -> None:
-    manager = CacheManager(PAGES)
+    manager = CacheManager(StateMemory(PAGES))
     running = Sequence(manager, words(1, 2))
     running.compute(50)
     manager.flush()
@@ -168,7 +168,7 @@ def test_a_flush_leaves_tables_alone_and_they_publish_no_more() -> None:
 
 
 def test_switched_off_nothing_is_found_or_kept() -> None:
-    manager = CacheManager(PAGES)
+    manager = CacheManager(StateMemory(PAGES))
     Sequence(manager, words(1)).compute()
     manager.set_enabled(False)
     off = Sequence(manager, words(1))
@@ -182,7 +182,7 @@ def test_switched_off_nothing_is_found_or_kept() -> None:
 
 
 def test_what_a_disowned_sequence_published_is_gone_but_for_what_others_use() -> None:
-    manager = CacheManager(20)
+    manager = CacheManager(StateMemory(20))
     first, bad = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
     first.compute()
     bad.compute()
@@ -193,7 +193,7 @@ def test_what_a_disowned_sequence_published_is_gone_but_for_what_others_use() ->
 
 
 def test_statistics() -> None:
-    manager = CacheManager(PAGES, page_bytes=1000)
+    manager = CacheManager(StateMemory(PAGES, page_bytes=1000))
     manager.count_query(50, 0)
     manager.count_query(70, 40)
     Sequence(manager, words(1)).compute()
@@ -209,7 +209,7 @@ class Tables(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.manager = CacheManager(PAGES)
+        self.manager = CacheManager(StateMemory(PAGES))
         self.free = set(range(PAGES))
         self.tables = [PageTable() for _ in range(3)]
         self.expected: list[list[int]] = [[] for _ in self.tables]
@@ -241,12 +241,12 @@ TestTables = Tables.TestCase
 
 
 def test_at_the_end_the_most_recently_used_comes_first_and_leads_to_the_rest() -> None:
-    manager = CacheManager(40)
+    manager = CacheManager(StateMemory(40))
     for text in (words(1, 2, 3, 4, 5), words(6, 7)):
         sequence = Sequence(manager, text)
         sequence.compute()
         sequence.end()
-    warm = [list(tokens) for _, tokens, _ in manager._warm_pages()]
+    warm = [list(page.tokens) for page in manager._warm_pages()]
     long, short = words(1, 2, 3, 4, 5), words(6, 7)
     assert warm == [
         text[:end]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heddle.cache.pages import PagePool
+from heddle.cache.pages import NO_TICKET, PagePool, RevocablePool
 
 
 def test_the_lowest_free_page_goes_first() -> None:
@@ -76,3 +76,52 @@ def test_integrity_finds_a_wrong_total() -> None:
     pool.held += 1
     with pytest.raises(AssertionError, match="1 pages are not held"):
         pool.check_integrity({}, {})
+
+
+def kept(pool: RevocablePool) -> tuple[int, int]:
+    """A page that one node names and no one holds: the page and its ticket."""
+    page = pool.take()
+    ticket = pool.keep_for_node(page)
+    pool.let_go(page)
+    return page, ticket
+
+
+def test_the_longest_idle_page_is_revoked_when_none_is_free() -> None:
+    pool = RevocablePool(2)
+    (first, old), (second, ticket) = kept(pool), kept(pool)
+    pool.hold(first)
+    pool.let_go(first)  # used again, so the other one has been idle longer
+    assert pool.take() == second
+    assert (pool.page(ticket), pool.page(old)) == (None, first)
+    assert pool.take() == first
+    assert (pool.held, pool.kept, pool.available) == (2, 0, 0)
+    pool.check_integrity({first: 1, second: 1}, {})
+
+
+def test_a_stale_ticket_stays_stale_and_may_be_forgotten() -> None:
+    pool = RevocablePool(1)
+    page, stale = kept(pool)
+    assert pool.revoke()
+    assert not pool.revoke()
+    page, ticket = kept(pool)
+    assert ticket != stale
+    pool.forget_ticket(stale)
+    pool.keep_again(stale)
+    assert (pool.page(stale), pool.page(ticket), pool.kept) == (None, page, 1)
+    pool.forget_ticket(ticket)
+    assert pool.free == 1
+
+
+def test_a_held_page_is_never_revoked() -> None:
+    pool = RevocablePool(1)
+    page = pool.take()
+    ticket = pool.keep_for_node(page)
+    assert not pool.revoke()
+    assert (pool.page(ticket), pool.is_held_once(page)) == (page, True)
+    with pytest.raises(IndexError):
+        pool.take()
+
+
+def test_an_empty_pool_knows_no_ticket() -> None:
+    assert RevocablePool(0).page(NO_TICKET) is None
+    assert RevocablePool(3).page(NO_TICKET) is None

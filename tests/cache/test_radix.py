@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from heddle.cache.pages import PagePool
+from heddle.cache.pages import NO_TICKET, PagePool, RevocablePool
 from heddle.cache.radix import RUN_TOKENS, Node, RadixTree, _shared
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 
 
 def run(tokens: Iterable[int]) -> "array[int]":
@@ -22,7 +22,8 @@ class Writer:
 
     def __init__(self, pages: int = 200) -> None:
         self.pool = PagePool(pages)
-        self.tree = RadixTree(self.pool)
+        self.states = RevocablePool(9)
+        self.tree = RadixTree(self.pool, (), self.states)
         self.cursors: list[Node] = []
 
     def write(self, tokens: list[int], salt: str | None = None, *, stay: bool = False) -> Node:
@@ -38,6 +39,13 @@ class Writer:
             self.leave(node)
         self.check()
         return node
+
+    def snapshot(self, node: Node) -> int:
+        """Take a snapshot at the end of a node; returns its ticket."""
+        snapshot = self.states.take()
+        self.tree.set_state(node, snapshot)
+        self.states.let_go(snapshot)
+        return node.state
 
     def enter(self, tokens: Iterable[int], salt: str | None = None) -> Node:
         self.cursors.append(self.tree.enter(self.tree.match(salt, run(tokens))))
@@ -263,36 +271,44 @@ def test_pruning_takes_what_leads_to_one_node_alone() -> None:
     writer.check()
 
 
-def test_a_snapshot_stays_at_its_token_and_is_handed_back_with_its_node() -> None:
+def test_a_snapshot_stays_at_its_token_and_goes_with_its_node() -> None:
     writer = Writer()
-    node = writer.write([*range(10)])
-    node.state = 7
+    node = writer.write([*range(10)], stay=True)
+    ticket = writer.snapshot(node)
+    writer.leave(node)
     below = writer.write([*range(15)], stay=True)
     assert below is not node, "the end with the snapshot is passed"
     writer.leave(below)
     writer.enter(range(10))
     upper = writer.enter(range(5))
-    assert (upper.state, node.start, node.end, node.state) == (None, 5, 10, 7)
+    assert (upper.state, node.start, node.end, node.state) == (NO_TICKET, 5, 10, ticket)
     writer.leave(upper)
     walked = writer.follow(node, range(10, 15))
     assert walked is below
     assert writer.tree.nodes == 3, "a node with a snapshot is not joined to the next"
     writer.leave(walked)
-    assert writer.tree.dropped_states == []
+    assert writer.states.kept == 1
     while writer.tree.evict() is not None:
         pass
-    assert writer.tree.dropped_states == [7]
+    assert (writer.states.kept, writer.states.free) == (0, 9)
+
+
+def test_a_snapshot_that_is_taken_again_replaces_the_one_before() -> None:
+    writer = Writer()
+    node = writer.write([1, 2, 3], stay=True)
+    first, second = writer.snapshot(node), writer.snapshot(node)
+    assert (first, second, node.state, writer.states.kept) == (0, 1, second, 1)
 
 
 def test_clear_drops_everything() -> None:
     writer = Writer()
     writer.write([1, 2, 3], "a")
     node = writer.write([1, 2, 4], stay=True)
-    node.state = 3
+    writer.snapshot(node)
     writer.tree.clear()
     writer.cursors.clear()
     assert (writer.tree.nodes, writer.tree.tokens, writer.pool.kept) == (0, 0, 0)
-    assert (writer.tree.evict(), writer.tree.dropped_states) == (None, [3])
+    assert (writer.tree.evict(), writer.states.kept) == (None, 0)
     writer.check()
 
 

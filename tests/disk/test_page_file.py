@@ -18,7 +18,7 @@ from heddle.disk.page_file import (
     parts_of,
     scope_of,
 )
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 
 PAGE = memoryview(bytes(range(200)))
 PREFIX = Prefix(b"f" * 32, scope_of("tenant"), array("i", range(2 * PAGE_TOKENS)))

@@ -13,11 +13,11 @@ import pytest
 
 from heddle.disk import tier as module
 from heddle.disk.directory import PageDirectory
-from heddle.disk.tier import DiskTier
-from heddle.step import PAGE_TOKENS
+from heddle.disk.tier import DiskTier, WarmPage
+from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from heddle.disk.tier import Restore
@@ -32,10 +32,10 @@ class Memory:
     def __init__(self) -> None:
         self.pages: dict[int, bytes] = {}
 
-    def read_page(self, page: int) -> memoryview:
+    def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
         return memoryview(self.pages.get(page, bytes([page]) * PAGE_BYTES))
 
-    def write_page(self, page: int, content: memoryview) -> None:
+    def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
         self.pages[page] = bytes(content)
 
 
@@ -58,7 +58,7 @@ class Host:
             self.directory, self.memory, PAGE_BYTES, fingerprint, self.on_read, threaded=False
         )
 
-    def restart(self, *warm: tuple[str | None, array[int], int], **arguments: object) -> None:
+    def restart(self, *warm: WarmPage, **arguments: object) -> None:
         self.tier.close(warm)
         self.start(**arguments)
 
@@ -74,7 +74,7 @@ class Host:
     def save(self, pages: int, salt: str | None = None, kind: int = 0) -> None:
         """Page i of the prefix has bytes i + 1; they are saved from the last to the first."""
         for page in range(pages, 0, -1):
-            self.tier.save(salt, tokens(page, kind), page)
+            self.tier.save(WarmPage(salt, tokens(page, kind), page))
         self.work()
 
     def found(self, pages: int = 9, first: int = 0, salt: str | None = None, kind: int = 0) -> int:
@@ -137,7 +137,7 @@ def test_pages_come_back_in_order(host: Host) -> None:
 
 def test_pages_come_back_after_a_restart(host: Host) -> None:
     host.save(2)
-    host.restart((None, tokens(3), 3), (None, tokens(4), 4))
+    host.restart(WarmPage(None, tokens(3), 3), WarmPage(None, tokens(4), 4))
     assert host.restored() == [1, 2, 3, 4]
     host.restart(fingerprint=b"g" * 32)
     assert host.found() == 0
@@ -223,7 +223,7 @@ def test_a_full_disk_ends_the_tier_with_one_warning(host: Host, warnings, monkey
     host.save(6)
     host.save(6, kind=1)
     assert host.found() == 0
-    host.tier.close([(None, tokens(9), 9)])
+    host.tier.close([WarmPage(None, tokens(9), 9)])
     assert warnings() == []
     monkeypatch.undo()
     host.start()
@@ -235,7 +235,7 @@ def test_a_full_disk_at_the_end_is_one_warning(host: Host, warnings, monkeypatch
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     monkeypatch.setattr(host.directory, "write", full)
-    host.tier.close([(None, tokens(pages), pages) for pages in (1, 2)])
+    host.tier.close([WarmPage(None, tokens(pages), pages) for pages in (1, 2)])
     assert len(warnings()) == 1
     host.start()
 
@@ -243,8 +243,8 @@ def test_a_full_disk_at_the_end_is_one_warning(host: Host, warnings, monkeypatch
 def test_what_waits_to_be_written_is_bounded(host: Host, monkeypatch) -> None:
     monkeypatch.setattr(host.tier, "_most_saves", 2)
     for page in (3, 2, 1):
-        host.tier.save(None, tokens(page), page)
-        host.tier.save(None, tokens(3), 3)
+        host.tier.save(WarmPage(None, tokens(page), page))
+        host.tier.save(WarmPage(None, tokens(3), 3))
     assert host.tier.stats().dropped == 1
     host.work()
     assert host.tier.stats().writes == 2
@@ -253,7 +253,7 @@ def test_what_waits_to_be_written_is_bounded(host: Host, monkeypatch) -> None:
 
 
 def test_a_page_is_copied_when_it_is_handed_over(host: Host) -> None:
-    host.tier.save(None, tokens(1), 1)
+    host.tier.save(WarmPage(None, tokens(1), 1))
     host.memory.pages[1] = bytes(PAGE_BYTES)
     host.work()
     assert host.restored() == [1]
@@ -273,7 +273,7 @@ def test_reading_ahead_is_bounded(host: Host, monkeypatch) -> None:
 
 def test_reading_comes_before_writing(host: Host) -> None:
     host.save(1)
-    host.tier.save(None, tokens(1, 5), 9)
+    host.tier.save(WarmPage(None, tokens(1, 5), 9))
     restore = host.begin()
     assert host.tier.work()
     assert restore.ready
@@ -331,7 +331,7 @@ def test_the_first_pages_of_a_prefix_outlast_the_others(host: Host) -> None:
 def test_at_the_end_the_most_useful_pages_are_kept(host: Host) -> None:
     host.save(1, kind=1)
     host.restart(capacity=2 * FILE_BYTES + 4 * PAGE_TOKENS)
-    warm = [(None, tokens(page), page) for page in (1, 2, 3, 4)]
+    warm = [WarmPage(None, tokens(page), page) for page in (1, 2, 3, 4)]
     host.restart(*warm, capacity=2 * FILE_BYTES + 4 * PAGE_TOKENS)
     assert (host.found(), host.found(kind=1)) == (2, 0)
     host.restart(capacity=FILE_BYTES)
@@ -340,7 +340,7 @@ def test_at_the_end_the_most_useful_pages_are_kept(host: Host) -> None:
 
 def test_without_time_nothing_more_is_kept(host: Host, monkeypatch) -> None:
     monkeypatch.setattr(module, "_CLOSE_SECONDS", -1.0)
-    host.tier.close([(None, tokens(page), page) for page in (1, 2)])
+    host.tier.close([WarmPage(None, tokens(page), page) for page in (1, 2)])
     assert host.tier.stats().dropped == 2
     host.start()
     assert host.found() == 0
@@ -348,12 +348,12 @@ def test_without_time_nothing_more_is_kept(host: Host, monkeypatch) -> None:
 
 def test_a_flush_leaves_no_file(host: Host) -> None:
     host.save(2)
-    host.tier.save(None, tokens(3), 3)
+    host.tier.save(WarmPage(None, tokens(3), 3))
     restore = host.begin()
     host.tier.work()
     host.tier.flush()
     assert (restore.ended, host.found(), host.tier.stats().bytes) == (True, 0, 0)
-    host.tier.save(None, tokens(1, 8), 8)
+    host.tier.save(WarmPage(None, tokens(1, 8), 8))
     host.work()
     assert [host.found(), host.found(kind=8)] == [0, 1]
     assert len(list(host.path.glob("*.page"))) == 1
@@ -380,11 +380,11 @@ def test_a_page_that_a_flush_is_about_to_take_is_written_again(host: Host, monke
         host.tier.flush()
         write(*arguments)
 
-    host.tier.save(None, tokens(1), 1)
+    host.tier.save(WarmPage(None, tokens(1), 1))
     with monkeypatch.context() as patch:
         patch.setattr(host.directory, "write", interrupted)
         host.tier.work()
-    host.tier.save(None, tokens(1), 1)  # before the sweep
+    host.tier.save(WarmPage(None, tokens(1), 1))  # before the sweep
     host.work()
     assert host.found() == 1
 
@@ -442,8 +442,8 @@ def test_its_thread_reads_writes_and_ends(tmp_path: Path) -> None:
 
     tier = opened()
     for page in (2, 1):
-        tier.save(None, tokens(page), page)
-    tier.close([(None, tokens(3), 3)])
+        tier.save(WarmPage(None, tokens(page), page))
+    tier.close([WarmPage(None, tokens(3), 3)])
     assert tier._thread is not None
     assert not tier._thread.is_alive()
     tier = opened()
@@ -462,9 +462,9 @@ def test_a_bug_in_its_thread_ends_the_tier_alone(tmp_path: Path, warnings) -> No
     read = threading.Semaphore(0)
     tier = DiskTier(directory, Memory(), PAGE_BYTES, b"f" * 32, read.release)
     directory.write = None  # type: ignore[assignment,method-assign]
-    tier.save(None, tokens(1), 1)
+    tier.save(WarmPage(None, tokens(1), 1))
     assert read.acquire(timeout=60)
     assert "it failed" in (tier.stats().reason or "")
     assert len(warnings()) == 2
-    tier.save(None, tokens(1), 1)
+    tier.save(WarmPage(None, tokens(1), 1))
     tier.close()

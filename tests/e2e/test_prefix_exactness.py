@@ -15,7 +15,7 @@ import pytest
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine.engine import Engine
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 from heddle.types import SamplingParams
 from story import STORY
 

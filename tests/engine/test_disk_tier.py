@@ -18,7 +18,7 @@ from heddle.engine.disk import fingerprint
 from heddle.engine.streams import Collector
 from heddle.errors import ConfigError, EngineClosedError
 from heddle.scheduler.sequence import SlotState
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 from heddle.types import SamplingParams
 from patience import PATIENCE
 

@@ -17,7 +17,8 @@ from divergence import divergences, mean_kl
 
 from heddle.config import EngineConfig, cache_home
 from heddle.executors.cpu.executor import load
-from heddle.step import PAGE_TOKENS, Chunk, StepPlan
+from heddle.state import PAGE_TOKENS
+from heddle.step import Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.sources import resolve

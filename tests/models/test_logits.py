@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tiny_models import GEMMA3, LLAMA, QWEN2, QWEN3, TOKENS, TinyLlama, TinyModel
+from window_pages import windows_of
 
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.executors.cpu.executor import CpuExecutor, load
 from heddle.scheduler.sequence import Sequence
-from heddle.step import PAGE_TOKENS, Binding, Chunk, Pool, Pooled, StepPlan
+from heddle.state import PAGE_TOKENS
+from heddle.step import Binding, Chunk, Pool, Pooled, StepPlan
 from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import Run, SequenceCache
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from steps import execute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,7 +138,8 @@ def last_logits(executor: CpuExecutor, tokens: list[int], ends: Iterable[int]) -
     rows, start = [], 0
     for end in ends:
         pages = range(-(-end // PAGE_TOKENS))
-        chunk = Chunk(slot=0, start=start, tokens=tokens[start:end], pages=pages, sample=True)
+        windows = windows_of(executor.memory, start, end)
+        chunk = Chunk(0, start, tokens[start:end], pages, sample=True, windows=windows)
         rows.append(executor.logits(StepPlan(bindings=(), chunks=(chunk,))))
         start = end
     return np.concatenate(rows)
@@ -150,7 +154,7 @@ def test_embeddings_are_as_the_reference_in_any_chunks(checkpoint: GGUFCheckpoin
         expected = reference.embedding(tokens, pooling)
         found = [pooled(executor, tokens, pooling, ends) for ends in ([17, 34, 48], [1, 2, 18, 33])]
         begun = Chunk(0, 0, tokens[:5], [0], sample=False, pool=Pool(0, complete=False))
-        executor.execute(StepPlan((Binding(0, EmbeddingParams(pooling), tokens, []),), (begun,)))
+        execute(executor, StepPlan((Binding(0, EmbeddingParams(pooling), tokens, []),), (begun,)))
         np.testing.assert_allclose(found[0], expected, atol=3e-3)
         assert np.array_equal(found[0], found[1])
     executor.close()
@@ -164,8 +168,9 @@ def pooled(
     bindings: tuple[Binding, ...] = (Binding(0, sequence.params, tokens, []),)
     for end in sorted({*ends, len(tokens)}):
         sequence.table.pages = list(range(-(-end // PAGE_TOKENS)))
+        sequence.table.windows = windows_of(executor.memory, sequence.computed, end)
         chunk = sequence.chunk(end - sequence.computed)
-        result = executor.execute(StepPlan(bindings, (chunk,)))
+        result = execute(executor, StepPlan(bindings, (chunk,)))
         sequence.computed, bindings = end, ()
     (last,) = result.pooled
     assert isinstance(last, Pooled)

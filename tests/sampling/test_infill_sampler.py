@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from heddle.executors.cpu.executor import make_sampler
+from heddle.executors.cpu.samplers import make_sampler
 from heddle.step import TokenPieces, TokenRules
 from heddle.testing.reference_sampler import Past, filtered
 from heddle.types import SamplingParams

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heddle import _native
-from heddle.executors.cpu.executor import make_sampler
+from heddle.executors.cpu.samplers import make_sampler
 from heddle.step import TokenPieces, TokenRules, TokenSequences
 from heddle.testing.philox import uniform
 from heddle.testing.reference_sampler import Past, adapted_mu, filtered, sample

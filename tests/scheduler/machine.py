@@ -21,8 +21,10 @@ from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import ContextLengthError, HeddleError, OverloadedError
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
-from heddle.step import PAGE_TOKENS, Failed, Pooled, Sampled, Scored, StepPlan, StepResult
+from heddle.state import PAGE_TOKENS
+from heddle.step import Failed, Pooled, Sampled, Scored, StepPlan, StepResult
 from heddle.types import FinishReason, SamplingParams
+from steps import execute
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -56,9 +58,9 @@ class Machine(RuleBasedStateMachine):
         self.slots, self.batch_tokens, self.room = slots, batch_tokens, slots + queue
         self.context = context
         self.capacity = min(context, pages * PAGE_TOKENS)
+        self.executor = self.make_executor(pages)
         self.cache = self.make_cache(pages)
         self.scheduler = Scheduler(slots, batch_tokens, queue, self.cache, context)
-        self.executor = FakeExecutor(pages, defers=self.put_off)
         self.put_off_once: set[tuple[int, ...]] = set()
         self.live: list[Sequence] = []  # in arrival order
         self.expected: dict[int, list[int]] = {}
@@ -77,8 +79,11 @@ class Machine(RuleBasedStateMachine):
         ready.set_result(None)
         return ready
 
+    def make_executor(self, pages: int) -> FakeExecutor:
+        return FakeExecutor(pages, defers=self.put_off)
+
     def make_cache(self, pages: int) -> CacheManager:
-        return CacheManager(pages)
+        return CacheManager(self.executor.memory)
 
     @rule(
         prompt=prompts,
@@ -171,7 +176,7 @@ class Machine(RuleBasedStateMachine):
             count -= 1
 
     def schedule(self) -> StepPlan:
-        fits = self.scheduler._unclaimed() >= 0
+        fits = min(self.scheduler._unclaimed().pages) >= 0
         preemptions = self.scheduler.preemptions
         plan = self.scheduler.schedule()
         assert not fits or self.scheduler.preemptions == preemptions, "no output asked for that"
@@ -180,7 +185,7 @@ class Machine(RuleBasedStateMachine):
 
     def finish(self, plan: StepPlan, poisoned: int | None = None) -> None:
         """Take the step in. Nothing can be read for slot `poisoned`."""
-        result = self.executor.execute(plan)
+        result = execute(self.executor, plan)
         if poisoned is not None:
             kinds = (result.sampled, result.scored, result.pooled)
             result = StepResult(*(tuple(self.poison(one, poisoned) for one in k) for k in kinds))
@@ -244,12 +249,16 @@ class Machine(RuleBasedStateMachine):
             assert all(s.slot in sizes for s in decodes), "a decode was left out"
             prompts = [s for s in running if not s.generating and not s.waits]
             for earlier, later in itertools.pairwise(prompts):
-                assert later.slot not in sizes or sizes[earlier.slot] == earlier.remaining
+                assert later.slot not in sizes or sizes[earlier.slot] == self.most_of(earlier)
         most = -(-self.slots // self.batch_tokens)
         left_out = [s for s in running if s.slot not in sizes and not s.waits]
         idle = {s.id: self.idle_steps.get(s.id, 0) + 1 for s in left_out}
         assert all(idle.get(s.id, 0) < most for s in decodes), "a decode starves"
         self.idle_steps = idle
+
+    def most_of(self, sequence: Sequence) -> int:
+        """Tokens of a sequence that one step may compute, however large it is."""
+        return sequence.remaining
 
     @invariant()
     def agrees_with_the_model(self) -> None:
@@ -262,6 +271,10 @@ class Machine(RuleBasedStateMachine):
         assert self.scheduler.busy == bool(self.live)
         held = {page for s in running for page in (*s.table.pages, s.table.source)} - {None}
         assert self.cache.available == self.cache.pages - len(held)
+        for number, window in enumerate(self.executor.windows):
+            tables = [s.table.windows[number] for s in running if s.table.windows]
+            held = {page for table in tables for page in (*table.pages, table.source)} - {None}
+            assert self.cache.room.pages[1 + number] == window.pages - len(held)
 
     def teardown(self) -> None:
         if not hasattr(self, "live"):
@@ -269,5 +282,6 @@ class Machine(RuleBasedStateMachine):
         self.steps(20_000)
         assert not self.live, "no end in sight"
         event(f"preemptions: {min(self.scheduler.preemptions, 3)}")
-        assert self.cache.available == self.cache.pages
+        sizes = [window.pages for window in self.executor.windows]
+        assert self.cache.room.pages == (self.cache.pages, *sizes)
         assert self.scheduler.slots == (None,) * self.slots

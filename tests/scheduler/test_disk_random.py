@@ -21,13 +21,12 @@ from hypothesis.stateful import initialize, rule
 from machine import wishes
 from test_prefix_random import PrefixMachine, common, salts, tails
 
-from fake_executor import FakeExecutor
 from heddle.cache.manager import CacheManager
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
 from heddle.scheduler import scheduler as scheduler_module
 from heddle.scheduler.scheduler import Scheduler
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Tokens
@@ -68,15 +67,28 @@ class DiskMachine(PrefixMachine):
 
     def make_cache(self, pages: int) -> CacheManager:
         directory = PageDirectory(self.path, self.disk_capacity)
-        self.tier = DiskTier(directory, self, PAGE_BYTES, b"f" * 32, threaded=False)
+        self.tier = DiskTier(
+            directory,
+            self,
+            PAGE_BYTES,
+            b"f" * 32,
+            threaded=False,
+            snapshot_bytes=self.executor.memory.snapshot_bytes,
+        )
         self.tier._most_ahead = self.ahead
-        return CacheManager(pages, PAGE_BYTES, most_nodes=self.most_nodes, disk=self.tier)
+        return CacheManager(self.executor.memory, most_nodes=self.most_nodes, disk=self.tier)
 
-    def read_page(self, page: int) -> memoryview:
-        return self.executor.read_page(page)
+    def read_page(self, page: int, windows: Tokens[int] = ()) -> memoryview:
+        return self.executor.read_page(page, windows)
 
-    def write_page(self, page: int, content: memoryview) -> None:
-        self.executor.write_page(page, content)
+    def write_page(self, page: int, content: memoryview, windows: Tokens[int] = ()) -> None:
+        self.executor.write_page(page, content, windows)
+
+    def read_snapshot(self, snapshot: int) -> memoryview:
+        return self.executor.read_snapshot(snapshot)
+
+    def write_snapshot(self, snapshot: int, content: memoryview) -> None:
+        self.executor.write_snapshot(snapshot, content)
 
     # --- what may happen -------------------------------------------------------------------------
 
@@ -152,8 +164,8 @@ class DiskMachine(PrefixMachine):
         self.seen["full"] += full
         if full or not keep or self.seen["damaged"] or self.disk_capacity < ROOMY:
             known.clear()
+        self.executor = self.make_executor(self.cache.pages)
         self.cache = self.make_cache(self.cache.pages)
-        self.executor = FakeExecutor(self.cache.pages)
         queue = self.room - self.slots
         self.scheduler = Scheduler(self.slots, self.batch_tokens, queue, self.cache, self.context)
         self.idle_steps.clear()
@@ -209,7 +221,9 @@ class DiskMachine(PrefixMachine):
         whole = longest - longest % PAGE_TOKENS
         self.seen["found"] += s.computed > 0
         self.seen["followed"] += s.leader is not None
-        assert s.computed >= (whole if s.waits or self.scheduler._unclaimed() <= 0 else longest)
+        assert s.computed >= (
+            whole if s.waits or min(self.scheduler._unclaimed().pages) <= 0 else longest
+        )
         assert s.restore is None or s.leader is None
 
     def end(self) -> None:

@@ -75,7 +75,7 @@ def test_pages_that_come_from_disk_find_room_among_those_of_who_is_idle(tmp_path
             b"f" * 32,
             threaded=False,
         )
-        rig.cache = CacheManager(pages, rig.executor.page_bytes, disk=tier)
+        rig.cache = CacheManager(rig.executor.memory, disk=tier)
         rig.scheduler = Scheduler(2, 256, 4, rig.cache, 1024)
         rig.work = tier.work  # type: ignore[attr-defined]
         return rig

@@ -20,7 +20,7 @@ from machine import Machine, wishes
 
 from heddle.cache import radix
 from heddle.cache.manager import CacheManager
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Tokens
@@ -59,7 +59,7 @@ class PrefixMachine(Machine):
         self.seen = {"found": 0, "followed": 0, "in part": 0}
 
     def make_cache(self, pages: int) -> CacheManager:
-        return CacheManager(pages, most_nodes=self.most_nodes)
+        return CacheManager(self.executor.memory, most_nodes=self.most_nodes)
 
     # --- what may happen -------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class PrefixMachine(Machine):
             self.seen["followed"] += 1
         elif s.computed != longest:
             assert s.computed == whole
-            assert self.scheduler._unclaimed() <= 0, "there was a page to copy from"
+            assert min(self.scheduler._unclaimed().pages) <= 0, "there was a page to copy from"
         self.seen["found"] += s.computed > 0
         self.seen["in part"] += s.computed > whole
 
@@ -203,9 +203,12 @@ class PrefixMachine(Machine):
         if self.cache.stats().evictions == evictions:
             for s in before:
                 if s.ended and s.slot < 0 and s.tokens[-1:] and not self.failed(s):
-                    match = self.cache.match(s.params.cache_salt, s.tokens)
-                    assert match.length == s.total - 1
-                    assert s.computed == s.total - bool(s.output_tokens)
+                    self.check_end(s)
+
+    def check_end(self, s: Sequence) -> None:
+        """What a request leaves is found."""
+        assert self.cache.match(s.params.cache_salt, s.tokens).length == s.total - 1
+        assert s.computed == s.total - bool(s.output_tokens)
 
     def failed(self, s: Sequence) -> bool:
         return s.id in self.failures or len(self.said[s.id]) < len(self.expected[s.id])

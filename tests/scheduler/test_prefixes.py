@@ -10,8 +10,10 @@ from heddle.cache.radix import RUN_TOKENS
 from heddle.scheduler.following import common_prefix
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
-from heddle.step import PAGE_TOKENS, StepPlan
+from heddle.state import PAGE_TOKENS, StateMemory
+from heddle.step import StepPlan
 from heddle.types import SamplingParams
+from steps import execute
 
 
 def words(number: int, length: int) -> list[int]:
@@ -25,7 +27,7 @@ class Rig:
     def __init__(
         self, slots: int = 8, batch_tokens: int = 64, pages: int = 200, *, enabled: bool = True
     ) -> None:
-        self.cache = CacheManager(pages, enabled=enabled)
+        self.cache = CacheManager(StateMemory(pages), enabled=enabled)
         self.scheduler = Scheduler(slots, batch_tokens, 64, self.cache, context=2048)
         self.executor = FakeExecutor(pages)
         self.plan = StepPlan((), ())
@@ -42,7 +44,7 @@ class Rig:
     def step(self) -> None:
         assert self.executor.steps < 1000, "no end in sight"
         self.plan = self.scheduler.schedule()
-        self.scheduler.update(self.executor.execute(self.plan))
+        self.scheduler.update(execute(self.executor, self.plan))
         self.cache.check_integrity()
 
     def finish(self) -> None:
@@ -320,7 +322,7 @@ def test_what_fails_after_its_sequence_was_cancelled_is_not_found() -> None:
     sequence = rig.add(prompt)
     plan = rig.scheduler.schedule()
     rig.scheduler.cancel(sequence.id)
-    assert rig.scheduler.update(rig.executor.execute(plan)) == []
+    assert rig.scheduler.update(execute(rig.executor, plan)) == []
     assert rig.cache.match(None, prompt).length == 0
 
 

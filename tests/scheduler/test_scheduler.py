@@ -14,8 +14,10 @@ from heddle.scheduler.outcomes import Event
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
-from heddle.step import PAGE_TOKENS, Failed, Sampled, StepPlan, StepResult
+from heddle.state import PAGE_TOKENS, StateMemory
+from heddle.step import Failed, Sampled, StepPlan, StepResult
 from heddle.types import FinishReason, SamplingParams
+from steps import execute
 
 
 class Rig:
@@ -24,7 +26,7 @@ class Rig:
     def __init__(
         self, slots: int = 4, batch_tokens: int = 64, queue: int = 4, pages: int = 64, context=1024
     ) -> None:
-        self.cache = CacheManager(pages)
+        self.cache = CacheManager(StateMemory(pages))
         self.scheduler = Scheduler(slots, batch_tokens, queue, self.cache, context)
         self.executor = FakeExecutor(pages)
         self.plan = StepPlan((), ())
@@ -43,7 +45,7 @@ class Rig:
     def step(self) -> list[Event]:
         assert self.executor.steps < 1000, "no end in sight"
         self.plan = self.scheduler.schedule()
-        events = self.scheduler.update(self.executor.execute(self.plan))
+        events = self.scheduler.update(execute(self.executor, self.plan))
         self.cache.check_integrity()
         return events
 
@@ -79,7 +81,7 @@ def test_a_prompt_gets_what_the_pace_allows_beside_running_streams() -> None:
     for second, share in enumerate((10, 10, 5)):
         plan = rig.scheduler.schedule()
         assert [len(chunk.tokens) for chunk in plan.chunks] == [1, share]
-        rig.scheduler.update(rig.executor.execute(plan), float(second))
+        rig.scheduler.update(execute(rig.executor, plan), float(second))
     assert pace.observed == [(1, 10, 0.0), (1, 10, 1.0), (1, 5, 2.0)]
     rig.scheduler.cancel(stream.id)
     rig.add(3, prompt=30)
@@ -97,7 +99,7 @@ def test_a_token_that_is_scored_counts_for_more() -> None:
     for second, share in enumerate((6, 2, 1)):  # 6 cost 9 of 10; the last one is output
         plan = rig.scheduler.schedule()
         assert [len(chunk.tokens) for chunk in plan.chunks] == [1, share]
-        rig.scheduler.update(rig.executor.execute(plan), float(second))
+        rig.scheduler.update(execute(rig.executor, plan), float(second))
     assert pace.observed == [(1, 9.0, 0.0), (1, 3.0, 1.0), (2, 0.0, 2.0)]
 
 
@@ -318,7 +320,7 @@ def test_cancel_during_a_step_drains_the_slot() -> None:
     plan = rig.scheduler.schedule()
     assert rig.scheduler.cancel(sequence.id)
     assert (rig.states(), rig.cache.available) == ([SlotState.DRAINING], 63)
-    assert rig.scheduler.update(rig.executor.execute(plan)) == []
+    assert rig.scheduler.update(execute(rig.executor, plan)) == []
     assert (rig.states(), rig.cache.available) == ([SlotState.FREE], 64)
     assert sequence.output_tokens == 0
 
@@ -359,7 +361,7 @@ def test_a_failed_entry_ends_its_sequence_and_no_other() -> None:
     failing, sound = rig.add(1, prompt=5), rig.add(2, prompt=5)
     error = HeddleError("no token")
     plan = rig.scheduler.schedule()
-    first, second = rig.executor.execute(plan).sampled
+    first, second = execute(rig.executor, plan).sampled
     events = rig.scheduler.update(StepResult((Failed(first.slot, error), second)))
     assert events[0] == Event(failing, Failed(0, error), FinishReason.ERROR)
     assert events[1] == Event(sound, second, None)

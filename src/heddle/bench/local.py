@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from heddle.bench.figures import Stream
 from heddle.errors import ConfigError
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:

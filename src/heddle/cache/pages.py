@@ -1,12 +1,13 @@
-"""The pool of page ids and who owns each. Nothing here knows what a page holds."""
+"""Pools of page ids and who owns each. Nothing here knows what a page holds."""
 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class PagePool:
@@ -34,6 +35,11 @@ class PagePool:
     def free(self) -> int:
         """Pages without an owner."""
         return len(self._free)
+
+    @property
+    def available(self) -> int:
+        """Pages that no one holds."""
+        return self.size - self.held
 
     def take(self) -> int:
         """The lowest free page, held once. O(log size).
@@ -78,6 +84,10 @@ class PagePool:
         """Whether someone holds the page."""
         return self._holders[page] > 0
 
+    def is_held_once(self, page: int) -> bool:
+        """Whether exactly one holds the page."""
+        return self._holders[page] == 1
+
     def _check_owned(self, page: int) -> None:
         if not (self._holders[page] or self._keepers[page]):
             raise ValueError(f"page {page} is free and cannot be shared")
@@ -105,3 +115,87 @@ class PagePool:
         assert free == unowned, f"free list and owners differ in {sorted(free ^ unowned)}"
         assert self.held == len(held), f"{self.held} pages are not held"
         assert self.kept == len(kept), f"{self.kept} pages are not kept"
+
+
+NO_TICKET = -1
+"""Names no page of any pool."""
+
+
+class RevocablePool(PagePool):
+    """Pages, or snapshots, that the tree keeps only until a sequence needs them.
+
+    Nodes name a page by a *ticket*, which `keep` returns. When a sequence takes a page and none is
+    free, the pool revokes the page that has been idle longest: kept, and held by no one. All
+    tickets for that page are stale from then on, so nobody has to look for the nodes that name it.
+
+    Args:
+        size: how many pages there are.
+        before_revoke: called with the ticket of a page that is about to be revoked.
+    """
+
+    def __init__(
+        self, size: int, before_revoke: Callable[[int], None] = lambda ticket: None
+    ) -> None:
+        super().__init__(size)
+        self._tickets = list(range(size))  # of page i: i + size * times revoked
+        self._idle: OrderedDict[int, None] = OrderedDict()  # the longest idle first
+        self._before_revoke = before_revoke
+
+    def page(self, ticket: int) -> int | None:
+        """The page that the ticket names; None if the ticket is stale."""
+        page = ticket % self.size if self.size else 0
+        return page if self.size and self._tickets[page] == ticket else None
+
+    def take(self) -> int:
+        """A page that no one holds, held once: the lowest free one, or the longest idle."""
+        if not self._free and self._idle:
+            self.revoke()
+        return super().take()
+
+    def hold(self, page: int) -> None:
+        super().hold(page)
+        self._idle.pop(page, None)
+
+    def keep_for_node(self, page: int) -> int:
+        """One more node names the page. Returns the page's ticket."""
+        super().keep(page)
+        return self._tickets[page]
+
+    def keep_again(self, ticket: int) -> None:
+        """One more node names the page by this ticket. No effect if the ticket is stale."""
+        page = self.page(ticket)
+        if page is not None:
+            super().keep(page)
+
+    def forget_ticket(self, ticket: int) -> None:
+        """One node less names the page by this ticket. No effect if the ticket is stale."""
+        page = self.page(ticket)
+        if page is not None:
+            super().forget(page)
+
+    def revoke(self) -> bool:
+        """Free the page that has been idle longest; false if no page is idle."""
+        if not self._idle:
+            return False
+        page = next(iter(self._idle))
+        self._before_revoke(self._tickets[page])
+        del self._idle[page]
+        self._keepers[page] = 0
+        self.kept -= 1
+        self._tickets[page] += self.size
+        heapq.heappush(self._free, page)
+        return True
+
+    def _reclaim(self, page: int) -> None:
+        if self._holders[page]:
+            return
+        if self._keepers[page]:
+            self._idle.setdefault(page)
+        else:
+            self._idle.pop(page, None)
+            super()._reclaim(page)
+
+    def check_integrity(self, held: Mapping[int, int], kept: Mapping[int, int]) -> None:
+        super().check_integrity(held, kept)
+        idle = set(kept).difference(held)
+        assert set(self._idle) == idle, f"idle pages differ in {sorted(idle ^ set(self._idle))}"

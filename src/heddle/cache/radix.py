@@ -16,6 +16,10 @@ lock reaches the root in one step for every node that had none.
 
 Nodes do not cross multiples of RUN_TOKENS. So eviction takes a long document from its end, a piece
 at a time, splits and merges cost no more than one run, and a run is a handy unit to store.
+
+Pages of windowed groups, and snapshots of fixed-size state, are named by tickets that may become
+stale at any time; see :class:`heddle.cache.pages.RevocablePool`. Their pools, not the tree, decide
+which of them go. A node without them still has its pages of the group of all positions.
 """
 
 from __future__ import annotations
@@ -25,54 +29,70 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.cache.leaves import LeafQueue
-from heddle.step import PAGE_TOKENS
+from heddle.cache.pages import NO_TICKET
+from heddle.state import PAGE_TOKENS, pages_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from heddle.cache.pages import PagePool
+    from heddle.cache.pages import PagePool, RevocablePool
+    from heddle.step import WindowPages
 
 RUN_TOKENS = 4 * PAGE_TOKENS
 """Most tokens of a node: runs end at the multiples of this, if not before."""
 
 Salt = str | None
+Tickets = tuple[list[int], ...]
 Run = array  # of C ints: 4 bytes a token, compared at memory speed, nothing for the collector
 
 
-def pages_for(tokens: int) -> int:
-    """Pages that hold this many tokens."""
-    return -(-tokens // PAGE_TOKENS)
-
-
 class Node:
-    """A run of tokens. Written by its tree alone, but for `state`.
+    """A run of tokens. Written by its tree alone.
 
     Attributes:
         parent: None for a root, and once the node is gone.
         start: position of its first token.
         tokens: the run; empty for a root alone.
         pages: see the module.
+        windows: for each windowed group, tickets for the same page numbers as `pages`.
         children: by their first token.
         locks: sequences whose cursor it is, and children with locks.
         last_used: when a cursor last left it or one below it, on the tree's clock; what is above
             was used at the same time or later.
-        state: id of a recurrent model's snapshot taken at `end`, None without. It stays with the
-            end of the run and goes with it.
+        state: ticket for the snapshot of the fixed-size state at `end`; NO_TICKET without one. It
+            stays with the end of the run and goes with it.
     """
 
-    __slots__ = ("children", "last_used", "locks", "pages", "parent", "start", "state", "tokens")
+    __slots__ = (
+        "children",
+        "last_used",
+        "locks",
+        "pages",
+        "parent",
+        "start",
+        "state",
+        "tokens",
+        "windows",
+    )
 
     def __init__(
-        self, parent: Node | None, start: int, tokens: Run[int], pages: list[int], last_used: int
+        self,
+        parent: Node | None,
+        start: int,
+        tokens: Run[int],
+        pages: list[int],
+        last_used: int,
+        windows: Tickets = (),
     ) -> None:
         self.parent = parent
         self.start = start
         self.tokens = tokens
         self.pages = pages
+        self.windows = windows
         self.children: dict[int, Node] = {}
         self.locks = 0
         self.last_used = last_used
-        self.state: int | None = None
+        self.state = NO_TICKET
 
     @property
     def end(self) -> int:
@@ -114,31 +134,57 @@ class Match:
         del pages[pages_for(self.length) :]
         return pages
 
-    def whole_pages(self) -> Match:
-        """As much of it as fills whole pages."""
-        length = self.length - self.length % PAGE_TOKENS
+    def tickets(self, group: int, first: int) -> list[int]:
+        """Tickets for the pages of a windowed group with the tokens, from number `first` on."""
+        tickets: list[int] = []
+        for node in self.path:
+            skipped = max(0, first - node.start // PAGE_TOKENS)
+            if node.windows and skipped < len(node.windows[group]):
+                del tickets[max(0, node.start // PAGE_TOKENS - first) :]
+                tickets += node.windows[group][skipped:]
+        del tickets[max(0, pages_for(self.length) - first) :]
+        return tickets
+
+    def up_to(self, length: int) -> Match:
+        """Its first `length` tokens."""
+        if length == self.length:
+            return self
         path = tuple(node for node in self.path if node.start < length or node.parent is None)
         return Match(self.salt, length, path)
 
+    def whole_pages(self) -> Match:
+        """As much of it as fills whole pages."""
+        return self.up_to(self.length - self.length % PAGE_TOKENS)
+
 
 class RadixTree:
-    """All prefixes of all salts. Keeps pages in `pool` as its nodes name them.
+    """All prefixes of all salts. Keeps pages as its nodes name them.
+
+    Args:
+        pool: of the pages of all positions.
+        windows: of the pages of each windowed group.
+        states: of snapshots of fixed-size state; None without.
 
     Attributes:
         nodes: how many there are, roots not counted.
         tokens: how many they hold.
         clock: the time of `last_used`; the owner moves it on.
-        dropped_states: ids of snapshots whose node is gone, for whoever made them to free.
     """
 
-    def __init__(self, pool: PagePool) -> None:
+    def __init__(
+        self,
+        pool: PagePool,
+        windows: Sequence[RevocablePool] = (),
+        states: RevocablePool | None = None,
+    ) -> None:
         self._pool = pool
+        self._windows = windows
+        self._states = states
         self._roots: dict[Salt, Root] = {}
         self._leaves: LeafQueue[Node] = LeafQueue()
         self.nodes = 0
         self.tokens = 0
         self.clock = 0
-        self.dropped_states: list[int] = []
 
     # --- finding ---------------------------------------------------------------------------------
 
@@ -191,26 +237,33 @@ class RadixTree:
         self._move(node, child)
         return child
 
-    def append(self, node: Node, tokens: Run[int], pages: Sequence[int]) -> Node:
+    def append(
+        self,
+        node: Node,
+        tokens: Run[int],
+        pages: Sequence[int],
+        windows: Sequence[WindowPages] = (),
+    ) -> Node:
         """Put tokens after the cursor `node`, whose children begin otherwise, and move it there.
 
-        `pages` are those of the sequence from its first token on; it keeps writing to the last.
+        `pages` are those of the sequence from its first token on, `windows` those that it holds of
+        the windowed groups; it keeps writing to the last of each.
         """
         done = 0
         while done < len(tokens):
             room = RUN_TOKENS - node.end % RUN_TOKENS
             piece = tokens[done : done + room]
             done += len(piece)
-            self.lend(node, pages)
+            self.lend(node, pages, windows)
             if room < RUN_TOKENS and self._may_grow(node):
-                self._grow(node, piece, pages)
+                self._grow(node, piece, pages, windows)
             else:
-                child = self._add_child(node, piece, pages)
+                child = self._add_child(node, piece, pages, windows)
                 self._move(node, child)
                 node = child
         return node
 
-    def lend(self, node: Node, pages: Sequence[int]) -> None:
+    def lend(self, node: Node, pages: Sequence[int], windows: Sequence[WindowPages] = ()) -> None:
         """Where `node` ends inside a page, have it name the page of a sequence that went on.
 
         Both hold the tokens of the node, bit for bit. So what locked nodes name, their sequences
@@ -222,25 +275,52 @@ class RadixTree:
                 self._pool.keep(page)
                 self._pool.forget(old)
                 node.pages[-1] = page
+            self.renew(node, node.end // PAGE_TOKENS, windows)
+
+    def renew(self, node: Node, number: int, windows: Sequence[WindowPages]) -> None:
+        """Have `node` name a sequence's own windowed pages with this number, where it has them."""
+        for pool, own, window in zip(self._windows, node.windows, windows, strict=False):
+            index = number - window.first
+            if 0 <= index < len(window.pages):
+                page, at = window.pages[index], number - node.start // PAGE_TOKENS
+                if pool.page(own[at]) != page:
+                    pool.forget_ticket(own[at])
+                    own[at] = pool.keep_for_node(page)
+
+    def set_state(self, node: Node, snapshot: int) -> None:
+        """Have `node` name the snapshot of the fixed-size state at its end."""
+        assert self._states is not None
+        self._states.forget_ticket(node.state)
+        node.state = self._states.keep_for_node(snapshot)
 
     @staticmethod
     def _may_grow(node: Node) -> bool:
         """Whether the one cursor that locks it is all there is at its end."""
-        return node.locks == 1 and not node.children and node.state is None
+        return node.locks == 1 and not node.children and node.state == NO_TICKET
 
-    def _grow(self, node: Node, tokens: Run[int], pages: Sequence[int]) -> None:
+    def _grow(
+        self, node: Node, tokens: Run[int], pages: Sequence[int], windows: Sequence[WindowPages]
+    ) -> None:
         first = pages_for(node.end)
         node.tokens.extend(tokens)
         new = list(pages[first : pages_for(node.end)])
         self._keep(new)
         node.pages += new
+        if self._windows:
+            added = self._tickets(windows, first, pages_for(node.end))
+            for own, more in zip(node.windows, added, strict=True):
+                own.extend(more)
         self.tokens += len(tokens)
 
-    def _add_child(self, node: Node, tokens: Run[int], pages: Sequence[int]) -> Node:
+    def _add_child(
+        self, node: Node, tokens: Run[int], pages: Sequence[int], windows: Sequence[WindowPages]
+    ) -> Node:
         start = node.end
-        own = list(pages[start // PAGE_TOKENS : pages_for(start + len(tokens))])
+        first, end = start // PAGE_TOKENS, pages_for(start + len(tokens))
+        own = list(pages[first:end])
         self._keep(own)
-        child = node.children[tokens[0]] = Node(node, start, tokens, own, node.last_used)
+        tickets = self._tickets(windows, first, end) if self._windows else ()
+        child = node.children[tokens[0]] = Node(node, start, tokens, own, node.last_used, tickets)
         self.nodes += 1
         self.tokens += len(tokens)
         return child
@@ -248,6 +328,15 @@ class RadixTree:
     def _keep(self, pages: list[int]) -> None:
         for page in pages:
             self._pool.keep(page)
+
+    def _tickets(self, windows: Sequence[WindowPages], first: int, end: int) -> Tickets:
+        """Tickets for a sequence's windowed pages with numbers [first, end), for one more node."""
+        found = []
+        for pool, window in zip(self._windows, windows, strict=True):
+            gone = min(max(0, window.first - first), end - first)
+            pages = window.pages[first + gone - window.first : end - window.first]
+            found.append([NO_TICKET] * gone + [pool.keep_for_node(page) for page in pages])
+        return tuple(found)
 
     def _split(self, node: Node, position: int) -> Node:
         """Cut a node in two and return the upper one.
@@ -260,13 +349,25 @@ class RadixTree:
         upper_pages = node.pages[: pages_for(position) - first]
         if position % PAGE_TOKENS:
             self._pool.keep(upper_pages[-1])
-        upper = Node(parent, node.start, node.tokens[:cut], upper_pages, node.last_used)
+        upper = Node(
+            parent,
+            node.start,
+            node.tokens[:cut],
+            upper_pages,
+            node.last_used,
+            tuple(own[: len(upper_pages)] for own in node.windows),
+        )
         upper.locks = int(node.locks > 0)
         parent.children[upper.tokens[0]] = upper
         upper.children[node.tokens[cut]] = node
         node.parent, node.start = upper, position
         node.tokens = node.tokens[cut:]
         node.pages = node.pages[position // PAGE_TOKENS - first :]
+        if node.windows:
+            node.windows = tuple(own[position // PAGE_TOKENS - first :] for own in node.windows)
+            if position % PAGE_TOKENS:
+                for pool, own in zip(self._windows, upper.windows, strict=True):
+                    pool.keep_again(own[-1])
         self.nodes += 1
         self._offer(node)
         return upper
@@ -275,11 +376,16 @@ class RadixTree:
         """Undo a split."""
         if upper.end % PAGE_TOKENS:
             self._pool.forget(upper.pages.pop())
+            for pool, own in zip(self._windows, upper.windows, strict=True):
+                pool.forget_ticket(own.pop())
         assert upper.parent is not None
         upper.parent.children[upper.tokens[0]] = lower
         lower.parent, lower.start = upper.parent, upper.start
         lower.tokens = upper.tokens + lower.tokens
         lower.pages = upper.pages + lower.pages
+        if lower.windows:
+            pairs = zip(upper.windows, lower.windows, strict=True)
+            lower.windows = tuple(first + last for first, last in pairs)
         upper.parent = None
         self.nodes -= 1
 
@@ -314,7 +420,7 @@ class RadixTree:
         if (
             len(node.children) == 1
             and node.locks == 1
-            and node.state is None
+            and node.state == NO_TICKET
             and node.end % RUN_TOKENS
         ):
             self._merge(node, child)
@@ -386,8 +492,11 @@ class RadixTree:
     def _drop(self, node: Node) -> None:
         for page in node.pages:
             self._pool.forget(page)
-        if node.state is not None:
-            self.dropped_states.append(node.state)
+        for pool, own in zip(self._windows, node.windows, strict=True):
+            for ticket in own:
+                pool.forget_ticket(ticket)
+        if self._states is not None:
+            self._states.forget_ticket(node.state)
         node.parent = None
         self.nodes -= 1
         self.tokens -= len(node.tokens)
@@ -408,6 +517,8 @@ class RadixTree:
             assert node.start // RUN_TOKENS == (node.end - 1) // RUN_TOKENS, "a run is too long"
             named = pages_for(node.end) - node.start // PAGE_TOKENS
             assert len(node.pages) == named, f"{len(node.pages)} pages for {named}"
+            assert len(node.windows) == len(self._windows), "a windowed group is missing"
+            assert all(len(own) == named for own in node.windows), "tickets are missing"
             assert parent.last_used >= node.last_used, "a parent is older than its child"
         for salt, root in self._roots.items():
             assert root.salt == salt and (root.children or root.locks), "an empty root stayed"

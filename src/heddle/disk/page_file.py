@@ -21,7 +21,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

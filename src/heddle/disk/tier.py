@@ -11,19 +11,21 @@ to be written to, is full, or does not answer ends the tier, with one warning.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from heddle.disk.page_file import PageFileError, Prefix, file_bytes, page_in, parts_of, scope_of
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from heddle.disk.directory import PageDirectory
     from heddle.disk.page_file import Run
@@ -39,14 +41,37 @@ _AHEAD_BYTES = 8 << 20  # of pages of one restore that wait to be loaded
 _CLOSE_SECONDS = 5.0  # for what is written at the end: a stopped container is killed after ten
 
 
+@dataclass(frozen=True, slots=True)
+class WarmPage:
+    """A full page in memory.
+
+    Attributes:
+        salt: of its prefix.
+        tokens: the prefix, from its first token to the page's last.
+        page: page id, of the group of all positions.
+        windows: page ids for the same tokens, of the windowed groups.
+        snapshot: of the fixed-size state at the end of the page; None without one.
+    """
+
+    salt: str | None
+    tokens: Run[int]
+    page: int
+    windows: tuple[int, ...] = ()
+    snapshot: int | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Restore:
     """Pages of one prefix on their way from disk. Written by its tier alone.
 
+    Where layers keep a state of fixed size, the snapshot at the end of the last page comes last.
+
     Attributes:
         prefix: what they hold, up to the last of them.
-        names: of their files and of those of the pages before; page i has `names[i]`.
-        next: number of the page to be read next.
+        names: of their files and of those of the pages before; page i has `names[i]`, and the
+            snapshot the last name.
+        first: number of the first page that is read.
+        next: number of the page to be read next; the snapshot counts as one.
         ready: pages that were read, in order, and wait to be loaded.
         loaded: pages that were.
         ended: nothing comes after `ready`.
@@ -55,11 +80,27 @@ class Restore:
 
     prefix: Prefix
     names: list[str]
+    first: int
     next: int
     ready: deque[memoryview] = field(default_factory=deque)
     loaded: int = 0
     ended: bool = False
     asked: float = 0.0
+
+    @property
+    def pages(self) -> int:
+        """Pages of the prefix."""
+        return len(self.prefix.tokens) // PAGE_TOKENS
+
+    @property
+    def awaits_snapshot(self) -> bool:
+        """Whether what comes next is the snapshot."""
+        return self.first + self.loaded == self.pages < len(self.names)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it was loaded."""
+        return self.first + self.loaded == len(self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +130,16 @@ class DiskStats:
     errors: int
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file to be written: what decides its content, its name, and how to get the content."""
+
+    prefix: Prefix
+    name: str
+    content_bytes: int
+    read: Callable[[], memoryview]
+
+
 class DiskTier:
     """Pages of one model in one directory.
 
@@ -101,6 +152,7 @@ class DiskTier:
         fingerprint: see :class:`Prefix`.
         on_read: called in the tier's thread when a restore has got further, or has ended.
         threaded: whether there is a thread. Without one its owner calls `work`.
+        snapshot_bytes: size of a snapshot of fixed-size state; 0 if no layer keeps such a state.
     """
 
     def __init__(
@@ -112,14 +164,17 @@ class DiskTier:
         on_read: Callable[[], None] = lambda: None,
         *,
         threaded: bool = True,
+        snapshot_bytes: int = 0,
     ) -> None:
         self._directory = directory
         self._memory = memory
         self._page_bytes = page_bytes
         self._fingerprint = fingerprint
+        self._snapshot_bytes = snapshot_bytes
+        self._snapshot_fingerprint = hashlib.sha256(b"snapshot" + fingerprint).digest()
         self._on_read = on_read
-        self._most_saves = max(1, _SAVE_BYTES // page_bytes)
-        self._most_ahead = max(1, _AHEAD_BYTES // page_bytes)
+        self._most_saves = max(1, _SAVE_BYTES // max(1, page_bytes + snapshot_bytes))
+        self._most_ahead = max(1, _AHEAD_BYTES // max(1, page_bytes))
         self._hits = self._restored = self._writes = self._dropped = self._errors = 0
         self._worked = 0.0  # when a job was last done, by the monotonic clock
         # Guarded by the lock:
@@ -138,23 +193,22 @@ class DiskTier:
 
     # --- for the cache manager -------------------------------------------------------------------
 
-    def save(self, salt: str | None, tokens: Run[int], page: int) -> None:
-        """Keep a page in which these tokens end, whole pages of them. Copies it and returns.
+    def save(self, page: WarmPage) -> None:
+        """Keep a page, and the snapshot at its end. Copies them and returns.
 
         Dropped if too many pages wait to be written.
         """
-        prefix = self._prefix(salt, tokens)
-        name = prefix.name
-        with self._lock:
-            if self._reason is not None or name in self._saves:
-                return
-            if name in self._directory and not self._sweep:
-                self._use([name])
-            elif len(self._saves) >= self._most_saves:
-                self._dropped += 1
-            else:
-                self._saves[name] = prefix, self._memory.read_page(page)
-                self._work_to_do.notify()
+        for file in self._files_of(page):
+            with self._lock:
+                if self._reason is not None or file.name in self._saves:
+                    continue
+                if file.name in self._directory and not self._sweep:
+                    self._use([file.name])
+                elif len(self._saves) >= self._most_saves:
+                    self._dropped += 1
+                else:
+                    self._saves[file.name] = file.prefix, file.read()
+                    self._work_to_do.notify()
 
     def find(self, salt: str | None, tokens: Run[int], first: int) -> Restore | None:
         """What is there of the pages of `tokens` from number `first` on, whole pages of them.
@@ -169,9 +223,20 @@ class DiskTier:
             if len(names) >= first and name not in self._directory:
                 break
             names.append(name)
+        if self._snapshot_bytes:
+            return self._find_snapshot(prefix, names, first)
         if len(names) <= first:
             return None
-        return Restore(prefix.up_to(len(names)), names, first)
+        return Restore(prefix.up_to(len(names)), names, first, first)
+
+    def _find_snapshot(self, prefix: Prefix, names: list[str], first: int) -> Restore | None:
+        """The same up to the last snapshot that is there."""
+        states = list(self._snapshot_prefix(prefix).names())
+        for pages in range(len(names), first, -1):
+            if states[pages - 1] in self._directory:
+                found = [*names[:pages], states[pages - 1]]
+                return Restore(prefix.up_to(pages), found, first, first)
+        return None
 
     def begin(self, restore: Restore) -> None:
         """Read what was found."""
@@ -181,15 +246,22 @@ class DiskTier:
             self._use(restore.names[::-1])  # the first pages last: without them no other is found
             self._work_to_do.notify()
 
-    def load(self, restore: Restore, page: int) -> None:
-        """Put the page that is ready into memory page `page`."""
+    def load(self, restore: Restore, page: int, windows: Sequence[int] = ()) -> None:
+        """Put the page that is ready into memory page `page`, and into those of the windows."""
         with self._lock:
             content = restore.ready.popleft()
             restore.asked = time.monotonic()
             self._work_to_do.notify()  # there is room to read ahead
-        self._memory.write_page(page, content)
+        self._memory.write_page(page, content, windows)
         self._hits += restore.loaded == 0
         self._restored += PAGE_TOKENS
+        restore.loaded += 1
+
+    def load_snapshot(self, restore: Restore, snapshot: int) -> None:
+        """Put the snapshot that is ready where it belongs. The restore is complete then."""
+        with self._lock:
+            content = restore.ready.popleft()
+        self._memory.write_snapshot(snapshot, content)
         restore.loaded += 1
 
     def check(self, restore: Restore) -> None:
@@ -215,11 +287,11 @@ class DiskTier:
             self._sweep = True
             self._work_to_do.notify()
 
-    def close(self, warm: Iterable[tuple[str | None, Run[int], int]] = ()) -> None:
+    def close(self, warm: Iterable[WarmPage] = ()) -> None:
         """Finish what was handed over, keep the `warm` pages too, and let go of the directory.
 
-        They are given as to `save`, the most useful first, and kept in that order as long as they
-        fit and there is time.
+        They come the most useful first, and are kept in that order as long as they fit and there is
+        time.
         """
         deadline = time.monotonic() + _CLOSE_SECONDS
         with self._lock:
@@ -311,9 +383,12 @@ class DiskTier:
         """The page to be read next; None if its file does not hold it, and then it is removed."""
         number = restore.next
         name = restore.names[number]
+        prefix, size = restore.prefix.up_to(number + 1), self._page_bytes
+        if number == restore.pages:
+            prefix, size = self._snapshot_prefix(restore.prefix), self._snapshot_bytes
         try:
             content = self._directory.read(name)
-            return page_in(content, restore.prefix.up_to(number + 1), self._page_bytes)
+            return page_in(content, prefix, size)
         except OSError as error:
             problem = str(error.strerror)
         except PageFileError as error:
@@ -355,6 +430,20 @@ class DiskTier:
     def _prefix(self, salt: str | None, tokens: Run[int]) -> Prefix:
         return Prefix(self._fingerprint, scope_of(salt), tokens)
 
+    def _snapshot_prefix(self, prefix: Prefix) -> Prefix:
+        """What decides the content of snapshots at the ends of the prefix's pages."""
+        return Prefix(self._snapshot_fingerprint, prefix.scope, prefix.tokens)
+
+    def _files_of(self, page: WarmPage) -> Iterator[_File]:
+        """What is written to keep a page."""
+        prefix, memory = self._prefix(page.salt, page.tokens), self._memory
+        read_page = partial(memory.read_page, page.page, page.windows)
+        yield _File(prefix, prefix.name, self._page_bytes, read_page)
+        if page.snapshot is not None:
+            prefix = self._snapshot_prefix(prefix)
+            read_snapshot = partial(memory.read_snapshot, page.snapshot)
+            yield _File(prefix, prefix.name, self._snapshot_bytes, read_snapshot)
+
     def _use(self, names: list[str]) -> None:
         self._directory.touch(names)
         self._used += names
@@ -365,20 +454,19 @@ class DiskTier:
         if restore in self._restores:
             self._restores.remove(restore)
 
-    def _keep(self, warm: Iterable[tuple[str | None, Run[int], int]], deadline: float) -> None:
+    def _keep(self, warm: Iterable[WarmPage], deadline: float) -> None:
         room, names = self._directory.capacity, []
-        pages = iter(warm)
-        for salt, tokens, page in pages:
-            prefix = self._prefix(salt, tokens)
-            room -= file_bytes(prefix, self._page_bytes)
+        files = chain.from_iterable(map(self._files_of, warm))
+        for file in files:
+            room -= file_bytes(file.prefix, file.content_bytes)
             late = time.monotonic() > deadline
             if room < 0 or late:
-                self._dropped += 1 + sum(1 for _ in pages)
+                self._dropped += 1 + sum(1 for _ in files)
                 break
-            names.append(prefix.name)
+            names.append(file.name)
             self._directory.touch(names[-1:])
-            if prefix.name not in self._directory:
-                self._directory.write(names[-1], parts_of(prefix, self._memory.read_page(page)))
+            if file.name not in self._directory:
+                self._directory.write(file.name, parts_of(file.prefix, file.read()))
                 self._writes += 1
         self._directory.mark(reversed(names))
 

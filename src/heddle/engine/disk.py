@@ -44,8 +44,15 @@ def open_disk_tier(
         directory.close()
         _log.warning("the prefix cache goes on without its disk tier: %s", error)
         return None
-    executor = model.executor
-    return DiskTier(directory, executor, executor.page_bytes, model_and_program, on_read)
+    memory = model.executor.memory
+    return DiskTier(
+        directory,
+        model.executor,
+        memory.token_page_bytes,
+        model_and_program,
+        on_read,
+        snapshot_bytes=memory.snapshot_bytes,
+    )
 
 
 def fingerprint(model: LoadedModel) -> bytes:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from heddle.config import EngineConfig
-    from heddle.models.base import ModelShape
-    from heddle.step import Executor
+    from heddle.executors.registry import Load
+    from heddle.step import Executor, ModelShape
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
@@ -142,21 +142,23 @@ class LoadedModel:
 def load_model(
     model: str | Path, config: EngineConfig, progress: Progress | None = None
 ) -> LoadedModel:
-    """Find the file, fetching it if need be, and make it ready to run on the CPU.
+    """Find the file, fetching it if need be, and make it ready to run on `config.device`.
 
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
+    from heddle.executors.registry import loader
     from heddle.weights.catalog import ALIASES
     from heddle.weights.gguf.checkpoint import GGUFCheckpoint
     from heddle.weights.progress import Silent
     from heddle.weights.sources import resolve
 
+    load = loader(config.device)  # a wrong name is refused before anything is fetched
     name = str(model)
     path = resolve(name, cache_home(), progress)
     name = name if name in ALIASES else path.stem
     try:
         with GGUFCheckpoint.open(path) as checkpoint:
-            return _load(name, checkpoint, config, progress or Silent())
+            return _load(name, checkpoint, config, load, progress or Silent())
     except MemoryError as error:
         raise OutOfMemoryError(
             f"there is not enough memory to load {name}: {error or 'an allocation failed'}; set"
@@ -166,9 +168,8 @@ def load_model(
 
 
 def _load(
-    name: str, checkpoint: GGUFCheckpoint, config: EngineConfig, progress: Progress
+    name: str, checkpoint: GGUFCheckpoint, config: EngineConfig, load: Load, progress: Progress
 ) -> LoadedModel:
-    from heddle.executors.cpu import executor as cpu
     from heddle.text.tokenizer.tokenizer import Tokenizer
 
     weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
@@ -177,7 +178,7 @@ def _load(
         # What is small and may be refused comes before the weights.
         tokenizer = Tokenizer.of(checkpoint.tokenizer())
         template = _template(checkpoint, tokenizer)
-        executor = cpu.load(checkpoint, config, progress.update)
+        executor = load(checkpoint, config, progress.update)
         progress.update(weights)
     finally:
         progress.finish()

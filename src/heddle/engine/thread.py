@@ -71,8 +71,7 @@ class EngineThread:
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
         self._cache = CacheManager(
-            model.executor.pages,
-            model.executor.page_bytes,
+            model.executor.memory,
             enabled=config.prefix_cache,
             most_nodes=config.prefix_cache_nodes,
             disk=open_disk_tier(model, config, self._notify),
@@ -328,13 +327,17 @@ class EngineThread:
         for binding in plan.bindings:
             self._note_first_step(binding.slot, began)
         try:
-            result = self._model.executor.execute(plan, self._deliver)
+            self._model.executor.submit(plan)
+            try:
+                self._deliver()
+            finally:  # no page may change hands before the step has ended
+                result = self._model.executor.collect()
         except StepAbandonedError:  # all its requests end with the engine
             with self._lock:
                 self._scheduler.abandon()
             return
         except Exception as cause:
-            self._deliver()  # unless that is done
+            self._deliver()  # what a refused step left
             self._give_up_step(cause)
             return
         self._failures = 0

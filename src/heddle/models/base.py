@@ -6,21 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
+from heddle.step import ModelShape
 
 if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """What the engine must know of a model to size its memory. `width` is that of embeddings."""
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    context: int
-    width: int
 
 
 @dataclass(frozen=True, slots=True)

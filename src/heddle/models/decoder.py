@@ -1,7 +1,7 @@
 """A decoder: token embedding, layers, a last norm, the output matrix.
 
 Most families are one of these with the right layers. One that is put together in another way offers
-the same `shape`, `load`, `forward` and `logits`.
+the same `shape`, `state`, `load`, `forward` and `logits`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from heddle.state import Pages, Window
+
 if TYPE_CHECKING:
-    from heddle.models.base import ModelShape
     from heddle.models.blocks import Layer, LayerWeights
     from heddle.models.ops import Batch, Loader, Ops
+    from heddle.state import StateKind
+    from heddle.step import ModelShape
 
 A = TypeVar("A")
 W = TypeVar("W")
@@ -41,6 +44,11 @@ class Decoder:
     layers: tuple[Layer, ...]
     norm_eps: float
     embedding_scale: float = 1.0
+
+    def state(self, layer: int) -> StateKind:
+        """What a layer keeps of a sequence."""
+        window = self.layers[layer].attention.spec.window
+        return Window(window) if window else Pages()
 
     def load(self, loader: Loader[W]) -> DecoderWeights[W]:
         """Claim every tensor. Without an output matrix the embedding is one (tied weights)."""

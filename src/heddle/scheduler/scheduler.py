@@ -31,28 +31,19 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from heddle.cache.manager import pages_for
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.scheduler.following import find_leader, leads_no_more
 from heddle.scheduler.outcomes import Event, outcomes_of
-from heddle.step import (
-    PAGE_TOKENS,
-    Binding,
-    Deferred,
-    Failed,
-    PageCopy,
-    Pooled,
-    Sampled,
-    Scored,
-    StepPlan,
-)
+from heddle.scheduler.planning import PlanBuilder, next_snapshot
+from heddle.state import PAGE_TOKENS
+from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
-    from heddle.cache.manager import CacheManager, Restore
+    from heddle.cache.manager import CacheManager, Restore, Room
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
-    from heddle.step import Chunk, Outcome, StepResult
+    from heddle.step import Chunk, Outcome, StepPlan, StepResult
 
 
 _LOADS = 4
@@ -92,6 +83,7 @@ class Scheduler:
         self._score_cost = score_cost
         self._room = slots + queue
         self._cache = cache
+        self._stops = cache.snapshot_tokens
         self._context = context
         self._capacity = min(context, cache.pages * PAGE_TOKENS)
         self._slots: list[Sequence | None] = [None] * slots
@@ -219,19 +211,20 @@ class Scheduler:
             # Ends at the latest when the oldest is alone: it fits.
             self._preempt(self._longest_idle() or self._running[-1])
             shares = self._share_out()
-        bindings: list[Binding] = []
-        chunks: list[Chunk] = []
-        copies: list[PageCopy] = []
+        builder, stops = PlanBuilder(self._cache), self._stops
+        chunks, in_flight = builder.chunks, self._in_flight
         for sequence, count in shares:
-            table = sequence.table
             if not sequence.bound:
-                bindings.append(self._bind(sequence))
-            if table.source is not None:
-                copies.append(PageCopy(table.source, table.pages[sequence.computed // PAGE_TOKENS]))
-            chunks.append(sequence.chunk(count))
-            self._in_flight.append((sequence, chunks[-1]))
+                builder.bind(sequence, self._bind(sequence))
+            if sequence.table.source is not None:
+                builder.copy_pages(sequence)
+            chunk = sequence.chunk(count)
+            if stops and sequence.computed + count == next_snapshot(sequence, stops):
+                builder.snapshot(sequence)
+            chunks.append(chunk)
+            in_flight.append((sequence, chunk))
             self._to_the_back(sequence)
-        return StepPlan(tuple(bindings), tuple(chunks), tuple(copies))
+        return builder.plan()
 
     def update(self, result: StepResult, seconds: float | None = None) -> list[Event]:
         """Take in what the planned step computed: what was read from living sequences, in events.
@@ -323,10 +316,18 @@ class Scheduler:
         while restore.ready and count < most and (idle := self._longest_idle()) is not None:
             self._preempt(idle)  # its output took the pages, and it may be idle for ever
             count += self._cache.load(sequence.table, restore, most - count)
-        sequence.computed += count * PAGE_TOKENS
+        sequence.computed = self._cache.restored(sequence.table, restore, sequence.computed)
         if restore.ended and not restore.ready:
             sequence.restore = None
+            if len(sequence.table.pages) * PAGE_TOKENS > sequence.computed:
+                self._restart(sequence)  # pages without the state at their end
         return count
+
+    def _restart(self, sequence: Sequence) -> None:
+        """Begin again with what the cache has: what was restored cannot be gone on from."""
+        self._cache.release(sequence.table)
+        sequence.computed = 0
+        self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
 
     def _resume_followers(self) -> None:
         """Let go on who waited for tokens that are there by now, or will not come."""
@@ -336,13 +337,13 @@ class Scheduler:
                 self._publish()
                 self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
 
-    def _take_prefix(self, sequence: Sequence, pages: int) -> int | None:
+    def _take_prefix(self, sequence: Sequence, room: Room) -> Room | None:
         """Attach what the cache has of the sequence, and follow who is computing more of it.
 
         If no one is, begin to restore what there is of it on disk.
 
-        Returns how many of these pages the sequence needs for the tokens it has; None if there are
-        too few. Then, and if it has computed more by itself, it is left as it is.
+        Returns how much of the room the sequence needs for the tokens it has; None if that is too
+        much. Then, and if it has computed more by itself, it is left as it is.
         """
         sequence.leader = None
         most = sequence.first_needed
@@ -350,14 +351,15 @@ class Scheduler:
         if match.length < sequence.computed:  # the cache was flushed
             return None
         leader, shared = find_leader(sequence, self._running, match.length)
-        restore = None if leader else self._cache.find_on_disk(match, sequence.tokens, most)
+        whole = self._cache.whole_pages(match)
+        restore = None if leader else self._cache.find_on_disk(whole, sequence.tokens, most)
         cost = self._cache.cost(match, sequence.total)
-        if leader is not None or restore is not None or cost > pages:
+        if leader is not None or restore is not None or not room.holds(cost):
             # The rest of a page comes with what the leader or the disk adds; or, in a cache that
             # this sequence fills to the last page, there is none to copy from while it is copied.
-            match = match.whole_pages()
+            match = whole
             cost = self._cache.cost(match, sequence.total)
-        if cost > pages:
+        if not room.holds(cost):
             return None
         self._cache.attach(sequence.table, match)
         sequence.computed = match.length
@@ -367,18 +369,20 @@ class Scheduler:
             self._cache.begin_restore(restore)
         return cost
 
-    def _unclaimed(self) -> int:
-        """Pages that no running sequence needs for tokens it has.
+    def _unclaimed(self) -> Room:
+        """Pages of each group that no running sequence needs for tokens it has.
 
         Admission hands out no others. Hence only output, which no one can foresee, ever causes a
         preemption.
         """
-        return self._cache.available - sum(map(self._claim, self._running))
+        unclaimed = self._cache.room
+        for sequence in self._running:
+            unclaimed -= self._claim(sequence)
+        return unclaimed
 
-    @staticmethod
-    def _claim(sequence: Sequence) -> int:
+    def _claim(self, sequence: Sequence) -> Room:
         """Pages that the sequence still needs for tokens it has."""
-        return pages_for(sequence.total) - len(sequence.table.pages)
+        return self._cache.claim(sequence.table, sequence.total)
 
     def _publish(self) -> None:
         """Let what has been computed be found."""
@@ -420,6 +424,8 @@ class Scheduler:
             elif budget > 0:
                 cost = self._cost(sequence)
                 count = min(sequence.remaining, max(1, int(budget / cost)))
+                if self._stops:
+                    count = min(count, next_snapshot(sequence, self._stops) - sequence.computed)
                 budget -= math.ceil(count * cost)
                 shares.append((sequence, count))
         return shares
@@ -441,7 +447,13 @@ class Scheduler:
         sequence.turn = self._turn
 
     def _grow_tables(self, shares: list[tuple[Sequence, int]]) -> bool:
-        """Get the pages that the shares write to; false if there are too few."""
+        """Get the pages that the shares write to; false if there are too few.
+
+        Windowed pages that the shares do not see go first.
+        """
+        if self._cache.has_windows:
+            for sequence, _ in shares:
+                self._cache.give_back(sequence.table, sequence.tokens, sequence.computed)
         return all(
             self._cache.grow(sequence.table, sequence.computed + count)
             for sequence, count in shares
@@ -466,6 +478,8 @@ class Scheduler:
             self.computed_prompt_tokens += min(prompt, count)
         sequence.computed += count
         self._cache.copied(sequence.table)
+        if self._stops and sequence.table.snapshot is not None:
+            self._cache.end_snapshot(sequence.table, sequence.tokens, sequence.computed)
 
     def _take(self, sequence: Sequence, outcome: Outcome) -> FinishReason | None:
         """Take in what was read; end the sequence if it failed or this was the last of it."""

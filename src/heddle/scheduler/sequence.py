@@ -134,6 +134,7 @@ class Sequence:
             sample=end == len(self.tokens) < self.limit,
             score=self._scoring(start, end) if self.scores else None,
             pool=self._pool(start, end) if self.pooling is not None else None,
+            windows=self.table.windows,
         )
 
     def _scoring(self, start: int, end: int) -> Scoring | None:

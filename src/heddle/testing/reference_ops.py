@@ -1,7 +1,7 @@
 """The truth: every op eagerly in NumPy float32, on weights dequantised whole.
 
-What the native kernels are tested against. Written to be read and compared with the
-papers, not to be fast: a sequence's keys and values lie in one array per layer, with no pages.
+What the native kernels are tested against. Written to be read and compared with the papers, not to
+be fast.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from heddle.models.ops import Batch
-from heddle.weights.checkpoint import claim
+from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,6 +35,21 @@ class Weight:
 
     values: Float32
     bias: Float32 | None = None
+
+    @property
+    def out_features(self) -> int:
+        """Rows of a matrix."""
+        return len(self.values)
+
+    @property
+    def in_features(self) -> int:
+        """Columns of a matrix."""
+        return int(self.values.shape[1])
+
+    @property
+    def width(self) -> int:
+        """Columns of a table."""
+        return int(self.values.shape[1])
 
 
 def as_kept(x: Float32, kv_type: str) -> Float32:
@@ -59,6 +74,17 @@ def as_kept(x: Float32, kv_type: str) -> Float32:
             kept: Float32 = np.rint(blocks * steps) * scale
             return kept.reshape(x.shape)
     raise ValueError(f"no KV cache is of type {kv_type}")
+
+
+class KeyValues(Protocol):
+    """Keys and values of one sequence, by layer."""
+
+    def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
+        """Put k and v (tokens, kv_heads * head_dim) at positions `start` on.
+
+        Returns keys and values of position 0 to the last of them.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -88,7 +114,7 @@ class Run:
     The cache must hold all positions before `start`.
     """
 
-    cache: SequenceCache
+    cache: KeyValues
     start: int
     tokens: Sequence[int]
 
@@ -188,10 +214,26 @@ _ACTIVATIONS = {"silu": _silu, "gelu": _gelu}
 
 
 class ReferenceLoader:
-    """:class:`heddle.models.ops.Loader` over a checkpoint; each tensor is dequantised once."""
+    """:class:`heddle.models.ops.Loader` over a checkpoint; each tensor is dequantised once.
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    Attributes:
+        loaded_bytes: bytes of the files' tensors dequantised so far.
+        matmul_bytes: bytes of the matrices that matmuls read.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        allow_nonfinite: bool = True,
+        progress: Callable[[int], None] = lambda loaded: None,
+    ) -> None:
+        """`progress` is called with `loaded_bytes`."""
+        self.loaded_bytes = 0
+        self.matmul_bytes = 0
         self._checkpoint = checkpoint
+        self._allow_nonfinite = allow_nonfinite
+        self._progress = progress
         self._loaded: dict[str, Float32] = {}
 
     def has(self, name: str) -> bool:
@@ -201,6 +243,7 @@ class ReferenceLoader:
         weight = self._tensor(f"{name}.weight", (out_features, in_features))
         bias = f"{name}.bias"
         biased = bias in self._checkpoint.tensors
+        self.matmul_bytes += weight.nbytes
         return Weight(weight, self._tensor(bias, (out_features,)) if biased else None)
 
     def embedding(self, name: str, rows: int, width: int) -> Weight:
@@ -216,4 +259,9 @@ class ReferenceLoader:
         tensor = claim(self._checkpoint, name, shape)
         if name not in self._loaded:
             self._loaded[name] = dequantize(self._checkpoint.read(name), tensor.type, shape)
+            finite = np.isfinite(self._loaded[name])
+            if not (self._allow_nonfinite or finite.all()):
+                raise non_finite_weights(self._checkpoint, tensor, f"element {finite.argmin()}")
+            self.loaded_bytes += tensor.nbytes
+            self._progress(self.loaded_bytes)
         return self._loaded[name]

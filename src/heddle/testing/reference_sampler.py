@@ -331,20 +331,25 @@ def _runs(stage: Stage, params: SamplingParams) -> bool:
     return cuts[stage] and params.mirostat == 0
 
 
+def allowed(vocabulary: int, params: SamplingParams, past: Past) -> Ids:
+    """Token ids that neither rules nor a grammar exclude, ascending; perhaps none."""
+    left = np.ones(vocabulary, np.bool_)
+    left[list(forbidden(params, past.output, past.rules))] = False
+    if past.mask is not None:
+        bits = np.unpackbits(np.frombuffer(past.mask, np.uint8), bitorder="little")[:vocabulary]
+        left[: len(bits)] &= bits.astype(np.bool_)
+        left[len(bits) :] = False
+    return np.flatnonzero(left)
+
+
 def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: Past) -> Candidates:
     scores = logits.astype(np.float64)
     for token, bias in params.logit_bias.items():
         scores[token] += bias
-    banned = forbidden(params, past.output, past.rules)
-    if past.mask is not None:
-        allowed = np.flatnonzero(
-            np.unpackbits(np.frombuffer(past.mask, np.uint8), bitorder="little")
-        )
-        banned |= set(range(len(scores))) - set(allowed.tolist())
-    ids = np.array([token for token in range(len(scores)) if token not in banned])
+    ids = allowed(len(scores), params, past)
     candidates = Candidates(ids, scores[ids])
     if past.rules.pieces is not None:
-        ends = (token for token in past.rules.pieces.ends if token not in banned)
+        ends = (token for token in past.rules.pieces.ends if token in ids)
         past = replace(past, end=next(ends, None))
     for stage in params.samplers:
         if _runs(stage, params):

@@ -279,3 +279,13 @@ def claim(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> TensorIn
             field=label,
         )
     return tensor
+
+
+def non_finite_weights(checkpoint: Checkpoint, tensor: TensorInfo, where: str) -> ModelFileError:
+    """The error of a tensor with infinite or NaN weights; `where` names the first of them."""
+    return ModelFileError(
+        f"{checkpoint.path}: tensor {tensor.label} has infinite or NaN weights"
+        f" ({where}), so no answer would be right; fetch the file again, or look into it"
+        " with --allow-nonfinite",
+        field=tensor.label,
+    )

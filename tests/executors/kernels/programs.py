@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle import _native
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 F32 = int(TensorType.F32)
 ISA_LEVELS = _native.isa_levels()
-NO_SPANS = np.empty((0, 4), np.int32)
+NO_SPANS = np.empty((0, 5), np.int32)
 NOTHING = np.empty(0, np.int32)
 NO_BIAS = np.empty(0, np.float32)
 
@@ -43,7 +43,7 @@ class Bench:
         self.runtime = _native.Runtime(threads, isa)
         self.cache = cache or _native.KvCache("f16", 1, 1, 16, 1)
         self.arena = _native.Arena()
-        self.program = _native.Program(self.runtime, self.cache, tokens, tokens)
+        self.program = _native.Program(self.runtime, (self.cache,), tokens, tokens)
         self._kept: list[object] = []
 
     def table(self, values: Floats) -> int:
@@ -61,7 +61,7 @@ class Bench:
 
     def run(self, tokens: int, buffer: int) -> Floats:
         ids = ints(range(tokens))
-        self.program.run(ids, ids, NO_SPANS, NOTHING, NOTHING, [])
+        self.program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, []).finish()
         return self.program.copy(buffer, tokens)
 
 
@@ -116,8 +116,10 @@ def attention(
     results, done = [], 0
     for count in chunks or [tokens]:
         ids = ints(range(done, done + count))
-        span = np.array([[0, count, done, 0]], np.int32)
-        bench.program.run(ids, ids, span, table, NOTHING, [])
+        first = max(0, done - window + 1) // PAGE_TOKENS if window else 0
+        table[:first] = -1  # behind the window: the sequence may have given these pages back
+        span = np.array([[0, count, done, first, first]], np.int32)
+        bench.program.begin(ids, ids, span, table, NOTHING, []).finish()
         results.append(bench.program.copy(out, count))
         done += count
     assert done == tokens

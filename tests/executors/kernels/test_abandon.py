@@ -32,23 +32,18 @@ def bench(threads: int) -> tuple[Bench, int]:
 def test_what_has_not_begun_stays_undone(threads: int) -> None:
     whole, buffer = bench(threads)
     ids = ints(range(TOKENS))
-    assert whole.program.run(ids, ids, NO_SPANS, NOTHING, NOTHING, []) == ([], [])
+    assert whole.program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, []).finish() == ([], [])
     done = whole.program.copy(buffer, TOKENS)
     assert np.count_nonzero(done) == done.size
 
-    # The calling thread abandons the step before it computes itself; one thread computes nothing.
+    # The calling thread abandons the step before it joins in; one thread computes nothing.
     cut, buffer = bench(threads)
-    called = []
-
-    def meanwhile() -> None:
-        called.append(True)
-        cut.program.abandon()
-
-    assert cut.program.run(ids, ids, NO_SPANS, NOTHING, NOTHING, [], meanwhile) is None
-    assert called
+    step = cut.program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, [])
+    cut.program.abandon()
+    assert step.finish() is None
     if threads == 1:
         assert not np.count_nonzero(cut.program.copy(buffer, TOKENS))
-    assert cut.program.run(ids, ids, NO_SPANS, NOTHING, NOTHING, []) is None
+    assert cut.program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, []).finish() is None
 
 
 def test_any_thread_may_abandon_a_step_at_any_time() -> None:
@@ -64,7 +59,7 @@ def test_any_thread_may_abandon_a_step_at_any_time() -> None:
     other = threading.Thread(target=abandon)
     other.start()
     steps = 0
-    while running.program.run(ids, ids, NO_SPANS, NOTHING, NOTHING, []) is not None:
+    while running.program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, []).finish() is not None:
         steps += 1
         begun.set()
     other.join()
@@ -76,10 +71,35 @@ def test_a_program_that_was_not_abandoned_goes_on_beside_one_that_was() -> None:
     values = np.ones((4, 32), np.float32)
     bench = Bench(ISA_LEVELS[0], 4, threads=2)
     table, abandoned = bench.table(values), bench.program
-    bench.program = _native.Program(bench.runtime, bench.cache, 4, 4)
+    bench.program = _native.Program(bench.runtime, (bench.cache,), 4, 4)
     buffer = bench.table(values)
     abandoned.abandon()
     ids = ints(range(4))
-    assert abandoned.run(ids, ids, NO_SPANS, NOTHING, NOTHING, []) is None
+    assert abandoned.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, []).finish() is None
     assert not np.count_nonzero(abandoned.copy(table, 4))
     assert np.array_equal(bench.run(4, buffer), values)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_steps_of_one_runtime_follow_one_another(threads: int) -> None:
+    first, buffer = bench(threads)
+    program = first.program
+    ids = ints(range(TOKENS))
+    step = program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, [])
+    with pytest.raises(RuntimeError, match="another step has not been finished"):
+        program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, [])
+    with pytest.raises(RuntimeError, match="the threads have another job"):
+        first.runtime.read_rate(1 << 20, 0.0)
+    assert step.finish() == ([], [])
+    with pytest.raises(ValueError, match="finished before"):
+        step.finish()
+    assert np.count_nonzero(program.copy(buffer, TOKENS)) == TOKENS * 64
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_step_that_is_dropped_is_computed_to_its_end(threads: int) -> None:
+    dropped, buffer = bench(threads)
+    ids = ints(range(TOKENS))
+    dropped.program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, [])
+    assert np.count_nonzero(dropped.program.copy(buffer, TOKENS)) == TOKENS * 64
+    assert dropped.program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, []).finish() == ([], [])

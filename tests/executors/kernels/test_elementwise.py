@@ -120,17 +120,17 @@ def test_a_step_with_bad_indices_is_refused():
     bench = Bench("auto", 4)
     bench.table(np.zeros((2, 16), np.float32))
     one = np.zeros(1, np.int32)
-    spans, none = np.empty((0, 4), np.int32), np.empty(0, np.int32)
+    spans, none = np.empty((0, 5), np.int32), np.empty(0, np.int32)
     for ids in ([2], [-1], [0] * 5, []):
         values = np.array(ids, np.int32)
         with pytest.raises(ValueError, match="bad token"):
-            bench.program.run(values, np.zeros_like(values), spans, none, none, [])
+            bench.program.begin(values, np.zeros_like(values), spans, none, none, [])
     with pytest.raises(ValueError, match="bad row"):
-        bench.program.run(one, one, spans, none, np.array([1], np.int32), [])
+        bench.program.begin(one, one, spans, none, np.array([1], np.int32), [])
     with pytest.raises(ValueError, match="page table"):
-        bench.program.run(one, one, np.array([[0, 1, 32, 0]], np.int32), one, none, [])
+        bench.program.begin(one, one, np.array([[0, 1, 32, 0, 0]], np.int32), one, none, [])
     with pytest.raises(ValueError, match="bad page"):
-        bench.program.run(one, one, np.array([[0, 1, 0, 0]], np.int32), one + 1, none, [])
+        bench.program.begin(one, one, np.array([[0, 1, 0, 0, 0]], np.int32), one + 1, none, [])
 
 
 def test_instructions_that_would_leave_their_buffers_are_refused():

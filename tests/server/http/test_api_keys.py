@@ -249,7 +249,8 @@ def test_a_file_without_good_keys_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/dev/zero", "longer than 1048576 bytes"), ("~nouser0/keys", "home folder of a user")]
+    ("path", "said"),
+    [("/dev/zero", "longer than 1048576 bytes"), ("~nouser0/keys", "home folder of a user")],
 )
 def test_a_path_that_has_no_end_or_no_meaning_is_refused(path: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

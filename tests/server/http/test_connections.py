@@ -130,6 +130,8 @@ def test_a_refusal_after_the_whole_body_keeps_the_connection(
         for _ in range(2):
             client.sendall(request({}))
             answer = client.recv(1 << 16)
+            while answer.endswith(b"\r\n\r\n"):
+                answer += client.recv(1 << 16)  # head and body may come in two pieces
             assert answer.startswith(b"HTTP/1.1 401")
             assert b"connection: close" not in answer
 

@@ -53,8 +53,8 @@ class Layout:
 
     Attributes:
         ids, positions: (T,).
-        spans: (S, 4), see `Program.run`.
-        pages: page ids of all spans.
+        spans: (S, 3 + 2 * groups), see `Program.begin`.
+        pages: page ids of all spans and groups.
         rows: (R,) token rows that are sampled.
         scored: (token row, target, alternatives) of each token to be scored.
         pooled: (first token row, tokens, sums).
@@ -62,7 +62,7 @@ class Layout:
 
     ids: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    spans: list[tuple[int, int, int, int]] = field(default_factory=list)
+    spans: list[tuple[int, ...]] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     scored: list[tuple[int, int, int]] = field(default_factory=list)
@@ -78,10 +78,14 @@ class Layout:
 
     def _add(self, chunk: Chunk, sums: Mapping[int, StateSum]) -> None:
         begin, count = len(self.ids), len(chunk.tokens)
-        self.spans.append((begin, count, chunk.start, len(self.pages)))
+        span: tuple[int, ...] = (begin, count, chunk.start, len(self.pages), 0)
         self.ids.extend(chunk.tokens)
         self.positions.extend(range(chunk.start, chunk.start + count))
         self.pages.extend(chunk.pages)
+        for window in chunk.windows:
+            span += (len(self.pages), window.first)
+            self.pages.extend(window.pages)
+        self.spans.append(span)
         if chunk.sample:
             self.rows.append(begin + count - 1)
         if chunk.score is not None:

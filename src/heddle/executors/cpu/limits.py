@@ -1,18 +1,10 @@
-"""What a recorded model costs, and what the machine it runs on can do at most."""
+"""What the machine can do at most."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from heddle import _native
 from heddle.executors.cpu.memory import available_bytes, cache_bytes
-from heddle.executors.graph.recording import Attend, Linear
-from heddle.roofline import Limits, ModelWork
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from heddle.executors.graph.recording import Node
+from heddle.roofline import Limits
 
 _SECONDS = 0.3
 """How long each rate is measured."""
@@ -20,23 +12,6 @@ _SECONDS = 0.3
 _LEAST_BUFFER = 256 << 20
 _CACHES = 4
 """How many times the largest cache a buffer holds that is to be read from memory."""
-
-
-def model_work(nodes: Iterable[Node], weight_bytes: int, position_bytes: float) -> ModelWork:
-    """Count the matmuls and attentions of a recorded forward pass.
-
-    `position_bytes` are the keys and values of one position in one layer.
-    """
-    per_token = per_row = 0
-    layers = []
-    for node in nodes:
-        if isinstance(node, Linear):
-            count = node.weight.out_features * node.weight.in_features
-            per_token += 0 if node.per_row else count
-            per_row += count if node.per_row else 0
-        elif isinstance(node, Attend):
-            layers.append((node.spec.window, position_bytes))
-    return ModelWork(weight_bytes, per_token, per_row, tuple(layers))
 
 
 def measure(threads: int, isa: str, weight_bytes: int) -> Limits:

@@ -14,6 +14,7 @@ Buffers are reused as soon as their last reader is done, so that a step's workin
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from heddle._native import Matrix, Program
+    from heddle.executors.graph.forward import Forward
     from heddle.models.ops import RopeSpec
 
 
@@ -46,27 +48,34 @@ def rope_tables(
     return cosine, sine
 
 
-def lower(nodes: list[Node], states: Node, logits: Node, program: Program, positions: int) -> int:
+Places = Mapping[int, tuple[int, int]]
+"""Of each layer: the index of its KV cache, and its number among that cache's layers."""
+
+
+def lower(forward: Forward, program: Program, positions: int, places: Places) -> int:
     """Append the graph's instructions to `program`; returns the logits' buffer.
 
-    `states` are what is pooled. Positions of tokens will be in [0, positions).
+    The states are what is pooled. Positions of tokens will be in [0, positions).
 
     Raises:
         ValueError: the graph asks for something the instructions cannot do.
     """
-    lowering = _Lowering(nodes, logits, program, positions)
-    for index, node in enumerate(nodes):
+    lowering = _Lowering(forward.nodes, forward.logits, program, positions, places)
+    for index, node in enumerate(forward.nodes):
         lowering.emit(node)
-        if node is states:
+        if node is forward.states:
             program.pool(lowering.buffer_of[node])
         lowering.release(index)
-    return lowering.buffer_of[logits]
+    return lowering.buffer_of[forward.logits]
 
 
 class _Lowering:
-    def __init__(self, nodes: list[Node], logits: Node, program: Program, positions: int) -> None:
+    def __init__(
+        self, nodes: list[Node], logits: Node, program: Program, positions: int, places: Places
+    ) -> None:
         self.program = program
         self.positions = positions
+        self._places = places
         self.buffer_of: dict[Node, int] = {}
         self._order = {node: index for index, node in enumerate(nodes)}
         self._readers: defaultdict[Node, list[Node]] = defaultdict(list)
@@ -172,11 +181,12 @@ class _Lowering:
     def _emit_attend(self, node: recording.Attend) -> None:
         q, k, v = (self._of(node, i) for i in range(3))
         spec = node.spec
-        self.program.store_kv(k, v, node.layer)
+        cache, layer = self._places[node.layer]
+        self.program.store_kv(k, v, layer, cache)
         group_width = spec.heads // spec.kv_heads * spec.head_dim
         fused = self._wants_quantised(node) and group_width % 32 == 0
         out = self._new(node)
-        self.program.attend(q, node.layer, spec.heads, spec.scale, spec.window, out, fused)
+        self.program.attend(q, layer, spec.heads, spec.scale, spec.window, out, fused, cache)
         if not fused:
             self._quantise_apart(node)
 

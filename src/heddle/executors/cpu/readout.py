@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.errors import NonFiniteLogitsError
+from heddle.executors.failures import non_finite
 from heddle.step import Failed, Pooled, Scored
 from heddle.types import PromptLogprob
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from heddle import _native
     from heddle.executors.cpu.batch import StateSum
-    from heddle.step import Chunk, StepPlan
+    from heddle.step import StepPlan
 
 
 def scored(plan: StepPlan, scores: Sequence[_native.Score]) -> tuple[Scored | Failed, ...]:
@@ -44,12 +44,3 @@ def pooled(plan: StepPlan, sums: MutableMapping[int, StateSum]) -> tuple[Pooled 
         else:
             results.append(Pooled(chunk.slot, vector))
     return tuple(results)
-
-
-def non_finite(chunk: Chunk) -> NonFiniteLogitsError:
-    """The error of a sequence whose numbers are none."""
-    return NonFiniteLogitsError(
-        f"the model's numbers after the first {chunk.start + len(chunk.tokens)} tokens are NaN or"
-        " infinite, so nothing can be read from them; the model file may be damaged where these"
-        " tokens lead: fetch it again, or send another prompt"
-    )

@@ -9,7 +9,7 @@ import numpy as np
 
 from heddle import _native
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.weights.checkpoint import claim
+from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import dequantize, unsupported
 
 if TYPE_CHECKING:
@@ -134,12 +134,7 @@ class CpuLoader:
 
     def _refuse_non_finite(self, tensor: TensorInfo, where: str) -> None:
         if not self._allow_nonfinite:
-            raise ModelFileError(
-                f"{self._checkpoint.path}: tensor {tensor.label} has infinite or NaN weights"
-                f" ({where}), so no answer would be right; fetch the file again, or look into it"
-                " with --allow-nonfinite",
-                field=tensor.label,
-            )
+            raise non_finite_weights(self._checkpoint, tensor, where)
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         tensor = claim(self._checkpoint, name, shape)

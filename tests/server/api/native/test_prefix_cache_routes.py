@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_admin_routes import scrape
 
-from heddle.step import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS
 from patience import PATIENCE
 
 if TYPE_CHECKING:

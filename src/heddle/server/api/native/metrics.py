@@ -104,9 +104,11 @@ class SnapshotCollector(Collector):
     def _kv_bytes(self) -> Metric:
         executor = self._engine.model.executor
         size = GaugeMetricFamily(
-            "heddle_kv_bytes", "Bytes of all KV cache pages, by their type.", labels=["type"]
+            "heddle_kv_bytes",
+            "Bytes of all KV cache pages and snapshots, by their type.",
+            labels=["type"],
         )
-        size.add_metric([self._engine.config.kv_type], executor.pages * executor.page_bytes)
+        size.add_metric([self._engine.config.kv_type], executor.memory.bytes)
         return size
 
 

@@ -1,0 +1,57 @@
+"""Snapshots of fixed-size state: who holds them, and where a sequence can go on.
+
+A recurrent layer's state cannot be cut: a sequence goes on from a prefix only where the state was
+copied when a sequence had computed exactly that prefix. The executor copies states of slots to
+snapshots and back; the tree names snapshots at the ends of nodes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.cache.pages import RevocablePool
+from heddle.state import PAGE_TOKENS
+
+if TYPE_CHECKING:
+    from heddle.cache.radix import Match, Node
+
+
+class Snapshots:
+    """The snapshots of one executor.
+
+    Attributes:
+        pool: their ids.
+        every: snapshots are taken at multiples of so many tokens.
+    """
+
+    def __init__(self, size: int, every: int) -> None:
+        self.pool = RevocablePool(size)
+        self.every = every
+
+    def resumable(self, match: Match, length: int, *, whole: bool = False) -> int:
+        """The longest part of the match, at most `length`, that ends at a snapshot.
+
+        With `whole`, also at the end of a page. 0 without a snapshot: an empty state needs none.
+        """
+        for node in reversed(match.path):
+            fits = node.end <= length and not (whole and node.end % PAGE_TOKENS)
+            if fits and self.of(node) is not None:
+                return node.end
+        return 0
+
+    def of(self, node: Node) -> int | None:
+        """The snapshot at the end of a node; None without one."""
+        return self.pool.page(node.state)
+
+    def attach(self, match: Match) -> int | None:
+        """Hold the snapshot at the end of a match; None for an empty match."""
+        if not match.length:
+            return None
+        snapshot = self.of(match.path[-1])
+        assert snapshot is not None, "a match ends at a snapshot"
+        self.pool.hold(snapshot)
+        return snapshot
+
+    def take(self) -> int | None:
+        """A snapshot to copy a state to; None if sequences hold all of them."""
+        return self.pool.take() if self.pool.available else None

@@ -1,0 +1,102 @@
+"""The CPU's memory for keys and values: one native cache for each group of layers."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle import _native
+from heddle.errors import ConfigError, UnsupportedModelError
+from heddle.executors.cpu.memory import available_bytes, check_memory
+from heddle.executors.serving import check_pages, layer_places, load_of, page_groups
+from heddle.state import divide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from heddle.config import EngineConfig
+    from heddle.executors.cpu.lowering import Places
+    from heddle.state import StateKind, StateMemory
+    from heddle.step import ModelShape, PageCopy
+
+
+class KvMemory:
+    """Pages of all groups: the group of all positions first, then the windowed ones.
+
+    Attributes:
+        memory: how many pages there are.
+        caches: the native cache of each group.
+        places: of each layer its cache, and its number there.
+
+    Raises (on construction):
+        ConfigError: the memory cannot be mapped.
+        UnsupportedModelError: no native cache holds heads of this size.
+    """
+
+    def __init__(self, kv_type: str, shape: ModelShape, memory: StateMemory) -> None:
+        self.memory = memory
+        self.places: Places = layer_places(memory)
+        sizes = shape.kv_heads, shape.head_dim
+        try:
+            self.caches = tuple(
+                _native.KvCache(kv_type, len(layers), *sizes, pages)
+                for pages, layers in page_groups(memory)
+            )
+        except ValueError as error:
+            raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
+        except MemoryError as error:
+            raise ConfigError(
+                f"cannot map a KV cache of {self.memory.bytes} bytes; set a smaller kv_cache",
+                param="kv_cache",
+            ) from error
+
+    def copy(self, copy: PageCopy) -> None:
+        """Copy a page of one group."""
+        self.caches[0 if copy.window is None else copy.window + 1].copy(copy.source, copy.target)
+
+    def read(self, page: int, windows: Sequence[int]) -> memoryview:
+        """The bytes of one page of each group, one after the other."""
+        content = np.empty(self.memory.token_page_bytes, np.uint8)
+        for cache, number, part in self._parts(page, windows):
+            cache.read(number, content[part])
+        return content.data
+
+    def write(self, page: int, content: memoryview, windows: Sequence[int]) -> None:
+        """Put back what `read` gave."""
+        values = np.frombuffer(content, np.uint8)
+        for cache, number, part in self._parts(page, windows):
+            cache.write(number, values[part])
+
+    def _parts(
+        self, page: int, windows: Sequence[int]
+    ) -> Iterator[tuple[_native.KvCache, int, slice]]:
+        begin = 0
+        for cache, number in zip(self.caches, chain((page,), windows), strict=True):
+            yield cache, number, slice(begin, begin + cache.page_bytes)
+            begin += cache.page_bytes
+
+
+def plan_memory(
+    config: EngineConfig, shape: ModelShape, kinds: Sequence[StateKind], model_bytes: int
+) -> StateMemory:
+    """Divide `kv_cache` bytes, or half of what the model leaves, among the groups.
+
+    `shape.context` is the configured one, `model_bytes` are what weights and buffers take.
+
+    Raises:
+        ConfigError: `kv_cache` does not hold a page.
+        OutOfMemoryError: model and pages need more memory than the machine has left.
+    """
+
+    def bytes_of_page(layers: int) -> int:
+        sizes = (config.kv_type, layers, shape.kv_heads, shape.head_dim)
+        return _native.KvCache.bytes_of_page(*sizes)
+
+    free = available_bytes()
+    budget = config.kv_cache or (free - model_bytes if model_bytes < free else free) // 2
+    memory = divide(kinds, load_of(config, shape), budget, bytes_of_page)
+    check_memory(model_bytes, config.kv_cache and memory.bytes)
+    check_pages(memory, budget)
+    return memory

@@ -1,0 +1,87 @@
+"""Native samplers made of a request's parameters and rules."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from heddle import _native
+from heddle.executors.cpu.batch import ints
+from heddle.step import NO_RULES
+
+if TYPE_CHECKING:
+    from heddle.step import Binding, TokenPieces, TokenRules, TokenSequences
+    from heddle.types import SamplingParams
+
+_FIELDS = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "xtc_probability",
+    "xtc_threshold",
+    "repetition_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "mirostat_tau",
+    "mirostat_eta",
+    "min_tokens",
+)
+"""Fields that the native parameters have under the same name and meaning."""
+
+
+def bound_sampler(binding: Binding, params: SamplingParams) -> _native.Sampler:
+    """The sampler of a binding's sequence, which has seen the tokens so far."""
+    sampler = make_sampler(params, binding.rules)
+    sampler.observe_prompt(ints(binding.prompt))
+    sampler.observe_output(ints(binding.output))
+    if binding.mu is not None:
+        sampler.mu = binding.mu
+    return sampler
+
+
+def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _native.Sampler:
+    """The native sampler of `params`; its seed must be drawn already.
+
+    Raises:
+        ValueError: the seed is missing.
+    """
+    if params.seed is None:
+        raise ValueError("params.seed must be drawn before a sampler is made")
+    native = _native.SamplerParams()
+    for name in _FIELDS:
+        setattr(native, name, getattr(params, name))
+    native.top_k = max(0, params.top_k)
+    native.top_n_sigma = max(0.0, params.top_n_sigma)
+    native.mirostat = params.mirostat == 2
+    native.order = [getattr(_native.Stage, stage.name) for stage in params.samplers]
+    native.bias = dict(params.logit_bias)
+    native.bad_sequences = rules.bad_sequences
+    native.end_tokens = rules.end_tokens
+    native.forbidden = rules.forbidden
+    if rules.breakers is not None:
+        native.dry_breakers = _breakers(rules.breakers)
+    if rules.pieces is not None:
+        native.pieces = _pieces(rules.pieces)
+    native.seed = params.seed % 2**64
+    native.logprobs = -1 if params.logprobs is None else params.logprobs
+    return _native.Sampler(native)
+
+
+@lru_cache(maxsize=2)
+def _pieces(pieces: TokenPieces) -> _native.Pieces:
+    """The native form, once for all requests of a model."""
+    return _native.Pieces(pieces.texts, pieces.ends)
+
+
+@lru_cache(maxsize=8)
+def _breakers(breakers: TokenSequences) -> _native.Breakers:
+    """The native form, once for all requests that share them: they may be thousands."""
+    return _native.Breakers(breakers.sequences)

@@ -1,0 +1,103 @@
+"""A model's forward pass as a graph: recorded once, counted, and computed with any ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from heddle.executors.graph import recording
+from heddle.executors.graph.recording import Input, Node, RecordingOps
+from heddle.models.ops import Batch
+from heddle.roofline import ModelWork
+
+if TYPE_CHECKING:
+    from heddle.models.decoder import Decoder
+    from heddle.models.ops import Ops
+
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One recorded forward pass.
+
+    Attributes:
+        inputs: token ids, positions and wanted rows.
+        nodes: in an order in which they can be computed.
+        states: last hidden states of the wanted rows.
+        logits: of the same rows.
+    """
+
+    inputs: Batch[Node]
+    nodes: list[Node]
+    states: Node
+    logits: Node
+
+
+def record(model: Decoder, weights: Any) -> Forward:
+    """Record the forward pass of a model whose weights are handles of an executor."""
+    ops = RecordingOps()
+    inputs: Batch[Node] = Batch(
+        tokens=Input((), 1, False, "tokens"),
+        positions=Input((), 1, False, "positions"),
+        rows=Input((), 1, True, "rows"),
+    )
+    states = model.forward(ops, weights, inputs)
+    logits = model.logits(ops, weights, states)
+    return Forward(inputs, ops.nodes, states, logits)
+
+
+def compute(forward: Forward, ops: Ops[A, Any], batch: Batch[A]) -> tuple[A, A]:
+    """States and logits of a batch: each node in turn, by the operation it records."""
+    inputs = forward.inputs
+    values: dict[Node, A] = {
+        inputs.tokens: batch.tokens,
+        inputs.positions: batch.positions,
+        inputs.rows: batch.rows,
+    }
+    for node in forward.nodes:
+        values[node] = _computed(node, ops, [values[source] for source in node.inputs])
+    return values[forward.states], values[forward.logits]
+
+
+def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
+    match node, sources:
+        case recording.Embed(table=table), [tokens]:
+            return ops.embed(table, tokens)
+        case recording.Linear(weight=weight), [x]:
+            return ops.linear(x, weight)
+        case recording.Norm(weight=weight, eps=eps), [x]:
+            return ops.norm(x, weight, eps)
+        case recording.NormHeads(weight=weight, eps=eps, heads=heads), [x]:
+            return ops.norm_heads(x, weight, eps, heads)
+        case recording.Scale(factor=factor), [x]:
+            return ops.scale(x, factor)
+        case recording.Rope(spec=rope, heads=heads), [x, positions]:
+            return ops.rope(x, positions, rope, heads)
+        case recording.Attend(layer=layer, spec=attention), [q, k, v]:
+            return ops.attend(q, k, v, layer, attention)
+        case recording.Gated(activation=activation), [gate, up]:
+            return ops.gated(gate, up, activation)
+        case recording.Add(), [x, y]:
+            return ops.add(x, y)
+        case recording.TakeRows(), [x, rows]:
+            return ops.take_rows(x, rows)
+    raise ValueError(f"no operation computes {type(node).__name__}")
+
+
+def model_work(forward: Forward, weight_bytes: int, position_bytes: float) -> ModelWork:
+    """Count the matmuls and attentions of a recorded forward pass.
+
+    `weight_bytes` are those of the matrices, `position_bytes` the keys and values of one position
+    in one layer.
+    """
+    per_token = per_row = 0
+    layers = []
+    for node in forward.nodes:
+        if isinstance(node, recording.Linear):
+            count = node.weight.out_features * node.weight.in_features
+            per_token += 0 if node.per_row else count
+            per_row += count if node.per_row else 0
+        elif isinstance(node, recording.Attend):
+            layers.append((node.spec.window, position_bytes))
+    return ModelWork(weight_bytes, per_token, per_row, tuple(layers))

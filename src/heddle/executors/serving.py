@@ -1,0 +1,101 @@
+"""What settings make of a model's sizes and of its state, the same on every device."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from heddle.errors import ConfigError, UnsupportedModelError
+from heddle.state import PAGE_TOKENS, Fixed, Load
+
+if TYPE_CHECKING:
+    from heddle.config import EngineConfig
+    from heddle.models.decoder import Decoder
+    from heddle.state import StateKind, StateMemory
+    from heddle.step import ModelShape
+
+
+def served_shape(config: EngineConfig, shape: ModelShape) -> ModelShape:
+    """The shape with the context that the settings ask for.
+
+    Raises:
+        ConfigError: the model has a shorter one, or its heads cannot be kept as `kv_type` says.
+    """
+    if config.kv_type == "q8_0" and shape.head_dim % 32:
+        raise ConfigError(
+            f"kv_type q8_0 needs heads of a multiple of 32 elements, this model's have"
+            f" {shape.head_dim}; set kv_type to f16",
+            param="kv_type",
+        )
+    if config.context > shape.context:
+        raise ConfigError(
+            f"context {config.context} is more than the model's {shape.context}", param="context"
+        )
+    return dataclasses.replace(shape, context=config.context or shape.context)
+
+
+def kept_kinds(model: Decoder, where: str) -> list[StateKind]:
+    """What each layer keeps of a sequence. `where` names the device in the error.
+
+    Raises:
+        UnsupportedModelError: a layer keeps a state of fixed size, which no executor computes yet.
+    """
+    kinds = [model.state(layer) for layer in range(model.shape.layers)]
+    if any(isinstance(kind, Fixed) for kind in kinds):
+        raise UnsupportedModelError(f"layers with a state of fixed size do not run on {where} yet")
+    return kinds
+
+
+def load_of(config: EngineConfig, shape: ModelShape) -> Load:
+    """What the memory must serve. `shape` is the served one."""
+    return Load(config.slots, shape.context, config.batch_tokens)
+
+
+def check_pages(memory: StateMemory, budget: int) -> None:
+    """Refuse a memory without pages, which is what `budget` bytes were divided into.
+
+    Raises:
+        ConfigError: they hold none.
+    """
+    if memory.pages < 1:
+        raise ConfigError(
+            f"kv_cache of {budget} bytes does not hold one page of {memory.token_page_bytes} bytes",
+            param="kv_cache",
+        )
+
+
+def page_groups(memory: StateMemory) -> list[tuple[int, tuple[int, ...]]]:
+    """Pages and layers of each group: the group of all positions first, then the windowed ones."""
+    windows = [(window.pages, window.layers) for window in memory.windows]
+    return [(memory.pages, memory.layers), *windows]
+
+
+def layer_places(memory: StateMemory) -> dict[int, tuple[int, int]]:
+    """Of each layer: the index of its group in `page_groups`, and its number in the group."""
+    return {
+        layer: (group, number)
+        for group, (_, layers) in enumerate(page_groups(memory))
+        for number, layer in enumerate(layers)
+    }
+
+
+def page_layout(memory: StateMemory) -> str:
+    """What the bytes of a page say in which place: the part of a page format about layers."""
+    windows = "".join(f" {window.positions}{window.layers}" for window in memory.windows)
+    return f"{memory.token_page_bytes}{windows}"
+
+
+def describe_memory(memory: StateMemory, kv_type: str) -> str:
+    """The pages' bytes and tokens, for people."""
+    tokens = [f"{memory.pages * PAGE_TOKENS:,} tokens"]
+    tokens += [
+        f"{window.pages * PAGE_TOKENS:,} in the {len(window.layers)} layers that see"
+        f" {window.positions:,}"
+        for window in memory.windows
+    ]
+    return f"KV cache {memory.bytes / 1e6:,.0f} MB in {kv_type} ({', '.join(tokens)})"
+
+
+def no_snapshot(snapshot: int) -> ValueError:
+    """The error of a snapshot of a model that has none."""
+    return ValueError(f"there is no snapshot {snapshot}: no layer has a state of fixed size")

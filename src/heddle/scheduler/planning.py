@@ -1,0 +1,76 @@
+"""Collects what one step does: chunks, and the copies that must come before and after them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.state import PAGE_TOKENS
+from heddle.step import PageCopy, StateCopy, StepPlan
+
+if TYPE_CHECKING:
+    from heddle.cache.manager import CacheManager
+    from heddle.scheduler.sequence import Sequence
+    from heddle.step import Binding, Chunk
+
+
+class PlanBuilder:
+    """The plan of one step.
+
+    Attributes:
+        chunks: tokens to compute so far.
+    """
+
+    def __init__(self, cache: CacheManager) -> None:
+        self.chunks: list[Chunk] = []
+        self._cache = cache
+        self._bindings: list[Binding] = []
+        self._copies: list[PageCopy] = []
+        self._clears: list[int] = []
+        self._restores: list[StateCopy] = []
+        self._snapshots: list[StateCopy] = []
+
+    def bind(self, sequence: Sequence, binding: Binding) -> None:
+        """Give a slot to a sequence, and the slot the state that the sequence goes on from."""
+        self._bindings.append(binding)
+        if sequence.table.state is not None:
+            self._restores.append(StateCopy(sequence.slot, sequence.table.state))
+        elif self._cache.snapshot_tokens:
+            self._clears.append(sequence.slot)
+
+    def copy_pages(self, sequence: Sequence) -> None:
+        """Copy the page that the sequence goes on from, in each group."""
+        table, number = sequence.table, sequence.computed // PAGE_TOKENS
+        if table.source is not None:
+            self._copies.append(PageCopy(table.source, table.pages[number]))
+        for group, window in enumerate(table.windows):
+            if window.source is not None:
+                target = window.pages[number - window.first]
+                self._copies.append(PageCopy(window.source, target, group))
+
+    def snapshot(self, sequence: Sequence) -> None:
+        """Copy the state that the chunk leaves, if there is room for a snapshot."""
+        snapshot = self._cache.begin_snapshot(sequence.table)
+        if snapshot is not None:
+            self._snapshots.append(StateCopy(sequence.slot, snapshot))
+
+    def plan(self) -> StepPlan:
+        """What was collected."""
+        return StepPlan(
+            tuple(self._bindings),
+            tuple(self.chunks),
+            tuple(self._copies),
+            tuple(self._clears),
+            tuple(self._restores),
+            tuple(self._snapshots),
+        )
+
+
+def next_snapshot(sequence: Sequence, every: int) -> int:
+    """The next position at which a snapshot of the sequence's state is taken.
+
+    Snapshots are taken at multiples of `every`, and where the prompt ends: a next turn goes on from
+    there.
+    """
+    position = sequence.computed - sequence.computed % every + every
+    prompt = sequence.prompt_tokens
+    return min(position, prompt) if sequence.computed < prompt else position

@@ -1,0 +1,325 @@
+"""The executor of the device "reference": the recorded graph in NumPy float32, over KV pages.
+
+It is what executors of real devices are compared with, and slow. Each token is computed by itself,
+so that a token's arithmetic is the same whatever else a step computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import time
+from array import array
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle.embedding import EmbeddingParams
+from heddle.errors import EngineFailedError, GrammarError, StepAbandonedError
+from heddle.executors.failures import non_finite, nothing_allowed
+from heddle.executors.graph.forward import compute, model_work, record
+from heddle.executors.serving import (
+    check_pages,
+    describe_memory,
+    kept_kinds,
+    load_of,
+    no_snapshot,
+    page_layout,
+    served_shape,
+)
+from heddle.models.ops import Batch
+from heddle.models.registry import build
+from heddle.roofline import Limits
+from heddle.state import PAGE_TOKENS, divide
+from heddle.step import Failed, Pooled, Sampled, Scored, StepResult
+from heddle.testing.reference_memory import PagedCache, PagedMemory, bytes_of_page
+from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, Run
+from heddle.testing.reference_sampler import Past, adapted_mu, allowed, log_softmax, sample
+from heddle.types import PromptLogprob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from heddle.config import EngineConfig
+    from heddle.executors.graph.forward import Forward
+    from heddle.models.decoder import Decoder
+    from heddle.step import Binding, Chunk, GrammarState, StepPlan
+    from heddle.types import SamplingParams
+    from heddle.weights.checkpoint import Checkpoint
+
+    Float32 = NDArray[np.float32]
+
+_log = logging.getLogger(__name__)
+
+_KV_CACHE = 1 << 30
+"""Bytes of KV pages where the settings name none."""
+
+
+def load(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    progress: Callable[[int], None] = lambda loaded: None,
+) -> ReferenceExecutor:
+    """Dequantise all weights of `checkpoint`; see `heddle.executors.registry.Load`."""
+    model = build(checkpoint, config.context)
+    loader = ReferenceLoader(checkpoint, allow_nonfinite=config.allow_nonfinite, progress=progress)
+    weights = model.load(loader)
+    checkpoint.check_unchanged()
+    return ReferenceExecutor(model, weights, config, loader.matmul_bytes)
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """What is known of the sequence in a slot. `unseen` are tokens its grammar was not told."""
+
+    binding: Binding
+    output: list[int]
+    unseen: list[int]
+    mu: float | None
+    grammar: GrammarState | None = None
+    states: list[NDArray[np.float64]] = field(default_factory=list)
+
+
+class ReferenceExecutor:
+    """Runs plans in NumPy; see `heddle.step.Executor`. It computes all of a step in `collect`."""
+
+    def __init__(
+        self, model: Decoder, weights: Any, config: EngineConfig, weight_bytes: int
+    ) -> None:
+        """`weight_bytes` are those of the matrices that matmuls read."""
+        self.shape = served_shape(config, model.shape)
+        self._kv_type = config.kv_type
+        self._most_tokens = config.batch_tokens
+        budget = config.kv_cache or _KV_CACHE
+        kinds, size = kept_kinds(model, "the reference"), partial(bytes_of_page, self.shape)
+        self.memory = divide(kinds, load_of(config, self.shape), budget, size)
+        check_pages(self.memory, budget)
+        self._pages = PagedMemory(config.kv_type, self.shape, self.memory)
+        self._forward: Forward = record(model, weights)
+        position_bytes = self.memory.token_page_bytes / PAGE_TOKENS / self.shape.layers
+        self.work = model_work(self._forward, weight_bytes, position_bytes)
+        self.compute_seconds = 0.0
+        self._sequences: dict[int, _Sequence] = {}
+        self._submitted: StepPlan | None = None
+        self._abandoned = False
+
+    @property
+    def page_format(self) -> str:
+        size = f"{PAGE_TOKENS} {page_layout(self.memory)}"
+        return f"reference {self._kv_type} {size} {_arithmetic_digest()}"
+
+    @property
+    def summary(self) -> str:
+        return (
+            f"NumPy {np.__version__} in float32, slowly,"
+            f" weights {self.work.weight_bytes / 1e6:,.0f} MB,"
+            f" {describe_memory(self.memory, self._kv_type)}"
+        )
+
+    def measure_limits(self) -> Limits:
+        square, buffer = np.ones((512, 512), np.float32), np.ones(1 << 24, np.float32)
+        memory_rate = buffer.nbytes / _least_seconds(buffer.sum)
+        return Limits(
+            threads=os.cpu_count() or 1,
+            isa="numpy",
+            multiplication="float32 matmul",
+            multiply_rate=512**3 / _least_seconds(lambda: square @ square),
+            memory_rate=memory_rate,
+            memory_buffer=buffer.nbytes,
+            weights_rate=memory_rate,
+        )
+
+    def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
+        return self._pages.read(page, windows)
+
+    def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
+        self._pages.write(page, content, windows)
+
+    def read_snapshot(self, snapshot: int) -> memoryview:
+        raise no_snapshot(snapshot)
+
+    def write_snapshot(self, snapshot: int, content: memoryview) -> None:
+        raise no_snapshot(snapshot)
+
+    def submit(self, plan: StepPlan) -> None:
+        problem = next(self._problems(plan), None)
+        if problem is not None:
+            raise EngineFailedError(f"the step was refused: {problem}")
+        self._submitted = plan
+
+    def collect(self) -> StepResult:
+        plan, self._submitted = self._submitted, None
+        assert plan is not None, "a step is submitted before it is collected"
+        began = time.perf_counter()
+        try:
+            with np.errstate(all="ignore"):  # weights may be NaN, which results tell
+                return self._compute(plan)
+        finally:
+            self.compute_seconds += time.perf_counter() - began
+
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    def close(self) -> None:
+        for name in ("_submitted", "_pages", "_forward", "_sequences"):
+            vars(self).pop(name, None)
+
+    def _problems(self, plan: StepPlan) -> Iterator[str]:
+        """What is out of range in a plan."""
+        known = range(self.shape.vocabulary)
+        if not 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self._most_tokens:
+            yield "bad token count"
+        for copy in plan.copies:
+            if not self._pages.may_copy(copy):
+                yield f"bad copy of page {copy.source} to page {copy.target}"
+        for chunk in plan.chunks:
+            targets = () if chunk.score is None else chunk.score.targets
+            if not all(token in known for token in (*chunk.tokens, *targets)):
+                yield "bad token"
+            if chunk.start < 0 or not chunk.tokens:
+                yield "bad span"
+            elif not self._pages.covers(chunk):
+                yield "bad page"
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        for binding in plan.bindings:
+            output = list(binding.output)
+            sequence = _Sequence(binding, output, list(output), binding.mu)
+            self._sequences[binding.slot] = sequence
+        for copy in plan.copies:
+            self._pages.copy(copy)
+        sampled: list[Sampled | Failed] = []
+        scored: list[Scored | Failed] = []
+        pooled: list[Pooled | Failed] = []
+        for chunk in plan.chunks:
+            rows = [self._row(chunk, index) for index in range(len(chunk.tokens))]
+            if chunk.sample:
+                sampled.append(self._sample(chunk, rows[-1][1][0]))
+            if chunk.score is not None:
+                scored.append(_scored(chunk, [logits for _, logits in rows]))
+            if chunk.pool is not None:
+                states = self._sequences[chunk.slot].states
+                states += [state[0].astype(np.float64) for state, _ in rows[chunk.pool.first :]]
+                if chunk.pool.complete:
+                    pooled.append(_pooled(chunk, states))
+        if self._abandoned:
+            raise StepAbandonedError("the step was abandoned")
+        return StepResult(tuple(sampled), tuple(scored), tuple(pooled))
+
+    def _row(self, chunk: Chunk, index: int) -> tuple[Float32, Float32]:
+        """State (1, width) and logits (1, vocabulary) of one token; without rows if not wanted."""
+        if self._abandoned:
+            raise StepAbandonedError("the step was abandoned")
+        position, cache = chunk.start + index, PagedCache(self._pages, chunk)
+        token = [chunk.tokens[index]]
+        wanted = np.arange(1 if _is_wanted(chunk, index) else 0)
+        batch: Batch[NDArray[Any]] = Batch(np.array(token), np.array([position]), wanted)
+        return compute(self._forward, ReferenceOps([Run(cache, position, token)]), batch)
+
+    def _sample(self, chunk: Chunk, logits: Float32) -> Sampled | Failed:
+        sequence = self._sequences[chunk.slot]
+        binding, params = sequence.binding, sequence.binding.params
+        assert not isinstance(params, EmbeddingParams), "an embedding samples nothing"
+        try:
+            mask = _next_mask(sequence)
+        except GrammarError as error:
+            return Failed(chunk.slot, error)
+        except Exception as cause:  # no reason for the step's other requests to fail
+            _log.exception("a grammar failed")
+            failure = EngineFailedError(f"the request's grammar failed: {cause}")
+            return Failed(chunk.slot, failure)
+        if not np.isfinite(logits).all():
+            return Failed(chunk.slot, non_finite(chunk))
+        past = Past(
+            binding.prompt, tuple(sequence.output), binding.rules, sequence.mu, mask or None
+        )
+        if not len(allowed(len(logits), params, past)):
+            return Failed(chunk.slot, nothing_allowed(chunk))
+        chosen = sample(logits, params, past)
+        sequence.mu = _next_mu(logits, params, past, chosen.token)
+        sequence.output.append(chosen.token)
+        sequence.unseen.append(chosen.token)
+        return Sampled(chunk.slot, chosen.token, chosen.logprob, chosen.top, sequence.mu)
+
+
+def _next_mask(sequence: _Sequence) -> bytes:
+    """The grammar's mask of the next token; empty for any token. Raises what the grammar does."""
+    if sequence.binding.rules.grammar is None:
+        return b""
+    if sequence.grammar is None:
+        sequence.grammar = sequence.binding.rules.grammar.begin()
+    unseen, sequence.unseen = sequence.unseen, []
+    return sequence.grammar.next_mask(unseen)
+
+
+def _next_mu(logits: Float32, params: SamplingParams, past: Past, token: int) -> float | None:
+    """Mirostat's bound after `token`; None without mirostat. Greedy sampling leaves it alone."""
+    if params.mirostat != 2:
+        return None
+    if params.temperature == 0:
+        return 2 * params.mirostat_tau if past.mu is None else past.mu
+    return adapted_mu(logits, params, past, token)
+
+
+def _is_wanted(chunk: Chunk, index: int) -> bool:
+    """Whether anything is read from the token's state or logits."""
+    sampled = chunk.sample and index == len(chunk.tokens) - 1
+    score, pool = chunk.score, chunk.pool
+    scored = score is not None and 0 <= index - score.first < len(score.targets)
+    return sampled or scored or (pool is not None and index >= pool.first)
+
+
+def _scored(chunk: Chunk, rows: Sequence[Float32]) -> Scored | Failed:
+    """Log probabilities of the chunk's targets; `rows` has (1, vocabulary) of each token."""
+    assert chunk.score is not None, "the chunk is to be scored"
+    scores = []
+    for index, target in enumerate(chunk.score.targets, chunk.score.first):
+        (logits,) = rows[index]
+        if not np.isfinite(logits).all():
+            return Failed(chunk.slot, non_finite(chunk))
+        logprobs, order = log_softmax(logits), np.argsort(-logits, kind="stable")
+        rank = int(np.flatnonzero(order == target)[0]) + 1
+        top = tuple((int(id), float(logprobs[id])) for id in order[: chunk.score.top])
+        scores.append(PromptLogprob(target, float(logprobs[target]), rank, top))
+    return Scored(chunk.slot, tuple(scores))
+
+
+def _pooled(chunk: Chunk, states: Sequence[NDArray[np.float64]]) -> Pooled | Failed:
+    """The mean of the states, of length 1; zeros stay zeros."""
+    total = np.zeros_like(states[0])
+    for state in states:  # in the order of positions
+        total += state
+    mean = total / len(states)
+    if not np.isfinite(mean).all():
+        return Failed(chunk.slot, non_finite(chunk))
+    length = math.sqrt(math.fsum((mean * mean).tolist()))
+    return Pooled(chunk.slot, array("f", (mean / (length or 1.0)).astype(np.float32).tobytes()))
+
+
+def _least_seconds(work: Callable[[], object]) -> float:
+    """The least time of five runs."""
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return max(min(seconds), 1e-9)
+
+
+def _arithmetic_digest() -> str:
+    """Stands for the code here, and for what NumPy computes on this machine."""
+    digest = hashlib.sha256(np.__version__.encode())
+    for source in sorted(Path(__file__).parent.glob("reference_*.py")):
+        digest.update(source.read_bytes())
+    angles = np.arange(1 << 12) * 0.7
+    values = np.cos(angles).astype(np.float32)
+    digest.update(np.sin(angles).tobytes() + np.exp(values).tobytes())
+    digest.update((values.reshape(1, -1) @ np.ones((1 << 12, 32), np.float32)).tobytes())
+    return digest.hexdigest()

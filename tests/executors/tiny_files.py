@@ -1,0 +1,29 @@
+"""Checkpoints of one tiny model, with changes, and the plan of a step of one token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gguf_writer import write_gguf
+from heddle.config import EngineConfig
+from heddle.step import Binding, Chunk, StepPlan
+from heddle.types import SamplingParams
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from models.tiny_models import PLAIN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GREEDY = SamplingParams(temperature=0, seed=0)
+SMALL = EngineConfig(slots=2, threads=1, kv_cache=1 << 20)
+
+
+def tiny_file(path: Path, metadata=None, tensors=None) -> GGUFCheckpoint:
+    """`metadata` is added to the model's; `tensors`, by name, replace its own, None drops."""
+    changed = PLAIN.metadata() | (metadata or {})
+    kept = [tensors.get(t.name, t) if tensors else t for t in PLAIN.tensors()]
+    return GGUFCheckpoint.open(write_gguf(path / "tiny.gguf", changed, [t for t in kept if t]))
+
+
+def one_token_plan(token: int = 1, page: int = 0) -> StepPlan:
+    return StepPlan((Binding(0, GREEDY, [token], []),), (Chunk(0, 0, [token], [page], True),))

@@ -1,0 +1,237 @@
+"""A model with windowed layers gives the same bits whatever happens to its windowed pages.
+
+One executor keeps all positions of all layers, as if there were no windows. Executors that give
+windowed pages back must compute the same tokens and log probabilities: alone, in company, in
+chunks, from the prefix cache, after revocation and preemption, and from disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tiny_models import TinyGemma3
+
+from gguf_writer import write_gguf
+from heddle.cache.manager import CacheManager
+from heddle.config import EngineConfig
+from heddle.disk.directory import PageDirectory
+from heddle.disk.tier import DiskTier
+from heddle.executors.cpu.executor import load
+from heddle.scheduler.scheduler import Scheduler
+from heddle.scheduler.sequence import Sequence
+from heddle.state import PAGE_TOKENS
+from heddle.step import Sampled
+from heddle.types import SamplingParams
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from steps import execute
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from heddle.executors.cpu.executor import CpuExecutor
+
+CONTEXT = 1024
+MODEL = TinyGemma3("windowed", heads=4, kv_heads=2, head_dim=16, layers=7, window=40)
+GREEDY = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=True)
+DRAWN = replace(GREEDY, temperature=0.9, seed=7)
+TEXT = [(7 * i * i + 3 * i) % 31 + 1 for i in range(700)]
+LENGTHS = (600, 600, 300, 45, 20, 8, 599)
+PROMPTS = [[*TEXT[:length], tail] for tail, length in enumerate(LENGTHS, 1)]
+
+Bits = list[tuple[int, float, tuple[tuple[int, float], ...]]]
+
+
+class Rig:
+    """Scheduler, prefix cache and CPU executor, without an engine."""
+
+    def __init__(
+        self, checkpoint: GGUFCheckpoint, disk: Path | None = None, **settings: object
+    ) -> None:
+        config = EngineConfig(threads=2, context=CONTEXT, **settings)
+        self.executor = load(checkpoint, config)
+        self.tier = None
+        if disk is not None:
+            page_bytes = self.executor.memory.token_page_bytes
+            directory = PageDirectory(disk, 1 << 30)
+            self.tier = DiskTier(directory, self.executor, page_bytes, b"f" * 32, threaded=False)
+        self.cache = CacheManager(self.executor.memory, enabled=config.prefix_cache, disk=self.tier)
+        self.scheduler = Scheduler(
+            config.slots, config.batch_tokens, config.queue, self.cache, CONTEXT
+        )
+        self.count = 0
+
+    def run(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
+        """What the prompts give, all of them at once."""
+        first, self.count = self.count, self.count + len(prompts)
+        sequences = [
+            Sequence(first + i, replace(params, seed=i), list(prompt), len(prompt), frozenset())
+            for i, prompt in enumerate(prompts)
+        ]
+        said: dict[int, Bits] = {sequence.id: [] for sequence in sequences}
+        self.scheduler.add(*sequences)
+        while self.scheduler.busy:
+            plan = self.scheduler.schedule()
+            if not plan.chunks:
+                assert self.tier is not None
+                assert self.tier.work(), "all wait, and for nothing"
+                continue
+            for event in self.scheduler.update(execute(self.executor, plan)):
+                assert isinstance(event.outcome, Sampled)
+                out = event.outcome
+                said[event.sequence.id].append((out.token, out.logprob, out.top))
+            self.cache.check_integrity()
+        self.found = [sequence.cached_tokens for sequence in sequences]
+        return list(said.values())
+
+    def one_by_one(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
+        """The same, one after the other. `found` is of the last."""
+        return [self.run([prompt], params)[0] for prompt in prompts]
+
+    def close(self) -> None:
+        self.cache.close(keep=True)
+        self.executor.close()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> GGUFCheckpoint:
+    path = tmp_path_factory.mktemp("model") / "windowed.gguf"
+    metadata = MODEL.metadata() | {"gemma3.context_length": CONTEXT}
+    return GGUFCheckpoint.open(write_gguf(path, metadata, MODEL.tensors()))
+
+
+def alone(
+    checkpoint: GGUFCheckpoint, prompts: list[list[int]], params: SamplingParams
+) -> list[Bits]:
+    """What each prompt gives where no page is ever given back."""
+    rig = Rig(checkpoint, slots=1, batch_tokens=CONTEXT, prefix_cache=False)
+    assert not rig.executor.memory.windows, "steps as large as the context spare no page"
+    return [rig.run([prompt], params)[0] for prompt in prompts]
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: GGUFCheckpoint) -> list[Bits]:
+    results = alone(checkpoint, PROMPTS, GREEDY)
+    assert len({str(result) for result in results}) == len(PROMPTS), "or they would prove little"
+    return results
+
+
+def pages_of(executor: CpuExecutor, count: int) -> int:
+    """A `kv_cache` setting for so many pages of every group."""
+    return count * executor.memory.token_page_bytes
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, 33, 200])
+def test_alone_in_chunks(
+    checkpoint: GGUFCheckpoint, expected: list[Bits], batch_tokens: int
+) -> None:
+    rig = Rig(checkpoint, slots=1, batch_tokens=batch_tokens, prefix_cache=False)
+    (window,) = rig.executor.memory.windows
+    assert window.positions == MODEL.window
+    assert window.pages < rig.executor.memory.pages
+    assert rig.one_by_one(PROMPTS) == expected
+
+
+@pytest.mark.parametrize("batch_tokens", [16, 100])
+def test_in_company_from_cold_and_from_the_prefix_cache(
+    checkpoint: GGUFCheckpoint, expected: list[Bits], batch_tokens: int
+) -> None:
+    rig = Rig(checkpoint, slots=4, batch_tokens=batch_tokens)
+    assert rig.run(PROMPTS) == expected
+    assert rig.run(PROMPTS) == expected
+    assert max(rig.found) > 0
+
+
+def test_a_hit_ends_at_the_token_where_the_windows_are_still_there(
+    checkpoint: GGUFCheckpoint, expected: list[Bits]
+) -> None:
+    rig = Rig(checkpoint, slots=2, batch_tokens=32)
+    assert rig.one_by_one(PROMPTS[:1]) == expected[:1]
+    assert rig.one_by_one(PROMPTS[1:2]) == expected[1:2]
+    assert rig.found == [600]
+    again = rig.one_by_one(PROMPTS[:1])
+    assert (again, rig.found) == (expected[:1], [600])
+
+
+def test_a_hit_is_shorter_where_windowed_pages_were_revoked(
+    checkpoint: GGUFCheckpoint, expected: list[Bits]
+) -> None:
+    rig = Rig(checkpoint, slots=1, batch_tokens=32)
+    rig.one_by_one(PROMPTS[:1])
+    (group,) = rig.cache._windows
+    while group.pool.revoke():
+        pass
+    results = rig.one_by_one(PROMPTS[1:2])
+    assert (results, rig.found) == (expected[1:2], [0])
+    results = rig.one_by_one(PROMPTS[:1])
+    assert (results, rig.found) == (expected[:1], [600]), "the tree took the new windows"
+
+
+def test_requests_with_one_prefix_compute_it_once(
+    checkpoint: GGUFCheckpoint, expected: list[Bits]
+) -> None:
+    rig = Rig(checkpoint, slots=4, batch_tokens=48)
+    prompts = [[*TEXT[:500], tail] for tail in range(1, 5)]
+    assert rig.run(prompts) == alone(checkpoint, prompts, GREEDY)
+    assert rig.scheduler.computed_prompt_tokens == 500 + len(prompts)
+
+
+def test_after_preemption(checkpoint: GGUFCheckpoint) -> None:
+    """Four sequences that begin in 14 pages and want more in the end."""
+    prompts, params = [TEXT[i : i + 90] for i in (0, 100, 200, 300)], replace(GREEDY, max_tokens=60)
+    budget = pages_of(load(checkpoint, EngineConfig(context=CONTEXT, batch_tokens=32)), 14)
+    rig = Rig(checkpoint, slots=4, batch_tokens=32, kv_cache=budget)
+    assert rig.run(prompts, params) == alone_at_once(checkpoint, prompts, params)
+    assert rig.scheduler.preemptions > 0
+
+
+def alone_at_once(
+    checkpoint: GGUFCheckpoint, prompts: list[list[int]], params: SamplingParams
+) -> list[Bits]:
+    """As `alone`, with the seeds that requests get which run at once."""
+    rig = Rig(checkpoint, slots=len(prompts), batch_tokens=CONTEXT, prefix_cache=False)
+    assert not rig.executor.memory.windows
+    return rig.run(prompts, params)
+
+
+def test_drawn_tokens_in_little_room(checkpoint: GGUFCheckpoint) -> None:
+    budget = pages_of(load(checkpoint, EngineConfig(context=CONTEXT, batch_tokens=24)), 19)
+    rig = Rig(checkpoint, slots=3, batch_tokens=24, kv_cache=budget)
+    expected = alone_at_once(checkpoint, PROMPTS, DRAWN)
+    for _ in range(2):
+        assert rig.run(PROMPTS, DRAWN) == expected
+    assert rig.cache.stats().evictions > 0
+
+
+def test_from_disk_after_a_restart(
+    checkpoint: GGUFCheckpoint, expected: list[Bits], tmp_path: Path
+) -> None:
+    for found in (0, 5 * PAGE_TOKENS):
+        rig = Rig(checkpoint, tmp_path / "disk", slots=2, batch_tokens=32)
+        prompts = [TEXT[:170], TEXT[:165]]
+        results = rig.one_by_one(prompts)
+        assert results == alone(checkpoint, prompts, GREEDY)
+        assert rig.tier.stats().restored_tokens == found
+        rig.close()
+
+
+@pytest.mark.parametrize("tokens", [40, 500, CONTEXT])
+def test_a_sequence_holds_the_pages_that_its_windows_need(
+    checkpoint: GGUFCheckpoint, tokens: int
+) -> None:
+    rig = Rig(checkpoint, slots=1, batch_tokens=32)
+    memory = rig.executor.memory
+    params = replace(GREEDY, max_tokens=1, seed=0)
+    prompt = (TEXT * 2)[: tokens - 1]
+    rig.scheduler.add(Sequence(0, params, prompt, len(prompt), frozenset()))
+    most = 0
+    while rig.scheduler.busy:
+        rig.scheduler.update(execute(rig.executor, rig.scheduler.schedule()))
+        slot = rig.scheduler.slots[0]
+        most = max(most, len(slot.table.windows[0].pages)) if slot else most
+    (window,) = memory.windows
+    assert most <= window.reach == 4
+    assert memory.sequence_bytes(tokens) <= (
+        -(-tokens // PAGE_TOKENS) * memory.page_bytes + 3 * window.page_bytes
+    )

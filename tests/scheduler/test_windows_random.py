@@ -1,0 +1,138 @@
+"""Random conversations over a prefix cache whose model has windowed layers beside others.
+
+To the state machine of `test_prefix_random.py` this adds groups of pages that see a window only.
+The executor finds out if a sequence reads a windowed page that another sequence has taken, or holds
+a page behind its window. A request must begin at the longest position whose windows are still
+there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import initialize
+from test_prefix_random import PrefixMachine
+
+from fake_executor import FakeExecutor
+from heddle.cache.radix import Run
+from heddle.state import PAGE_TOKENS, Load, Window, WindowMemory, pages_for
+
+if TYPE_CHECKING:
+    from heddle.scheduler.sequence import Sequence
+    from heddle.step import StepPlan
+
+windows = st.integers(1, 8) | st.integers(30, 100)
+
+
+class WindowMachine(PrefixMachine):
+    @initialize(
+        slots=st.integers(1, 4),
+        batch_tokens=st.integers(1, 6) | st.integers(7, 100),
+        pages=st.integers(2, 8) | st.integers(30, 60),
+        most_nodes=st.just(0) | st.integers(1, 6),
+        run_tokens=st.sampled_from([PAGE_TOKENS, 2 * PAGE_TOKENS, 4 * PAGE_TOKENS]),
+        positions=st.lists(windows, min_size=1, max_size=2),
+        more=st.integers(0, 2) | st.integers(0, 20),
+    )
+    def start(
+        self,
+        slots: int,
+        batch_tokens: int,
+        pages: int,
+        most_nodes: int,
+        run_tokens: int,
+        positions: list[int],
+        more: int,
+    ) -> None:
+        load = Load(slots, 400, batch_tokens)
+        self.groups = []
+        for window in map(Window, positions):
+            reach = load.reach(window)
+            count = min(pages, reach + more)
+            self.groups.append(WindowMemory(window.positions, count, reach=reach))
+        super().start(slots, batch_tokens, pages, most_nodes, run_tokens)
+        self.seen |= {"shortened": 0, "revoked": 0}
+
+    def make_executor(self, pages: int) -> FakeExecutor:
+        return FakeExecutor(pages, windows=tuple(self.groups))
+
+    def revocations(self) -> int:
+        """How often a page was taken from the tree, in all windowed groups."""
+        pools = [group.pool for group in self.cache._windows]
+        return sum(ticket // pool.size for pool in pools for ticket in pool._tickets)
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan:
+        before = self.revocations()
+        self.before = {s.id: (s.computed, s.leader) for s in self.live}
+        self.revoked = lambda: self.revocations() > before
+        plan = super().schedule()
+        self.seen["revoked"] += self.revoked()
+        return plan
+
+    def check_beginning(self, s: Sequence, known: list[tuple[str | None, list[int]]]) -> None:
+        computed, followed = self.before[s.id]
+        alone = followed is not None and (s.leader, s.computed) == (None, computed)
+        if self.revoked() or alone:  # in little room a follower goes on by itself
+            return
+        known_length = self.length_in_tree(s)
+        resumable = [p for p in range(known_length + 1) if self.is_resumable(s, p)]
+        longest = max(p for p in resumable if p in self.candidates(known_length))
+        whole = max(p for p in resumable if not p % PAGE_TOKENS)
+        self.seen["shortened"] += longest < known_length
+        if s.leader is not None:
+            assert s.computed == whole, f"{s.computed} of {resumable}"
+            self.seen["followed"] += 1
+        elif s.computed != longest:
+            assert s.computed == whole
+            reach = max((group.reach for group in self.groups), default=0)  # costs are upper bounds
+            assert min(self.scheduler._unclaimed().pages) <= 2 * reach, "there was room"
+        self.seen["found"] += s.computed > 0
+        self.seen["in part"] += s.computed % PAGE_TOKENS > 0
+
+    def candidates(self, known: int) -> set[int] | range:
+        """Where a match of `known` tokens may end."""
+        return {known, *range(0, known, PAGE_TOKENS)}
+
+    def length_in_tree(self, s: Sequence) -> int:
+        run = Run("i", s.tokens[: s.first_needed])
+        return self.cache._tree.match(s.params.cache_salt, run).length
+
+    def is_resumable(self, s: Sequence, length: int) -> bool:
+        """Whether all pages that a token at this position sees hold what they should."""
+        run = Run("i", s.tokens[:length])
+        path = self.cache._tree.match(s.params.cache_salt, run).path
+        for number, (memory, content) in enumerate(
+            zip(self.groups, self.executor.window_content, strict=True)
+        ):
+            named = {}
+            for node in path[1:]:
+                for index, ticket in enumerate(node.windows[number], node.start // PAGE_TOKENS):
+                    named[index] = self.cache._windows[number].pool.page(ticket)
+            first = memory.first_page(length)
+            pages = [named[index] for index in range(first, pages_for(length))]
+            if None in pages:
+                return False
+            stored = [token for page in pages for token in content[page]]
+            begin = first * PAGE_TOKENS
+            assert stored[: length - begin] == s.tokens[begin:length], "a ticket for another page"
+        return True
+
+    def check_nothing_is_computed_twice(self, plan: StepPlan) -> None:
+        if not self.revocations():
+            super().check_nothing_is_computed_twice(plan)
+
+    def paths(self) -> list[tuple[str | None, list[int]]]:
+        return []
+
+    def end(self) -> None:
+        super().end()
+        for group in self.cache._windows:
+            assert group.pool.free == group.pool.size
+
+
+TestWindows = WindowMachine.TestCase
+TestWindows.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

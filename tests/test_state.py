@@ -1,0 +1,109 @@
+"""Kinds of state: how layers are grouped and how a budget is divided among the groups."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heddle.state import (
+    PAGE_TOKENS,
+    SNAPSHOT_TOKENS,
+    Fixed,
+    Load,
+    Pages,
+    StateKind,
+    StateMemory,
+    Window,
+    WindowMemory,
+    divide,
+)
+
+LOAD = Load(slots=4, context=8192, batch_tokens=64)
+GEMMA = [Window(512)] * 5 + [Pages()]
+
+
+def bytes_of_page(layers: int) -> int:
+    return 1000 * layers
+
+
+def test_layers_of_one_kind_form_a_group() -> None:
+    memory = divide([*GEMMA, Window(128), *GEMMA], LOAD, 10**9, bytes_of_page)
+    assert memory.layers == (5, 12)
+    assert [(w.positions, w.layers) for w in memory.windows] == [
+        (512, (0, 1, 2, 3, 4, 7, 8, 9, 10, 11)),
+        (128, (6,)),
+    ]
+    assert memory.token_page_bytes == 13_000
+
+
+def test_with_one_kind_the_budget_is_divided_as_if_there_were_no_groups() -> None:
+    kinds: list[StateKind] = [Pages()] * 3
+    assert divide(kinds, LOAD, 50_000, bytes_of_page) == StateMemory(16, 3000, layers=(0, 1, 2))
+    assert divide(kinds, LOAD, 10**9, bytes_of_page).pages == 4 * 8192 // PAGE_TOKENS
+    assert divide(kinds, LOAD, 2999, bytes_of_page).pages == 0
+
+
+@pytest.mark.parametrize("load", [Load(4, 512, 64), Load(4, 8192, 8192)])
+def test_a_window_that_spares_no_page_counts_as_all_positions(load: Load) -> None:
+    memory = divide(GEMMA, load, 10**9, bytes_of_page)
+    assert (memory.windows, memory.layers) == ((), tuple(range(6)))
+
+
+def test_windows_get_twice_what_full_slots_need_and_the_rest_goes_to_all_positions() -> None:
+    memory = divide(GEMMA, LOAD, 10**9, bytes_of_page)
+    (window,) = memory.windows
+    assert window.reach == (512 + 64) // PAGE_TOKENS + 1 == 19
+    assert window.pages == 2 * 4 * 19
+    assert memory.pages == 4 * 8192 // PAGE_TOKENS
+
+
+def test_in_little_room_all_groups_have_as_many_pages() -> None:
+    memory = divide(GEMMA, LOAD, 60_000, bytes_of_page)
+    assert (memory.pages, memory.windows[0].pages) == (10, 10)
+
+
+def test_a_sequence_holds_all_positions_and_its_windows() -> None:
+    memory = divide(GEMMA, LOAD, 10**9, bytes_of_page)
+    assert memory.sequence_bytes(8192) == 256 * 1000 + 16 * 5000
+    assert memory.sequence_bytes(100) == 4 * 6000
+
+
+def test_states_of_slots_come_first_and_snapshots_for_every_run_of_tokens() -> None:
+    kinds: list[StateKind] = [Fixed(300), Pages(), Fixed(200)]
+    memory = divide(kinds, LOAD, 4 * 500 + 80_000, bytes_of_page)
+    assert memory.snapshot_bytes == 500
+    assert memory.snapshots == -(-memory.pages * PAGE_TOKENS // SNAPSHOT_TOKENS)
+    assert 78_000 < memory.bytes <= 80_500
+
+
+def test_a_recurrent_model_has_pages_without_bytes() -> None:
+    memory = divide([Fixed(800)] * 2, LOAD, 10**6, bytes_of_page)
+    assert (memory.page_bytes, memory.layers) == (0, ())
+    assert memory.pages > 0
+    assert memory.snapshots > 0
+
+
+@given(
+    st.lists(st.sampled_from([Pages(), Window(3), Window(100), Fixed(70)]), min_size=1, max_size=9),
+    st.builds(Load, st.integers(1, 9), st.integers(1, 5000), st.integers(1, 600)),
+    st.integers(0, 10**7),
+)
+def test_the_budget_holds_and_one_sequence_fits(
+    kinds: list[StateKind], load: Load, budget: int
+) -> None:
+    memory = divide(kinds, load, budget, bytes_of_page)
+    if memory.pages < 1:
+        return
+    assert memory.bytes <= budget + memory.snapshot_bytes
+    assert memory.pages <= load.slots * load.sequence_pages
+    for window in memory.windows:
+        assert window.pages >= min(memory.pages, window.reach), "a sequence alone must fit"
+
+
+@given(st.integers(1, 300), st.integers(0, 2000), st.integers(1, 300))
+def test_a_chunk_sees_no_more_pages_than_the_reach(window: int, start: int, count: int) -> None:
+    load = Load(1, 4096, count)
+    first = WindowMemory(window, 1).first_page(start)
+    assert (start + count - 1) // PAGE_TOKENS - first + 1 <= load.reach(Window(window))
+    assert first * PAGE_TOKENS <= max(0, start - window + 1) < (first + 1) * PAGE_TOKENS
