@@ -62,7 +62,7 @@ def test_no_company_changes_a_bit(model_path: Path, expected: list[array[float]]
 def test_preemption_changes_no_bit(model_path: Path, expected: list[array[float]]) -> None:
     """Streams that grow take the pages of the youngest, which is just being pooled."""
     with Engine.load(model_path, EngineConfig(slots=1)) as engine:
-        page_bytes = engine.model.executor.page_bytes
+        page_bytes = engine.model.executor.memory.page_bytes
     pages = 4 + 6  # what they need at first
     config = EngineConfig(slots=5, batch_tokens=8, kv_cache=pages * page_bytes)
     with Engine.load(model_path, config) as engine:

@@ -93,7 +93,7 @@ def test_after_preemption(model_path):
     requests = [(p, replace(params, max_tokens=60)) for p, params in REQUESTS if len(p) < 1000]
     with Engine.load(model_path, EngineConfig(slots=1)) as engine:
         expected = run_alone(engine, requests)
-        page_bytes = engine.model.executor.page_bytes
+        page_bytes = engine.model.executor.memory.page_bytes
     with Engine.load(model_path, EngineConfig(kv_cache=16 * page_bytes)) as engine:
         assert run_together(engine, requests) == expected
         assert engine.snapshot().preemptions > 0
@@ -114,7 +114,7 @@ def test_with_keys_and_values_in_q8_0(model_path, expected):
     alone = EngineConfig(slots=1, threads=1, kv_type="q8_0")
     with Engine.load(model_path, alone) as engine:
         results = run_alone(engine, requests)
-        page_bytes = engine.model.executor.page_bytes
+        page_bytes = engine.model.executor.memory.page_bytes
     assert results[0][1] != expected[0][1]
     crowded = replace(alone, slots=8, threads=2, batch_tokens=50, kv_cache=16 * page_bytes)
     with Engine.load(model_path, crowded) as engine:

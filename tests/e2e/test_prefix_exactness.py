@@ -82,7 +82,7 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
         requests = tuple(zip(prompts, params, strict=False))
         expected = tuple(map(bits, one_by_one(engine, requests)))
         assert len({text for text, *_ in expected}) == len(TAILS), "or they would prove little"
-        page_bytes = engine.model.executor.page_bytes
+        page_bytes = engine.model.executor.memory.page_bytes
         yield Case(request.param, len(prefix), requests, expected, page_bytes)
 
 
