@@ -334,7 +334,8 @@ def _runs(stage: Stage, params: SamplingParams) -> bool:
 def allowed(vocabulary: int, params: SamplingParams, past: Past) -> Ids:
     """Token ids that neither rules nor a grammar exclude, ascending; perhaps none."""
     left = np.ones(vocabulary, np.bool_)
-    left[list(forbidden(params, past.output, past.rules))] = False
+    excluded = forbidden(params, past.output, past.rules)
+    left[[token for token in excluded if token < vocabulary]] = False
     if past.mask is not None:
         bits = np.unpackbits(np.frombuffer(past.mask, np.uint8), bitorder="little")[:vocabulary]
         left[: len(bits)] &= bits.astype(np.bool_)
