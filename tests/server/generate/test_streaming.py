@@ -17,11 +17,12 @@ from heddle.server.generate.event_stream import EventStream
 from heddle.server.generate.json_answer import JsonAnswers, JsonPartsResponse
 from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.encoding import encode
+from heddle.text.parsing.parts import CallArguments, CallStart
 from heddle.types import Delta, FinishReason, TokenLogprob, Usage
 from patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
 
 
 class ScriptedStreams:
@@ -284,3 +285,40 @@ def test_tokens_that_wait_for_text_are_counted() -> None:
     assert b'"code":"backlog_full"' in sent
     assert len(streams._script) > 100, "it was cut long before its end"
     assert (backlog.cut, backlog.held) == (1, 0)
+
+
+class CountedList(list[Any]):
+    """Counts how often all its members are read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.reads += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("deltas", [3, 300])
+def test_the_cost_of_an_event_does_not_grow_with_the_choices(deltas: int) -> None:
+    choices = 2
+    script = [(0, Delta("a"))] * deltas + [(index, LAST) for index in range(choices)]
+    streams: Any = ScriptedStreams(*script, choices=choices)
+    response = EventStream(new_writer(), streams, choices, Backlog(1 << 20))
+    response._choices = counted = CountedList(response._choices)
+    run(response({}, staying, discard))
+    assert counted.reads == 3, "opening, totals and the end"
+
+
+def test_the_cost_of_an_event_does_not_grow_with_the_items() -> None:
+    writer = ResponseWriter("fake", FakeTokenizer(), b"{}", AnswerOptions())
+    writer._items = counted = CountedList()
+    for call in range(100):
+        writer.part(0, CallStart(call, "f"), ())
+        writer.part(0, CallArguments(call, "12345"), ())
+        assert writer.held == 5 * (call + 1)
+    assert counted.reads == 0
+    writer.forget()
+    assert writer.held == 0
+
+
+async def discard(message: Any) -> None:
+    """Sends to nobody."""

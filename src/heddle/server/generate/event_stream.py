@@ -95,6 +95,7 @@ class EventStream(Response):
         self._backlog = backlog
         self._held_at_check = 0
         self._choices = [ChoiceEvents(writer, index) for index in range(len(streams))]
+        self._waiting = 0  # bytes that the choices hold; a sum over them at each event is too slow
         self._part = b""
         self._failure: BacklogError | None = None
         backlog.watch(self)
@@ -102,8 +103,8 @@ class EventStream(Response):
     @property
     def held(self) -> int:
         """Bytes that the writer keeps, of tokens that wait, and of the event that is being sent."""
-        waiting = sum(choice.held for choice in self._choices)
-        return self._writer.held + waiting + (len(self._part) if len(self._part) > PIECE else 0)
+        sending = len(self._part) if len(self._part) > PIECE else 0
+        return self._writer.held + self._waiting + sending
 
     def cut(self, error: BacklogError) -> None:
         """End with `error` before the next event, or in the middle of a large one, without end."""
@@ -132,6 +133,7 @@ class EventStream(Response):
     def _forget(self) -> None:
         """Drop all that `held` counts."""
         self._part = b""
+        self._waiting = 0
         self._writer.forget()
         for choice in self._choices:
             choice.forget()
@@ -156,7 +158,7 @@ class EventStream(Response):
         yield b"".join(choice.opening() for choice in self._choices)
         try:
             async for index, delta in self._streams:
-                if events := self._counted(self._choices[index].events(delta)):
+                if events := self._counted(self._events_of(index, delta)):
                     yield events
             last = totals([choice.usage for choice in self._choices if choice.usage], self._n)
             yield self._counted(self._writer.ending(last))
@@ -164,6 +166,14 @@ class EventStream(Response):
         except HeddleError as error:
             log.info("%s: %s", self._writer.id, error.message)
             yield self._writer.failure(error)
+
+    def _events_of(self, index: int, delta: Delta) -> bytes:
+        """The events that `delta` completes of the choice `index`."""
+        choice = self._choices[index]
+        before = choice.held
+        events = choice.events(delta)
+        self._waiting += choice.held - before
+        return events
 
     def _counted(self, part: bytes) -> bytes:
         """`part`. Checks the backlog first if `held` has changed much since the last check.

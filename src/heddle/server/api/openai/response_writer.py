@@ -53,6 +53,7 @@ class ResponseWriter(AnswerWriter):
         self._logprobs = options.logprobs is not None
         self._events = EventWriter()
         self._items: list[OutputItem] = []
+        self._complete_bytes = 0  # that all items but the last hold
         self._status = COMPLETED
         self._reasoning_tokens = 0
 
@@ -104,10 +105,11 @@ class ResponseWriter(AnswerWriter):
 
     @property
     def held(self) -> int:
-        return sum(item.held for item in self._items)
+        return self._complete_bytes + (self._items[-1].held if self._items else 0)
 
     def forget(self) -> None:
         self._items.clear()
+        self._complete_bytes = 0
 
     def _item_of(self, part: Part) -> tuple[OutputItem, bool]:
         """The item that a part belongs to, and whether it is a new one."""
@@ -123,6 +125,7 @@ class ResponseWriter(AnswerWriter):
                 if isinstance(last, kind):
                     return last, False
                 item = kind(index)
+        self._complete_bytes += last.held if last is not None else 0
         self._items.append(item)
         return item, True
 
