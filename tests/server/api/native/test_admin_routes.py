@@ -42,6 +42,18 @@ def test_models(shared: Running) -> None:
     assert shared.openai.models.retrieve("fake").model_dump() == fields
 
 
+def test_the_model_of_a_stopped_engine_is_retired(serve: Callable[..., Running]) -> None:
+    server = serve()
+
+    def lifecycles() -> set[str]:
+        listed = server.get("/v1/models").json()["data"]
+        return {model["lifecycle"] for model in [*listed, server.get("/v1/models/fake").json()]}
+
+    assert lifecycles() == {"active"}
+    server.engine.close()
+    assert lifecycles() == {"retired"}
+
+
 def test_another_model_is_not_found(shared: Running) -> None:
     for name in ("other", "with/slash"):
         response = shared.get(f"/v1/models/{name}")

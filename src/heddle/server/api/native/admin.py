@@ -64,7 +64,11 @@ def routes(service: Service) -> APIRouter:
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
-    """The model under one of its names, with the fields of OpenAI's API and of Anthropic's."""
+    """The model under one of its names, with the fields of OpenAI's API and of Anthropic's.
+
+    Anthropic's word for a model whose requests fail is `retired`; the other two are `active` and
+    `deprecated`.
+    """
     info = service.engine.model.info
     return {
         "id": name,
@@ -80,7 +84,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(info.created, UTC).isoformat(),
-        "lifecycle": "active",
+        "lifecycle": "retired" if service.engine.closed else "active",
         "max_input_tokens": service.engine.context,
         "max_tokens": service.engine.context,
     }
