@@ -80,7 +80,7 @@ class WindowMachine(PrefixMachine):
             return
         known_length = self.length_in_tree(s)
         resumable = [p for p in range(known_length + 1) if self.is_resumable(s, p)]
-        longest = max(p for p in resumable if p in self.candidates(known_length))
+        longest = max(resumable)
         whole = max(p for p in resumable if not p % PAGE_TOKENS)
         self.seen["shortened"] += longest < known_length
         if s.leader is not None:
@@ -92,10 +92,6 @@ class WindowMachine(PrefixMachine):
             assert min(self.scheduler._unclaimed().pages) <= 2 * reach, "there was room"
         self.seen["found"] += s.computed > 0
         self.seen["in part"] += s.computed % PAGE_TOKENS > 0
-
-    def candidates(self, known: int) -> set[int] | range:
-        """Where a match of `known` tokens may end."""
-        return {known, *range(0, known, PAGE_TOKENS)}
 
     def length_in_tree(self, s: Sequence) -> int:
         run = Run("i", s.tokens[: s.first_needed])

@@ -37,16 +37,17 @@ class WindowGroup:
     def resumable(self, match: Match, length: int) -> int:
         """The longest part of the match, at most `length`, that a sequence can go on from.
 
-        It ends at `length` or at the end of a page.
+        Where a node begins inside a page, its own ticket for that page may be stale while its
+        parent's is not. So the part may end there, and not only at the end of a page.
         """
-        tickets = match.tickets(self._number, 0)
         number = pages_for(length) - 1
-        first = self.memory.first_page(length)
-        while number >= first:
-            if self.pool.page(tickets[number]) is None:
-                length = number * PAGE_TOKENS
-                first = self.memory.first_page(length)
-            number -= 1
+        for node in reversed(match.path):
+            first = node.start // PAGE_TOKENS
+            while node.start < length and max(first, self.memory.first_page(length)) <= number:
+                if self.pool.page(node.windows[self._number][number - first]) is None:
+                    length = max(node.start, number * PAGE_TOKENS)
+                    number = pages_for(length)
+                number -= 1
         return length
 
     def pages(self, match: Match) -> list[int]:
