@@ -11,18 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from tiny_models import BASE, CONTEXT, EPS, GEMMA3, LLAMA, QWEN2, QWEN3, TOKENS
+from tiny_models import (
+    BASE,
+    CONTEXT,
+    EPS,
+    GEMMA3,
+    LLAMA,
+    ORIGINAL_CONTEXT,
+    QWEN2,
+    QWEN3,
+    SCALE,
+    TOKENS,
+)
 
 if TYPE_CHECKING:
     from tiny_models import TinyGemma3, TinyLlama, TinyModel, TinyQwen2, TinyQwen3
 
 DATA = Path(__file__).parent / "data"
 
-# A short original context, so that the factors range from 1 to 8 over the pairs of a head.
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
+SCALED_ROPE = {
     "rope_theta": BASE,
-    "factor": 8.0,
+    "factor": SCALE,
+    "original_max_position_embeddings": ORIGINAL_CONTEXT,
+}
+# A longer original context, so that the factors range from 1 to 8 over the pairs of a head.
+LLAMA3_ROPE = SCALED_ROPE | {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
@@ -58,18 +71,24 @@ def logits(network: transformers.PreTrainedModel, model: TinyModel) -> list[list
 
 
 def llama(model: TinyLlama) -> dict[str, Any]:
-    """Also the factors that scaling divides the frequencies by."""
-    rope = LLAMA3_ROPE if model.scaled else {"rope_theta": BASE, "rope_type": "default"}
-    network = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(**sizes(model), rope_parameters=rope)
-    )
-    dim = model.head_dim
-    plain = BASE ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    factors = (plain / network.model.rotary_emb.inv_freq.double()).tolist() if model.scaled else []
-    return {
-        "rope_factors": [round(factor, 6) for factor in factors],
-        "logits": logits(network, model),
-    }
+    """Also the factors that Llama 3's scaling divides the frequencies by."""
+    divisors = {f"{length}_factor": values for length, values in model.divisors().items()}
+    rope = {
+        "": {"rope_theta": BASE},
+        "llama3": LLAMA3_ROPE,
+        "yarn": SCALED_ROPE,
+        "longrope": SCALED_ROPE | divisors,
+    }[model.scaling]
+    parameters = rope | {"rope_type": model.scaling or "default"}
+    config = transformers.LlamaConfig(**sizes(model), rope_parameters=parameters)
+    network = transformers.LlamaForCausalLM(config)
+    result: dict[str, Any] = {"logits": logits(network, model)}
+    if model.scaling == "llama3":
+        dim = model.head_dim
+        plain = BASE ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+        factors = (plain / network.model.rotary_emb.inv_freq.double()).tolist()
+        result["rope_factors"] = [round(factor, 6) for factor in factors]
+    return result
 
 
 def qwen2(model: TinyQwen2) -> dict[str, Any]:

@@ -22,6 +22,9 @@ CONTEXT = 64
 BASE = 10_000.0
 EPS = 1e-5
 HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+# Shorter than TOKENS is long, so that scalings act on it.
+ORIGINAL_CONTEXT = 8
+SCALE = CONTEXT / ORIGINAL_CONTEXT
 TOKENS = [3, 17, 0, 30, 30, 8, 25, 1, 12, 31, 5, 22]
 
 
@@ -167,11 +170,33 @@ class TinyModel:
 
 @dataclass(frozen=True)
 class TinyLlama(TinyModel):
-    """`scaled` asks for Llama 3's long-context frequencies."""
+    """`scaling` is how frequencies are scaled for long contexts: "", llama3, yarn or longrope."""
 
     architecture = "llama"
 
-    scaled: bool = False
+    scaling: str = ""
+
+    def metadata(self) -> dict[str, object]:
+        if self.scaling not in ("yarn", "longrope"):  # GGUF has Llama 3's as a tensor alone
+            return super().metadata()
+        return super().metadata() | {
+            "llama.rope.scaling.type": self.scaling,
+            "llama.rope.scaling.factor": SCALE,
+            "llama.rope.scaling.original_context_length": ORIGINAL_CONTEXT,
+        }
+
+    def tensors(self) -> list[Tensor]:
+        divisors = self.divisors() if self.scaling == "longrope" else {}
+        more = [Tensor.of(f"rope_factors_{k}.weight", np.float32(v)) for k, v in divisors.items()]
+        return [*super().tensors(), *more]
+
+    def divisors(self) -> dict[str, list[float]]:
+        """Divisors of each pair's frequency for short and for long sequences, as longrope has."""
+        pairs = self.head_dim // 2
+        return {
+            "short": [1 + 0.0625 * pair for pair in range(pairs)],
+            "long": [1 + 0.75 * pair for pair in range(pairs)],
+        }
 
     def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
         """Query and key rows interleave the halves that Hugging Face rotates against each other."""
@@ -259,7 +284,12 @@ class TinyGemma3(TinyModel):
 
 
 PLAIN = TinyLlama("plain", heads=4, kv_heads=2, head_dim=16, tied=True)
-LLAMA = (PLAIN, TinyLlama("scaled", heads=8, kv_heads=2, head_dim=16, tied=False, scaled=True))
+LLAMA = (
+    PLAIN,
+    TinyLlama("scaled", heads=8, kv_heads=2, head_dim=16, tied=False, scaling="llama3"),
+    TinyLlama("yarn", heads=4, kv_heads=2, head_dim=16, tied=True, scaling="yarn"),
+    TinyLlama("longrope", heads=4, kv_heads=2, head_dim=16, tied=True, scaling="longrope"),
+)
 QWEN2 = (
     TinyQwen2("tied", heads=4, kv_heads=2, head_dim=16, tied=True),
     TinyQwen2("untied", heads=8, kv_heads=1, head_dim=16, tied=False),
