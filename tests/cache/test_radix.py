@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from heddle.cache.pages import NO_TICKET, PagePool, RevocablePool
-from heddle.cache.radix import RUN_TOKENS, Node, RadixTree, _shared
+from heddle.cache.radix import RUN_TOKENS, Node, RadixTree, common_prefix
 from heddle.state import PAGE_TOKENS
 
 
@@ -102,14 +102,14 @@ def test_salts_share_nothing() -> None:
     assert [writer.found([1, 2, 3], salt) for salt in ("one", "other", None)] == [3, 0, 0]
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(0, 40), st.data())
-def test_shared_counts_equal_tokens(tokens: list[int], cut: int, data: st.DataObject) -> None:
-    other = [5, *tokens[: min(cut, len(tokens))], *data.draw(st.lists(st.integers(0, 2)))]
+@given(st.lists(st.integers(0, 2), max_size=40), st.integers(0, 40), st.data())
+def test_common_prefix(tokens: list[int], cut: int, data: st.DataObject) -> None:
+    other = [5, *tokens[:cut], *data.draw(st.lists(st.integers(0, 2)))]
     pairs = enumerate(zip(tokens, other[1:], strict=False))
     parts = (i for i, (one, another) in pairs if one != another)
     expected = next(parts, min(len(tokens), len(other) - 1))
-    if expected:  # the first token is known to be the same
-        assert _shared(run(tokens), run(other), 1) == expected
+    assert common_prefix(run(tokens), run(other), 1) == expected
+    assert common_prefix(tokens, other[1:]) == common_prefix(other[1:], tokens) == expected
 
 
 def test_a_root_goes_with_the_last_of_its_nodes() -> None:

@@ -7,7 +7,6 @@ import pytest
 from fake_executor import FakeExecutor, solo_output
 from heddle.cache.manager import CacheManager
 from heddle.cache.radix import RUN_TOKENS
-from heddle.scheduler.following import common_prefix
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
 from heddle.state import PAGE_TOKENS, StateMemory
@@ -324,22 +323,3 @@ def test_what_fails_after_its_sequence_was_cancelled_is_not_found() -> None:
     rig.scheduler.cancel(sequence.id)
     assert rig.scheduler.update(execute(rig.executor, plan)) == []
     assert rig.cache.match(None, prompt).length == 0
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "beyond", "length"),
-    [
-        ([1, 2, 3], [1, 2, 3], 0, 3),
-        ([1, 2, 3], [1, 2, 4], 0, 2),
-        ([1, 2, 3], [1, 2, 4], 1, 2),
-        ([1, 2, 3], [1, 2, 4], 2, 0),
-        ([1, 2], [1, 2, 4], 1, 2),
-        ([1, 2], [1, 2, 4], 2, 0),
-        ([1, 2], [1, 2], 2, 0),
-        ([3, 2, 5], [1, 2, 5], 1, 0),
-        ([], [1], 0, 0),
-    ],
-)
-def test_common_prefix(one: list[int], other: list[int], beyond: int, length: int) -> None:
-    assert common_prefix(one, other, beyond=beyond) == length
-    assert common_prefix(other, one, beyond=beyond) == length

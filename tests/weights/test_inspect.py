@@ -12,6 +12,8 @@ import pytest
 from rich.console import Console
 
 from gguf_writer import Tensor, write_gguf
+from heddle import _native
+from heddle.state import PAGE_TOKENS
 from heddle.weights.inspect import MemoryEstimate, TensorGroup, describe, render
 from heddle.weights.tensor_types import TensorType
 
@@ -137,3 +139,12 @@ def test_types_that_cannot_be_run_are_told(tmp_path: Path) -> None:
     }  # fmt: skip
     (line,) = [line for line in rendered(found).splitlines() if "IQ1_S" in line]
     assert line.split()[-1] == "no"
+
+
+def test_kv_memory_is_what_native_pages_take(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "wide.gguf", METADATA | {"llama.embedding_length": 64 * 8})
+    per_token = describe(path).memory.kv_per_token
+    assert per_token is not None
+    assert {kv_type: PAGE_TOKENS * each for kv_type, each in per_token.items()} == {
+        kv_type: _native.KvCache.bytes_of_page(kv_type, 3, 2, 64) for kv_type in per_token
+    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from heddle.bench.figures import Stream
 from heddle.errors import ConfigError
-from heddle.state import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS, pages_for
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def check_fits(engine: Engine, streams: int, context: int) -> None:
             f"--depths: {context} tokens, generated ones included, do not fit the context of"
             f" {engine.context}; measure less"
         )
-    if streams * -(-context // PAGE_TOKENS) > pages:
+    if streams * pages_for(context) > pages:
         raise ConfigError(
             f"--depths: {streams} streams of {context} tokens do not fit the KV cache of"
             f" {pages * PAGE_TOKENS}; raise --kv-cache or measure less"

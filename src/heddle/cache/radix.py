@@ -198,7 +198,7 @@ class RadixTree:
             child = node.children.get(tokens[length])
             if child is None:
                 break
-            shared = _shared(child.tokens, tokens, length)
+            shared = common_prefix(child.tokens, tokens, length)
             path.append(child)
             length += shared
             if shared < len(child.tokens):
@@ -231,7 +231,7 @@ class RadixTree:
         child = node.children.get(tokens[0])
         if child is None:
             return None
-        shared = _shared(child.tokens, tokens, 0)
+        shared = common_prefix(child.tokens, tokens, 0)
         if shared < len(child.tokens):
             child = self._split(child, child.start + shared)
         self._move(node, child)
@@ -531,14 +531,17 @@ class RadixTree:
         self._leaves.check_integrity({n for n in nodes if not (n.locks or n.children)})
 
 
-def _shared(run: Run[int], tokens: Run[int], start: int) -> int:
-    """How many tokens of `run` stand in `tokens` from `start` on; the first one does."""
-    low, high = 1, min(len(run), len(tokens) - start)
-    if run[:high] == tokens[start : start + high]:
+def common_prefix(one: Sequence[int], other: Sequence[int], start: int = 0) -> int:
+    """How many leading tokens of `one` stand in `other` from `start` on; both of one type.
+
+    Slices are compared at memory speed, tokens one by one are not.
+    """
+    low, high = 0, min(len(one), len(other) - start)
+    if one[:high] == other[start : start + high]:
         return high
-    while high - low > 1:
+    while high - low > 1:  # the first `low` are the same, the first `high` are not
         middle = (low + high) // 2
-        if run[low:middle] == tokens[start + low : start + middle]:
+        if one[low:middle] == other[start + low : start + middle]:
             low = middle
         else:
             high = middle

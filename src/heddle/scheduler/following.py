@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heddle.cache.radix import common_prefix
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from collections.abc import Sequence as Tokens
 
     from heddle.scheduler.sequence import Sequence
 
@@ -31,7 +32,9 @@ def find_leader(
             break
         if not _publishes_its_prompt(older) or _salt(older) != _salt(sequence):
             continue
-        length = min(common_prefix(older.tokens, sequence.tokens, beyond=shared), most)
+        if older.tokens[shared : shared + 1] != sequence.tokens[shared : shared + 1]:
+            continue  # quick: they share no more than is known
+        length = min(common_prefix(older.tokens, sequence.tokens), most)
         if length > max(shared, older.computed):
             leader, shared = older, length
     return leader, shared
@@ -42,24 +45,6 @@ def leads_no_more(leader: Sequence, shared: int) -> bool:
     if leader.computed >= shared or leader.awaited is not None:
         return True
     return leader.table.cursor is None
-
-
-def common_prefix(one: Tokens[int], other: Tokens[int], *, beyond: int) -> int:
-    """How many leading tokens are the same if those are more than `beyond`, else 0."""
-    if one[beyond : beyond + 1] != other[beyond : beyond + 1]:
-        return 0
-    low, high = 0, min(len(one), len(other))
-    if high <= beyond:
-        return 0
-    if one[:high] == other[:high]:
-        return high
-    while high - low > 1:  # the first `low` are the same, the first `high` are not
-        middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low if low > beyond else 0
 
 
 def _publishes_its_prompt(sequence: Sequence) -> bool:

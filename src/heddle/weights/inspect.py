@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.weights.gguf.outline import read_outline
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from heddle.weights.checkpoint import Hyperparameters, Outline
-    from heddle.weights.tensor_types import TensorType
 
-_FLOAT16_BYTES = 2
-_Q8_0_ELEMENTS, _Q8_0_BYTES = 32, 34
+_KV_TYPES = (TensorType.F16, TensorType.Q8_0)
+"""A KV cache keeps a key or a value in as many bytes as the tensor type of the same name."""
+
 _SHOWN_CHARACTERS = 80
 
 
@@ -172,10 +173,11 @@ def _kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] |
     if kv_heads is None or key is None or value is None:
         return None
     elements = kv_heads * (key + value)
-    sizes = {"f16": elements * _FLOAT16_BYTES}
-    if key % _Q8_0_ELEMENTS == value % _Q8_0_ELEMENTS == 0:
-        sizes["q8_0"] = elements // _Q8_0_ELEMENTS * _Q8_0_BYTES
-    return sizes
+    return {
+        kind.name.lower(): elements // kind.block_elements * kind.block_bytes
+        for kind in _KV_TYPES
+        if key % kind.block_elements == value % kind.block_elements == 0
+    }
 
 
 def _kv_heads_of_all_layers(hyperparameters: Hyperparameters) -> int | None:
