@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
+    from heddle.weights.files import FileStamp
     from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-    from heddle.weights.gguf.file import FileStamp
     from heddle.weights.progress import Progress
 
 
@@ -124,7 +124,7 @@ class LoadedModel:
         Answers do not depend on it, since nothing is read from the file after loading. None for a
         model that is not from a file.
         """
-        from heddle.weights.gguf.file import FileStamp
+        from heddle.weights.files import FileStamp
 
         if self.info.stamp is None:
             return None

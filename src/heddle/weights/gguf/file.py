@@ -5,39 +5,33 @@ record per tensor, then the tensors' bytes at aligned offsets. Nothing in a file
 it is checked against the bytes that are there, so a damaged or hostile file ends in a
 :class:`ModelFileError` and not in a crash or an allocation of the size it claims. What the bytes
 of a tensor mean is the business of `tensor_types.py`.
-
-A file is read and never mapped. Another process may truncate it at any time; a read then comes
-short, which is an error for whoever reads, while an access to a map is the end of the process.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 
-from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.weights.files import OpenFile
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from types import TracebackType
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_PIECE = 16 << 20
-"""Bytes that one system call reads: copying a piece costs no second buffer of the whole."""
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
 
@@ -83,24 +77,6 @@ class TensorInfo:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileStamp:
-    """What tells a file's content from an earlier one of the same path.
-
-    A write changes the time, another file in its place the numbers. `size` is in bytes.
-    """
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Self:
-        """The stamp of what `os.stat` tells."""
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
 class StringArray(Sequence[str]):
     """An array of strings in the file, decoded when read.
 
@@ -143,34 +119,21 @@ class StringArray(Sequence[str]):
         return f"<{len(self)} strings of {self._field}>"
 
 
-class GGUFFile:
-    """An open model file. Use as a context manager, or call :meth:`close`.
+class GGUFFile(OpenFile):
+    """An open GGUF file.
 
     Attributes:
-        path: where it was opened.
-        stamp: what it was when it was opened.
         version: of the format, 2 or 3.
         metadata: values by key: int, float, bool, str, NumPy arrays and :class:`StringArray`.
         tensors: tensors by name, in the order of the file.
     """
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        """Takes over `descriptor`, the open file."""
-        self.path = path
-        self._descriptor: int | None = descriptor
-        self.stamp = FileStamp.of(os.fstat(descriptor))
-        try:
-            self._read_header()
-        except BaseException:
-            self.close()
-            raise
 
     def _read_header(self) -> None:
         if self.stamp.size == 0:
             raise ModelFileError(f"{self.path} is empty; fetch it again", field="magic")
         held = min(_FIRST_READ, self.stamp.size)
         while True:
-            buffer = self._read(0, held, "header")
+            buffer = self.read(0, held, "header")
             try:
                 return self._parse_header(_Cursor(self.path, buffer, self.stamp.size))
             except _HeaderGoesOnError as more:  # few files need it, so all is parsed once more
@@ -185,31 +148,6 @@ class GGUFFile:
             cursor.tensors(tensor_count, _alignment(cursor, self.metadata))
         )
 
-    @classmethod
-    def open(cls, path: str | Path) -> Self:
-        """Open the file and read its header.
-
-        Raises:
-            ModelSourceError: there is no such file, or it cannot be read.
-            ModelFileError: it is no GGUF file, truncated, corrupt or hostile.
-            UnsupportedModelError: another version of the format, or big endian.
-        """
-        path = Path(path)
-        if not path.is_file():  # a pipe or a device would block or be endless
-            raise ModelSourceError(f"{path} is not a file")
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ModelSourceError(f"cannot read {path}: {error.strerror}") from error
-        return cls(path, descriptor)
-
-    @property
-    def descriptor(self) -> int:
-        """The open file's, for readers of tensors that want no copy in between."""
-        if self._descriptor is None:
-            raise ValueError(f"{self.path} is closed")
-        return self._descriptor
-
     def data(self, name: str) -> NDArray[np.uint8]:
         """The bytes of tensor `name`: (nbytes,), read now.
 
@@ -220,62 +158,7 @@ class GGUFFile:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise ModelFileError(f"{self.path}: tensor {name!r} is missing", field=name)
-        return np.frombuffer(self._read(tensor.offset, tensor.nbytes, name), np.uint8)
-
-    def check_unchanged(self) -> None:
-        """Make sure that what was read since :meth:`open` belongs together.
-
-        Raises:
-            ModelFileError: somebody has written to the file since.
-        """
-        found = FileStamp.of(os.fstat(self.descriptor))
-        if found != self.stamp:
-            raise ModelFileError(
-                f"{self.path} changed while it was read: it had {self.stamp.size:,} bytes, now"
-                f" {found.size:,}; load it again once it is whole",
-                field="file",
-            )
-
-    def close(self) -> None:
-        """Close the file. Metadata and tensor records stay readable. Idempotent."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def _read(self, start: int, size: int, field: str) -> memoryview:
-        """The bytes [start, start + size)."""
-        content = bytearray(size)
-        done = 0
-        while done < size:
-            try:
-                # (preadv would save a copy, and macOS before 11 has none.)
-                piece = os.pread(self.descriptor, min(_PIECE, size - done), start + done)
-            except OSError as error:
-                raise ModelSourceError(f"cannot read {self.path}: {error.strerror}") from error
-            if not piece:
-                raise ModelFileError(
-                    f"{self.path}: {field} needs {size} bytes at byte {start}, and the file now"
-                    f" ends at byte {start + done}: it was truncated while it was read; load it"
-                    " again once it is whole",
-                    field=field,
-                )
-            content[done : done + len(piece)] = piece
-            done += len(piece)
-        return memoryview(content).toreadonly()
-
-    def __del__(self) -> None:
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        return np.frombuffer(self.read(tensor.offset, tensor.nbytes, name), np.uint8)
 
 
 class _HeaderGoesOnError(Exception):

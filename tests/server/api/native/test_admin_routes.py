@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from heddle.weights.gguf.file import FileStamp
+from heddle.weights.files import FileStamp
 from patience import PATIENCE
 
 if TYPE_CHECKING:
