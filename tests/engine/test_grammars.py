@@ -66,6 +66,12 @@ def test_a_grammar_that_takes_minutes_is_refused(engine: Engine) -> None:
         engine.prepare_grammar(Grammar.regex("("))
 
 
+def test_a_closed_engine_tries_no_grammar(engine: Engine) -> None:
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        engine.prepare_grammar(Grammar.regex("a"))
+
+
 def test_a_late_mask_delays_its_own_request_only(start) -> None:
     """Others go on meanwhile, also the one that follows it, and its tokens are the same."""
     late = Future[None]()

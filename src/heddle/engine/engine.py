@@ -133,6 +133,7 @@ class Engine:
 
         Raises:
             GrammarError: it is wrong, can match nothing, or takes too much time or memory.
+            EngineClosedError: the engine is closed, or was closed meanwhile.
         """
         self._trial.check(grammar)
         return self.model.tokenizer.grammar(grammar)
@@ -283,6 +284,7 @@ class Engine:
             drain: let accepted requests finish; otherwise they end with EngineClosedError. A
                 second call without it cuts a draining engine short.
         """
+        self._trial.close()
         self._thread.stop(drain=drain)
 
     def __enter__(self) -> Engine:

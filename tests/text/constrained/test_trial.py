@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import gc
+import signal
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fake_model import FakeTokenizer
-from heddle.errors import GrammarError
+from heddle.errors import EngineClosedError, GrammarError
+from heddle.text.constrained import trial as module
 from heddle.text.constrained.trial import ByteTokens, Trial, _Child
 from heddle.types import Grammar
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -85,6 +91,45 @@ def test_the_children_end_with_their_trial() -> None:
     del trial
     gc.collect()
     assert process.returncode is not None
+
+
+def test_closing_ends_a_check_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stops would else wait for every grammar on trial, 3 s for each."""
+    trial = Trial(FakeTokenizer())
+    trial.check(Grammar.regex("h*"))
+    process = process_of(trial)
+    process.send_signal(signal.SIGSTOP)  # it would never answer
+    asked, asks = threading.Event(), module._asked
+
+    def ask(child: Popen[bytes], question: object) -> str | None:
+        asked.set()
+        return asks(child, question)
+
+    monkeypatch.setattr(module, "_asked", ask)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(trial.check, Grammar.regex("i*"))
+        try:
+            assert asked.wait(PATIENCE)
+            trial.close()
+            with pytest.raises(EngineClosedError):
+                running.result(PATIENCE)
+        finally:
+            process.kill()
+    with pytest.raises(EngineClosedError):
+        trial.check(Grammar.regex("h*"))  # although its verdict is known
+
+
+def test_closing_ends_a_child_that_only_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(FakeTokenizer())
+    starts = subprocess.Popen.__init__
+
+    def close_and_start(process: Popen[bytes], *command: object, **options: object) -> None:
+        trial.close()
+        starts(process, *command, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", close_and_start)
+    with pytest.raises(EngineClosedError):
+        trial.check(Grammar.regex("j*"))
 
 
 def process_of(trial: Trial) -> Popen[bytes]:

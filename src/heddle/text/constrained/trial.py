@@ -23,7 +23,7 @@ from functools import lru_cache
 from queue import LifoQueue
 from typing import TYPE_CHECKING
 
-from heddle.errors import GrammarError
+from heddle.errors import EngineClosedError, GrammarError
 from heddle.text.constrained.grammar import GrammarCompiler, first_of, last_of
 from heddle.types import Grammar, GrammarKind
 
@@ -43,23 +43,37 @@ _CHEAP = 0.1
 """Seconds of work after which the parent does not find the same error again for itself."""
 
 
+_CLOSED = "the engine is closed"
+
+
 class Trial:
     """Tries grammars, and remembers what came of the last ones. From any thread."""
 
     def __init__(self, tokens: Tokens, seconds: int = 3, children: int = 2) -> None:
         """`seconds` of processor time are for one grammar, and `children` of them at once."""
         self._seconds = seconds
+        self._children = [_Child(tokens, seconds) for _ in range(children)]
         self._free: LifoQueue[_Child] = LifoQueue()  # so that one is enough while one is
-        for _ in range(children):
-            self._free.put(_Child(tokens, seconds))
+        for child in self._children:
+            self._free.put(child)
         self._bounded = lru_cache(maxsize=64)(self._try)
+        self._closed = False
+
+    def close(self) -> None:
+        """Kill the children. Checks that run, wait or come later raise EngineClosedError."""
+        self._closed = True
+        for child in self._children:
+            child.close()
 
     def check(self, grammar: Grammar) -> None:
         """Return if compiling it ends in time, well or not. Blocks.
 
         Raises:
             GrammarError: it takes too long, or too much memory.
+            EngineClosedError: the trial is closed.
         """
+        if self._closed:
+            raise EngineClosedError(_CLOSED)
         reason = self._bounded(grammar.kind, grammar.text)
         if reason:
             raise GrammarError(f"{grammar.param} cannot be served: {reason}", param=grammar.param)
@@ -87,24 +101,36 @@ class _Child:
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._end_process: Callable[[], object] = lambda: None
+        self._closed = False
 
     def answer(self, kind: GrammarKind, text: str) -> str | None:
         """See `_verdict`; None if the child does not live through it. One that something else
         killed tries again.
+
+        Raises:
+            EngineClosedError: it is closed.
         """
         for _ in range(2):
-            process = self._process = self._process or self._start()
+            process = self._process or self._start()
             answer = _asked(process, [kind.value, text])
             if answer is not None:
                 return answer
             self._end_process()
             self._process = None
+            if self._closed:
+                raise EngineClosedError(_CLOSED)
             if process.returncode != -signal.SIGKILL:
                 break
         return None
 
+    def close(self) -> None:
+        """Kill the process. From any thread; takes no lock, which a fork might find held."""
+        self._closed = True
+        if (process := self._process) is not None:
+            process.kill()  # whoever waits for its answer cleans up
+
     def _start(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -113,6 +139,8 @@ class _Child:
             process_group=0,  # an interrupt from the keyboard is for the parent
         )
         self._end_process = weakref.finalize(self, _end, process)
+        if self._closed:  # since before there was a process
+            process.kill()
         _asked(process, [self._seconds, _described(self._tokens)])
         return process
 
