@@ -3,7 +3,7 @@
 // A row says how a block lies in the file (its bytes and the function that reads it) and how it
 // lies in a packed matrix (its `Layout`). The packer, the kernels of all instruction levels, the
 // bindings and tests/native/levels.cpp are written over this table and name no quantised type. Its
-// other half is src/heddle/weights/tensor_types.py; docs/design.md says how to add a type.
+// other half is src/heddle/weights/tensor_types.py; docs/native.md says how to add a type.
 //
 // A panel holds `panel_rows` rows (8 or 16) for the whole width. It is a run of super-blocks; each
 // begins with what a super-block shares, and then has per block of 32 columns:

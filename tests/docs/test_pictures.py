@@ -100,3 +100,15 @@ def test_files_that_the_contributors_page_names_exist() -> None:
     named = re.findall(r"`((?:src|tests|native|docs|scripts|\.ci)/[\w./-]*)", page)
     assert len(named) > 30
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_files_that_the_design_pages_name_exist() -> None:
+    named: set[str] = set()
+    for page in ("design", "memory", "native", "limits", "glossary"):
+        text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+        named |= set(re.findall(r"`([\w./-]+(?:\.(?:py|h|cpp|sh|md)|/))`", text))
+    assert len(named) > 60
+    package = ROOT / "src" / "heddle"
+    folders = (ROOT, package, package / "server")
+    missing = [path for path in sorted(named) if not any((x / path).exists() for x in folders)]
+    assert missing == ["executors/NAME/executor.py", "executors/NAME/weights.py"]

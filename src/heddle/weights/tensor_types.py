@@ -2,7 +2,7 @@
 
 One row per type of GGUF. A type with a decoder is supported: its matrices run in the reference and
 in the native kernels, whose table (`native/formats.h`) has a row for it too. All else is derived
-from the two tables. "Adding a tensor type" in docs/design.md names the steps.
+from the two tables. "Adding a tensor type" in docs/native.md names the steps.
 """
 
 from __future__ import annotations
