@@ -180,8 +180,10 @@ def test_a_message_that_goes_on_is_cut_where_its_content_ends() -> None:
     )
     messages = [{"role": "user", "content": "a b "}, {"role": "assistant", "content": "a b "}]
     assert render_unfinished(template, messages) == "<user>a b</s><assistant>a b "
-    with pytest.raises(InvalidRequestError, match="does not show the last message"):
+    with pytest.raises(InvalidRequestError, match="template does not show it"):
         render_unfinished(ChatTemplate("{{ messages[0].content }}", "", ""), messages)
     calls = [*messages[:1], messages[1] | {"tool_calls": [{"function": {"name": "f"}}]}]
-    with pytest.raises(InvalidRequestError, match="a last message with tool_calls"):
+    with pytest.raises(
+        InvalidRequestError, match="cannot continue a last message that has tool_calls"
+    ):
         render_unfinished(template, calls)

@@ -213,10 +213,10 @@ def test_a_grammar_that_becomes_too_much_work_fails_alone():
     compiled = COMPILER.compile(Grammar.regex("[ab]*a[ab]{60}c"))
     state, beside = compiled.begin(), compiled.begin()
     beside.next_mask(ids("a"))
-    with pytest.raises(GrammarError, match="any further"):
+    with pytest.raises(GrammarError, match="failed during generation"):
         for letter in random.Random(1).choices(ids("ab"), k=40_000):
             state.next_mask([letter])
-    with pytest.raises(GrammarError, match="any further"):
+    with pytest.raises(GrammarError, match="failed during generation"):
         state.next_mask([])
     assert tokens_of(beside.next_mask(ids("b"))) == ids("ab")
     assert tokens_of(compiled.begin().next_mask([])) == ids("ab")

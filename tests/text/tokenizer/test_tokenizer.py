@@ -216,7 +216,7 @@ def test_a_gap_is_told_by_its_tokens() -> None:
 def test_without_all_three_tokens_there_is_no_filling_in() -> None:
     some = {"<|fim_prefix|>": CONTROL, "<|fim_suffix|>": CONTROL}
     tokenizer = tokenizer_of(byte_level((), some))
-    with pytest.raises(UnsupportedParameterError, match="no tokens for filling in the middle"):
+    with pytest.raises(UnsupportedParameterError, match="no fill-in-the-middle tokens"):
         tokenizer.encode_fill_in("a", "b")
 
 

@@ -1,1 +1,1 @@
-"""Conversations: chat templates, and the forms in which models write calls."""
+"""Chat templates, and the forms in which models write calls of functions."""

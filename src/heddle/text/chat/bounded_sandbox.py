@@ -1,8 +1,8 @@
 """Jinja's sandbox with bounds on what a template may compute.
 
-A template comes from a model file, which nobody may have read. Jinja's sandbox keeps a template
-from Python's internals, but not from work without end. Here loops, calls and concatenations are
-counted, and numbers that make a result large are refused before anything is computed.
+A template comes from a model file that may not be trusted. Jinja's sandbox keeps a template from
+Python's internals, but does not stop an endless template. This module counts loops, calls and
+concatenations. It refuses numbers that would make a result large before computing the result.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from jinja2.runtime import Context
 
 BUDGET = "_budget"
-"""The variable of a template that holds the budget of one rendering."""
+"""Name of the template variable that holds the budget of one rendering."""
 
 _SECONDS = 2.0
-"""Processor time of one rendering. A conversation of 1,000 messages takes 0.05 s."""
+"""Processor time that one rendering may take. A conversation of 1,000 messages takes 0.05 s."""
 
 _MOST_CHARACTERS = 32 << 20
 _MOST_BITS = 4096
 _MOST_NUMBER = 100_000
-"""The largest number that a template may give a function or a filter, such as a width."""
+"""The largest number, such as a width, that a template may pass to a function or a filter."""
 
 _LARGE_WIDTH = re.compile(r"\*|[0-9]{5}")
 
 
 class Budget:
-    """What one rendering may still spend."""
+    """The processor time that one rendering has left."""
 
     def __init__(self) -> None:
         self._until = thread_time() + _SECONDS
@@ -45,7 +45,7 @@ class Budget:
         """Count an iteration, a call or an operation.
 
         Raises:
-            TemplateError: the rendering takes too long.
+            TemplateError: the rendering took too long.
         """
         self._steps += 1
         if self._steps % 64 == 0 and thread_time() > self._until:
@@ -53,9 +53,9 @@ class Budget:
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
-    """An environment whose templates need a `Budget` under the name `BUDGET`."""
+    """A Jinja environment with bounds. Each rendering needs a `Budget` in the variable `BUDGET`."""
 
-    # Jinja folds no constants of operators that are intercepted.
+    # Jinja does not fold constants of intercepted operators.
     intercepted_binops = frozenset({"**", "*", "+", "%"})
 
     def __init__(self, **options: Any) -> None:
@@ -66,11 +66,11 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
         self.filters |= {"_counted": _counted, "_joined": _joined}
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
-        """Have a filter whose numbers are checked."""
+        """Add a filter. Calls of it check the numbers that they pass."""
         self.filters[name] = _checked(function)
 
     def bounded(self, source: str) -> nodes.Template:
-        """The parsed template, with its loops and concatenations counted."""
+        """The parsed template. Its loops and concatenations count against the budget."""
         tree = self.parse(source)
         for loop in tree.find_all(nodes.For):
             assert isinstance(loop.iter, nodes.Expr)
@@ -101,14 +101,14 @@ def _filtered(expression: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _replace_concatenations(parent: nodes.Node) -> None:
-    def replaced(one: Any) -> Any:
-        if not isinstance(one, nodes.Concat):
-            return one
-        return _filtered(nodes.List(one.nodes, lineno=one.lineno), "_joined")
+    def replaced(child: Any) -> Any:
+        if not isinstance(child, nodes.Concat):
+            return child
+        return _filtered(nodes.List(child.nodes, lineno=child.lineno), "_joined")
 
     for field, value in parent.iter_fields():
-        isolated = [replaced(one) for one in value] if isinstance(value, list) else replaced(value)
-        setattr(parent, field, isolated)
+        many = isinstance(value, list)
+        setattr(parent, field, [replaced(child) for child in value] if many else replaced(value))
 
 
 @pass_context
@@ -132,7 +132,7 @@ def _joined(context: Context, parts: list[Any]) -> str:
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, which refuses large numbers after its subject."""
+    """A filter that refuses large numbers among the arguments after its subject."""
     passed = 2 if hasattr(function, "jinja_pass_arg") else 1
 
     def checked(*arguments: Any, **named: Any) -> Any:
@@ -185,15 +185,15 @@ def _check_format(text: str) -> None:
 def check_length(length: int) -> None:
     """
     Raises:
-        TemplateError: a value of so many characters or elements is too large.
+        TemplateError: `length` characters or elements are too many for one value.
     """
     if length > _MOST_CHARACTERS:
         raise TemplateError(
-            f"it makes a value of {length:,} elements; {_MOST_CHARACTERS:,} is most"
+            f"it makes a value of {length:,} elements; the limit is {_MOST_CHARACTERS:,}"
         )
 
 
 def _check_numbers(values: Iterable[Any]) -> None:
     for value in values:
         if isinstance(value, int) and abs(value) > _MOST_NUMBER:
-            raise TemplateError(f"it gives a function a number beyond {_MOST_NUMBER:,}")
+            raise TemplateError(f"it passes a function a number beyond {_MOST_NUMBER:,}")

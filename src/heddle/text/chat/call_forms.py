@@ -1,7 +1,7 @@
-"""The forms in which models write calls of functions: how each is read in an answer, written in a
-conversation, and prescribed by a grammar.
+"""The forms in which models write calls of functions.
 
-A form is chosen by what the model's chat template shows (`text/chat/dialect.py`).
+A form reads calls from an answer, writes calls into a conversation, and gives a grammar for calls.
+The model's chat template decides which form applies (`text/chat/dialect.py`).
 """
 
 from __future__ import annotations
@@ -22,50 +22,51 @@ if TYPE_CHECKING:
     from heddle.text.parsing.characters import Steps
 
     Mark: TypeAlias = Callable[[str], str]
-    """Writes a mark in Lark: as text, or as the control token that it is."""
+    """Returns a mark in Lark: a control token if the model has one for the mark, else text."""
 
 
 class CallForm(ABC):
     """How one family of models writes calls. Forms have no state."""
 
     marks: ClassVar[tuple[str, ...]]
-    """What calls are marked with. Where these are control tokens, the text has to show them."""
+    """Marks of calls. If a mark is a control token, the detokenizer must show it in the text."""
 
     @abstractmethod
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
-        """Read an answer after its reasoning: tell `source` what is text and what are calls.
+        """Read an answer after its reasoning. Report text and calls to `source`.
 
-        What is left unread when this returns is text. `names` are the functions there are.
+        Characters that are unread when this returns are text. `names` are the names of the
+        functions that the request offers.
         """
 
     @abstractmethod
     def opening(self, mark: Mark) -> str:
-        """Lark of what precedes the first call."""
+        """Lark for the text before the first call."""
 
     @abstractmethod
     def calls(self, mark: Mark, *, several: bool) -> str:
-        """Lark of the calls after that, over the rule `function`."""
+        """Lark for the calls after `opening`. It uses the rule `function`."""
 
     def function(self, name: str, arguments: str, mark: Mark) -> str:
-        """Lark of one way of the rule `function`, where `arguments` is that of its arguments."""
+        """Lark for one alternative of the rule `function`. `arguments` is Lark for arguments."""
         return _object(name, "arguments", arguments)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Messages with calls in them as the templates of this family take them."""
+        """The messages, with calls in the shape that templates of this family take."""
         return messages
 
 
 _LOOSE = {"```json": "```", "<tools>": "</tools>"}
-"""What models of Hermes' family put around calls in place of their marks: the small ones of Qwen
-2.5 mostly do. Only an object that names a function is a call there."""
+"""Substitutes that models of Hermes' family write around calls in place of the marks. Small models
+of Qwen 2.5 mostly do. Between substitutes, only an object that names a function is a call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hermes(CallForm):
     """`<tool_call>{"name": ..., "arguments": ...}</tool_call>`, as Hermes and Qwen write it.
 
-    Some models of the family put several objects, or a list of them, between one pair of marks;
-    some begin with an object and leave the marks out.
+    Some models of the family write several objects, or a list of objects, between one pair of
+    marks. Some begin with an object and leave the marks out.
     """
 
     marks: ClassVar = ("<tool_call>", "</tool_call>")
@@ -97,8 +98,8 @@ class Hermes(CallForm):
 class Llama(CallForm):
     """`{"name": ..., "parameters": ...}` and nothing else, as Llama 3 writes it.
 
-    `<|python_tag|>` may come first. Without it only an object that names a function is a call:
-    an answer may well be JSON.
+    `<|python_tag|>` may come first. Without the tag, only an object that names a function is a
+    call, because an ordinary answer may be JSON too.
     """
 
     marks: ClassVar = ("<|python_tag|>",)
@@ -112,13 +113,13 @@ class Llama(CallForm):
         return f"{tag}?" if tag.startswith("<") else '""'
 
     def calls(self, mark: Mark, *, several: bool) -> str:
-        return "SPACE? function SPACE?"  # one: the templates refuse a message of several
+        return "SPACE? function SPACE?"  # one call: the templates refuse a message with several
 
     def function(self, name: str, arguments: str, mark: Mark) -> str:
         return _object(name, "parameters", arguments)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """These templates refuse messages of several calls: each call has a message of its own."""
+        """The messages, one call in each: Llama's templates refuse a message with several calls."""
         split: list[Mapping[str, Any]] = []
         for message in messages:
             first, *others = message.get("tool_calls") or (None,)
@@ -131,8 +132,8 @@ class Llama(CallForm):
 class Mistral(CallForm):
     """`[TOOL_CALLS]` and a list of `{"name": ..., "arguments": ...}`, as Mistral's models write it.
 
-    Newer ones write `[TOOL_CALLS]name[ARGS]{...}` for each call, perhaps with `[CALL_ID]` and an id
-    after the name. Both are read, whichever the model was trained on.
+    Newer models write `[TOOL_CALLS]name[ARGS]{...}` for each call. `[CALL_ID]` and an id may follow
+    the name. `read` accepts both forms for every model.
 
     Attributes:
         named: whether the model was trained on the newer form.
@@ -165,11 +166,11 @@ class Mistral(CallForm):
         return CallForm.function(self, name, arguments, mark)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """These templates refuse ids of calls that are not nine letters and digits."""
+        """The messages with short ids: Mistral's templates require nine letters and digits."""
         return [_with_short_ids(message) for message in messages]
 
     def _named(self, source: AnswerReader) -> Steps[bool]:
-        """Read a name, and after its mark the arguments; False if there is no such thing."""
+        """Read a function's name, its mark and its arguments. False if they do not come next."""
         _, before_arguments, before_id = self.marks
         name = ""
         while not name.endswith(before_arguments):
@@ -185,7 +186,7 @@ class Mistral(CallForm):
 
 
 def _object(name: str, member: str, arguments: str) -> str:
-    """Lark of a call's object, with as much space as there is in JSON."""
+    """Lark for the object of a call, with optional space where JSON allows it."""
     first, second = json.dumps(f'"name": "{name}",'), json.dumps(f'"{member}": ')
     return f'"{{" SPACE? {first} SPACE? {second} {arguments} SPACE? "}}"'
 

@@ -1,4 +1,4 @@
-"""How a model writes what is more than text, found in its chat template: calls and reasoning."""
+"""How a model writes calls and reasoning, as its chat template shows."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
     Json = Mapping[str, Any]
 
 _FOREIGN = ("<function=", "<arg_key>")
-"""What shows that calls between `<tool_call>` and `</tool_call>` are no JSON, as Qwen3-Coder's."""
+"""A template with these writes calls between `<tool_call>` and `</tool_call>` that are not JSON, as
+Qwen3-Coder does."""
 
 EFFORT = "reasoning_effort"
-"""The variable of a template that says how long the model is to reason."""
+"""Name of the template variable that says how long the model shall reason."""
 
 _REASONING = (Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]"))
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What of one chat template decides how it is written for, and how answers are read.
+    """How to write messages for one chat template, and how to read the model's answers.
 
     Attributes:
-        form: of calls.
-        knows_tools: whether the template itself tells the model of functions in that form. If not,
-            a system message does.
-        marks: of reasoning; None if the template shows none.
-        developer: the role of messages of the role developer, which many templates leave out.
-        asks_effort: whether the template has a variable `reasoning_effort`, as that of gpt-oss.
+        form: how the model writes calls.
+        knows_tools: whether the template tells the model of functions, in `form`. If not, a system
+            message does.
+        marks: marks of reasoning; None if the template shows no marks.
+        developer: the role to use for messages of the role developer, which many templates lack.
+        asks_effort: whether the template has a variable `reasoning_effort`, as gpt-oss has.
     """
 
     form: CallForm
@@ -47,7 +48,7 @@ class Dialect:
 
     @classmethod
     def of(cls, template: str, variables: Collection[str]) -> Dialect:
-        """The dialect of a template's source, which uses these variables."""
+        """The dialect of a template. `variables` are the names that its source uses."""
         form = _form_of(template) if "tools" in variables else None
         marks = next((marks for marks in _REASONING if marks.closing in template), None)
         developer = "developer" if "developer" in template else "system"
@@ -60,8 +61,8 @@ class Dialect:
         """Messages and tools as the template can take them.
 
         Args:
-            messages: as OpenAI's API has them, but with arguments of calls as objects.
-            tools: as OpenAI's API has them; empty if there are none.
+            messages: as in OpenAI's API, except that the arguments of calls are objects.
+            tools: as in OpenAI's API; may be empty.
         """
         messages = [
             {**message, "role": self.developer} if message["role"] == "developer" else message
@@ -72,25 +73,26 @@ class Dialect:
         return self.form.history(messages), tools or None
 
     def reading(self, prompt: str, names: Collection[str] = (), begun: str = "") -> Reading:
-        """How the answer to a prompt is read.
+        """How to read the answer to a prompt.
 
         Args:
             prompt: as the template wrote it.
-            names: of functions that the answer may call; without any no calls are looked for.
-            begun: what the answer has already been begun with, at the end of the prompt.
+            names: of functions that the answer may call. If empty, the reader does not look for
+                calls.
+            begun: text at the end of the prompt that already belongs to the answer.
         """
         reasons = False
         if self.marks is not None:
             opening, closing = self.marks
             in_prompt = prompt.rstrip().endswith(opening)
             reasons = in_prompt or begun.rfind(opening) > begun.rfind(closing)
-        over = self.marks is not None and prompt.rstrip().endswith(self.marks.closing)
-        marks = None if over else self.marks
+        closed = self.marks is not None and prompt.rstrip().endswith(self.marks.closing)
+        marks = None if closed else self.marks
         return Reading(self.form if names else None, frozenset(names), marks, reasons)
 
 
 def _form_of(template: str) -> CallForm | None:
-    """The form that a template which knows tools has for calls; None for one of its own."""
+    """The call form of a template that knows tools; None if Heddle does not know the form."""
     if "[TOOL_CALLS]" in template:
         return MISTRAL_NAMED if "[ARGS]" in template else MISTRAL
     if "<tool_call>" in template and not any(mark in template for mark in _FOREIGN):

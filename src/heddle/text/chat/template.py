@@ -1,8 +1,8 @@
 """Chat templates: from messages to the text a model was trained on.
 
-A model file brings its template as Jinja source. It runs in Jinja's sandbox, where it can neither
-reach Python's internals nor change what it is given, with the names templates expect from
-Hugging Face's `apply_chat_template`, and within the bounds of `bounded_sandbox.py`.
+A model file brings its template as Jinja source. The template runs in Jinja's sandbox, where it can
+neither reach Python's internals nor change its arguments. It sees the names of Hugging Face's
+`apply_chat_template`. `bounded_sandbox.py` bounds its work.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ChatTemplate:
     """A model's chat template. Safe to share between threads.
 
     Attributes:
-        source: as the model's file has it.
-        dialect: what it shows of how its model writes calls and reasoning.
+        source: the template's source, as the model file has it.
+        dialect: how the model writes calls and reasoning, as the template shows.
     """
 
     def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
-        """Parse `source`; the tokens are the texts that templates write for BOS and EOS.
+        """Parse `source`. `bos_token` and `eos_token` are the texts of BOS and EOS.
 
         Raises:
             ModelFileError: the template does not parse.
@@ -52,7 +52,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(environment.bounded(source))
             variables = meta.find_undeclared_variables(environment.parse(source))
-        except Exception as error:  # Jinja's own, and Python's where its output does not compile
+        except Exception as error:  # Jinja's errors; Python's if Jinja's output does not compile
             raise ModelFileError(
                 f"the chat template does not parse: {_reason(error)}",
                 field="tokenizer.chat_template",
@@ -80,8 +80,8 @@ class ChatTemplate:
         Args:
             messages: the conversation so far; contents are strings.
             add_generation_prompt: end with the beginning of the assistant's answer.
-            variables: more names for the template, such as `tools`. They come before the defaults
-                that llama.cpp gives as well: `enable_thinking` is true, `date_string` is today.
+            variables: more variables for the template, such as `tools`. They override the defaults,
+                which are llama.cpp's: `enable_thinking` is true, `date_string` is today.
 
         Raises:
             InvalidRequestError: the template refuses these messages, or fails on them.
@@ -95,7 +95,7 @@ class ChatTemplate:
         }
         try:
             return self._template.render(names)
-        except Exception as error:  # a template can raise whatever Python expressions can
+        except Exception as error:  # a template can raise any error that a Python expression can
             raise InvalidRequestError(
                 f"the model's chat template cannot take these messages: {_reason(error)}",
                 param="messages",
@@ -103,28 +103,29 @@ class ChatTemplate:
 
 
 def _reason(error: Exception) -> str:
-    """What an error says; its kind where it says nothing, as Python's MemoryError."""
+    """The message of an error; the name of its class if the message is empty, as of MemoryError."""
     return str(error) or type(error).__name__
 
 
 def render_unfinished(
     template: ChatTemplate, messages: Sequence[Mapping[str, Any]], /, **variables: Any
 ) -> str:
-    """The prompt for `messages` of which the last goes on: it ends where that one's content does.
+    """The prompt for `messages` whose last message the model shall continue.
 
-    A template ends each message with something, and may trim its content. So a mark is rendered in
-    the content's place, the prompt is cut at the mark, and the content follows as it is.
+    The prompt ends where the content of the last message ends. A template writes an end mark after
+    each message, and may trim its content. So this function renders a random mark in place of the
+    content, cuts the prompt at the mark, and appends the content unchanged.
 
     Raises:
-        InvalidRequestError: as `render`, or the template does not show the last message, or shows
-            calls after its content.
+        InvalidRequestError: as `render`; or the template does not show the last message; or the
+            last message has calls, which templates write after its content.
     """
     mark = f"<{secrets.token_hex(16)}>"
     last = messages[-1]
     if last.get("tool_calls"):
         raise InvalidRequestError(
-            "a last message with tool_calls cannot be continued: they would be left out; end the"
-            " messages with what the calls returned, or leave them out",
+            "cannot continue a last message that has tool_calls; append the tool results or remove"
+            " the calls",
             param="messages",
         )
     marked = [*messages[:-1], {**last, "content": mark}]
@@ -132,15 +133,15 @@ def render_unfinished(
     head, found, _ = text.rpartition(mark)
     if not found:
         raise InvalidRequestError(
-            "the model's chat template does not show the last message, so that it cannot be"
-            " continued; end the messages with one of the user",
+            "cannot continue the last message: the model's chat template does not show it; end the"
+            " messages with a user message",
             param="messages",
         )
     return head + str(last["content"])
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant said for training; here it changes nothing."""
+    """`{% generation %}` marks the assistant's text for training. Rendering ignores the tag."""
 
     tags = {"generation"}  # noqa: RUF012  Jinja's declaration
 
@@ -164,13 +165,13 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own `tojson` escapes for HTML and sorts keys, which models were not trained on."""
+    """JSON as models were trained on it. Jinja's own `tojson` escapes for HTML and sorts keys."""
     encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
     if indent is None:
         return encoder.encode(value)
-    # Every line has the indentation of its depth, so that 8 MB of a body would be 3 GB.
+    # Each line is indented by its depth, so a body of 8 MB could become 3 GB.
     parts, length = [], 0
     for part in encoder.iterencode(value):
         parts.append(part)
@@ -180,7 +181,7 @@ def _to_json(
 
 
 def _bounded_range() -> Any:
-    """`range` for one rendering, whose calls share one budget of steps: loops in loops end."""
+    """`range` for one rendering. All calls share one budget of steps, so nested loops end."""
     left = _MAX_STEPS
 
     def bounded(*arguments: int) -> range:

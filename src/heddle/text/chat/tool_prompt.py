@@ -1,7 +1,7 @@
-"""Functions for models whose chat template knows none: told in a system message, in Hermes' form.
+"""Functions for models whose chat template knows no functions.
 
-What such a model has called before, and what came of it, is written out in the same form, since
-its template would leave both out.
+A system message describes the functions, in Hermes' form. Earlier calls and their results are
+written out as text in the same form, because the template would leave them out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ answer in words."""
 
 
 def written_out(messages: Sequence[Json], tools: Sequence[Json]) -> list[dict[str, Any]]:
-    """The conversation in messages of text alone, which tell of `tools` first."""
+    """The conversation as messages with text only. The first message describes `tools`."""
     written: list[dict[str, Any]] = []
     for before, message in zip([{}, *messages], messages, strict=False):
         if message["role"] == "tool":
@@ -41,7 +41,7 @@ def written_out(messages: Sequence[Json], tools: Sequence[Json]) -> list[dict[st
             written.append({"role": "user", "content": content})
         else:
             written.append(_with_calls(message))
-    return _told(written, tools) if tools else written
+    return _with_instructions(written, tools) if tools else written
 
 
 def _with_calls(message: Json) -> dict[str, Any]:
@@ -54,7 +54,9 @@ def _with_calls(message: Json) -> dict[str, Any]:
     return plain | {"content": "\n".join(content + calls)}
 
 
-def _told(messages: list[dict[str, Any]], tools: Sequence[Json]) -> list[dict[str, Any]]:
+def _with_instructions(
+    messages: list[dict[str, Any]], tools: Sequence[Json]
+) -> list[dict[str, Any]]:
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     text = _INSTRUCTIONS.format(tools=lines)
     if messages[0]["role"] not in ("system", "developer"):

@@ -1,6 +1,7 @@
-"""Grammars of answers that call functions, in the model's own form, by the functions' schemas.
+"""Grammars of answers that call functions, in the model's form of calls.
 
-Written in llguidance's form of Lark. Reasoning may come first where the model has it.
+The functions' schemas constrain the arguments. The grammars are in llguidance's dialect of Lark.
+Reasoning may come first if the model reasons.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from heddle.text.parsing.reading import Reading
 
 _SPACE = r"SPACE: / |\n[ \t]{0,8}/"
-"""Between the parts of a call: a space, or the indentation of a line."""
+"""Space between the parts of a call: one space, or a new line and its indentation."""
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -29,10 +30,10 @@ class Callee:
     """A function as a grammar knows it.
 
     Attributes:
-        name: the function's.
-        schema: of its arguments, a JSON object; None for any object.
-        strict: whether what llguidance does not know of the schema is an error. If not, it is
-            left out.
+        name: the function's name.
+        schema: JSON schema of its arguments; None for any object.
+        strict: whether a keyword of the schema that llguidance does not know is an error. If not,
+            the keyword is ignored.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Callee:
     strict: bool = False
 
     def arguments(self) -> dict[str, Any]:
-        """The schema as llguidance is to take it."""
+        """The schema of the arguments, with options for llguidance."""
         options = {"whitespace_pattern": JSON_SPACE, "lenient": not self.strict}
         return {**(self.schema or _ANY_OBJECT), "type": "object", "x-guidance": options}
 
@@ -53,26 +54,26 @@ def answer_grammar(
     parallel: bool = True,
     otherwise: Mapping[str, Any] | None = None,
 ) -> str:
-    """Answers that call functions, or else are JSON by the schema `otherwise`.
+    """Lark for answers that call functions, or are JSON that matches the schema `otherwise`.
 
     Args:
-        reading: of the answers; it has a form of calls if there are callees.
-        callees: what may be called; empty for an answer that has to be JSON.
-        control_id: the control token of a text, if there is one.
-        parallel: whether there may be several calls.
-        otherwise: what the answer may be in place of calls, if anything.
+        reading: how to read the answers. It has a form of calls if there are callees.
+        callees: functions that the answer may call; empty for an answer that must be JSON.
+        control_id: returns the control token of a text; None if there is none.
+        parallel: whether an answer may have several calls.
+        otherwise: schema of an answer without calls; None if the answer must call.
     """
-    ways, rules = [], []
+    alternatives, rules = [], []
     if callees:
         assert reading.form is not None
         rules += _rules_of_calls(reading.form, callees, control_id, parallel)
-        ways.append("opening calls")
+        alternatives.append("opening calls")
     if otherwise is not None:
         options = {"x-guidance": {"whitespace_pattern": JSON_SPACE}}
         rules.append(f"otherwise: %json {json.dumps({**otherwise, **options})}")
-        ways.append("otherwise")
+        alternatives.append("otherwise")
     before, rules_before = _reasoning(reading, control_id)
-    start = f"start: {before}SPACE? ({' | '.join(ways)})"
+    start = f"start: {before}SPACE? ({' | '.join(alternatives)})"
     return "\n".join([start, _SPACE, *rules_before, *rules])
 
 
@@ -83,7 +84,7 @@ def calls_grammar(
     *,
     parallel: bool = True,
 ) -> str:
-    """What comes after the mark of an answer's first call. Arguments as `answer_grammar`."""
+    """Lark for the text after the mark of an answer's first call. See `answer_grammar`."""
     _, *rules = _rules_of_calls(form, callees, control_id, parallel)
     return "\n".join(["start: calls", _SPACE, *rules])
 
@@ -94,7 +95,7 @@ def _rules_of_calls(
     control_id: Callable[[str], int | None],
     parallel: bool,
 ) -> list[str]:
-    """Rules, of which `opening` is the first."""
+    """Rules for calls. The first rule is `opening`."""
 
     def mark(text: str) -> str:
         id = control_id(text)
@@ -115,7 +116,7 @@ def _rules_of_calls(
 def _reasoning(
     reading: Reading, control_id: Callable[[str], int | None]
 ) -> tuple[str, Sequence[str]]:
-    """What of a rule precedes the answer proper, and the rules for it."""
+    """The Lark that goes before the answer proper, and the rules that this Lark uses."""
     if reading.marks is None:
         return "", ()
     opening, closing = reading.marks
@@ -130,5 +131,5 @@ def _reasoning(
 
 
 def _escaped(text: str) -> str:
-    """`text` inside of a regular expression between slashes."""
+    """`text`, escaped for a regular expression between slashes."""
     return re.escape(text).replace("/", r"\/")

@@ -1,7 +1,7 @@
-"""JSON schemas whose objects have no other members than the schema names.
+"""Closes JSON schemas: objects may have no members except those that the schema names.
 
-A schema with `properties` and without `additionalProperties` allows members of any name. Few
-authors mean that, and a small model goes on with invented members until it is cut off.
+A schema with `properties` but without `additionalProperties` allows members of any name. Few
+authors mean that. A small model invents members until the length limit ends its answer.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties")
-_SAID = ("additionalProperties", "unevaluatedProperties")
-"""Keywords by which an author says whether there are other members."""
+_OTHER_MEMBERS = ("additionalProperties", "unevaluatedProperties")
+"""Keywords by which an author says whether other members are allowed."""
 
 _SAME_OBJECT = ("properties", "allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas")
-"""Keywords that say something of one and the same object."""
+"""Keywords that describe the schema's own object. With two of them, several parts describe it."""
 
 
 def closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema with `additionalProperties: false` wherever it names properties and says nothing
-    of others.
+    """The schema, closed: with `additionalProperties: false` wherever it names properties and does
+    not say whether others are allowed.
 
-    Objects that several parts of a schema describe stay open, with all that lies in them: a closed
-    part would forbid the members that another part names.
+    An object that several parts of a schema describe stays open, and so does everything inside it.
+    If one part were closed, it would forbid the members that another part names.
     """
     return _Closing(schema).copy(schema)
 
@@ -64,18 +64,18 @@ class _Closing:
     def _keep_open(self, schema: Mapping[str, Any]) -> None:
         waiting = [schema]
         while waiting:
-            one = waiting.pop()
-            if id(one) in self._open:
+            part = waiting.pop()
+            if id(part) in self._open:
                 continue
-            self._open.add(id(one))
+            self._open.add(id(part))
             waiting += (
-                part for key, part in _named_parts(one) if key not in ("$defs", "definitions")
+                inner for key, inner in _named_parts(part) if key not in ("$defs", "definitions")
             )
-            if (target := self._target(one.get("$ref"))) is not None:
+            if (target := self._target(part.get("$ref"))) is not None:
                 waiting.append(target)
 
     def _target(self, reference: Any) -> Mapping[str, Any] | None:
-        """The schema that a reference to a part of this one names."""
+        """The schema that a reference into the root schema names; None for other references."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         found: Any = self._root
@@ -86,9 +86,9 @@ class _Closing:
 
 
 def _is_all_named(schema: Mapping[str, Any]) -> bool:
-    """Whether the schema names its members, all that it requires, and says nothing of others."""
+    """Whether the schema names all members it requires and does not say if others are allowed."""
     named, required = schema.get("properties"), schema.get("required", [])
-    if not isinstance(named, dict) or any(key in schema for key in _SAID):
+    if not isinstance(named, dict) or any(key in schema for key in _OTHER_MEMBERS):
         return False
     if "patternProperties" in schema:
         return True
@@ -97,8 +97,8 @@ def _is_all_named(schema: Mapping[str, Any]) -> bool:
 
 def _is_combined(schema: Mapping[str, Any]) -> bool:
     """Whether several parts of the schema describe one object."""
-    every = schema.get("allOf")
-    several = isinstance(every, list) and len(every) > 1
+    all_of = schema.get("allOf")
+    several = isinstance(all_of, list) and len(all_of) > 1
     return several or sum(key in schema for key in _SAME_OBJECT) > 1
 
 
@@ -107,7 +107,7 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _named_parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The schemas right inside of a schema, with the keywords they belong to."""
+    """The schemas directly inside a schema, each with its keyword."""
     for key, value in schema.items():
         within: Any = ()
         if key in _BY_NAME and isinstance(value, dict):

@@ -1,7 +1,7 @@
 """Grammars over a model's tokens: from a schema, a regular expression, choices or Lark to masks.
 
-The work is llguidance's (https://github.com/guidance-ai/llguidance). Here is what it is told of a
-tokenizer, what it may spend, and what a caller hears of its errors.
+llguidance does the work (https://github.com/guidance-ai/llguidance). This module describes a
+tokenizer to llguidance, bounds its work, and turns its errors into errors for callers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LIMITS = LLParserLimits(
-    # 550 kB of schemas for 250 tools take no more; with ten times that, 64 kB of `a?` took 2 GB.
+    # Enough for 550 kB of schemas for 250 tools. With ten times as much, 64 kB of `a?` took 2 GB.
     initial_lexer_fuel=100_000,
     step_lexer_fuel=100_000,  # 7 ms
     step_max_items=50_000,  # 2.5 ms
@@ -40,24 +40,25 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-"""What a grammar may spend; times by llguidance's own figures. A step waits for its masks."""
+"""Bounds on the work for a grammar, because a step waits for its masks. The times are llguidance's
+own figures."""
 
 _MASK_SECONDS = 0.5
-"""Processor time that one mask may take; most take 0.05 ms. The limits above do not bound it: the
-first row of 20,000 alternatives takes 1.1 s, since its cost grows with their square."""
+"""Processor time that one mask may take. Most take 0.05 ms. The limits above do not bound the time:
+the first row of 20,000 alternatives takes 1.1 s, because the cost grows with their square."""
 
 _LOOK_AHEAD = 256
-"""Characters of prescribed text that are made tokens, of which only the first is ever wanted.
-llguidance hands over all that is prescribed at every step, which for 70 kB took 10 ms."""
+"""How many characters of forced text are tokenized. Only the first token is ever used. llguidance
+passes all of the forced text at each step; tokenizing 70 kB took 10 ms."""
 
 _STACK = 256 << 20
-"""Bytes of stack to compile on; what is not touched costs nothing. llguidance recurses: 3 kB for a
-rule of a chain, 7.5 kB for a `$ref`, so that 31 kB of Lark ended the process on 8 MB. Masks need no
-depth."""
+"""Bytes of stack for compiling. Untouched stack costs nothing. llguidance recurses: 3 kB for each
+rule of a chain, 7.5 kB for a `$ref`. With a stack of 8 MB, 31 kB of Lark ended the process. Masks
+do not recurse."""
 
 JSON_SPACE = r" ?|\n[ \t]{0,32}"
-"""Room between JSON's tokens: none, a space, or a line's indentation. Without a bound a small model
-may go on with spaces for ever."""
+"""Space between JSON's tokens: none, one space, or a new line and its indentation. Without a bound
+a small model may generate spaces without end."""
 
 _SLICES = [
     *LLTokenizer.general_slices()[:1],
@@ -65,14 +66,15 @@ _SLICES = [
     "[a-zA-Z ]{1,30}",
     *LLTokenizer.general_slices()[1:],
 ]
-"""Sets of tokens, the first to match has a token, that a mask takes whole where the grammar allows
-all such text, without looking at each token: 0.01 ms in place of 0.24 ms for `[a-z ]{5,200}`
-(SmolLM2, 49,152 tokens). More sets, or shorter ones, were no quicker with JSON or classes of
-letters, and `[a-z]{1,10}` beside these made the test for the others fail by its cost."""
+"""Patterns that divide the vocabulary into sets. A token belongs to the first pattern that matches
+it. Where the grammar allows all text of a pattern, a mask includes the set at once and does not
+look at each token: 0.01 ms in place of 0.24 ms for `[a-z ]{5,200}` (SmolLM2, 49,152 tokens). More
+or shorter patterns were no quicker with JSON or classes of letters. `[a-z]{1,10}` beside these cost
+so much that the test for the others failed."""
 
 
 class Tokens(Protocol):
-    """What of a tokenizer a grammar needs; see `heddle.text.tokenizer.tokenizer.Tokenizer`."""
+    """What grammars need of a tokenizer; see `heddle.text.tokenizer.tokenizer.Tokenizer`."""
 
     @property
     def vocabulary_size(self) -> int: ...
@@ -97,9 +99,10 @@ class Tokens(Protocol):
 class MatcherState:
     """One output's place in a grammar; see `heddle.step.GrammarState`.
 
-    Copies of a matcher share what its lexer has learnt, and the bound on that: one output might use
-    up what another one needs. So where a mask is refused it is tried again with a matcher of its
-    own, and what cannot be made does not depend on who else follows the grammar.
+    Copies of a matcher share the states of its lexer and the bound on those states, so one output
+    might use up what another output needs. If the shared matcher fails to make a mask, this state
+    therefore tries again with a matcher that shares nothing. So a failure does not depend on other
+    outputs of the same grammar.
     """
 
     def __init__(self, grammar: CompiledGrammar) -> None:
@@ -125,7 +128,7 @@ class MatcherState:
     def _refused(self, reason: str) -> GrammarError:
         param = self._grammar.param
         return GrammarError(
-            f"{param} cannot be followed any further: {reason}; send a simpler one", param=param
+            f"{param} failed during generation: {reason}; send a simpler grammar", param=param
         )
 
 
@@ -133,12 +136,12 @@ class CompiledGrammar:
     """A grammar over one model's tokens; see `heddle.step.TokenGrammar`.
 
     Attributes:
-        param: the request's field that it came from.
-        matcher: at the beginning of an output; for copies.
+        param: the field of the request that has the grammar.
+        matcher: a matcher at the beginning of an output. Each output gets a copy.
     """
 
     def __init__(self, make: Callable[[], LLMatcher], param: str) -> None:
-        """`make` gives matchers that share nothing."""
+        """`make` returns matchers that share nothing."""
         self._make = make
         self.param = param
         self.matcher = make()
@@ -148,17 +151,18 @@ class CompiledGrammar:
         return MatcherState(self)
 
     def renew(self, spent: LLMatcher) -> LLMatcher:
-        """A matcher that shares nothing; and another one for copies in place of `spent`."""
+        """A matcher that shares nothing. Replaces `self.matcher` if it is still `spent`."""
         if self.matcher is spent:
             self.matcher = self._make()
         return self._make()
 
 
 class LateState:
-    """One output's place before a grammar begins, and then in it; see `heddle.step.GrammarState`.
+    """One output's place in a grammar that begins later; see `heddle.step.GrammarState`.
 
-    What the token that brought the beginning has beyond it is followed in tokens of its own. If
-    that already breaks the grammar, which was not there to prevent it, the output stays free.
+    The token that completes the beginning may contain text beyond it. This state tokenizes that
+    text by itself and feeds it to the grammar. If the text already breaks the grammar, which could
+    not constrain it, the output stays unconstrained.
     """
 
     def __init__(self, grammar: LateGrammar) -> None:
@@ -191,13 +195,13 @@ class LateState:
 
 
 class LateGrammar:
-    """A grammar that holds from some place of an output on; see `heddle.step.TokenGrammar`.
+    """A grammar that applies from a later place in an output; see `heddle.step.TokenGrammar`.
 
     Attributes:
-        compiled: what holds then.
-        beginning: finds the place.
-        tokens: the model's.
-        shown: control tokens that are text to `beginning`.
+        compiled: the grammar.
+        beginning: detects where the grammar begins.
+        tokens: the model's tokenizer.
+        shown: control tokens that `beginning` sees as text.
     """
 
     def __init__(self, compiled: CompiledGrammar, beginning: Beginning, tokens: Tokens) -> None:
@@ -213,54 +217,54 @@ class LateGrammar:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer. From any thread."""
+    """Compiles grammars for one tokenizer. Methods may be called from any thread."""
 
     def __init__(self, tokens: Tokens, keep: int = 32) -> None:
-        """`keep` of the grammars that were asked for lately stay compiled when no one uses them."""
+        """The last `keep` grammars stay compiled when nothing uses them."""
         self._tokens = tokens
         self._lock = threading.Lock()
         self._alive: WeakValueDictionary[Grammar, CompiledGrammar] = WeakValueDictionary()
-        self._kept = lru_cache(maxsize=keep)(self._compile)
+        self._compile_cached = lru_cache(maxsize=keep)(self._compile)
 
     def compile(self, grammar: Grammar) -> TokenGrammar:
-        """The grammar, made ready; what is in use or was asked for lately is kept.
+        """Compile a grammar. Grammars that are in use, and the last ones compiled, are cached.
 
         Raises:
             GrammarError: it is wrong, can match nothing, or is too large. Names `grammar.param`.
         """
-        return self._begun(self._ready(_whole(grammar)), grammar)
+        return self._from_beginning(self._compiled(_without_beginning(grammar)), grammar)
 
     def prepare(self) -> None:
-        """Make what all grammars share, so that the first one does not.
+        """Make the data that all grammars share, so that the first grammar need not wait for it.
 
-        llguidance holds the GIL meanwhile, and every stream stands still: 0.24 s for the 49,152
-        tokens of SmolLM2, 0.9 s for the 151,936 of Qwen2.5.
+        llguidance holds the GIL meanwhile, and all streams stop: for 0.24 s with the 49,152 tokens
+        of SmolLM2, 0.9 s with the 151,936 of Qwen2.5.
         """
         if self._tokens.eos_ids:
             with self._lock:
                 _ = self._tokenizer
 
     def known(self, grammar: Grammar) -> TokenGrammar | None:
-        """The grammar, if it is compiled."""
-        compiled = self._alive.get(_whole(grammar))
-        return None if compiled is None else self._begun(compiled, grammar)
+        """The grammar if it is already compiled; else None."""
+        compiled = self._alive.get(_without_beginning(grammar))
+        return None if compiled is None else self._from_beginning(compiled, grammar)
 
-    def _begun(self, compiled: CompiledGrammar, grammar: Grammar) -> TokenGrammar:
-        """`compiled`, from where `grammar` begins."""
+    def _from_beginning(self, compiled: CompiledGrammar, grammar: Grammar) -> TokenGrammar:
+        """`compiled`, applied from the place where `grammar` begins."""
         if grammar.beginning is None:
             return compiled
         return LateGrammar(compiled, grammar.beginning, self._tokens)
 
-    def _ready(self, grammar: Grammar) -> CompiledGrammar:
+    def _compiled(self, grammar: Grammar) -> CompiledGrammar:
         compiled = self._alive.get(grammar)
         if compiled is None:
-            compiled = self._alive[grammar] = self._kept(grammar)
+            compiled = self._alive[grammar] = self._compile_cached(grammar)
         return compiled
 
     def _compile(self, grammar: Grammar) -> CompiledGrammar:
         if not self._tokens.eos_ids:
             raise _refused(grammar, "this model has no token that ends a text")
-        with self._lock:  # the tokenizer is made once
+        with self._lock:  # only one thread makes the tokenizer
             tokenizer = self._tokenizer
         try:
             source = _source(grammar)
@@ -275,17 +279,17 @@ class GrammarCompiler:
     def _tokenizer(self) -> LLTokenizer:
         ends = sorted(self._tokens.eos_ids)
         return LLTokenizer(
-            TokenizerWrapper(_Described(self._tokens)), eos_token=ends, slices=_SLICES
+            TokenizerWrapper(_LlguidanceTokenizer(self._tokens)), eos_token=ends, slices=_SLICES
         )
 
 
-def _whole(grammar: Grammar) -> Grammar:
-    """The same from the beginning of an output on."""
+def _without_beginning(grammar: Grammar) -> Grammar:
+    """The same grammar, applied from the first token of an output."""
     return grammar if grammar.beginning is None else replace(grammar, beginning=None)
 
 
-class _Described:
-    """A tokenizer as llguidance asks about it."""
+class _LlguidanceTokenizer:
+    """A tokenizer with the interface that llguidance expects."""
 
     def __init__(self, tokens: Tokens) -> None:
         ids = range(tokens.vocabulary_size)
@@ -293,7 +297,7 @@ class _Described:
         self.eos_token_id = min(tokens.eos_ids)
         self.special_token_ids = [id for id in ids if tokens.is_special(id)]
         special = frozenset(self.special_token_ids)
-        # Special tokens have their names, by which a Lark grammar may ask for them.
+        # Special tokens are given by name, so that a Lark grammar can ask for them.
         self.tokens = [
             tokens.token_text(id).encode() if id in special else tokens.token_bytes(id)
             for id in ids
@@ -301,7 +305,7 @@ class _Described:
         self._encode = tokens.encode
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Ids of text that goes on after other text; of its beginning, if it is long."""
+        """Ids of text that follows other text. Of a long text, only the beginning is tokenized."""
         plain = text.decode() if isinstance(text, bytes) else text
         return self._encode(
             plain[:_LOOK_AHEAD], add_special=False, parse_special=False, continues=True
@@ -309,7 +313,7 @@ class _Described:
 
 
 def _on_deep_stack(task: Callable[[], T]) -> T:
-    """What `task` returns, from a thread with `_STACK` bytes of stack."""
+    """Run `task` in a thread with `_STACK` bytes of stack. Returns its result."""
     result: Future[T] = Future()
 
     def run() -> None:
@@ -327,14 +331,14 @@ def _on_deep_stack(task: Callable[[], T]) -> T:
     return result.result()
 
 
-_starting = threading.Lock()  # the size of stacks is the process's
+_starting = threading.Lock()  # the stack size of new threads is one setting for the process
 
 
 def _source(grammar: Grammar) -> str:
     """The grammar in llguidance's own form.
 
     Raises:
-        ValueError: it is not even JSON.
+        ValueError: a schema or a list of choices is not valid JSON, or the list is wrong.
     """
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         return LLMatcher.grammar_from_json_schema(
@@ -345,24 +349,25 @@ def _source(grammar: Grammar) -> str:
     if grammar.kind is GrammarKind.CHOICE:
         choices = json.loads(grammar.text)
         if not choices or not all(isinstance(one, str) and one for one in choices):
-            raise ValueError("it must be a list of strings that are not empty")
+            raise ValueError("it must be a list of non-empty strings")
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
     return LLMatcher.grammar_from_lark(grammar.text)
 
 
 def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:
-    """Make the first masks: they are the dearest, and show whether anything can match at all."""
-    further = matcher
+    """Make the first two masks. They cost the most, and show whether anything can match at all."""
+    second = matcher
     began = thread_time()
     if not matcher.is_error():
-        mask = matcher.compute_bitmask()  # by itself: its copies find what it has learnt
-        further = matcher.deep_copy()
-        if not further.is_stopped():
-            further.consume_token(first_of(mask))
-            further.compute_bitmask()
+        # `matcher` itself makes the first mask: its copies share the lexer states that it finds.
+        mask = matcher.compute_bitmask()
+        second = matcher.deep_copy()
+        if not second.is_stopped():
+            second.consume_token(first_of(mask))
+            second.compute_bitmask()
     if _takes_long(began):
         raise _refused(grammar, f"{_TOO_SLOW}; send a simpler one")
-    for tried in (matcher, further):
+    for tried in (matcher, second):
         if tried.is_error():
             raise _refused(grammar, _reason(tried))
 
@@ -371,7 +376,7 @@ def _takes_long(began: float) -> bool:
     return thread_time() - began > _MASK_SECONDS
 
 
-_TOO_SLOW = f"what may come next takes more than {_MASK_SECONDS} s to find"
+_TOO_SLOW = f"finding the tokens that may come next takes more than {_MASK_SECONDS} s"
 
 
 def first_of(mask: bytes) -> int:
@@ -386,7 +391,7 @@ def last_of(mask: bytes) -> int:
 
 
 def _mask(matcher: LLMatcher, tokens: Sequence[int]) -> bytes | None:
-    """The mask after these tokens; None if the matcher cannot make it."""
+    """The mask after `tokens`; None if the matcher cannot make it."""
     if not matcher.is_error():
         matcher.consume_tokens(list(tokens))
     mask = None if matcher.is_error() else matcher.compute_bitmask()
@@ -394,7 +399,7 @@ def _mask(matcher: LLMatcher, tokens: Sequence[int]) -> bytes | None:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """The first line of what llguidance says; of a pattern, also what its parser says."""
+    """The first line of llguidance's error. For a pattern, also the error of its regex parser."""
     said = matcher.get_error()
     reason = said.partition("\n")[0]
     if parser := re.search("^error: (.{1,200})", said, re.MULTILINE):

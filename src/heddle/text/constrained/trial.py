@@ -1,11 +1,12 @@
-"""Grammars tried in child processes before this one compiles them.
+"""Tries grammars in child processes before this process compiles them.
 
-What llguidance does cannot be interrupted, and a few grammars take it minutes, whatever its limits:
-a schema of 2 kB with forty patterns in `allOf` took more than 200 s. A child can be bounded by the
-kernel. It has a vocabulary of single bytes, since what is dear does not depend on it.
+llguidance cannot be interrupted, and a few grammars take it minutes in spite of its limits: a
+schema of 2 kB with forty patterns in `allOf` took more than 200 s. The kernel can bound a child. A
+child has a vocabulary of single bytes, because the cost of such grammars does not depend on the
+vocabulary.
 
-A child also follows each grammar for some tokens, so that a grammar whose masks take too much work
-is mostly refused here, and not in the middle of an answer.
+A child also follows each grammar for some tokens. So a grammar whose masks cost too much is mostly
+refused here, and not in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -34,29 +35,31 @@ if TYPE_CHECKING:
     from heddle.text.constrained.grammar import Tokens
 
 _MEMORY = 3 << 30
-"""Bytes of address space of the child, of which half a GB is stack and what Python maps."""
+"""Bytes of address space of a child. Stack and Python's mappings take half a GB of it."""
 
 _FOLLOWED = 64
-"""Tokens that a grammar is followed for, by the first token allowed and by the last."""
+"""How many tokens a child follows a grammar: once by the first allowed token, once by the last."""
 
 _CHEAP = 0.1
-"""Seconds of work after which the parent does not find the same error again for itself."""
+"""Seconds. If an error took longer to find, the child's report of it is final. Else the parent
+compiles the grammar and finds the error itself."""
 
 
 _CLOSED = "the engine is closed"
 
 
 class Trial:
-    """Tries grammars, and remembers what came of the last ones. From any thread."""
+    """Tries grammars and remembers the last verdicts. Methods may be called from any thread."""
 
     def __init__(self, tokens: Tokens, seconds: int = 3, children: int = 2) -> None:
-        """`seconds` of processor time are for one grammar, and `children` of them at once."""
+        """A grammar gets `seconds` of processor time. Up to `children` processes run at once."""
         self._seconds = seconds
         self._children = [_Child(tokens, seconds) for _ in range(children)]
-        self._free: LifoQueue[_Child] = LifoQueue()  # so that one is enough while one is
+        # Last in, first out: a second child starts only when two grammars come at once.
+        self._free: LifoQueue[_Child] = LifoQueue()
         for child in self._children:
             self._free.put(child)
-        self._bounded = lru_cache(maxsize=64)(self._try)
+        self._try_cached = lru_cache(maxsize=64)(self._try)
         self._closed = False
 
     def close(self) -> None:
@@ -66,20 +69,20 @@ class Trial:
             child.close()
 
     def check(self, grammar: Grammar) -> None:
-        """Return if compiling it ends in time, well or not. Blocks.
+        """Return if compiling `grammar` ends in time, with success or an error. Blocks.
 
         Raises:
-            GrammarError: it takes too long, or too much memory.
+            GrammarError: compiling takes too long, or too much memory.
             EngineClosedError: the trial is closed.
         """
         if self._closed:
             raise EngineClosedError(_CLOSED)
-        reason = self._bounded(grammar.kind, grammar.text)
+        reason = self._try_cached(grammar.kind, grammar.text)
         if reason:
             raise GrammarError(f"{grammar.param} cannot be served: {reason}", param=grammar.param)
 
     def _try(self, kind: GrammarKind, text: str) -> str:
-        """Why the grammar takes too much work; empty if it does not."""
+        """Why the grammar costs too much; empty if it does not."""
         child = self._free.get()
         try:
             answer = child.answer(kind, text)
@@ -94,7 +97,7 @@ class Trial:
 
 
 class _Child:
-    """A process that compiles grammars, and another one after it. It goes when this object does."""
+    """A process that compiles grammars, restarted when it dies. It ends with this object."""
 
     def __init__(self, tokens: Tokens, seconds: int) -> None:
         self._tokens = tokens
@@ -104,15 +107,16 @@ class _Child:
         self._closed = False
 
     def answer(self, kind: GrammarKind, text: str) -> str | None:
-        """See `_verdict`; None if the child does not live through it. One that something else
-        killed tries again.
+        """See `_verdict`. None if the grammar kills the child.
+
+        SIGKILL is not from the limit on processor time. After a SIGKILL, a new child tries again.
 
         Raises:
-            EngineClosedError: it is closed.
+            EngineClosedError: the child is closed.
         """
         for _ in range(2):
             process = self._process or self._start()
-            answer = _asked(process, [kind.value, text])
+            answer = _ask(process, [kind.value, text])
             if answer is not None:
                 return answer
             self._end_process()
@@ -139,14 +143,14 @@ class _Child:
             process_group=0,  # an interrupt from the keyboard is for the parent
         )
         self._end_process = weakref.finalize(self, _end, process)
-        if self._closed:  # since before there was a process
+        if self._closed:  # `close` came before there was a process
             process.kill()
-        _asked(process, [self._seconds, _described(self._tokens)])
+        _ask(process, [self._seconds, _description(self._tokens)])
         return process
 
 
-def _asked(child: subprocess.Popen[bytes], question: object) -> str | None:
-    """What the child answers; None if it does not live to."""
+def _ask(child: subprocess.Popen[bytes], question: object) -> str | None:
+    """The child's answer; None if the child dies before it answers."""
     assert child.stdin is not None
     assert child.stdout is not None
     with suppress(BrokenPipeError):
@@ -167,8 +171,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def _described(tokens: Tokens) -> dict[str, object]:
-    """What the child is told of a vocabulary: all but its texts."""
+def _description(tokens: Tokens) -> dict[str, object]:
+    """A description of a vocabulary for the child. It leaves out the texts of ordinary tokens."""
     ids = range(tokens.vocabulary_size)
     return {
         "vocabulary_size": tokens.vocabulary_size,
@@ -178,7 +182,7 @@ def _described(tokens: Tokens) -> dict[str, object]:
 
 
 class ByteTokens:
-    """A vocabulary with another's size and control tokens, and single bytes; see `Tokens`."""
+    """A vocabulary of single bytes, with the size and control tokens of another; see `Tokens`."""
 
     bos_id = None
 
@@ -209,14 +213,14 @@ class ByteTokens:
 
 
 def main() -> None:
-    """Answer each line of input with one, as long as the kernel lets it."""
-    import resource  # there is none on Windows
+    """Answer each line of input with one line, until a limit of the kernel ends the process."""
+    import resource  # Windows has no such module
 
     seconds, tokens = json.loads(sys.stdin.readline())
     compiler, ends = GrammarCompiler(ByteTokens(**tokens), keep=0), tokens["eos_ids"]
     try:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    except (OSError, ValueError):  # macOS refuses it; the limit on processor time is left
+    except (OSError, ValueError):  # macOS refuses it; only the limit on processor time remains
         if sys.platform == "linux":
             raise
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -230,9 +234,9 @@ def main() -> None:
 
 
 def _verdict(compiler: GrammarCompiler, grammar: Grammar, ends: Collection[int]) -> str:
-    """Why the grammar takes too much work; empty if it does not, or is wrong for another reason.
+    """Why the grammar costs too much; empty if it does not, even if it is wrong.
 
-    What is cheap to find out is left to the parent, which knows its own tokens.
+    The parent finds cheap errors itself, because it knows the model's tokens.
     """
     began = time.process_time()
     try:
@@ -244,7 +248,7 @@ def _verdict(compiler: GrammarCompiler, grammar: Grammar, ends: Collection[int])
 
 
 def _follow(compiled: TokenGrammar, ends: Collection[int]) -> None:
-    """Make masks until a token of `ends` is chosen, or there are enough."""
+    """Make up to `_FOLLOWED` masks. Stop at a token of `ends`."""
     for choose in (first_of, last_of):
         state, tokens = compiled.begin(), list[int]()
         for _ in range(_FOLLOWED):

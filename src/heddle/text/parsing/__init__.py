@@ -1,1 +1,1 @@
-"""From an answer's text, as it comes, to its parts."""
+"""Parses the text of an answer into parts while the text arrives."""

@@ -1,8 +1,8 @@
-"""Reads an answer as it comes, and tells its parts: reasoning, text, and calls of functions.
+"""Reads an answer while it arrives, and finds its parts: reasoning, text, and calls of functions.
 
-Marks and JSON may be cut anywhere: what could become a mark is held back, and how the text was
-cut makes no difference to its parts. What begins like a call and is none is text, as the model
-wrote it.
+Marks and JSON may be cut anywhere between two pieces of text. The reader holds back characters that
+could become a mark, so the cuts make no difference to the parts. Text that begins like a call but
+is not a call stays text, as the model wrote it.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ if TYPE_CHECKING:
     from heddle.text.parsing.parts import Part
 
 _ARGUMENTS = ("arguments", "parameters")
-"""Members of a call's object that hold its arguments; Llama has the second."""
+"""Members of a call's object that hold its arguments. Llama writes the second."""
 _OTHERS = ("type", "id")
-"""Members that may come before a call's name. With any other, an object without a mark is none."""
+"""Other members that may come before a call's name. An object without a mark that has any other
+member before its name is not a call."""
 
 
 class Marks(NamedTuple):
-    """What a model writes before and after its reasoning."""
+    """The texts that a model writes before and after its reasoning."""
 
     opening: str
     closing: str
 
 
 class PartReader:
-    """Takes an answer for text. `Reading` makes readers that find more in it."""
+    """Reads all of an answer as text. `Reading` makes readers that also find other parts."""
 
     def feed(self, text: str) -> list[Part]:
-        """What more of the text makes known."""
+        """Take more of the answer. Returns the parts that are now certain."""
         return [Text(text)] if text else []
 
     def finish(self, *, cut: bool = False) -> list[Part]:
-        """What was held back until it is known that no more comes.
+        """End the answer. Returns the parts that were held back.
 
-        Where the answer was `cut` off by its length, the beginning of a mark at its end is dropped,
-        and so is a call of which no more than that is known.
+        `cut` says that the length limit ended the answer. Then an incomplete mark at the end is
+        dropped, and so is a call of which only the mark, or a part of it, is there.
         """
         return []
 
 
 class AnswerReader(PartReader, Characters):
-    """Finds reasoning and calls. Forms of calls read with the methods of this class.
+    """Finds reasoning and calls. The call forms read with the methods of this class.
 
     Attributes:
-        calls_from: how many characters precede the first call, or what should be one by its mark;
-            None while there is none.
+        calls_from: the position of the first call, or of the text after the first mark of a call;
+            None before.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class AnswerReader(PartReader, Characters):
     ) -> None:
         """
         Args:
-            marks: of reasoning; None for a model that has none.
-            specials: all marks. A beginning of one at the end of a cut answer is dropped.
-            read_calls: reads an answer after its reasoning; None where it has no calls.
+            marks: marks of reasoning; None for a model without reasoning.
+            specials: all marks. An incomplete mark at the end of a cut answer is dropped.
+            read_calls: reads an answer after its reasoning; None if answers have no calls.
             reasons: whether the answer begins inside its reasoning.
         """
         super().__init__()
@@ -76,7 +77,7 @@ class AnswerReader(PartReader, Characters):
         self._specials = specials
         self._read_calls = read_calls
         self._reasons = reasons
-        # Parts that were found and not told yet: what each is, and its text in pieces.
+        # Parts that no `feed` has returned yet: the kind of each, and its text in pieces.
         self._found: list[tuple[tuple[Any, ...], list[str]]] = []
         self._calls = 0
         self._attempt_from = 0
@@ -97,27 +98,27 @@ class AnswerReader(PartReader, Characters):
     # --- for forms of calls ----------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Take `text` for text. Space at its end waits: beside a call it is dropped."""
+        """Add text. Space at its end is held back, because space beside a call is dropped."""
         self._text(text)
 
     def rest(self) -> Steps[None]:
-        """Take all that comes for text."""
+        """Read the rest of the answer as text."""
         yield from self.until((), self.say)
 
     def dismiss(self, mark: str) -> Steps[None]:
-        """Take `mark`, which no call has followed, for text; unless all ended before one could."""
+        """Add `mark`, after which no call came, as text. At the end of a cut answer, drop it."""
         if self.cut and self.ended:
             yield from self.until((), lambda _: None)
         else:
             self.say(mark)
 
     def expect_call(self, position: int) -> None:
-        """What comes after `position` should be calls."""
+        """Note that calls should come after `position`."""
         if self.calls_from is None:
             self.calls_from = position
 
     def begin_call(self, name: str) -> None:
-        """A call begins, of which :meth:`argue` tells more."""
+        """Begin a call of the function `name`. :meth:`argue` adds its arguments."""
         self.commit()
         self.expect_call(self._attempt_from)
         self._text.drop_space()
@@ -125,17 +126,17 @@ class AnswerReader(PartReader, Characters):
         self._calls += 1
 
     def argue(self, text: str) -> None:
-        """Take `text` for more of the last call's arguments."""
+        """Add `text` to the arguments of the last call."""
         self._add((CallArguments, self._calls - 1), text)
 
     def objects(self, names: Collection[str] | None) -> Steps[bool]:
-        """Read calls written as JSON objects: one, or several in a list or in a row.
+        """Read calls that are JSON objects: one object, or several in a list or in a row.
 
         Args:
-            names: an object is a call if it names one of these; None for any name.
+            names: an object is a call if it names one of these functions; None: any function.
 
         Returns:
-            Whether there are any. If not, nothing has been read.
+            Whether there is a call. If not, this has read nothing.
         """
         self._attempt_from = self.position
         if names is None:
@@ -178,7 +179,7 @@ class AnswerReader(PartReader, Characters):
         return (yield from self._object(names))
 
     def _object(self, names: Collection[str] | None) -> Steps[bool]:
-        """Read an object; whether it is a call, which it is once its name is known."""
+        """Read an object. Returns whether it is a call. It is a call once its name is known."""
         if (yield from self.after_space()) != "{":
             return False
         call = _Call(self, names)
@@ -212,8 +213,8 @@ class AnswerReader(PartReader, Characters):
             return
         value = yield from self._collect()
         if value != "null":
-            within = _string(value)  # JSON inside a string
-            call.take_arguments(value if within is None else within)
+            inner = _string(value)  # JSON inside a string
+            call.take_arguments(value if inner is None else inner)
 
     def _collect(self) -> Steps[str]:
         """The text of the JSON value that comes next."""
@@ -235,7 +236,7 @@ class AnswerReader(PartReader, Characters):
 
 
 class _Call:
-    """An object that is a call as soon as it has a name. Arguments that come first wait for it."""
+    """An object that becomes a call when its name is read. Arguments before the name are kept."""
 
     def __init__(self, reader: AnswerReader, names: Collection[str] | None) -> None:
         self._reader = reader
@@ -245,7 +246,7 @@ class _Call:
         self.begun = False
 
     def take_name(self, name: str | None) -> bool:
-        """Whether this may be a call's name."""
+        """Begin the call if `name` may be called. Returns whether it may."""
         if not name:
             return False
         if self._names is not None and name not in self._names:
@@ -265,16 +266,16 @@ class _Call:
             self._waiting.append(text)
 
     def end(self) -> None:
-        """The object is whole: if it has no arguments, it has none to give."""
+        """End the object. A call without arguments gets an empty object as its arguments."""
         if self.begun and not self._argued:
             self._reader.argue("{}")
 
 
 class _Trimmed:
-    """Passes text on without space before its beginning; space after it waits for more text.
+    """Passes text on. Drops leading space, and holds trailing space back until more text comes.
 
     Attributes:
-        begun: whether there has been anything but space; then space is as good as text.
+        begun: whether text other than space has come. From then on, space is not leading space.
     """
 
     def __init__(self, take: Take, *, begun: bool = False) -> None:
@@ -293,18 +294,21 @@ class _Trimmed:
             self._space += text[len(shown) :]
 
     def drop_space(self) -> None:
-        """Forget the space that waits."""
+        """Drop the space that is held back."""
         self._space = ""
 
     def end(self) -> None:
-        """Pass on the space that waits."""
+        """Pass on the space that is held back."""
         if self._space:
             self._take(self._space)
             self._space = ""
 
 
 def _string(value: str) -> str | None:
-    """What JSON text says if it is a string. Nothing else is decoded: it could be deep."""
+    """The string that `value`, a text of JSON, encodes; None if it is not a string.
+
+    Other values are not decoded, because they could be nested too deeply.
+    """
     try:
         return str(json.loads(value)) if value.startswith('"') else None
     except ValueError:

@@ -1,8 +1,8 @@
-"""Characters that arrive over time, for code that reads them as if they were all there.
+"""Characters that arrive over time, for parsers that read them as if they were all there.
 
-What reads is a generator: it asks for the next character with `yield from source.next()` and is
-suspended until one comes. So a parser is written as plain recursive descent, and how a text was cut
-into pieces cannot make a difference. What has been read can be put back.
+A parser is a generator. It asks for the next character with `yield from source.next()` and is
+suspended until a character comes. So a parser is plain recursive descent, and the cuts between
+pieces of text cannot make a difference. A parser can put back characters that it has read.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[None, str, T]
-"""Reads characters that are sent to it, and returns a T."""
+"""A generator that reads characters sent to it, and returns a T."""
 
 Take: TypeAlias = Callable[[str], object]
-"""Is given text as it is read."""
+"""A function that is called with text as it is read."""
 
 MOST_IN_VAIN = 1 << 20
-"""Characters that attempts may have read and put back in all; then there are no more. Beginnings
-inside of one another may each come to nothing only at the end of the text: 400 of them (8,800
-characters) took 0.3 s, and that grows with their square."""
+"""Total backtracking budget, in characters. Beyond it every attempt fails. Nested beginnings of
+calls may all fail only at the end of the text: 400 of them (8,800 characters) took 0.3 s, and the
+time grows with their square."""
 
 END = ""
-"""Comes after the last character, as often as it is asked for."""
+"""What a parser reads after the last character, as often as it asks."""
 
 
 @lru_cache
 def _beginning(marks: tuple[str, ...]) -> re.Pattern[str]:
-    """What finds the first character of a mark."""
+    """A pattern that matches the first character of any of the marks."""
     return re.compile("|".join(re.escape(mark[0]) for mark in marks) or "(?!)")
 
 
@@ -39,14 +39,13 @@ class Characters:
     """A text that grows at its end.
 
     Attributes:
-        cut: marks of which the text may have a beginning at its end, where it was cut off; empty if
-            it was not.
+        cut: if the text was cut off, the marks that may be incomplete at its end; else empty.
         ended: whether END has been read.
     """
 
     def __init__(self) -> None:
         self.cut: Collection[str] = ()
-        self._returned: list[str] = []  # last first
+        self._returned: list[str] = []  # characters put back, the next one last
         self._record: list[str] | None = None
         self._in_vain = 0
         self._arrived = 0
@@ -54,9 +53,10 @@ class Characters:
         self._search: tuple[re.Pattern[str], Take] | None = None  # what `until` waits for
 
     def send(self, text: str, steps: Steps[None]) -> None:
-        """Let `steps`, which reads from here, read more of the text.
+        """Send `text` to `steps`, a parser that reads from this object.
 
-        Where it looks for marks, what cannot begin one is handed over at once: ten times as fast.
+        While the parser looks for marks, characters that cannot begin a mark skip the generator:
+        this is ten times as fast.
         """
         place = 0
         while place < len(text):
@@ -92,16 +92,16 @@ class Characters:
         return char
 
     def put_back(self, text: str) -> None:
-        """Have `text`, which was read last, read again. END needs no putting back."""
+        """Put back `text`, which was read last, to be read again. END need not be put back."""
         self._returned.extend(reversed(text))
         if self._record is not None and text:
             del self._record[-len(text) :]
 
     def attempt(self, steps: Steps[bool]) -> Steps[bool]:
-        """Whether `steps` succeeds. If it does not, nothing has been read.
+        """Run `steps`. Returns whether it succeeds. If it fails, put back all that it has read.
 
-        Once it is clear that it will, it may call :meth:`commit`, and nothing is kept any longer.
-        After `MOST_IN_VAIN` characters nothing succeeds.
+        When `steps` is sure to succeed it may call :meth:`commit`, which frees the record of what
+        it has read. After `MOST_IN_VAIN` characters in failed attempts, every attempt fails.
         """
         if self._in_vain > MOST_IN_VAIN:
             return False
@@ -114,20 +114,23 @@ class Characters:
         return done
 
     def commit(self) -> None:
-        """Forget what would be put back if the attempt failed."""
+        """Forget what the attempt has read. It can no longer be put back."""
         self._record = None
 
     def after_space(self) -> Steps[str]:
-        """The next character that is no space, or END."""
+        """The next character that is not space, or END."""
         char = yield from self.next()
         while char.isspace():
             char = yield from self.next()
         return char
 
     def skip(self, expected: str) -> Steps[bool]:
-        """Whether `expected` comes next, perhaps after space. If not, nothing is read.
+        """Read `expected`, perhaps after space. If it does not come next, read nothing.
 
-        A beginning of it where the text was cut off is dropped.
+        If the text was cut off inside `expected`, its beginning is dropped.
+
+        Returns:
+            Whether `expected` came next.
         """
         read = matched = ""
         while matched != expected:
@@ -143,16 +146,17 @@ class Characters:
         return True
 
     def skip_one_of(self, expected: Collection[str]) -> Steps[bool]:
-        """Whether one of these comes next, perhaps after space. If not, nothing is read."""
-        for one in expected:
-            if (yield from self.skip(one)):
+        """Read one of `expected`, perhaps after space. Returns whether one comes next."""
+        for text in expected:
+            if (yield from self.skip(text)):
                 return True
         return False
 
     def until(self, marks: Collection[str], take: Take) -> Steps[str]:
-        """Hand over what comes before the first of `marks`, and read that one too.
+        """Read up to the first of `marks`, and the mark too. `take` gets the text before the mark.
 
-        No mark begins with another one. A beginning of one where the text was cut off is dropped.
+        No mark may begin with another mark. If the text was cut off inside a mark, the beginning of
+        the mark is dropped.
 
         Returns:
             The mark; END if there is none.
@@ -174,9 +178,9 @@ class Characters:
         return held
 
     def json_value(self, take: Take) -> Steps[None]:
-        """Hand over the JSON value that comes next, after space: up to where it ends.
+        """Read the next JSON value, perhaps after space. `take` gets its text.
 
-        Nothing but its end is looked for, so that what is no JSON inside of it goes through.
+        This looks only for the end of the value. It does not check that the inside is valid JSON.
         """
         char = yield from self.after_space()
         if char not in ("{", "[", '"'):

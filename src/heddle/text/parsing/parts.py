@@ -1,6 +1,6 @@
-"""What an answer is made of: text, reasoning, and calls of functions that the model asks for.
+"""The parts of an answer: text, reasoning, and calls of functions.
 
-Plain data. Which characters are which is found by `text/parsing/reading.py`.
+Plain data. `text/parsing/answer_reader.py` finds the parts in a text.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model says to itself before it answers."""
+    """More of the model's reasoning, which it writes before the answer proper."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A call of the function `name` begins: the answer's `index`-th, counted from 0."""
+    """The beginning of a call of the function `name`. `index` counts the answer's calls from 0."""
 
     index: int
     name: str
@@ -36,7 +36,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of a call's arguments: JSON, as the model writes it."""
+    """More of the arguments of a call: JSON, as the model wrote it."""
 
     index: int
     text: str
@@ -47,7 +47,7 @@ Part: TypeAlias = Text | Reasoning | CallStart | CallArguments
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A whole call. `arguments` is what the model wrote, which need not be JSON."""
+    """A complete call. `arguments` is what the model wrote. It may be invalid JSON."""
 
     name: str
     arguments: str = ""
@@ -55,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ParsedAnswer:
-    """A whole answer."""
+    """A complete answer."""
 
     text: str = ""
     reasoning: str = ""
@@ -63,7 +63,7 @@ class ParsedAnswer:
 
 
 def parsed_answer(parts: Iterable[Part]) -> ParsedAnswer:
-    """The answer that has these parts."""
+    """The answer that consists of `parts`."""
     text: list[str] = []
     reasoning: list[str] = []
     calls: list[tuple[str, list[str]]] = []

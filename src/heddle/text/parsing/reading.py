@@ -1,4 +1,4 @@
-"""How the answers to one prompt are read: which forms of calls and which marks they may have."""
+"""How to read the answers to one prompt: their form of calls and their marks of reasoning."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the answers to one prompt are read.
+    """How to read the answers to one prompt.
 
     Attributes:
-        form: of calls; None where none are to be looked for.
-        names: of the functions that may be called.
-        marks: of reasoning; None for a model that has none.
-        reasons: whether the prompt has opened the reasoning, so that the answer begins inside.
+        form: the form of calls; None if the reader shall not look for calls.
+        names: names of the functions that may be called.
+        marks: marks of reasoning; None for a model without reasoning.
+        reasons: whether the prompt opens the reasoning, so that the answer begins inside it.
     """
 
     form: CallForm | None = None
@@ -33,11 +33,11 @@ class Reading:
 
     @property
     def specials(self) -> tuple[str, ...]:
-        """Marks that have to be in the text, also where they are control tokens."""
+        """All marks. If a mark is a control token, the detokenizer must show it in the text."""
         return (*(self.form.marks if self.form else ()), *(self.marks or ()))
 
     def reader(self) -> PartReader:
-        """For one answer."""
+        """A reader for one answer."""
         if self.form is None and self.marks is None:
             return PartReader()
         return self._answer_reader()
@@ -48,9 +48,10 @@ class Reading:
         return AnswerReader(self.marks, self.specials, read_calls, reasons=self.reasons)
 
     def watch(self) -> Callable[[str], str | None]:
-        """See `heddle.types.Beginning`: an answer's calls begin after the mark of the first one.
+        """A function that detects where an answer's calls begin; see `heddle.types.Beginning`.
 
-        Where calls have no mark, they begin with the first one, once it is known for one.
+        Calls begin after the first mark of a call. Calls without marks begin with the first call,
+        as soon as the reader has recognised it.
         """
         reader, read = self._answer_reader(), [""]
 
@@ -62,10 +63,10 @@ class Reading:
         return feed
 
     def read(self, text: str, *, cut: bool = False) -> ParsedAnswer:
-        """A whole answer; `cut` as for :meth:`PartReader.finish`."""
+        """Parse a complete answer. For `cut` see :meth:`PartReader.finish`."""
         reader = self.reader()
         return parsed_answer(reader.feed(text) + reader.finish(cut=cut))
 
 
 PLAIN = Reading()
-"""All of an answer is text."""
+"""Reads all of an answer as text."""

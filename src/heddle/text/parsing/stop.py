@@ -1,8 +1,8 @@
 """Stop strings in text that arrives in pieces.
 
-An automaton after Aho and Corasick 1975 ("Efficient string matching") over all stop strings: its
-state is the longest end of the text so far that could still grow into one of them, which is just
-what has to be held back.
+An automaton after Aho and Corasick 1975 ("Efficient string matching") over all stop strings. Its
+state is the longest end of the text that could still grow into a stop string. Exactly that end must
+be held back.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import deque
 
 
 class StopStrings:
-    """Finds the first stop string to be complete in a growing text; of several that end at the
-    same character, the longest.
+    """Finds the first complete stop string in a growing text. If several end at the same character,
+    finds the longest.
 
     Attributes:
         found: length of the stop string that was found; 0 before.
@@ -39,8 +39,8 @@ class StopStrings:
         """Append `text`.
 
         Returns:
-            Where the first stop string begins, counted from the start of `text` and negative if
-            it began earlier; None if there is none. Not to be fed after a stop string.
+            Where the first stop string begins, counted from the start of `text`, and negative if it
+            began earlier; None if there is none. Do not call this after a stop string was found.
         """
         state = self._state
         for position, char in enumerate(text):

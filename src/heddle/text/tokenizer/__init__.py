@@ -1,1 +1,1 @@
-"""Text to token ids and back."""
+"""Tokenizers: from text to token ids and back."""

@@ -1,8 +1,8 @@
-"""Byte-level byte-pair encoding: vocabularies of the kind GPT-2 brought (`gpt2` in GGUF).
+"""Byte-level byte-pair encoding, as GPT-2 introduced it (`gpt2` in GGUF).
 
-Text is cut into words, a word's UTF-8 bytes are written in an alphabet of 256 printable
-characters, and merges join neighbours, the lowest rank first (Radford et al. 2019, "Language
-Models are Unsupervised Multitask Learners", 2.2).
+Text is cut into words. The UTF-8 bytes of a word are written in an alphabet of 256 printable
+characters. Merges join neighbours, the lowest rank first (Radford et al. 2019, "Language Models are
+Unsupervised Multitask Learners", 2.2).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _alphabet() -> dict[str, int]:
-    """Character to byte. Printable Latin-1 stands for itself; the others follow from U+0100."""
+    """Characters to bytes. Printable Latin-1 stands for itself; other bytes follow from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
     return {chr(byte): byte for byte in printable} | {
@@ -33,12 +33,12 @@ def _alphabet() -> dict[str, int]:
 _BYTE_OF = _alphabet()
 
 PIECE = 1 << 18
-"""Characters of a text that are encoded at once. The library keeps some 250 bytes for each word and
-token on the way: 8 MB of digits took 2.4 GB at once, and take 0.3 GB in pieces."""
+"""How many characters are encoded at once. While it encodes, the library keeps some 250 bytes for
+each word and token: 8 MB of digits took 2.4 GB at once, and take 0.3 GB in pieces."""
 
 _LOOKAHEAD = 16
-"""Characters after a word that may decide where it ends, and more: patterns look at spaces up to
-their end, and else at three characters at most (`'ll`, groups of digits)."""
+"""An upper bound on how many characters after a word may decide where the word ends. Patterns look
+at spaces up to their end, and otherwise at three characters at most (`'ll`, groups of digits)."""
 
 
 class ByteLevelEncoder:
@@ -50,12 +50,12 @@ class ByteLevelEncoder:
         """`spec` has the merges.
 
         Raises:
-            ModelFileError: a merge is no pair, or its pieces are not in the vocabulary.
+            ModelFileError: a merge is not a pair, or its pieces are not in the vocabulary.
         """
         self._size = len(vocabulary.pieces)
         self._numbers = list(range(self._size))
-        # Vocabularies may lack bytes. Those vanish, as in llama.cpp, but only after merging: a
-        # symbol must stand between their neighbours, or the neighbours would merge.
+        # A vocabulary may lack bytes. Such bytes vanish, as in llama.cpp, but only after merging: a
+        # symbol stands for them until then, or their neighbours would merge.
         lacking = [char for char in _BYTE_OF if char not in vocabulary.ids]
         symbols = {char: self._size + i for i, char in enumerate(lacking)}
         try:
@@ -64,7 +64,7 @@ class ByteLevelEncoder:
                 merges=_pairs(spec),
                 ignore_merges=pre_tokenizer.whole_words,
             )
-        except Exception as error:  # the library raises no narrower class
+        except Exception as error:  # the library has no narrower class
             label = spec.label("merges")
             raise ModelFileError(
                 f"{label} do not fit the vocabulary: {error}", field=label
@@ -73,45 +73,45 @@ class ByteLevelEncoder:
         self._tokenizer.pre_tokenizer = pre_tokenizer.build()
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, nothing in it taken as a special token."""
+        """Ids of `text`. Special tokens in the text are encoded as plain text."""
         if len(text) <= PIECE:
-            return self._known(self._encode(text).ids)
+            return self._in_vocabulary(self._encode(text).ids)
         ids: list[int] = []
         start, size = 0, PIECE
         while len(text) - start > size:
             settled, characters = self._settled(text[start : start + size])
             ids += settled
             start += characters
-            size = PIECE if characters else 4 * size  # else it is all one word so far
-        return ids + self._shared(self._encode(text[start:]).ids)
+            size = PIECE if characters else 4 * size  # else the piece lies inside one word
+        return ids + self._shared_numbers(self._encode(text[start:]).ids)
 
     def _settled(self, piece: str) -> tuple[list[int], int]:
-        """Ids of the words of `piece` that no following text changes, and their characters."""
+        """Ids of the words of `piece` that no following text can change, and their length."""
         [encoding] = self._tokenizer.encode_batch([piece], add_special_tokens=False)
         word = _last_settled_word(encoding, piece)
         if word is None:
             return [], 0
         tokens = _end(encoding.word_to_tokens(word))
-        return self._shared(encoding.ids[:tokens]), _end(encoding.word_to_chars(word))
+        return self._shared_numbers(encoding.ids[:tokens]), _end(encoding.word_to_chars(word))
 
     def _encode(self, text: str) -> tokenizers.Encoding:
-        # `encode` holds the GIL: 0.5 s for 1 MB of text, in which every stream stood still.
+        # `encode` holds the GIL: 0.5 s for 1 MB of text, during which all streams stopped.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
         return encoding
 
-    def _known(self, ids: list[int]) -> list[int]:
+    def _in_vocabulary(self, ids: list[int]) -> list[int]:
         return [id for id in ids if id < self._size]
 
-    def _shared(self, ids: list[int]) -> list[int]:
-        """`_known`, each number one object wherever it stands: 8 bytes an id in place of 36."""
+    def _shared_numbers(self, ids: list[int]) -> list[int]:
+        """`_in_vocabulary`, with one object for each number: 8 bytes an id in place of 36."""
         return [self._numbers[id] for id in ids if id < self._size]
 
 
 def _last_settled_word(encoding: tokenizers.Encoding, piece: str) -> int | None:
-    """The last word of `piece` that ends there whatever text follows; None if there is none.
+    """The last word of `piece` whose end no following text can change; None if there is none.
 
-    Matching goes from left to right and never looks back, so the text after a settled word is cut
-    as if it stood alone. New patterns must keep to `_LOOKAHEAD`.
+    The patterns match from left to right and never look back. So the text after a settled word is
+    cut into words as if it stood alone. New patterns must look ahead at most `_LOOKAHEAD`.
     """
     edge = len(piece.rstrip()) - _LOOKAHEAD
     word = encoding.token_to_word(len(encoding) - 1)
@@ -157,4 +157,4 @@ def _pairs(spec: TokenizerSpec) -> list[tuple[str, str]]:
                 field=label,
             )
         pairs.append((merge[:split], merge[split + 1 :]))
-    return list(dict.fromkeys(pairs))  # the first of equal pairs has the rank
+    return list(dict.fromkeys(pairs))  # of equal pairs, the first one's rank counts

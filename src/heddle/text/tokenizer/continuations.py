@@ -1,9 +1,9 @@
-"""Which tokens may come next, told by their bytes: what goes on with a word or a prompt.
+"""Finds the tokens that can continue a word or a prompt, by their bytes.
 
-A prompt that ends inside a token ("retu") has been cut into tokens that a text which goes on
-("return") would not have there, and a model has hardly seen them. So the last tokens are taken
-back, and what may be sampled in their place is what agrees with their bytes: token healing, as in
-Lundberg, "The Art of Prompt Design: Prompt Boundaries and Token Healing" (2023).
+A prompt may end inside a token ("retu"). Then its last tokens differ from those of the longer text
+("return"), and the model has hardly seen them. So the prompt's last tokens are removed, and only
+tokens that agree with their bytes may be sampled in their place. This is token healing: Lundberg,
+"The Art of Prompt Design: Prompt Boundaries and Token Healing" (2023).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_HEALED_TOKENS = 4
-"""Tokens that are taken back at most: words are rarely cut into more."""
+"""How many tokens healing removes at most. Words rarely have more tokens."""
 
 
-class Pieces(Protocol):
-    """What is needed of a tokenizer."""
+class TokenBytes(Protocol):
+    """What `Continuations` needs of a tokenizer."""
 
     @property
     def vocabulary_size(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         ...
 
     def token_bytes(self, id: int) -> bytes:
@@ -33,41 +33,41 @@ class Pieces(Protocol):
 
 
 class Continuations:
-    """Token ids that do not continue a text as wanted. Safe to share between threads.
+    """Finds the token ids that cannot continue a text. Safe to share between threads.
 
-    What it looks up is sorted when first needed: 0.2 s for a vocabulary of 152,000.
+    The first use sorts the vocabulary: 0.2 s for 152,000 tokens.
     """
 
-    def __init__(self, tokenizer: Pieces, vocabulary: int) -> None:
-        """`vocabulary` is how many tokens the model knows, which may be more or fewer."""
+    def __init__(self, tokenizer: TokenBytes, vocabulary: int) -> None:
+        """`vocabulary` is the number of logits. The tokenizer may have more tokens or fewer."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
 
     @cached_property
     def not_in_word(self) -> tuple[int, ...]:
         """Tokens that do not begin with a letter, a digit, `_`, or the rest of a character."""
-        return self._all_but(token for piece, token in self._sorted if _goes_on_with_word(piece))
+        return self._all_except(token for piece, token in self._sorted if _continues_word(piece))
 
     def disagreeing(self, wanted: bytes) -> tuple[int, ...]:
-        """Tokens with which a text that begins with `wanted` cannot begin.
+        """Tokens that cannot be the first token of a text that begins with `wanted`.
 
-        What agrees begins with `wanted`, or is a beginning of it whose rest can be had in tokens:
-        not all vocabularies have all bytes. `wanted` is not empty.
+        A token agrees if it begins with `wanted`, or if it is a beginning of `wanted` and tokens
+        exist for the rest. Not all vocabularies have all bytes. `wanted` must not be empty.
         """
         agreeing: list[int] = []
-        spellable: list[int] = []  # positions from where the rest can be had
+        spellable: list[int] = []  # positions in `wanted` from which tokens can spell the rest
         for start in reversed(range(len(wanted))):
             agreeing = [token for _, token in self._beginning_with(wanted[start:])]
             for end in spellable:
                 agreeing += self._equal_to(wanted[start:end])
             if agreeing:
                 spellable.append(start)
-        return self._all_but(agreeing)
+        return self._all_except(agreeing)
 
     def unfinished(self, tokens: Sequence[int]) -> int:
-        """How many tokens to take back: the most at the end that a longer token begins with.
+        """How many tokens healing removes: the longest end of `tokens` that begins a longer token.
 
-        At least the first one stays, or nothing would be left to go on from.
+        The first token always stays, because a prompt needs a token.
         """
         tail = b""
         longest = 0
@@ -97,12 +97,12 @@ class Continuations:
         last = bisect_left(self._sorted, (wanted, self._vocabulary))
         return [token for _, token in self._sorted[first:last]]
 
-    def _all_but(self, wanted: Iterable[int]) -> tuple[int, ...]:
-        kept = set(wanted)
-        return tuple(token for token in range(self._vocabulary) if token not in kept)
+    def _all_except(self, tokens: Iterable[int]) -> tuple[int, ...]:
+        left_out = set(tokens)
+        return tuple(token for token in range(self._vocabulary) if token not in left_out)
 
 
-def _goes_on_with_word(piece: bytes) -> bool:
+def _continues_word(piece: bytes) -> bool:
     if piece[0] & 0xC0 == 0x80:  # the rest of a character in UTF-8
         return True
     first = piece[:4].decode(errors="ignore")[:1]

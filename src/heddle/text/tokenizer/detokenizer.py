@@ -1,7 +1,6 @@
-"""Token by token back to text, for one generation.
+"""Turns the tokens of one output into text, token by token.
 
-Generated text keeps its leading space, as llama.cpp's server has it: what is generated continues
-the prompt.
+Generated text keeps its leading space, as in llama.cpp's server, because it continues the prompt.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class Spelling(Protocol):
-    """What of a tokenizer a detokenizer needs."""
+class TokenTexts(Protocol):
+    """What a detokenizer needs of a tokenizer."""
 
     def token_bytes(self, id: int, /) -> bytes: ...
     def token_text(self, id: int, /) -> str: ...
@@ -28,25 +27,24 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 class Detokenizer:
     """Turns one sequence's tokens into text that is safe to send.
 
-    What is pushed and finished, put together, is the text of all tokens up to the first stop
-    string. Held back are at most an unfinished character and the end that may become a stop
-    string. Broken UTF-8 becomes U+FFFD.
+    The results of all `push` calls and of `finish`, joined, are the text of all tokens up to the
+    first stop string. The detokenizer holds back at most an incomplete character and the end that
+    may become a stop string. Broken UTF-8 becomes U+FFFD.
 
     Attributes:
-        stopped_by: the stop string that is complete, None while none is; everything after it is
-            dropped.
+        stopped_by: the stop string that ended the text; None before. Later text is dropped.
     """
 
     def __init__(
         self,
-        tokenizer: Spelling,
+        tokenizer: TokenTexts,
         stop: tuple[str, ...] = (),
         min_tokens: int = 0,
         shown: Collection[int] = (),
     ) -> None:
-        """Stop strings are not looked for in the text of the first `min_tokens` tokens.
+        """The text of the first `min_tokens` tokens is not searched for stop strings.
 
-        The text shows control tokens if they are among `shown`.
+        The text includes control tokens that are in `shown`.
         """
         self._token_bytes = tokenizer.token_bytes
         if shown:
@@ -64,14 +62,14 @@ class Detokenizer:
         return self.stopped_by is not None
 
     def push(self, token: int) -> str:
-        """Add one token; returns the text that has become safe to send."""
+        """Add one token. Returns the text that is now safe to send."""
         if self._unstoppable:
             self._unstoppable -= 1
             return self._decode(self._token_bytes(token))
         return self._release(self._decode(self._token_bytes(token)))
 
     def finish(self) -> str:
-        """The text still held back. An unfinished character becomes U+FFFD."""
+        """The text that is still held back. An incomplete character becomes U+FFFD."""
         text = self._release(self._decode(b"", True)) + self._held
         self._held = ""
         return text

@@ -1,12 +1,13 @@
 r"""How byte-level vocabularies cut text into words before merging, by llama.cpp's names.
 
-Patterns apply one after another, each inside the words the one before left; what no pattern
-matches stays a word of its own. Sources: llama.cpp `src/llama-vocab.cpp` and `src/unicode.cpp`.
-Case-insensitive contractions are spelled out as there: `(?i:'s)` would also take U+017F.
+The patterns apply in order. Each pattern cuts the words that the previous pattern left. Text that
+no pattern matches stays a word of its own. Sources: llama.cpp `src/llama-vocab.cpp` and
+`src/unicode.cpp`. Case-insensitive contractions are spelled out as in llama.cpp, because `(?i:'s)`
+would also match U+017F.
 
-Letters, digits and punctuation are those of Unicode 16 here (Oniguruma's tables) and of 15.1 in
-llama.cpp. Ids can differ beside the characters new between, some 4,400 of rare scripts, and beside
-no others (measured over all code points below U+33500 and every 97th above).
+Letters, digits and punctuation follow Unicode 16 here (Oniguruma's tables) and 15.1 in llama.cpp.
+So ids can differ next to characters that are new in 16, some 4,400 of rare scripts. They differ
+nowhere else (measured over all code points below U+33500 and every 97th above).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _CASELESS = (
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """One way of cutting.
+    """One way to cut text into words.
 
     Attributes:
         patterns: regular expressions (Oniguruma), in order.
-        whole_words: a word that is a piece stays whole, whatever the merges say.
-        add_bos: whether texts begin with BOS where the file does not say.
+        whole_words: whether a word that is a piece becomes one token, whatever the merges say.
+        add_bos: whether texts begin with BOS if the file does not say.
     """
 
     patterns: tuple[str, ...]
@@ -39,7 +40,7 @@ class PreTokenizer:
     add_bos: bool = False
 
     def build(self) -> pre_tokenizers.PreTokenizer:
-        """The same for the `tokenizers` library, ending in the byte-level alphabet."""
+        """The pre-tokenizer for the `tokenizers` library. It ends with the byte-level alphabet."""
         steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.patterns]
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         return pre_tokenizers.Sequence([*steps, byte_level])
@@ -61,7 +62,7 @@ _BY_NAME = {
 
 
 def pre_tokenizer(name: str | None, label: str = "pre-tokenizer") -> PreTokenizer:
-    """The pre-tokenizer of that name; files without a name mean `default`. `label` is for errors.
+    """The pre-tokenizer `name`; without a name, `default`. Errors name the field `label`.
 
     Raises:
         UnsupportedModelError: no pre-tokenizer has that name.

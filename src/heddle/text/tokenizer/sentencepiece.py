@@ -1,9 +1,9 @@
 """SentencePiece vocabularies (`llama` in GGUF): pieces with scores, spaces written as U+2581.
 
-llama.cpp joins the two neighbours that make the piece of highest score, the leftmost of equals
-first, until no two neighbours make a piece; characters that are no piece then fall back to their
-bytes. Here the same runs on the byte-pair model of the `tokenizers` library: every way to split a
-piece in two is a merge, ranked by the piece's score.
+llama.cpp joins the two neighbours that make the piece with the highest score, and of equal scores
+the leftmost. It repeats this until no two neighbours make a piece. Characters that are not a piece
+then fall back to their bytes. This module runs the same algorithm on the byte-pair model of the
+`tokenizers` library: each way to split a piece in two is a merge, ranked by the piece's score.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class SentencePieceEncoder:
     """Plain text to ids. Safe to share between threads."""
 
     def __init__(self, vocabulary: Vocabulary, spec: TokenizerSpec) -> None:
-        """`spec` has a score for each token; higher merges first.
+        """`spec` has a score for each token. Pieces with a higher score merge first.
 
         Raises:
-            ModelFileError: a byte has no piece, or a score is no number.
+            ModelFileError: a byte has no piece, or a score is NaN.
         """
         lacking = [piece for piece in _BYTE_PIECES if piece not in vocabulary.ids]
         if lacking:
@@ -47,7 +47,7 @@ class SentencePieceEncoder:
         spec.check_entries("scores", len(scores))
         if any(map(math.isnan, scores)):
             spec.fail("scores", "has NaN in it")
-        # A character that occurs in pieces but is none merges all the same; it needs an id.
+        # A character that occurs in pieces but is not a piece also merges, so it needs an id.
         characters = set().union(*vocabulary.pieces) - vocabulary.ids.keys()
         size = len(vocabulary.pieces)
         symbols = {char: size + i for i, char in enumerate(sorted(characters))}
@@ -64,7 +64,7 @@ class SentencePieceEncoder:
         self._tokenizer = tokenizers.Tokenizer(model)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, nothing in it taken as a special token."""
+        """Ids of `text`. Special tokens in the text are encoded as plain text."""
         text = text.replace(" ", _SPACE)
         if len(text) <= PIECE:
             return self._encode(text)
@@ -79,7 +79,8 @@ class SentencePieceEncoder:
         return [byte for id in ids for byte in self._bytes_of_symbol.get(id, (id,))]
 
     def _parts(self, text: str) -> Iterator[str]:
-        """`text`, cut between characters that no piece has side by side: no merge spans a cut."""
+        """`text` in parts. No piece has the two characters at a cut side by side, so no merge spans
+        the cut."""
         start = 0
         for end in range(PIECE, len(text)):
             if end - start >= PIECE and text[end - 1 : end + 1] not in self._neighbours:
@@ -89,19 +90,20 @@ class SentencePieceEncoder:
 
     @cached_property
     def _neighbours(self) -> frozenset[str]:
-        """All two characters that stand side by side in a piece. Only long texts need them."""
+        """All pairs of characters that stand side by side in a piece. Only long texts need them."""
         return frozenset(piece[i : i + 2] for piece in self._pieces for i in range(len(piece) - 1))
 
 
 def _merges(
     vocabulary: Vocabulary, scores: list[float], known: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """Every split of a piece into two known ones, best score first.
+    """All splits of a piece into two known pieces, best score first.
 
-    Among equal scores llama.cpp takes the leftmost pair, and so first of all what a merge has
-    just made room for. A rank cannot depend on the place. Longer pieces first, and of their
-    splits the longer left part first, comes to the same for runs of one character; other pieces
-    of equal score may merge in another order. Vocabularies give every ordinary piece its own.
+    Among equal scores llama.cpp takes the leftmost pair, so it first extends the piece that it has
+    just made. A rank cannot depend on the place in the text. Here longer pieces come first, and
+    among the splits of a piece the longer left part. For runs of one character the result is the
+    same. Other pieces of equal score may merge in another order, but vocabularies give each
+    ordinary piece a score of its own.
     """
     pieces = vocabulary.pieces
     lengths = sorted({len(piece) for piece in known}, reverse=True)
@@ -109,8 +111,8 @@ def _merges(
     merges = []
     for id in order:
         piece = pieces[id]
-        # Only lengths that known pieces have: all splits of one piece of a million characters would
-        # take longer than anybody waits.
+        # Only lengths that known pieces have: trying all splits of a piece of a million characters
+        # would take far too long.
         for split in lengths[bisect(lengths, -len(piece), key=neg) :]:
             left = piece[:split]
             if left in known:
@@ -124,7 +126,7 @@ def piece_bytes(vocabulary: Vocabulary, spec: TokenizerSpec) -> list[bytes]:
     """The bytes each token adds to a text; none for tokens that are not text.
 
     Raises:
-        ModelFileError: a token of type byte does not read `<0xHH>`.
+        ModelFileError: the text of a byte token is not `<0xHH>`.
     """
     return [
         _bytes_of(piece, type, spec)
@@ -139,6 +141,6 @@ def _bytes_of(piece: str, type: int, spec: TokenizerSpec) -> bytes:
         return piece.encode()
     if type == TokenType.BYTE:
         if piece not in _BYTE_OF:
-            spec.fail("types", f"says that {piece!r} is a byte; bytes read <0xHH>")
+            spec.fail("types", f"says that {piece!r} is a byte; a byte is written <0xHH>")
         return bytes([_BYTE_OF[piece]])
     return b""

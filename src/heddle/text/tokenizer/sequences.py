@@ -1,7 +1,7 @@
-"""Strings of a request's sampling parameters as the token sequences that spell them.
+"""Turns strings of sampling parameters into the token sequences that spell them.
 
-What a sampler compares are tokens. A string can come about in more than one way in them: that is
-looked up here, before a request is queued, so that no sampler needs a tokenizer.
+Samplers compare tokens, and more than one token sequence can spell a string. This module finds the
+sequences before a request is queued, so that no sampler needs a tokenizer.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     Encode: TypeAlias = Callable[[str], list[int]]
 
 MAX_TAIL_TOKENS = 20
-"""Tokens of a breaker after its first; as in llama.cpp."""
+"""How many tokens of a breaker after its first token are compared; as in llama.cpp."""
 
 
 def spell(encode: Encode, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """The tokens of each word as it goes on after other text, directly and after a space.
+    """The tokens of each word as it follows other text, directly and after a space.
 
-    That is what vLLM's `bad_words` mean, but that it leaves the form with a space out where that
-    has another number of tokens. Other spellings, as by single letters, are not covered.
+    vLLM's `bad_words` mean the same, except that vLLM leaves out the form with a space if it has
+    another number of tokens. Other spellings, such as single letters, are not covered.
     """
     forms = (form for word in words for form in (word.lstrip(), " " + word.lstrip()))
     return tuple(dict.fromkeys(tuple(encode(form)) for form in forms))
@@ -33,21 +33,22 @@ def spell(encode: Encode, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]
 def find_breakers(
     pieces: Sequence[bytes], encode: Encode, strings: tuple[str, ...]
 ) -> TokenSequences:
-    """All token sequences whose text has one of the strings in it, beginning in the first token.
+    """All token sequences whose text contains one of the strings, beginning in the first token.
 
-    One token may hold the whole string; else its end is the string's beginning and the others are
-    the tokens of the rest, at most `MAX_TAIL_TOKENS` (llama.cpp, PR 9702).
+    A single token may contain the complete string. Otherwise the first token ends with a beginning
+    of the string, and the tokens of the rest follow, at most `MAX_TAIL_TOKENS` (llama.cpp, PR
+    9702).
 
     Args:
         pieces: the bytes of each token.
-        encode: tokens of text that goes on after other text.
-        strings: not empty.
+        encode: returns the tokens of text that follows other text.
+        strings: the strings to find; none is empty.
     """
     found: dict[tuple[int, ...], None] = {}
     for string in strings:
         wanted = string.encode(errors="replace")
         first = wanted[0]
-        tails: dict[int, tuple[int, ...]] = {}  # by how many bytes of the string come before
+        tails: dict[int, tuple[int, ...]] = {}  # tokens of the rest, by the bytes before it
         for token, piece in enumerate(pieces):
             if first not in piece:
                 continue
@@ -63,7 +64,7 @@ def find_breakers(
 
 
 def _overlaps(piece: bytes, wanted: bytes) -> Iterator[int]:
-    """Lengths of the ends of `piece` that begin `wanted`."""
+    """Lengths of the ends of `piece` that are beginnings of `wanted`."""
     start = piece.find(wanted[0])
     while start >= 0:
         if wanted.startswith(piece[start:]):
@@ -72,7 +73,7 @@ def _overlaps(piece: bytes, wanted: bytes) -> Iterator[int]:
 
 
 def _tail(encode: Encode, rest: bytes) -> tuple[int, ...]:
-    """Tokens of what is left of a string; none if it begins inside a character."""
+    """Tokens of the rest of a string; none if the rest begins inside a character."""
     try:
         return tuple(encode(rest.decode())[:MAX_TAIL_TOKENS])
     except UnicodeDecodeError:

@@ -1,10 +1,10 @@
-"""Finding special tokens in text, before any other tokenization.
+"""Finds special tokens in text, before any other tokenization.
 
-llama.cpp cuts out the longest token first, wherever it lies, then the next longest. That differs
-from the longest token at the leftmost place only where two occurrences overlap and the right one
-is longer. So the scan goes left to right, and starts over in llama.cpp's order where a token is
-followed by a character with which such an overlap could go on. Real vocabularies hardly know
-such characters.
+llama.cpp first cuts out all occurrences of the longest token, then of the next longest. A scan from
+left to right that takes the longest token at each place finds the same, unless two occurrences
+overlap and the right one is longer. So this module scans from left to right. If the character after
+a token could continue such an overlap, it starts over in llama.cpp's order. Real vocabularies have
+hardly any such characters.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_CHARACTERS = 4 << 20
-"""Of all tokens. A node of the trie takes 300 bytes, and each character may need one; vocabularies
-known have 100,000 characters at most."""
+"""Limit on the characters of all tokens together. A node of the trie takes 300 bytes, and each
+character may need a node. Known vocabularies have at most 100,000 characters."""
 
 
 class _Node:
-    """A beginning of tokens.
+    """A node of the trie: a text with which tokens begin.
 
     Attributes:
         next: the nodes that are one character longer, by that character.
-        id: the token that ends here, if one does.
-        size: its bytes.
-        longest: bytes of the longest token that begins so.
-        suffix: the node of the longest proper suffix of this beginning that is one itself (the
-            failure function of Aho & Corasick 1975); None for the root.
+        id: the token with exactly this text; None if there is none.
+        size: bytes of that token.
+        longest: bytes of the longest token that begins with this text.
+        suffix: the node of the longest proper suffix of this text that has a node (the failure
+            function of Aho & Corasick 1975); None for the root.
     """
 
     __slots__ = ("id", "longest", "next", "size", "suffix")
@@ -54,7 +54,7 @@ class SpecialTokens:
         Time and memory grow with the characters of all tokens together.
 
         Raises:
-            ModelFileError: they have too many characters.
+            ModelFileError: the tokens have too many characters.
         """
         characters = sum(map(len, ids))
         if characters > _MOST_CHARACTERS:
@@ -70,7 +70,7 @@ class SpecialTokens:
         self._start = re.compile("|".join(map(_first_two, first))) if ids else None
 
     def split(self, text: str) -> list[str | int]:
-        """`text` as plain parts, never empty, and the ids of the special tokens between them."""
+        """Cut `text` into plain parts, never empty, and the ids of the special tokens between."""
         if self._start is None:
             return [text] if text else []
         parts: list[str | int] = []
@@ -148,9 +148,9 @@ def _link_suffixes(root: _Node) -> None:
 
 
 def _may_be_overlapped(token: _Node, char: str) -> bool:
-    """Whether `char`, coming after the token, may belong to a longer one that begins inside it."""
+    """Whether `char` after `token` may belong to a longer token that begins inside `token`."""
     node = token.suffix
-    while node is not None and node.suffix is not None:  # the root begins behind the token
+    while node is not None and node.suffix is not None:  # a token from the root begins after it
         if char in node.next and node.next[char].longest > token.size:
             return True
         node = node.suffix
@@ -158,7 +158,7 @@ def _may_be_overlapped(token: _Node, char: str) -> bool:
 
 
 def _first_two(item: tuple[str, _Node]) -> str:
-    """A pattern for how the tokens with one first character begin."""
+    """A pattern for the first one or two characters of the tokens with this first character."""
     first, node = item
     if node.id is not None:
         return re.escape(first)

@@ -1,4 +1,4 @@
-"""The rules of a request's sampling, in tokens."""
+"""Token rules: what the sampling parameters of a request mean in tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def token_rules(params: SamplingParams, tokenizer: Tokenizer) -> TokenRules:
-    """The rules of one request in tokens."""
+    """The token rules of one request."""
     ends = {*tokenizer.eos_ids, *params.stop_token_ids}
     return TokenRules(
         tuple(sorted(ends)) if params.min_tokens else (),

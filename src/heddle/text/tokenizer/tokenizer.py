@@ -1,8 +1,8 @@
 """Text to token ids and back, as llama.cpp does it for the same file.
 
-What is special is found first (`special.py`), the plain parts between go through the vocabulary's
-own algorithm (`bpe.py`, `sentencepiece.py`). llama.cpp's clean-up of spaces before punctuation is
-left out: it would make decoding lose text, and its server does not do it either.
+Special tokens are found first (`special.py`). The plain parts between them go through the
+vocabulary's algorithm (`bpe.py`, `sentencepiece.py`). llama.cpp's clean-up of spaces before
+punctuation is left out: decoding would lose text, and llama.cpp's server does not do it either.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """A vocabulary's algorithm, blind to special tokens."""
+    """The algorithm of a vocabulary. It does not know special tokens."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text."""
@@ -42,10 +42,10 @@ class Tokenizer:
     """One model's tokenizer. Immutable after construction; safe to share between threads.
 
     Attributes:
-        bos_id: the token that begins a text, if the file names one.
-        eos_id: the token that ends a text, if the file names one.
+        bos_id: the token that begins a text; None if the file names none.
+        eos_id: the token that ends a text; None if the file names none.
         eos_ids: all tokens that end a generation.
-        fill_in: tokens for filling in the middle; None if the model knows none.
+        fill_in: fill-in-the-middle (FIM) tokens; None if the model has none.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Tokenizer:
         vocabulary = Vocabulary.of(spec)
         encoder: Encoder
         if spec.algorithm == "bpe":
-            cut = pre_tokenizer(spec.pre_tokenizer, spec.label("pre_tokenizer"))
-            add_bos, add_space_prefix = cut.add_bos, False
-            encoder = bpe.ByteLevelEncoder(vocabulary, spec, cut)
+            words = pre_tokenizer(spec.pre_tokenizer, spec.label("pre_tokenizer"))
+            add_bos, add_space_prefix = words.add_bos, False
+            encoder = bpe.ByteLevelEncoder(vocabulary, spec, words)
             piece_bytes = bpe.piece_bytes(vocabulary)
         else:
             add_bos, add_space_prefix = True, spec.add_space_prefix is not False
@@ -104,7 +104,7 @@ class Tokenizer:
         add_eos = bool(spec.add_eos)
         for role, added in (("bos", add_bos), ("eos", add_eos)):
             if added and role not in spec.roles:
-                spec.fail(role, f"is missing, and texts are to have {role.upper()} added")
+                spec.fail(role, f"is missing, but texts need a {role.upper()} token")
         return cls(
             vocabulary,
             encoder,
@@ -116,13 +116,13 @@ class Tokenizer:
 
     @cached_property
     def pieces(self) -> TokenPieces:
-        """The bytes that tokens add to a text, and which of them end it."""
+        """The bytes that tokens add to a text, and the tokens that end a generation."""
         texts = (b"" if id in self._special else raw for id, raw in enumerate(self._bytes))
         return TokenPieces(tuple(texts), tuple(sorted(self.eos_ids)))
 
     @property
     def vocabulary_size(self) -> int:
-        """How many tokens there are; ids are in [0, vocabulary_size)."""
+        """The number of tokens. Ids are in [0, vocabulary_size)."""
         return len(self._pieces)
 
     def encode(
@@ -137,10 +137,10 @@ class Tokenizer:
 
         Args:
             text: any string.
-            add_special: add the tokens that begin and end a text, where the file asks for them.
-            parse_special: take the text of control tokens for the tokens; user-defined tokens
-                are always taken.
-            continues: the text goes on after another one: no space is put before it.
+            add_special: add the tokens that begin and end a text, if the file asks for them.
+            parse_special: encode the text of a control token as that token. User-defined tokens
+                are always found.
+            continues: the text follows other text, so no space is put before it.
         """
         special = self._all_parsed if parse_special else self._always_parsed
         ids = list(self._prefix_ids) if add_special else []
@@ -157,21 +157,21 @@ class Tokenizer:
     def encode_chat(self, text: str) -> list[int]:
         """Ids of a rendered chat template.
 
-        This is where the rule on BOS lives: a template may or may not write it, a model wants it
-        once, so it is added where the model asks for it and the template did not write it. EOS is
-        never added: the prompt is to be continued.
+        A template may or may not write BOS, and a model wants it once. So this method adds BOS if
+        the model asks for it and the template did not write it. It never adds EOS, because the
+        model continues the prompt.
         """
         ids = self.encode(text, add_special=False)
         return ids if ids[:1] == self._prefix_ids else self._prefix_ids + ids
 
     def encode_fill_in(self, before: str | Sequence[int], after: str) -> list[int]:
-        """Ids of a prompt whose continuation fills the gap between two texts.
+        """Ids of a prompt for fill-in-the-middle. Its continuation fills the gap between two texts.
 
-        The order is that of the models (Bavarian et al. 2022, arXiv:2207.14255: prefix, suffix,
-        middle). Control tokens in the texts are text.
+        Models were trained on the order prefix, suffix, middle (Bavarian et al. 2022,
+        arXiv:2207.14255). Control tokens in the texts are encoded as plain text.
 
         Raises:
-            UnsupportedParameterError: the model has no tokens for it.
+            UnsupportedParameterError: the model has no FIM tokens.
         """
         marks = self._fill_in_marks()
         inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
@@ -180,17 +180,18 @@ class Tokenizer:
         return [*head, *first, marks.suffix, *inside(after), marks.middle]
 
     def encode_files(self, files: Sequence[tuple[str, str]]) -> list[list[int]]:
-        """Ids of files, each a name and a text, to stand before a prompt of `encode_fill_in`.
+        """Ids of files, each a name and a text, that come before a prompt of `encode_fill_in`.
 
-        Where the model has the tokens, they have the form of a repository that Qwen2.5-Coder was
-        trained on (Hui et al. 2024, arXiv:2409.12186): first its name, then each file behind its
-        own, last the name of the file with the gap. Else a line with the name goes before a text.
+        If the model has tokens for repositories and files, the ids have the form that
+        Qwen2.5-Coder was trained on (Hui et al. 2024, arXiv:2409.12186): the name of the
+        repository, then the name and text of each file, then the name of the file with the gap.
+        Without such tokens, a line with the name goes before each text.
 
         Returns:
-            Ids of the head, of each file, and of what stands between the last file and the prompt.
+            Ids of the head, of each file, and of the text between the last file and the prompt.
 
         Raises:
-            UnsupportedParameterError: the model has no tokens for filling in the middle.
+            UnsupportedParameterError: the model has no FIM tokens.
         """
         marks = self._fill_in_marks()
         inside = partial(self.encode, add_special=False, parse_special=False, continues=True)
@@ -202,22 +203,23 @@ class Tokenizer:
         return [head, *texts, [marks.file, *inside("file\n")]]
 
     def put_before(self, prompt: Sequence[int], files: Sequence[int]) -> list[int]:
-        """A prompt of `encode_fill_in` with ids of files at its front, behind the BOS if any."""
+        """A prompt of `encode_fill_in`, with the ids of files after its BOS, if it has one."""
         begin = len(self._prefix_ids)
         return [*prompt[:begin], *files, *prompt[begin:]]
 
     def _fill_in_marks(self) -> FillIn:
         if self.fill_in is None:
             raise UnsupportedParameterError(
-                "suffix is not supported: this model has no tokens for filling in the middle",
+                "suffix is not supported: this model has no fill-in-the-middle tokens. Leave suffix"
+                " out, or serve a model that has them",
                 param="suffix",
             )
         return self.fill_in
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of `ids`; broken UTF-8 becomes U+FFFD.
+        """Text of `ids`. Broken UTF-8 becomes U+FFFD.
 
-        The space that :meth:`encode` puts before a text is taken off again.
+        The space that :meth:`encode` puts before a text is removed.
 
         Raises:
             InvalidRequestError: an id is not in [0, vocabulary_size).
@@ -234,20 +236,21 @@ class Tokenizer:
         return b"".join(parts).removeprefix(self._space_prefix.encode()).decode(errors="replace")
 
     def breakers(self, strings: tuple[str, ...]) -> TokenSequences:
-        """Ways in which the strings can come about in tokens; see `sequences.find_breakers`.
+        """Token sequences that spell the strings; see `sequences.find_breakers`.
 
-        A vocabulary of 152,000 takes 5 ms a string, mostly; what was asked for lately is kept.
+        With a vocabulary of 152,000, a string mostly takes 5 ms. Recent results are cached.
         """
         return self._breakers(strings)
 
     def spellings(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """The words in tokens; see `sequences.spell`. What was asked for lately is kept."""
+        """The tokens of the words; see `sequences.spell`. Recent results are cached."""
         return self._spellings(words)
 
     def grammar(self, grammar: Grammar) -> TokenGrammar:
-        """The grammar over these tokens; what was asked for lately is kept.
+        """Compile a grammar over these tokens. Recent grammars are cached.
 
-        May take 100 ms, the very first one more: not for event loops, unless it is kept.
+        Compiling may take 100 ms, and more the first time. Do not call this from an event loop,
+        unless `known_grammar` has the grammar.
 
         Raises:
             GrammarError: it is wrong, can match nothing, or is too large.
@@ -255,27 +258,27 @@ class Tokenizer:
         return self._grammars.compile(grammar)
 
     def prepare_grammars(self) -> None:
-        """Make what all grammars share, which holds up every thread for up to a second."""
+        """Make the data that all grammars share. This stops all threads for up to a second."""
         self._grammars.prepare()
 
     def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
-        """As :meth:`grammar` at once; None for one that is not kept."""
+        """The compiled grammar if it is cached; else None. Returns at once."""
         return self._grammars.known(grammar)
 
     def token_bytes(self, id: int) -> bytes:
-        """The bytes the token adds to a text; none for special and unused tokens."""
+        """The bytes that the token adds to a text; none for special and unused tokens."""
         return self._bytes[id]
 
     def token_text(self, id: int) -> str:
-        """A readable form of one token, special ones included; broken UTF-8 as U+FFFD."""
+        """A readable form of one token, also of a special token. Broken UTF-8 becomes U+FFFD."""
         return self._visible_bytes(id).decode(errors="replace")
 
     def control_id(self, text: str) -> int | None:
-        """The control token that is written as `text`; None if there is none."""
+        """The control token whose text is `text`; None if there is none."""
         return self._control_ids.get(text)
 
     def is_special(self, id: int) -> bool:
-        """Whether the token is a control or unknown token, which text never shows."""
+        """Whether the token is a control or unknown token. Text never shows such tokens."""
         return id in self._special
 
     def _visible_bytes(self, id: int) -> bytes:

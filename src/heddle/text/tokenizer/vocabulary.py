@@ -1,8 +1,8 @@
 """The vocabulary of a model file: its pieces, their types, and the tokens that have a role.
 
-Roles follow llama.cpp (`src/llama-vocab.cpp`): what the file names, and else what a piece's text
-says, because many files leave out which tokens end a generation. How text becomes pieces lives in
-`bpe.py` and `sentencepiece.py`.
+Roles follow llama.cpp (`src/llama-vocab.cpp`). If the file does not name the token of a role, the
+text of a piece decides, because many files do not say which tokens end a generation. `bpe.py` and
+`sentencepiece.py` turn text into pieces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TokenType(IntEnum):
-    """What a token is, numbered as in SentencePiece and GGUF."""
+    """The type of a token, numbered as in SentencePiece and GGUF."""
 
     UNDEFINED = 0
     NORMAL = 1
@@ -29,7 +29,7 @@ class TokenType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """A role that text can reveal: its name, and pieces that have it if no token is named."""
+    """A role of a token, and the pieces that have the role if the file names no token for it."""
 
     name: str
     pieces: tuple[str, ...]
@@ -37,8 +37,8 @@ class _Role:
 
 _BAR = "\uff5c"  # DeepSeek's full-width bar
 
-# Before a gap, after it, its filling; then three that end a generation: padding, a repository's
-# name, a file's end.
+# The first three mark the text before a gap, the text after the gap, and its filling. The last
+# three end a generation: padding, name of a repository, end of a file.
 _FILL_IN_THE_MIDDLE = (
     _Role(
         "fim_prefix",
@@ -83,10 +83,11 @@ _END_PIECES = (
 
 @dataclass(frozen=True, slots=True)
 class FillIn:
-    """Ids of the tokens that stand before what precedes a gap, what follows it, and its filling.
+    """Ids of fill-in-the-middle tokens.
 
-    `repository` and `file` stand before the name of a repository and of one of its files; None
-    where the model has no such token.
+    `prefix` comes before the text that precedes a gap, `suffix` before the text that follows it,
+    and `middle` before its filling. `repository` and `file` come before the name of a repository
+    and of one of its files; None if the model has no such token.
     """
 
     prefix: int
@@ -104,10 +105,10 @@ class Vocabulary:
         pieces: each token's text as stored; unique.
         ids: the inverse of `pieces`.
         types: a :class:`TokenType` per token, as plain integers.
-        bos_id: begins a text, if the file names one.
-        eos_id: ends a text, if the file names one.
+        bos_id: the token that begins a text; None if the file names none.
+        eos_id: the token that ends a text; None if the file names none.
         end_ids: all tokens that end a generation.
-        fill_in: tokens for filling in the middle, if it has all three.
+        fill_in: FIM tokens; None unless the vocabulary has prefix, suffix and middle.
     """
 
     pieces: list[str]
@@ -120,20 +121,21 @@ class Vocabulary:
 
     @classmethod
     def of(cls, spec: TokenizerSpec) -> Vocabulary:
-        """Check the vocabulary and find what roles its tokens have.
+        """Check the vocabulary and find the roles of its tokens.
 
         Raises:
-            ModelFileError: it is empty, a piece occurs twice, or something is not of its size.
+            ModelFileError: the vocabulary is empty, a piece occurs twice, a list has another size,
+                or a role names an id that does not exist.
         """
-        # llama.cpp's name for a piece without text, so that ids stay as they are.
+        # An empty piece gets llama.cpp's name for it, so that ids do not change.
         pieces = [piece or f"[EMPTY_{i}]" for i, piece in enumerate(spec.pieces)]
         size = len(pieces)
         ids = {piece: i for i, piece in enumerate(pieces)}
         if len(ids) != size or not size:
             spec.fail(
                 "pieces",
-                f"has {size} pieces, {len(ids)} of them different; every piece must be unique, and"
-                " there must be some",
+                f"has {size} pieces, {len(ids)} of them different; there must be at least one, and"
+                " each must be unique",
             )
         if spec.types is not None:
             spec.check_entries("types", len(spec.types))
@@ -164,8 +166,8 @@ class Vocabulary:
 def _fill_in_the_middle(
     spec: TokenizerSpec, ids: dict[str, int], types: list[int]
 ) -> list[int | None]:
-    """Ids of the fill-in-the-middle roles, in their order; those found by text become control
-    tokens in `types`."""
+    """Ids of the fill-in-the-middle roles, in their order. Tokens that are found by their text
+    become control tokens in `types`."""
     found = []
     for role in _FILL_IN_THE_MIDDLE:
         id = spec.roles.get(role.name)
