@@ -311,17 +311,6 @@ void bind_storage(nb::module_& m) {
 }
 
 void bind_sampler_params(nb::module_& m) {
-    nb::enum_<Stage>(m, "Stage", "A sampler; see heddle.types.Stage.")
-        .value("PENALTIES", Stage::kPenalties)
-        .value("DRY", Stage::kDry)
-        .value("TOP_N_SIGMA", Stage::kTopNSigma)
-        .value("TOP_K", Stage::kTopK)
-        .value("TYPICAL_P", Stage::kTypicalP)
-        .value("TOP_P", Stage::kTopP)
-        .value("MIN_P", Stage::kMinP)
-        .value("XTC", Stage::kXtc)
-        .value("INFILL", Stage::kInfill)
-        .value("TEMPERATURE", Stage::kTemperature);
     nb::class_<Breakers>(m, "Breakers", "Token sequences that DRY's repetitions end at.")
         .def("__init__", [](Breakers* self, const std::vector<TokenSequence>& sequences) {
             check_sequences(sequences);
@@ -336,35 +325,22 @@ void bind_sampler_params(nb::module_& m) {
              });
     nb::class_<SamplerParams>(m, "SamplerParams",
                               "What a sampler does; the default is a plain draw.")
-        .def(nb::init<>())
-        .def_rw("temperature", &SamplerParams::temperature)
-        .def_rw("dynatemp_range", &SamplerParams::dynatemp_range)
-        .def_rw("dynatemp_exponent", &SamplerParams::dynatemp_exponent)
-        .def_rw("top_k", &SamplerParams::top_k)
-        .def_rw("top_p", &SamplerParams::top_p)
-        .def_rw("min_p", &SamplerParams::min_p)
-        .def_rw("typical_p", &SamplerParams::typical_p)
-        .def_rw("top_n_sigma", &SamplerParams::top_n_sigma)
-        .def_rw("xtc_probability", &SamplerParams::xtc_probability)
-        .def_rw("xtc_threshold", &SamplerParams::xtc_threshold)
-        .def_rw("repetition_penalty", &SamplerParams::repetition_penalty)
-        .def_rw("repeat_last_n", &SamplerParams::repeat_last_n)
-        .def_rw("presence_penalty", &SamplerParams::presence_penalty)
-        .def_rw("frequency_penalty", &SamplerParams::frequency_penalty)
-        .def_rw("dry_multiplier", &SamplerParams::dry_multiplier)
-        .def_rw("dry_base", &SamplerParams::dry_base)
-        .def_rw("dry_allowed_length", &SamplerParams::dry_allowed_length)
-        .def_rw("dry_penalty_last_n", &SamplerParams::dry_penalty_last_n)
+        .def(
+            "__init__",
+            [](SamplerParams* self, const std::unordered_map<std::string, double>& numbers,
+               const std::vector<std::string>& order) {
+                SamplerParams params;
+                for (const auto& [name, value] : numbers) set_number(params, name, value);
+                for (const std::string& name : order) params.order.push_back(find_stage(name));
+                new (self) SamplerParams(std::move(params));
+            },
+            nb::arg("numbers"), nb::arg("order"))
         .def_prop_rw(
             "dry_breakers", [](const SamplerParams& p) { return p.dry_breakers; },
             [](SamplerParams& p, std::shared_ptr<Breakers> b) { p.dry_breakers = std::move(b); })
         .def_prop_rw(
             "pieces", [](const SamplerParams& p) { return p.pieces; },
             [](SamplerParams& p, std::shared_ptr<Pieces> pieces) { p.pieces = std::move(pieces); })
-        .def_rw("mirostat", &SamplerParams::mirostat)
-        .def_rw("mirostat_tau", &SamplerParams::mirostat_tau)
-        .def_rw("mirostat_eta", &SamplerParams::mirostat_eta)
-        .def_rw("order", &SamplerParams::order)
         .def_rw("bias", &SamplerParams::bias)
         .def_prop_rw(
             "bad_sequences", [](const SamplerParams& p) { return p.bad_sequences; },
@@ -374,13 +350,17 @@ void bind_sampler_params(nb::module_& m) {
             })
         .def_rw("end_tokens", &SamplerParams::end_tokens)
         .def_rw("forbidden", &SamplerParams::forbidden)
-        .def_rw("min_tokens", &SamplerParams::min_tokens)
         .def_rw("seed", &SamplerParams::seed)
         .def_rw("logprobs", &SamplerParams::logprobs);
 }
 
 void bind_sampler(nb::module_& m) {
     bind_sampler_params(m);
+    m.def("sampler_numbers", [] {
+        std::vector<std::string> names;
+        for (const SamplerNumber& number : kSamplerNumbers) names.emplace_back(number.name);
+        return names;
+    });
     nb::class_<Sampler>(m, "Sampler",
                         "One request's sampler; see heddle.testing.reference_sampler.")
         .def(nb::init<SamplerParams>(), nb::arg("params"))

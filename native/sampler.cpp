@@ -6,12 +6,12 @@ namespace heddle {
 
 Sampler::Sampler(SamplerParams params)
     : params_(std::move(params)),
-      state_{History(active(Stage::kPenalties, params_), params_.repeat_last_n),
+      state_{History(active(kPenalties, params_), params_.repeat_last_n),
              2.0 * params_.mirostat_tau} {
-    for (Stage stage : params_.order) {
-        if (active(stage, params_)) chain_.push_back(stage);
+    for (const Stage* stage : params_.order) {
+        if (active(*stage, params_)) chain_.push_back(stage);
     }
-    if (active(Stage::kMirostat, params_)) chain_.push_back(Stage::kMirostat);
+    if (active(kMirostat, params_)) chain_.push_back(&kMirostat);
 }
 
 void Sampler::observe_prompt(const int32_t* tokens, int64_t count) {
@@ -61,8 +61,8 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
         return result;
     }
     if (params_.pieces) find_end();
-    for (Stage stage : chain_) {
-        apply(stage, candidates_, params_, state_);
+    for (const Stage* stage : chain_) {
+        stage->apply(candidates_, params_, state_);
         if (!std::isfinite(candidates_.peak()))
             return Pick{};  // a penalty left the range of floats
     }
@@ -75,7 +75,7 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
         result.logprob = candidates_.raw(chosen.token) - normaliser;
         for (auto& item : result.top) item.second -= normaliser;
     }
-    if (active(Stage::kMirostat, params_)) {
+    if (active(kMirostat, params_)) {
         adapt_mirostat(candidates_, chosen, params_, state_);
     }
     observe_output(chosen.token);

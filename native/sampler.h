@@ -48,7 +48,7 @@ class Sampler {
     void find_end();
 
     SamplerParams params_;
-    std::vector<Stage> chain_;
+    std::vector<const Stage*> chain_;
     SamplerState state_;
     std::vector<uint8_t> mask_;
     Candidates candidates_;

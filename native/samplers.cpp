@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 namespace heddle {
@@ -17,7 +19,7 @@ constexpr float kLogitSlack = 1e-3f;
 // DRY takes no more off, so that tokens which are all repetitions still have a best one.
 constexpr float kMostDry = 1e30f;
 
-// The sampler kInfill compares so many candidates with each other, and what weighs less than this
+// The sampler `infill` compares so many candidates with each other, and what weighs less than this
 // share is a guess to it.
 constexpr int kMostFillings = 256;
 constexpr double kLeastFilling = 0.2;
@@ -254,11 +256,34 @@ void mirostat(Candidates& c, const SamplerParams&, SamplerState& state) {
     cut_at_weight(c, std::exp(state.log_mass - state.mu * std::log(2.0)));
 }
 
-using StageFunction = void (*)(Candidates&, const SamplerParams&, SamplerState&);
+using P = SamplerParams;
 
-// By number of the stage.
-constexpr StageFunction kStages[] = {penalties, dry, top_n_sigma, top_k,       typical_p, top_p,
-                                     min_p,     xtc, infill,      temperature, mirostat};
+bool penalises(const P& p) {
+    return (p.repetition_penalty != 1.0f && p.repeat_last_n != 0) || p.presence_penalty != 0.0f ||
+           p.frequency_penalty != 0.0f;
+}
+
+bool repels(const P& p) { return p.dry_multiplier > 0.0f && p.dry_penalty_last_n != 0; }
+
+bool cools(const P& p) {
+    return p.temperature > 0.0f && (p.temperature != 1.0f || p.dynatemp_range > 0.0f);
+}
+
+// name, cuts, asked, apply
+constexpr Stage kStages[] = {
+    {"penalties", false, penalises, penalties},
+    {"dry", false, repels, dry},
+    {"top_n_sigma", true, [](const P& p) { return p.top_n_sigma > 0.0f; }, top_n_sigma},
+    {"top_k", true, [](const P& p) { return p.top_k > 0; }, top_k},
+    {"typ_p", true, [](const P& p) { return p.typical_p < 1.0f; }, typical_p},
+    {"top_p", true, [](const P& p) { return p.top_p < 1.0f; }, top_p},
+    {"min_p", true, [](const P& p) { return p.min_p > 0.0f; }, min_p},
+    {"xtc", true, [](const P& p) { return p.xtc_probability > 0.0f; }, xtc},
+    {"infill", true, [](const P& p) { return p.pieces != nullptr; }, infill},
+    {"temperature", false, cools, temperature},
+};
+
+bool follows_surprise(const P& p) { return p.temperature > 0.0f && p.mirostat != 0; }
 
 }  // namespace
 
@@ -282,41 +307,32 @@ bool Pieces::is_end(int token) const {
     return std::binary_search(ends_.begin(), ends_.end(), token);
 }
 
-bool active(Stage stage, const SamplerParams& p) {
-    switch (stage) {
-        case Stage::kPenalties:
-            return (p.repetition_penalty != 1.0f && p.repeat_last_n != 0) ||
-                   p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f;
-        case Stage::kDry:
-            return p.dry_multiplier > 0.0f && p.dry_penalty_last_n != 0;
-        case Stage::kTemperature:
-            return p.temperature > 0.0f && (p.temperature != 1.0f || p.dynatemp_range > 0.0f);
-        case Stage::kMirostat:
-            return p.temperature > 0.0f && p.mirostat;
-        default:
-            break;
-    }
-    if (p.temperature == 0.0f || p.mirostat) return false;
-    switch (stage) {
-        case Stage::kTopNSigma:
-            return p.top_n_sigma > 0.0f;
-        case Stage::kTopK:
-            return p.top_k > 0;
-        case Stage::kTypicalP:
-            return p.typical_p < 1.0f;
-        case Stage::kTopP:
-            return p.top_p < 1.0f;
-        case Stage::kMinP:
-            return p.min_p > 0.0f;
-        case Stage::kInfill:
-            return p.pieces != nullptr;
-        default:
-            return p.xtc_probability > 0.0f;
-    }
+const Stage kPenalties = kStages[0];
+const Stage kMirostat = {"mirostat", false, follows_surprise, mirostat};
+
+bool active(const Stage& stage, const SamplerParams& p) {
+    return stage.asked(p) && (!stage.cuts || (p.temperature > 0.0f && p.mirostat == 0));
 }
 
-void apply(Stage stage, Candidates& candidates, const SamplerParams& params, SamplerState& state) {
-    kStages[static_cast<int>(stage)](candidates, params, state);
+const Stage* find_stage(const std::string& name) {
+    for (const Stage& stage : kStages) {
+        if (name == stage.name) return &stage;
+    }
+    throw std::invalid_argument("no native sampler is called " + name);
+}
+
+void set_number(SamplerParams& params, const std::string& name, double value) {
+    for (const SamplerNumber& number : kSamplerNumbers) {
+        if (name != number.name) continue;
+        std::visit(
+            [&](auto member) {
+                using Number = std::decay_t<decltype(params.*member)>;
+                params.*member = static_cast<Number>(value);
+            },
+            number.member);
+        return;
+    }
+    throw std::invalid_argument("no number of the native sampler is called " + name);
 }
 
 void adapt_mirostat(const Candidates& candidates, Candidate drawn, const SamplerParams& params,

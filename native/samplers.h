@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "candidates.h"
@@ -14,19 +15,25 @@
 
 namespace heddle {
 
-enum class Stage {
-    kPenalties,
-    kDry,
-    kTopNSigma,
-    kTopK,
-    kTypicalP,
-    kTopP,
-    kMinP,
-    kXtc,
-    kInfill,
-    kTemperature,
-    kMirostat,  // always the last
+struct SamplerParams;
+struct SamplerState;
+
+// A sampler of the chain. The table of them is in samplers.cpp.
+struct Stage {
+    const char* name;  // the value of the member of heddle.types.Stage
+    bool cuts;         // candidates off, which mirostat replaces and greedy decoding needs not
+    bool (*asked)(const SamplerParams&);
+    void (*apply)(Candidates&, const SamplerParams&, SamplerState&);
 };
+
+// Throws std::invalid_argument for a name that no stage has.
+const Stage* find_stage(const std::string& name);
+
+// Whether a stage does anything under these parameters.
+bool active(const Stage& stage, const SamplerParams& params);
+
+extern const Stage kPenalties;
+extern const Stage kMirostat;  // no member of Stage: it is always the last
 
 // The bytes of all tokens, empty for control tokens, and which tokens end an output.
 class Pieces {
@@ -47,11 +54,11 @@ struct SamplerParams {
     float temperature = 1.0f;  // 0: the best candidate after penalties and DRY
     float dynatemp_range = 0.0f;
     float dynatemp_exponent = 1.0f;
-    int top_k = 0;  // 0 for all
+    int top_k = 0;  // 0 or -1 for all
     float top_p = 1.0f;
     float min_p = 0.0f;
     float typical_p = 1.0f;
-    float top_n_sigma = 0.0f;  // 0 for all
+    float top_n_sigma = 0.0f;  // 0 or -1 for all
     float xtc_probability = 0.0f;
     float xtc_threshold = 0.1f;
     float repetition_penalty = 1.0f;
@@ -63,11 +70,11 @@ struct SamplerParams {
     int dry_allowed_length = 2;
     int dry_penalty_last_n = -1;
     std::shared_ptr<const Breakers> dry_breakers;
-    bool mirostat = false;
+    int mirostat = 0;           // the version, 0 or 2
     float mirostat_tau = 5.0f;  // bits
     float mirostat_eta = 0.1f;
-    std::shared_ptr<const Pieces> pieces;  // where kInfill runs
-    std::vector<Stage> order;
+    std::shared_ptr<const Pieces> pieces;  // where the stage `infill` runs
+    std::vector<const Stage*> order;
     std::unordered_map<int, float> bias;
     std::vector<TokenSequence> bad_sequences;
     std::vector<int> end_tokens;  // not before min_tokens
@@ -77,19 +84,48 @@ struct SamplerParams {
     int logprobs = -1;  // alternatives to report; -1 for no logprobs at all
 };
 
+// A number that heddle.types.SamplingParams has a row for.
+struct SamplerNumber {
+    const char* name;
+    std::variant<float SamplerParams::*, int SamplerParams::*> member;
+};
+
+inline constexpr SamplerNumber kSamplerNumbers[] = {
+    {"temperature", &SamplerParams::temperature},
+    {"dynatemp_range", &SamplerParams::dynatemp_range},
+    {"dynatemp_exponent", &SamplerParams::dynatemp_exponent},
+    {"top_k", &SamplerParams::top_k},
+    {"top_p", &SamplerParams::top_p},
+    {"min_p", &SamplerParams::min_p},
+    {"typical_p", &SamplerParams::typical_p},
+    {"top_n_sigma", &SamplerParams::top_n_sigma},
+    {"xtc_probability", &SamplerParams::xtc_probability},
+    {"xtc_threshold", &SamplerParams::xtc_threshold},
+    {"repetition_penalty", &SamplerParams::repetition_penalty},
+    {"repeat_last_n", &SamplerParams::repeat_last_n},
+    {"presence_penalty", &SamplerParams::presence_penalty},
+    {"frequency_penalty", &SamplerParams::frequency_penalty},
+    {"dry_multiplier", &SamplerParams::dry_multiplier},
+    {"dry_base", &SamplerParams::dry_base},
+    {"dry_allowed_length", &SamplerParams::dry_allowed_length},
+    {"dry_penalty_last_n", &SamplerParams::dry_penalty_last_n},
+    {"mirostat", &SamplerParams::mirostat},
+    {"mirostat_tau", &SamplerParams::mirostat_tau},
+    {"mirostat_eta", &SamplerParams::mirostat_eta},
+    {"min_tokens", &SamplerParams::min_tokens},
+};
+
+// Sets the number of that name. Throws std::invalid_argument for a name that none has.
+void set_number(SamplerParams& params, const std::string& name, double value);
+
 // All that a sequence's samplers keep from token to token, and what one stage leaves for a later
 // one.
 struct SamplerState {
     History history;
     double mu;              // mirostat's bound on surprise, in bits
     double log_mass = 0.0;  // of what mirostat cuts, natural logarithm
-    int end = -1;           // for kInfill: the first token that ends the output and is not excluded
+    int end = -1;  // for `infill`: the first token that ends the output and is not excluded
 };
-
-// Whether a stage does anything under these parameters.
-bool active(Stage stage, const SamplerParams& params);
-
-void apply(Stage stage, Candidates& candidates, const SamplerParams& params, SamplerState& state);
 
 // Moves mirostat's bound by the surprise of the token drawn.
 void adapt_mirostat(const Candidates& candidates, Candidate drawn, const SamplerParams& params,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
 OPEN = {
-    *{"types", "embedding", "checks", "config", "cores", "errors", "ranges", "state", "step"},
+    *{"types", "embedding", "checks", "config", "cores", "errors", "parameters", "state", "step"},
     "roofline",
 }
 """What every room may import, beside itself."""
@@ -46,11 +46,11 @@ MAY_IMPORT = {
     "cores": set(),
     "embedding": {"checks", "types"},
     "errors": set(),
-    "ranges": set(),
+    "parameters": {"checks"},
     "roofline": set(),
     "state": set(),
     "step": {"types", "embedding"},
-    "types": {"checks", "errors", "ranges"},
+    "types": {"checks", "errors", "parameters"},
     "_native": set(),
 }
 

@@ -1,7 +1,6 @@
 """Heddle's native core. Arrays must be C-contiguous; bad shapes and indices are ValueError."""
 
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,20 +103,6 @@ class KvCache:
     @property
     def page_bytes(self) -> int: ...
 
-class Stage(Enum):
-    """A sampler; see heddle.types.Stage."""
-
-    PENALTIES = ...
-    DRY = ...
-    TOP_N_SIGMA = ...
-    TOP_K = ...
-    TYPICAL_P = ...
-    TOP_P = ...
-    MIN_P = ...
-    XTC = ...
-    INFILL = ...
-    TEMPERATURE = ...
-
 class Breakers:
     """Token sequences that DRY's repetitions end at."""
 
@@ -128,39 +113,28 @@ class Pieces:
 
     def __init__(self, texts: Sequence[bytes], ends: Sequence[int]) -> None: ...
 
-class SamplerParams:
-    """What a sampler does; the default is a plain draw. See heddle.types.SamplingParams."""
+def sampler_numbers() -> list[str]:
+    """The names of the numbers that `SamplerParams` takes."""
 
-    def __init__(self) -> None: ...
-    temperature: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    top_n_sigma: float
-    xtc_probability: float
-    xtc_threshold: float
-    repetition_penalty: float
-    repeat_last_n: int
-    presence_penalty: float
-    frequency_penalty: float
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
+class SamplerParams:
+    """What a sampler does."""
+
+    def __init__(self, numbers: Mapping[str, float], order: Sequence[str]) -> None:
+        """
+        Args:
+            numbers: by their names in heddle.types.SamplingParams; others have its defaults.
+            order: values of heddle.types.Stage.
+
+        Raises:
+            ValueError: there is no number or stage of a name.
+        """
+
     dry_breakers: Breakers
-    mirostat: bool
-    mirostat_tau: float
-    mirostat_eta: float
     pieces: Pieces
-    order: list[Stage]
     bias: dict[int, float]
     bad_sequences: Sequence[Sequence[int]]
     end_tokens: Sequence[int]
     forbidden: Sequence[int]
-    min_tokens: int
     seed: int
     logprobs: int
 

@@ -7,14 +7,31 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.checks import check, check_salt, integer, number
+from heddle.checks import check
 from heddle.errors import GrammarError
-from heddle.ranges import RANGES
+from heddle.parameters import (
+    MAX_INT32,
+    MAX_TOP_LOGPROBS,
+    Api,
+    Biases,
+    Instance,
+    Integer,
+    Members,
+    Number,
+    Salt,
+    Strings,
+    Switch,
+    TokenIds,
+    parameter,
+    rows_of,
+    with_documentation,
+)
 
 if TYPE_CHECKING:
     from array import array
@@ -23,9 +40,6 @@ if TYPE_CHECKING:
     from heddle.errors import HeddleError
 
 MAX_STOP_STRINGS = 16
-MAX_STOP_TOKENS = 256
-MAX_BREAKERS = 32
-MAX_BAD_WORDS = 1000
 MAX_STRING_LENGTH = 1024
 MAX_GRAMMAR_LENGTH = 131_072
 
@@ -132,176 +146,258 @@ class Stage(Enum):
     TEMPERATURE = "temperature"
 
 
-_STAGE_NAMES = {stage.value: stage for stage in Stage} | {
+_STAGE_NAMES = {
     "typical_p": Stage.TYPICAL_P,
     "typical": Stage.TYPICAL_P,
     "temp": Stage.TEMPERATURE,
 }
 
-_INTEGERS = (
-    "max_tokens",
-    "min_tokens",
-    "top_k",
-    "repeat_last_n",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "mirostat",
-    "seed",
-    "logprobs",
-    "prompt_logprobs",
-)
 
-_OPTIONAL = frozenset({"max_tokens", "seed", "logprobs", "prompt_logprobs"})
-"""Numbers that may be None."""
-
-# Names of fields that hold strings, how many they hold at most, and how many characters in each.
-_STRINGS = {
-    "stop": (MAX_STOP_STRINGS, MAX_STRING_LENGTH),
-    "dry_sequence_breakers": (MAX_BREAKERS, 40),
-    "bad_words": (MAX_BAD_WORDS, 256),
-    "shown_specials": (16, 64),
-}
-
-
+@with_documentation
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one request turns logits into tokens.
+    """How one request turns logits into tokens. Each field is a row of the table of parameters.
 
     First `logit_bias` is added and what `bad_words` and `min_tokens` forbid is excluded. Then the
     samplers run in the order of `samplers`, each on what the one before left; then one draw. At
     `temperature` 0 only penalties and DRY run, and the highest logit wins, ties to the lower token
     id. Definitions and sources: docs/sampling.md.
 
-    Attributes:
-        max_tokens: most tokens to generate; None or -1 means what the context leaves. With 0 the
-            prompt is computed, for its log probabilities or for the prefix cache.
-        min_tokens: tokens to generate before one that ends the output may be sampled; stop strings
-            are not looked for in their text.
-        temperature: >= 0.
-        dynatemp_range: the temperature moves by up to this much around `temperature`, with the
-            entropy of the candidates; 0 keeps it fixed.
-        dynatemp_exponent: of the normalised entropy that the temperature follows.
-        top_k: keep the k most likely tokens; 0 keeps all, as does -1.
-        top_p: keep the smallest set of most likely tokens whose mass reaches it; in (0, 1].
-        min_p: drop tokens less likely than `min_p` times the likeliest; in [0, 1].
-        typical_p: keep the smallest set of tokens whose surprise is closest to the entropy and
-            whose mass reaches it; in (0, 1].
-        top_n_sigma: keep tokens whose logit is at most so many standard deviations below the
-            highest; 0 keeps all, as does -1.
-        xtc_probability: chance, per token, that all but the least likely of the tokens that have
-            at least `xtc_threshold` are dropped; in [0, 1].
-        xtc_threshold: a probability in (0, 1]; above 0.5 it can have no effect.
-        repetition_penalty: in [0.01, 100]; divides positive and multiplies negative logits of
-            tokens seen in the prompt or the output (Keskar et al. 2019, arXiv:1909.05858).
-        repeat_last_n: how many of the latest tokens `repetition_penalty` looks at; -1 for all, 0
-            for none.
-        presence_penalty: in [-2, 2]; subtracted once from tokens seen in the output.
-        frequency_penalty: in [-2, 2]; subtracted per occurrence in the output.
-        dry_multiplier: penalty of a token that would make a repeated run of tokens longer than
-            `dry_allowed_length`; times `dry_base` for every token that the run is longer still. 0
-            turns DRY off.
-        dry_base: see there; at least 1.
-        dry_allowed_length: longest run that may be repeated without a penalty; at least 1.
-        dry_penalty_last_n: how many of the latest tokens are searched; -1 for all, 0 for none.
-        dry_sequence_breakers: strings that a repeated run does not reach across.
-        mirostat: 2 keeps the surprise of tokens near `mirostat_tau` in place of all samplers that
-            cut candidates off; 0 for off.
-        mirostat_tau: the surprise aimed at, in bits.
-        mirostat_eta: how fast the bound on surprise follows; in [0, 1].
-        samplers: the samplers that run, in this order; names of :class:`Stage` are taken too. One
-            that is left out does not run.
-        seed: seeds the request's own counter-based generator; None draws one.
-        stop: strings that end the output, of 1 to 1024 characters; the string itself is not
-            returned.
-        stop_token_ids: up to 256 tokens that end the output, `ignore_eos` or not; the text does not
-            show them.
-        bad_words: strings whose tokens are not generated in a row, with and without a space before.
-        shown_specials: control tokens that the text shows, as they are written; of others it shows
-            nothing.
-        logit_bias: token id to a value in [-100, 100] added to its logit.
-        logprobs: None for none, else how many alternatives to report beside the chosen token
-            (0 to 20), as natural logarithms under the model's raw distribution.
-        prompt_logprobs: the same for the tokens of the prompt, each given those before it. All of
-            it is computed then, whatever the prefix cache has.
-        ignore_eos: go on past end-of-sequence tokens.
-        cache_salt: prefixes are shared among requests of one salt only, so that no one can learn
-            from the time an answer takes what others have sent; None is a salt of its own.
-        grammar: what the output has to be; it ends where the grammar does, or, `ignore_eos` or
-            not, where the grammar lets it and an end-of-sequence token is sampled. Not together
-            with `min_tokens`.
-
     Raises:
         InvalidRequestError: naming the field and its value.
     """
 
-    max_tokens: int | None = None
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    logprobs: int | None = None
-    ignore_eos: bool = False
-    cache_salt: str | None = None
-    min_tokens: int = 0
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    typical_p: float = 1.0
-    top_n_sigma: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    repeat_last_n: int = -1
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    mirostat: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    samplers: tuple[Stage, ...] = (
-        Stage.PENALTIES,
-        Stage.DRY,
-        Stage.TOP_N_SIGMA,
-        Stage.TOP_K,
-        Stage.TYPICAL_P,
-        Stage.TOP_P,
-        Stage.MIN_P,
-        Stage.XTC,
-        Stage.TEMPERATURE,
+    max_tokens: int | None = parameter(
+        None,
+        Integer(0, math.inf, also=-1, optional=True, note="-1 is no limit"),
+        "The most tokens to generate; by default what the context leaves. With 0 the prompt alone"
+        " is computed, for its log probabilities or for the prefix cache.",
+        apis=Api.GENERATION | Api.MESSAGES,
+        aliases={
+            "max_completion_tokens": Api.CHAT,
+            "n_predict": Api.GENERATION,
+            "max_output_tokens": Api.RESPONSES,
+        },
+        native=False,
     )
-    bad_words: tuple[str, ...] = ()
-    grammar: Grammar | None = None
-    shown_specials: tuple[str, ...] = ()
-    prompt_logprobs: int | None = None
-    stop_token_ids: tuple[int, ...] = ()
+    temperature: float = parameter(
+        1.0, Number(0), "Logits are divided by it; 0 takes the likeliest token.", apis=Api.ALL
+    )
+    top_k: int = parameter(
+        0,
+        Integer(0, MAX_INT32, also=-1, note="0 or -1 keeps all"),
+        "Keeps the k highest logits, ties to the lower id.",
+        source="Fan et al. 2018, arXiv:1805.04833",
+        apis=Api.ALL,
+    )
+    top_p: float = parameter(
+        1.0,
+        Number(0, 1, above=True, note="1 keeps all"),
+        "Keeps the shortest run of the likeliest tokens whose mass is at least `top_p`.",
+        source="Holtzman et al. 2019, arXiv:1904.09751",
+        apis=Api.ALL,
+    )
+    min_p: float = parameter(
+        0.0,
+        Number(0, 1, note="0 keeps all"),
+        "Keeps tokens with p ≥ `min_p` times the highest p.",
+        source="Nguyen et al. 2024, arXiv:2407.01082",
+    )
+    repetition_penalty: float = parameter(
+        1.0,
+        # Farther from 1 it would take logits out of float32's range.
+        Number(0.01, 100, note="1 is off"),
+        "Of tokens among the last `repeat_last_n` of prompt and output, positive logits are"
+        " divided by it and others multiplied.",
+        source="Keskar et al. 2019, arXiv:1909.05858",
+        aliases={"repeat_penalty": Api.EXTENDED},
+    )
+    presence_penalty: float = parameter(
+        0.0,
+        Number(-2, 2),
+        "Is taken off the logits of tokens that the output has.",
+        source="OpenAI's API reference",
+    )
+    frequency_penalty: float = parameter(
+        0.0,
+        Number(-2, 2),
+        "Is taken off a token's logit for each time that the output has the token.",
+        source="OpenAI's API reference",
+    )
+    seed: int | None = parameter(
+        None,
+        Integer(-(2**63), 2**64 - 1, optional=True, said="a 64-bit integer"),
+        "Seeds the request's own random numbers; by default a random seed.",
+        source="Salmon et al. 2011",
+        apis=Api.ALL,
+        native=False,
+    )
+    stop: tuple[str, ...] = parameter(
+        (),
+        Strings(MAX_STOP_STRINGS, MAX_STRING_LENGTH, alone=True),
+        "These end the output. The text does not have the string that ended it.",
+        aliases={"stop_sequences": Api.MESSAGES},
+    )
+    logit_bias: Mapping[int, float] = parameter(
+        {}, Biases(100), "Is added to the logits of tokens, by id.", source="OpenAI's API reference"
+    )
+    logprobs: int | None = parameter(
+        None,
+        Integer(0, MAX_TOP_LOGPROBS, optional=True),
+        "How many of the likeliest tokens to report beside the chosen one, as natural logarithms"
+        " under the model's raw distribution; by default not even the chosen one.",
+        apis=Api.NONE,
+        native=False,
+    )
+    ignore_eos: bool = parameter(
+        False,
+        Switch(),
+        "Generates on after an end-of-sequence token, which may still be drawn.",
+        source="vLLM",
+        apis=Api.ALL,
+    )
+    cache_salt: str | None = parameter(
+        None,
+        Salt(),
+        "Only requests of the same salt share prefixes, so that nobody can learn from an answer's"
+        " time what others have sent. No salt is a salt of its own.",
+        source="vLLM",
+        apis=Api.ALL,
+    )
+    min_tokens: int = parameter(
+        0,
+        Integer(0, MAX_INT32),
+        "No earlier token may end the output, and stop strings are not looked for in the text of"
+        " earlier tokens. Not together with a grammar.",
+        source="vLLM",
+    )
+    dynatemp_range: float = parameter(
+        0.0,
+        Number(0, 100, note="0 keeps the temperature fixed"),
+        "The temperature is T - r + 2r (H / log n)^`dynatemp_exponent`, and T - r is at least 0."
+        " H is the entropy of the n candidates, T `temperature` and r this range.",
+        source="kalomaze, llama.cpp PR 4972",
+    )
+    dynatemp_exponent: float = parameter(1.0, Number(0, 100), "See `dynatemp_range`.")
+    typical_p: float = parameter(
+        1.0,
+        Number(0, 1, above=True, note="1 keeps all"),
+        "Keeps, in order of |-log p - H|, the shortest run of tokens whose mass is at least"
+        " `typical_p`. H is the entropy.",
+        source="Meister et al. 2022, arXiv:2202.00666",
+    )
+    top_n_sigma: float = parameter(
+        0.0,
+        Number(0, 1000, also=-1, note="0 or -1 keeps all"),
+        "Keeps logits of at least the highest less n standard deviations.",
+        source="Tang et al. 2024, arXiv:2411.07641",
+    )
+    xtc_probability: float = parameter(
+        0.0,
+        Number(0, 1, note="0 is off"),
+        "With this chance, all tokens with p ≥ `xtc_threshold` are dropped but the least likely of"
+        " them.",
+        source="p-e-w, text-generation-webui PR 6335",
+    )
+    xtc_threshold: float = parameter(
+        0.1,
+        Number(0, 1, above=True),
+        "See `xtc_probability`. Above 0.5 it has no effect.",
+    )
+    repeat_last_n: int = parameter(
+        -1,
+        Integer(-1, MAX_INT32, note="-1 is the whole sequence, 0 none of it"),
+        "How many of the latest tokens `repetition_penalty` looks at; the other two penalties look"
+        " at the whole output.",
+    )
+    dry_multiplier: float = parameter(
+        0.0,
+        Number(0, 1000, note="0 turns DRY off"),
+        "A token that would continue a repetition of n ≥ `dry_allowed_length` tokens loses"
+        " `dry_multiplier` * `dry_base`^(n - `dry_allowed_length`).",
+        source="p-e-w, text-generation-webui PR 5677",
+    )
+    dry_base: float = parameter(1.75, Number(1, 1000), "See `dry_multiplier`.")
+    dry_allowed_length: int = parameter(2, Integer(1, MAX_INT32), "See `dry_multiplier`.")
+    dry_penalty_last_n: int = parameter(
+        -1,
+        Integer(-1, MAX_INT32, note="-1 is the whole sequence, 0 none of it"),
+        "How many of the latest tokens DRY searches for repetitions.",
+    )
+    dry_sequence_breakers: tuple[str, ...] = parameter(
+        ("\n", ":", '"', "*"),
+        Strings(32, 40),
+        "Repetitions end at tokens that hold one of these, or begin one that the next tokens"
+        " complete. A token that holds one is not penalised.",
+        source="llama.cpp PR 9702",
+    )
+    mirostat: int = parameter(
+        0,
+        Integer(0, 2, step=2, said="0 (off) or 2; version 1 is not offered"),
+        "Replaces all samplers that cut candidates off: keeps tokens of a surprise -log2 p of at"
+        " most mu bits. Then mu falls by eta * (surprise - tau). It begins at 2 tau.",
+        source="Basu et al. 2021, arXiv:2007.14966",
+    )
+    mirostat_tau: float = parameter(5.0, Number(0, 100), "The surprise aimed at, in bits.")
+    mirostat_eta: float = parameter(0.1, Number(0, 1), "The rate of mirostat's adaptation.")
+    samplers: tuple[Stage, ...] = parameter(
+        (
+            Stage.PENALTIES,
+            Stage.DRY,
+            Stage.TOP_N_SIGMA,
+            Stage.TOP_K,
+            Stage.TYPICAL_P,
+            Stage.TOP_P,
+            Stage.MIN_P,
+            Stage.XTC,
+            Stage.TEMPERATURE,
+        ),
+        Members(Stage, _STAGE_NAMES),
+        "The samplers that run, in this order. A sampler that is left out does not run.",
+        source="llama.cpp",
+    )
+    bad_words: tuple[str, ...] = parameter(
+        (),
+        Strings(1000, 256),
+        "The last token of each spelling is excluded when the output ends with the others."
+        " Spellings are the string's tokens in the middle of a text, without and with a space"
+        " before; others, as by single letters, are not covered.",
+        source="vLLM",
+    )
+    grammar: Grammar | None = parameter(
+        None,
+        Instance(Grammar),
+        "What the output has to be. The output ends where the grammar does, or, `ignore_eos` or"
+        " not, where the grammar lets it end and an end-of-sequence token is sampled.",
+        apis=Api.NONE,
+    )
+    shown_specials: tuple[str, ...] = parameter(
+        (),
+        Strings(16, 64),
+        "Control tokens that the text shows, as they are written. It shows no others.",
+        apis=Api.NONE,
+    )
+    prompt_logprobs: int | None = parameter(
+        None,
+        Integer(0, MAX_TOP_LOGPROBS, optional=True),
+        "As `logprobs`, for the tokens of the prompt, each given those before it. The whole prompt"
+        " is computed then, whatever the prefix cache has.",
+        apis=Api.NONE,
+        native=False,
+    )
+    stop_token_ids: tuple[int, ...] = parameter(
+        (),
+        TokenIds(256),
+        "These end the output too, `ignore_eos` or not. The text does not show them.",
+        source="vLLM",
+    )
 
     def __post_init__(self) -> None:
-        self._take_types()
-        for name, allowed in RANGES.items():
-            value = getattr(self, name)
-            absent = value is None and name in _OPTIONAL
-            check(absent or value in allowed, name, value, allowed.words)
-        for name, (most, longest) in _STRINGS.items():
-            strings = getattr(self, name)
-            check(len(strings) <= most, name, strings, f"at most {most} strings")
-            check(
-                all(0 < len(string) <= longest for string in strings),
-                name,
-                strings,
-                f"strings of 1 to {longest} characters",
-            )
-        check(
-            len(self.stop_token_ids) <= MAX_STOP_TOKENS,
-            "stop_token_ids",
-            self.stop_token_ids,
-            f"at most {MAX_STOP_TOKENS} token ids",
-        )
+        put = partial(object.__setattr__, self)  # the class is frozen
+        for row in PARAMETERS:
+            put(row.name, row.kind.take(getattr(self, row.name), row.name))
+        if self.max_tokens == -1:  # llama.cpp's and LM Studio's way to say so
+            put("max_tokens", None)
         check(
             not any(word.isspace() for word in self.bad_words),
             "bad_words",
@@ -315,27 +411,11 @@ class SamplingParams:
             f"at most max_tokens ({self.max_tokens})",
         )
         check(
-            self.grammar is None or isinstance(self.grammar, Grammar),
-            "grammar",
-            self.grammar,
-            "a Grammar",
-        )
-        check(
             self.grammar is None or not self.min_tokens,
             "min_tokens",
             self.min_tokens,
             "0 where the output has a grammar, which says itself where it may end",
         )
-        check(
-            len(set(self.samplers)) == len(self.samplers),
-            "samplers",
-            [stage.value for stage in self.samplers],
-            "a list that names each sampler once",
-        )
-        for token, bias in self.logit_bias.items():
-            check(token >= 0, "logit_bias", token, "keyed by token ids of at least 0")
-            check(-100 <= bias <= 100, "logit_bias", bias, "values in [-100, 100]")
-        check_salt(self.cache_salt)
 
     def with_seed(self, seed: int | None) -> SamplingParams:
         """The same with another seed, a 64-bit integer. The bias is shared: it may be large."""
@@ -349,46 +429,9 @@ class SamplingParams:
         object.__setattr__(changed, "prompt_logprobs", None)
         return changed
 
-    def _take_types(self) -> None:
-        """Make numbers of other kinds, such as NumPy's, Python's own; refuse what is none.
 
-        A wrong type that came as far as the executor would end every request of a step.
-        """
-        put = partial(object.__setattr__, self)  # the class is frozen
-        for name in RANGES:
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
-                continue
-            put(name, integer(value, name) if name in _INTEGERS else number(value, name))
-        for name in _STRINGS:
-            given = getattr(self, name)
-            strings = isinstance(given, (tuple, list)) and all(isinstance(s, str) for s in given)
-            check(strings, name, given, "a tuple of strings")
-            put(name, tuple(given))
-        if self.max_tokens == -1:  # llama.cpp's and LM Studio's way to say so
-            put("max_tokens", None)
-        put("samplers", _stages(self.samplers))
-        ids = self.stop_token_ids
-        check(isinstance(ids, (tuple, list)), "stop_token_ids", ids, "a tuple of token ids")
-        put("stop_token_ids", tuple(integer(id, "stop_token_ids") for id in ids))
-        bias = {
-            integer(token, "logit_bias"): number(value, "logit_bias")
-            for token, value in self.logit_bias.items()
-        }
-        put("logit_bias", bias)
-
-
-def _stages(given: object) -> tuple[Stage, ...]:
-    check(isinstance(given, (tuple, list)), "samplers", given, "a list of names")
-    assert isinstance(given, (tuple, list))
-    stages = []
-    for name in given:
-        stage = name if isinstance(name, Stage) else _STAGE_NAMES.get(str(name))
-        known = ", ".join(stage.value for stage in Stage)
-        check(stage is not None, "samplers", name, f"made of {known}")
-        assert stage is not None
-        stages.append(stage)
-    return tuple(stages)
+PARAMETERS = rows_of(SamplingParams)
+"""The table of sampling parameters, in the order of the fields."""
 
 
 @dataclass(frozen=True, slots=True)

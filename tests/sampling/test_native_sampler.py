@@ -14,7 +14,7 @@ from heddle.executors.cpu.samplers import make_sampler
 from heddle.step import TokenPieces, TokenRules, TokenSequences
 from heddle.testing.philox import uniform
 from heddle.testing.reference_sampler import Past, adapted_mu, filtered, sample
-from heddle.types import SamplingParams, Stage
+from heddle.types import PARAMETERS, SamplingParams, Stage
 
 
 def native(params, past=Past()):  # noqa: B008
@@ -76,6 +76,24 @@ def test_a_bias_brings_nothing_back():
     sampler = native(SamplingParams(temperature=0, seed=1, logit_bias={3: 100.0}))
     sampler.allow_only(bytes([0b00000001]))
     assert sampler.pick("auto", np.zeros(8, np.float32))[0] == 0
+
+
+def test_the_native_sampler_has_the_numbers_of_the_table():
+    """The executor hands over all numbers of the table, so none keeps the native default."""
+    native_numbers = _native.sampler_numbers()
+    assert sorted(native_numbers) == sorted(row.name for row in PARAMETERS if row.native)
+
+
+def test_the_native_sampler_refuses_names_that_it_does_not_know():
+    with pytest.raises(ValueError, match="called min_q"):
+        _native.SamplerParams({"min_q": 0.5}, [])
+    with pytest.raises(ValueError, match="called top_q"):
+        _native.SamplerParams({}, ["top_q"])
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_every_sampler_has_a_native_stage(stage):
+    _native.SamplerParams({}, [stage.value])
 
 
 def test_the_random_numbers_are_the_references():

@@ -292,43 +292,42 @@ def mirostat(candidates: Candidates, params: SamplingParams, past: Past) -> Cand
     return candidates.keep(near) if near.any() else candidates.first(1)
 
 
-_SAMPLERS: dict[Stage, Callable[[Candidates, SamplingParams, Past], Candidates]] = {
-    Stage.PENALTIES: penalties,
-    Stage.DRY: dry,
-    Stage.TOP_N_SIGMA: top_n_sigma,
-    Stage.TOP_K: top_k,
-    Stage.TYPICAL_P: typical_p,
-    Stage.TOP_P: top_p,
-    Stage.MIN_P: min_p,
-    Stage.XTC: xtc,
-    Stage.INFILL: infill,
-    Stage.TEMPERATURE: temperature,
+@dataclass(frozen=True)
+class Sampler:
+    """A row of the chain's table.
+
+    Attributes:
+        apply: its definition.
+        cuts: whether it cuts candidates off: mirostat replaces it, and temperature 0 needs none.
+        asked: whether parameters ask for it.
+    """
+
+    apply: Callable[[Candidates, SamplingParams, Past], Candidates]
+    cuts: bool = True
+    asked: Callable[[SamplingParams], bool] = lambda _: True
+
+    def runs(self, params: SamplingParams) -> bool:
+        """Whether it does anything under these parameters."""
+        return self.asked(params) and not (
+            self.cuts and (params.temperature == 0 or params.mirostat)
+        )
+
+
+_SAMPLERS = {
+    Stage.PENALTIES: Sampler(penalties, cuts=False),
+    Stage.DRY: Sampler(dry, cuts=False, asked=lambda p: p.dry_multiplier > 0),
+    Stage.TOP_N_SIGMA: Sampler(top_n_sigma, asked=lambda p: p.top_n_sigma > 0),
+    Stage.TOP_K: Sampler(top_k, asked=lambda p: p.top_k > 0),
+    Stage.TYPICAL_P: Sampler(typical_p, asked=lambda p: p.typical_p < 1),
+    Stage.TOP_P: Sampler(top_p, asked=lambda p: p.top_p < 1),
+    Stage.MIN_P: Sampler(min_p, asked=lambda p: p.min_p > 0),
+    Stage.XTC: Sampler(xtc, asked=lambda p: p.xtc_probability > 0),
+    Stage.INFILL: Sampler(infill),
+    Stage.TEMPERATURE: Sampler(temperature, cuts=False, asked=lambda p: p.temperature > 0),
 }
 
 
 # --- the chain -----------------------------------------------------------------------------------
-
-
-def _runs(stage: Stage, params: SamplingParams) -> bool:
-    """Whether a sampler does anything under these parameters."""
-    if stage is Stage.PENALTIES:
-        return True
-    if stage is Stage.DRY:
-        return params.dry_multiplier > 0
-    if params.temperature == 0:
-        return False
-    if stage is Stage.TEMPERATURE:
-        return True
-    cuts = {
-        Stage.TOP_N_SIGMA: params.top_n_sigma > 0,
-        Stage.TOP_K: params.top_k > 0,
-        Stage.TYPICAL_P: params.typical_p < 1,
-        Stage.TOP_P: params.top_p < 1,
-        Stage.MIN_P: params.min_p > 0,
-        Stage.XTC: params.xtc_probability > 0,
-        Stage.INFILL: True,
-    }
-    return cuts[stage] and params.mirostat == 0
 
 
 def allowed(vocabulary: int, params: SamplingParams, past: Past) -> Ids:
@@ -353,8 +352,9 @@ def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: 
         ends = (token for token in past.rules.pieces.ends if token in ids)
         past = replace(past, end=next(ends, None))
     for stage in params.samplers:
-        if _runs(stage, params):
-            candidates = _SAMPLERS[stage](candidates, params, past)
+        sampler = _SAMPLERS[stage]
+        if sampler.runs(params):
+            candidates = sampler.apply(candidates, params, past)
     return candidates
 
 

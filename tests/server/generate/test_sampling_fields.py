@@ -4,50 +4,32 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import ValidationError
 
 from fake_model import FakeTokenizer
-from heddle.server.api.openai.requests import chat_params, completion_params
+from heddle.parameters import Integer, Number, Parameter
+from heddle.server.api.anthropic.schemas import MessagesRequest
+from heddle.server.api.llamacpp.infill import InfillRequest
+from heddle.server.api.openai.response_schemas import ResponsesRequest
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
-from heddle.types import SamplingParams, Stage
+from heddle.server.generate.parameters import parameters_of
+from heddle.types import PARAMETERS, SamplingParams, Stage
 from patience import PATIENCE
 
 if TYPE_CHECKING:
     from conftest import Running
+    from heddle.server.generate.parameters import SamplingSchema
 
 ASKED = {"role": "user", "content": "x"}
 
-FIELDS: dict[str, Any] = {
-    "max_tokens": 50,
-    "min_tokens": 3,
-    "temperature": 0.7,
-    "dynatemp_range": 0.2,
-    "dynatemp_exponent": 1.5,
-    "top_k": 30,
-    "top_p": 0.8,
-    "min_p": 0.1,
-    "typical_p": 0.9,
-    "top_n_sigma": 1.5,
-    "xtc_probability": 0.5,
-    "xtc_threshold": 0.2,
-    "repetition_penalty": 1.2,
-    "repeat_last_n": 64,
-    "presence_penalty": 0.1,
-    "frequency_penalty": 0.2,
-    "dry_multiplier": 0.8,
-    "dry_base": 1.5,
-    "dry_allowed_length": 3,
-    "dry_penalty_last_n": 128,
+STRINGS_AND_LISTS: dict[str, Any] = {
     "dry_sequence_breakers": ["\n"],
-    "mirostat": 2,
-    "mirostat_tau": 4.0,
-    "mirostat_eta": 0.2,
     "samplers": ["top_k", "typ_p", "temp"],
     "bad_words": ["foo"],
-    "seed": 5,
     "stop": ["x"],
     "stop_token_ids": [3, 7],
     "logit_bias": {"7": 1.5},
@@ -55,26 +37,67 @@ FIELDS: dict[str, Any] = {
     "cache_salt": "mine",
 }
 
+BODIES: dict[type[SamplingSchema], dict[str, Any]] = {
+    ChatRequest: {"messages": [ASKED]},
+    CompletionRequest: {"prompt": "x"},
+    InfillRequest: {"input_prefix": "x", "input_suffix": "y"},
+    ResponsesRequest: {"input": "x"},
+    MessagesRequest: {"model": "fake", "messages": [ASKED], "max_tokens": 9},
+}
+
+
+def value_for(row: Parameter) -> Any:
+    """A value that JSON may have for a parameter, and that is not its default."""
+    if isinstance(row.kind, Number):
+        values = (2, 3) if isinstance(row.kind, Integer) else (0.25, 2.0)
+        return next(value for value in values if value in row.kind and value != row.default)
+    return STRINGS_AND_LISTS[row.name]
+
+
+def names_in(schema: type[SamplingSchema], row: Parameter) -> tuple[str, ...]:
+    return next((names for other, names in schema.offered if other is row), ())
+
+
+def params_of(schema: type[SamplingSchema], **fields: Any) -> SamplingParams:
+    return SamplingParams(**parameters_of(schema(**BODIES[schema] | fields)))
+
+
+@pytest.mark.parametrize("schema", BODIES)
+@pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
+def test_every_name_of_a_field_changes_its_parameter(
+    row: Parameter, schema: type[SamplingSchema]
+) -> None:
+    plain = params_of(schema)
+    for name in names_in(schema, row):
+        params = params_of(schema, **{name: value_for(row)})
+        assert replace(params, **{row.name: getattr(plain, row.name)}) == plain
+        assert params != plain
+
+
+@pytest.mark.parametrize("schema", BODIES)
+def test_no_schema_has_a_field_under_a_name_that_its_requests_do_not_offer(
+    schema: type[SamplingSchema],
+) -> None:
+    own = {"grammar", "logprobs", "prompt_logprobs"}  # their requests read these themselves
+    for row in PARAMETERS:
+        names = {row.name, *row.aliases} - own
+        assert names & schema.model_fields.keys() == set(names_in(schema, row))
+
+
+def test_requests_are_told_what_a_field_means_and_takes() -> None:
+    fields = ChatRequest.model_json_schema()["properties"]
+    assert fields["min_p"]["description"] == "Keeps tokens with p ≥ `min_p` times the highest p."
+    assert fields["min_p"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 1}
+
+
+def test_a_field_that_a_schema_declares_itself_stays_as_it_is() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        ResponsesRequest(input="x", max_output_tokens=0)
+    assert MessagesRequest.model_fields["max_tokens"].is_required()
+
 
 def both(body: dict[str, Any]) -> tuple[SamplingParams, SamplingParams]:
-    return (
-        chat_params(ChatRequest(messages=[ASKED], **body)),  # type: ignore[list-item]
-        completion_params(CompletionRequest(prompt="x", **body)),
-    )
-
-
-def test_each_field_changes_its_parameter() -> None:
-    others = {"logprobs", "prompt_logprobs", "grammar", "shown_specials"}
-    assert set(FIELDS) == {field.name for field in fields(SamplingParams)} - others
-    plain = both({})
-    for name, value in FIELDS.items():
-        for params, default in zip(both({name: value}), plain, strict=True):
-            changed = [
-                field.name
-                for field in fields(SamplingParams)
-                if getattr(params, field.name) != getattr(default, field.name)
-            ]
-            assert changed == [name]
+    return params_of(ChatRequest, **body), params_of(CompletionRequest, **body)
 
 
 def test_names_of_llama_cpp() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from heddle import SamplingParams
 from heddle.errors import InvalidRequestError
-from heddle.ranges import RANGES
+from heddle.parameters import Number
+from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,6 +107,9 @@ def test_ranges_are_those_of_the_sampling_parameters(description: dict[str, Any]
         {"const": -1},
     ]
     assert fields["repeat_penalty"]["anyOf"][0]["minimum"] == 0.01
+
+
+RANGES = {row.name: row.kind for row in PARAMETERS if isinstance(row.kind, Number)}
 
 
 @pytest.mark.parametrize("name", RANGES)

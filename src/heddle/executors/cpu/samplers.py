@@ -8,33 +8,13 @@ from typing import TYPE_CHECKING
 from heddle import _native
 from heddle.executors.cpu.batch import ints
 from heddle.step import NO_RULES
+from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
     from heddle.step import Binding, TokenPieces, TokenRules, TokenSequences
     from heddle.types import SamplingParams
 
-_FIELDS = (
-    "temperature",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "xtc_probability",
-    "xtc_threshold",
-    "repetition_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "mirostat_tau",
-    "mirostat_eta",
-    "min_tokens",
-)
-"""Fields that the native parameters have under the same name and meaning."""
+_NUMBERS = tuple(row.name for row in PARAMETERS if row.native)
 
 
 def bound_sampler(binding: Binding, params: SamplingParams) -> _native.Sampler:
@@ -55,13 +35,10 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
     """
     if params.seed is None:
         raise ValueError("params.seed must be drawn before a sampler is made")
-    native = _native.SamplerParams()
-    for name in _FIELDS:
-        setattr(native, name, getattr(params, name))
-    native.top_k = max(0, params.top_k)
-    native.top_n_sigma = max(0.0, params.top_n_sigma)
-    native.mirostat = params.mirostat == 2
-    native.order = [getattr(_native.Stage, stage.name) for stage in params.samplers]
+    native = _native.SamplerParams(
+        {name: getattr(params, name) for name in _NUMBERS},
+        [stage.value for stage in params.samplers],
+    )
     native.bias = dict(params.logit_bias)
     native.bad_sequences = rules.bad_sequences
     native.end_tokens = rules.end_tokens

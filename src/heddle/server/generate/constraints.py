@@ -12,7 +12,12 @@ from heddle.errors import InvalidRequestError
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
-    from heddle.server.generate.fields import ResponseFormat, SamplingFields, StructuredOutputs
+    from heddle.server.generate.fields import (
+        GenerationFields,
+        ResponseFormat,
+        SamplingFields,
+        StructuredOutputs,
+    )
 
 _ANY_OBJECT = {"type": "object"}
 
@@ -33,13 +38,17 @@ def grammar_of(body: SamplingFields, form: Grammar | None) -> Grammar | None:
     return asked[0] if asked else None
 
 
-def response_format(wanted: ResponseFormat | None) -> Grammar | None:
-    """The grammar of the field that chats and completions have.
+def generation_grammar(body: GenerationFields) -> Grammar | None:
+    """The grammar that a body of chat completions, text completions or infill asks for.
 
     Raises:
-        InvalidRequestError: a schema is missing, or one too many.
+        InvalidRequestError: two fields ask for one, or a schema is missing or one too many.
         GrammarError: it is too long.
     """
+    return grammar_of(body, _response_format(body.response_format))
+
+
+def _response_format(wanted: ResponseFormat | None) -> Grammar | None:
     if wanted is None:
         return None
     schema = None if wanted.json_schema is None else wanted.json_schema.schema_

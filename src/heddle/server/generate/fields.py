@@ -1,7 +1,6 @@
-"""Fields that bodies of several APIs have: sampling parameters, and forms of the answer.
+"""Fields that bodies of several APIs have, beside the sampling parameters (`parameters.py`).
 
-Every field either works or is refused by name. Null means the default. `SamplingParams` checks the
-ranges of sampling fields once; here are types, and the fields that have another name there.
+Every field either works or is refused by name. Null means the default.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from heddle.server.http.fields import Stop, Strings, TokenIds, only
+from heddle.server.generate.parameters import SamplingSchema
+from heddle.server.http.fields import Strings, only
 from heddle.server.http.hints import hint
 from heddle.server.http.schema import MAX_ITEMS, Schema
-from heddle.types import MAX_BAD_WORDS, MAX_BREAKERS, MAX_STOP_TOKENS, Stage
 
 MAX_CHOICES = 128
-MAX_BIASES = 16_384
-"""Tokens of a logit bias, 100 bytes each, which stay for as long as the request does."""
 
 Tier = Literal["auto", "default", "flex", "scale", "priority", "standard_only"]
 
@@ -80,51 +77,10 @@ class StructuredOutputs(Schema):
     structural_tag: Annotated[Any, only()] = None
 
 
-class SamplingFields(Schema, Labels, LlamaCppHints):
+class SamplingFields(SamplingSchema, Labels, LlamaCppHints):
     """Fields of every endpoint that generates, Anthropic's apart."""
 
     model: str | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    repetition_penalty: float | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: Annotated[Strings, Field(max_length=MAX_BREAKERS)] | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    samplers: Annotated[Strings, Field(max_length=len(Stage))] | None = None
-    min_tokens: int | None = None
-    bad_words: Annotated[Strings, Field(max_length=MAX_BAD_WORDS)] | None = None
-    seed: int | None = None
-    stop: Stop | None = None
-    stop_token_ids: Annotated[TokenIds, Field(max_length=MAX_STOP_TOKENS)] | None = None
-    logit_bias: (
-        Annotated[
-            dict[str, float],
-            Field(
-                max_length=MAX_BIASES,
-                json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,9}$"}},
-            ),
-        ]
-        | None
-    ) = None
-    ignore_eos: bool | None = None
-    cache_salt: str | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
@@ -137,8 +93,6 @@ class SamplingFields(Schema, Labels, LlamaCppHints):
 class GenerationFields(SamplingFields):
     """Fields of chat completions, text completions and infill."""
 
-    max_tokens: int | None = None
-    n_predict: int | None = None
     response_format: ResponseFormat | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream_options: StreamOptions | None = None

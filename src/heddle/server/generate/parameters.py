@@ -1,101 +1,140 @@
-"""Sampling parameters of a body, from the fields that several APIs share."""
+"""Sampling parameters in bodies: the fields of the schemas, and the reading of a body.
+
+Both are derived from the table, `heddle.types.PARAMETERS`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+from pydantic import Field, create_model
 
 from heddle.errors import InvalidRequestError
-from heddle.server.generate.constraints import grammar_of, response_format
+from heddle.parameters import Api, Biases, Integer, Members, Number, Salt, Strings, Switch, TokenIds
+from heddle.server.http import fields as types
+from heddle.server.http.schema import Schema
+from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from heddle.server.generate.fields import GenerationFields, SamplingFields
-    from heddle.types import Grammar
-
-_SAMPLING_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "repetition_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "samplers",
-    "min_tokens",
-    "bad_words",
-    "stop_token_ids",
-    "seed",
-    "ignore_eos",
-    "cache_salt",
-)
-"""Fields that go to `SamplingParams` under their own names."""
+    from heddle.parameters import Kind, Parameter
 
 
-def generation_fields(body: GenerationFields) -> dict[str, Any]:
-    """Keywords of `SamplingParams`: those of :func:`sampling_fields`, and `max_tokens`."""
-    fields = sampling_fields(body, response_format(body.response_format))
-    if body.max_tokens is not None:
-        fields["max_tokens"] = body.max_tokens
-    take_alias(fields, body, "max_tokens", "n_predict")
-    return fields
+class SamplingSchema(Schema):
+    """A body with sampling parameters.
+
+    Attributes:
+        offered: the parameters with their names in the body; :func:`offers` sets it.
+    """
+
+    offered: ClassVar[tuple[tuple[Parameter, tuple[str, ...]], ...]]
 
 
-def sampling_fields(body: SamplingFields, form: Grammar | None) -> dict[str, Any]:
-    """Keywords of `SamplingParams`, without the fields that a body leaves out.
+S = TypeVar("S", bound=SamplingSchema)
 
-    `form` is the grammar that the endpoint's own field asks for.
+_MOST_BIASES = 16_384
+"""Tokens of a logit bias, 100 bytes each, which stay for as long as the request does."""
+
+
+def offers(api: Api) -> Callable[[type[S]], type[S]]:
+    """A decorator: the schema with the sampling parameters that `api` offers, by all their names.
+
+    A field that the schema declares itself stays as it is: it may take less than the parameter.
+    """
+
+    def extended(schema: type[S]) -> type[S]:
+        offered = tuple((row, names) for row in PARAMETERS if (names := row.names(api)))
+        fields: dict[str, Any] = {
+            name: (Annotated[_body_type(row.kind) | None, Field(description=row.doc)], None)
+            for row, names in offered
+            for name in names
+            if name not in schema.model_fields
+        }
+        whole = create_model(
+            schema.__name__,
+            __base__=schema,
+            __module__=schema.__module__,
+            __doc__=schema.__doc__,
+            **fields,
+        )
+        whole.offered = offered
+        return whole
+
+    return extended
+
+
+def _body_type(kind: Kind) -> Any:
+    """What JSON has for a kind of parameter.
+
+    `SamplingParams` checks ranges once, for all its callers. The schema states them for readers,
+    and checks only the sizes of lists, before they are read.
+    """
+    match kind:
+        case Integer():
+            return Annotated[int, Field(json_schema_extra=kind.json_schema())]
+        case Number():
+            return Annotated[float, Field(json_schema_extra=kind.json_schema())]
+        case Switch():
+            return bool
+        case Salt():
+            return str
+        case Strings(alone=True):
+            return types.string_or_strings(kind.most)
+        case Strings():
+            return Annotated[types.Strings, Field(max_length=kind.most)]
+        case TokenIds():
+            return Annotated[types.TokenIds, Field(max_length=kind.most)]
+        case Members():
+            return Annotated[types.Strings, Field(max_length=len(kind.of))]
+        case Biases():
+            ids = Field(json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,9}$"}})
+            return Annotated[dict[str, float], Field(max_length=_MOST_BIASES), ids]
+    raise TypeError(f"no JSON form is known for {kind!r}")
+
+
+def parameters_of(body: SamplingSchema) -> dict[str, Any]:
+    """Keywords of `SamplingParams`, without those that a body leaves out.
 
     Raises:
-        InvalidRequestError: two fields contradict each other.
+        InvalidRequestError: two names of a parameter have different values, or a key of a bias is
+            no token id.
     """
-    fields = {
-        name: value for name in _SAMPLING_FIELDS if (value := getattr(body, name)) is not None
-    }
-    if body.stop is not None:
-        fields["stop"] = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
-    take_alias(fields, body, "repetition_penalty", "repeat_penalty")
-    if body.logit_bias is not None:
-        fields["logit_bias"] = _logit_bias(body.logit_bias)
-    fields["grammar"] = grammar_of(body, form)
+    fields = {}
+    for row, names in body.offered:
+        value = agreed(body, *names)
+        if value is not None:
+            fields[row.name] = _value(value, row.kind, row.name)
     return fields
 
 
-def take_alias(fields: dict[str, Any], body: SamplingFields, name: str, alias: str) -> None:
-    """Take a field's value from its other name, unless the two contradict each other.
+def agreed(body: SamplingSchema, *names: str) -> Any:
+    """The value that a body has under one of the names of a field, or under several; None without.
 
-    `fields` has the field's own value, or that of another alias, if there is one.
+    Raises:
+        InvalidRequestError: the names have different values.
     """
-    value = getattr(body, alias)
-    if value is None:
-        return
-    if fields.get(name) not in (None, value):
-        raise InvalidRequestError(
-            f"{name} ({fields[name]}) and {alias} ({value}) differ; send one of them",
-            param=alias,
-        )
-    fields[name] = value
+    given = [(name, value) for name in names if (value := getattr(body, name)) is not None]
+    if not given:
+        return None
+    (first, value), *others = given
+    for name, other in others:
+        if other != value:
+            raise InvalidRequestError(
+                f"{first} ({value}) and {name} ({other}) differ; send one of them", param=name
+            )
+    return value
 
 
-def _logit_bias(bias: Mapping[str, float]) -> dict[int, float]:
+def _value(value: Any, kind: Kind, name: str) -> object:
+    """What `SamplingParams` takes for the value of a body."""
+    if isinstance(kind, Biases):
+        return _by_token(value, name)
+    return (value,) if isinstance(kind, Strings) and isinstance(value, str) else value
+
+
+def _by_token(bias: Mapping[str, float], name: str) -> dict[int, float]:
     for key in bias:
         if not (key.isascii() and key.isdecimal() and len(key) < 10):
-            raise InvalidRequestError(
-                f"logit_bias keys must be token ids, got {key!r}", param="logit_bias"
-            )
+            raise InvalidRequestError(f"{name} keys must be token ids, got {key!r}", param=name)
     return {int(key): value for key, value in bias.items()}

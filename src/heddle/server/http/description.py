@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
-from heddle.ranges import RANGES
 from heddle.server.http.keys import OPEN_PATHS
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_ALIASES = {"repeat_penalty": "repetition_penalty"}
 _COMPONENTS = "#/components/schemas/"
 
 _ALWAYS = {500: "A fault of the server's. Other requests go on."}
@@ -141,7 +139,6 @@ def _body_of(operation: Json, schemas: Json) -> Json:
         if "$ref" in part:
             part["$ref"] = f"{_COMPONENTS}{schema['title']}.{part['$ref'].removeprefix('#/$defs/')}"
     schemas |= {f"{schema['title']}.{name}": definition for name, definition in local.items()}
-    _add_ranges(schema)
     return schema
 
 
@@ -165,12 +162,3 @@ def _parts(value: object) -> Iterator[Json]:
     if isinstance(value, list):
         for inner in value:
             yield from _parts(inner)
-
-
-def _add_ranges(schema: Json) -> None:
-    """Say which numbers `SamplingParams` takes, where a field does not say less itself."""
-    for name, field in schema["properties"].items():
-        allowed = RANGES.get(_ALIASES.get(name, name))
-        for kind in field.get("anyOf", [field]):
-            if allowed is not None and kind.get("type") in ("integer", "number"):
-                kind.update(allowed.json_schema() | kind)

@@ -12,8 +12,6 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from heddle.types import MAX_STOP_STRINGS
-
 UNSUPPORTED = "heddle_unsupported"
 """Error type of a value that OpenAI's API knows and this server does not serve."""
 SHAPE = "heddle_shape"
@@ -58,12 +56,16 @@ FIRST_FAULT = Field(fail_fast=True)
 TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], FIRST_FAULT]
 Strings = Annotated[list[str], FIRST_FAULT]
 
-Stop = Annotated[
-    Annotated[str, Tag("<str>")]
-    | Annotated[Strings, Field(max_length=MAX_STOP_STRINGS), Tag("<list of str>")]
-    | Annotated[Strings, Tag("<list>")],
-    shaped("a string or a list of strings"),
-]
+
+def string_or_strings(most: int) -> Any:
+    """The type of a field that is one string, or a list of at most so many."""
+    return Annotated[
+        Annotated[str, Tag("<str>")]
+        | Annotated[Strings, Field(max_length=most), Tag("<list of str>")]
+        | Annotated[Strings, Tag("<list>")],
+        shaped("a string or a list of strings"),
+    ]
+
 
 Prompt = Annotated[
     Annotated[str, Tag("<str>")]

@@ -24,6 +24,7 @@ from heddle.server.api.anthropic.schemas import (
 )
 from heddle.server.api.anthropic.writer import MessageWriter
 from heddle.server.generate.chat import chat_request, effort_variables, joined
+from heddle.server.generate.parameters import parameters_of
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import function_of, use_of
 from heddle.server.http.encoding import json_response
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from heddle.server.generate.tools import ToolUse
     from heddle.server.generate.usage import Json
 
-_SAMPLING_FIELDS = (
-    *("max_tokens", "temperature", "top_k", "top_p"),
-    *("seed", "ignore_eos", "cache_salt"),
-)
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": None}
 """Types of `tool_choice` to what OpenAI's API calls them."""
 _ROLES = {ToolResultBlock: "user", ToolUseBlock: "assistant", ThinkingBlock: "assistant"}
@@ -91,11 +88,7 @@ def from_messages(
             refuses the messages, or they are too long for the context.
     """
     model = service.model_name(body.model)
-    fields = {
-        name: value for name in _SAMPLING_FIELDS if (value := getattr(body, name)) is not None
-    }
-    stop, grammar = tuple(body.stop_sequences or ()), _grammar(body.output_config)
-    params = SamplingParams(**fields, stop=stop, grammar=grammar)
+    params = SamplingParams(**parameters_of(body), grammar=_grammar(body.output_config))
     use = _tool_use(body)
     request, reading = chat_request(
         service,

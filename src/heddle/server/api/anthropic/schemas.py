@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, Tag
 
+from heddle.parameters import Api
 from heddle.server.generate.chat_fields import MAX_TOOLS
 from heddle.server.generate.fields import Tier  # noqa: TC001  pydantic reads it
+from heddle.server.generate.parameters import SamplingSchema, offers
 from heddle.server.http.fields import FIRST_FAULT, only, shaped
 from heddle.server.http.hints import hint
 from heddle.server.http.schema import MAX_ITEMS, Schema
@@ -158,13 +160,11 @@ class UserLabel(Schema):
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STRING_LENGTH)]
 
 
-class MessagesRequest(CountRequest):
-    """Body of `POST /v1/messages`. The last four fields are not Anthropic's."""
+@offers(Api.MESSAGES)
+class MessagesRequest(CountRequest, SamplingSchema):
+    """Body of `POST /v1/messages`."""
 
     max_tokens: Annotated[int, Field(ge=1)]
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
     stop_sequences: (
         Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), FIRST_FAULT] | None
     ) = None
@@ -172,8 +172,4 @@ class MessagesRequest(CountRequest):
     metadata: Annotated[UserLabel | None, hint()] = None
     service_tier: Annotated[Tier | None, hint("auto", "standard_only")] = None
     container: Annotated[Any, only()] = None
-
-    seed: int | None = None
-    ignore_eos: bool | None = None
-    cache_salt: str | None = None
     open_schemas: bool | None = None

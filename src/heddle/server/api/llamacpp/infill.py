@@ -9,8 +9,10 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
+from heddle.parameters import Api
+from heddle.server.generate.constraints import generation_grammar
 from heddle.server.generate.fields import MAX_CHOICES, GenerationFields
-from heddle.server.generate.parameters import generation_fields, take_alias
+from heddle.server.generate.parameters import agreed, offers, parameters_of
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import NO_TOOLS, close_schemas
 from heddle.server.generate.usage import timings
@@ -45,6 +47,7 @@ class ExtraFile(Schema):
     time: Any = None
 
 
+@offers(Api.INFILL)
 class InfillRequest(GenerationFields):
     """Body of `POST /infill`. `prompt` is the beginning of the generated text."""
 
@@ -85,7 +88,7 @@ def from_infill(
             the model has no tokens for filling in the middle.
     """
     model = service.model_name(body.model)
-    params = SamplingParams(**generation_fields(body))
+    params = SamplingParams(**parameters_of(body), grammar=generation_grammar(body))
     params, _ = close_schemas(params, NO_TOOLS, body.open_schemas, service)
     tokenizer = service.engine.model.tokenizer
     prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)
@@ -131,9 +134,7 @@ def _choices_of(body: InfillRequest) -> int:
     Raises:
         InvalidRequestError: the two names differ.
     """
-    fields = {} if body.n is None else {"n": body.n}
-    take_alias(fields, body, "n", "n_cmpl")
-    return fields.get("n", 1)
+    return agreed(body, "n", "n_cmpl") or 1
 
 
 class InfillWriter(AnswerWriter):

@@ -18,7 +18,8 @@ from heddle.server.generate.chat import (
     functions_of,
     template_arguments,
 )
-from heddle.server.generate.parameters import generation_fields, take_alias
+from heddle.server.generate.constraints import generation_grammar
+from heddle.server.generate.parameters import parameters_of
 from heddle.server.generate.request import GenerationRequest, prompts_of
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
 from heddle.types import SamplingParams
@@ -146,11 +147,12 @@ def chat_params(body: ChatRequest) -> SamplingParams:
             f"top_logprobs needs logprobs to be true, got {body.logprobs!r}", param="top_logprobs"
         )
     _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
-    fields = generation_fields(body)
-    take_alias(fields, body, "max_tokens", "max_completion_tokens")
-    if body.logprobs:
-        fields["logprobs"] = body.top_logprobs or 0
-    return SamplingParams(**fields, prompt_logprobs=body.prompt_logprobs)
+    return SamplingParams(
+        **parameters_of(body),
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+        grammar=generation_grammar(body),
+    )
 
 
 def completion_params(body: CompletionRequest) -> SamplingParams:
@@ -176,12 +178,13 @@ def completion_params(body: CompletionRequest) -> SamplingParams:
         )
     _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
     asked = [count for count in (echoed, body.prompt_logprobs) if count is not None]
-    fields = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | generation_fields(body)
+    fields = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | parameters_of(body)
     # The likeliest choices are told by their log probabilities, whether they are shown or not.
     return SamplingParams(
         **fields,
         logprobs=0 if of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=max(asked, default=None),
+        grammar=generation_grammar(body),
     )
 
 

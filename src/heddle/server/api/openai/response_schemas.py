@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from heddle.ranges import MAX_TOP_LOGPROBS
+from heddle.parameters import MAX_TOP_LOGPROBS, Api
 from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName
 from heddle.server.generate.fields import SamplingFields
+from heddle.server.generate.parameters import offers
 from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, only, shaped
 from heddle.server.http.hints import hint
 from heddle.server.http.schema import MAX_ITEMS, Schema
@@ -193,6 +194,7 @@ class ResponseHints(BaseModel):
     context_management: Annotated[list[Any] | None, hint([])] = None
 
 
+@offers(Api.RESPONSES)
 class ResponsesRequest(SamplingFields, ResponseHints):
     """Body of `POST /v1/responses`."""
 

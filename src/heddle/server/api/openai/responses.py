@@ -14,8 +14,8 @@ from heddle.server.api.openai.response_messages import template_arguments, tool_
 from heddle.server.api.openai.response_schemas import LOGPROBS, ResponsesRequest
 from heddle.server.api.openai.response_writer import ResponseWriter
 from heddle.server.generate.chat import chat_request, effort_variables
-from heddle.server.generate.constraints import format_grammar
-from heddle.server.generate.parameters import sampling_fields
+from heddle.server.generate.constraints import format_grammar, grammar_of
+from heddle.server.generate.parameters import parameters_of
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.http.encoding import encode
 from heddle.server.http.schema import takes
@@ -76,18 +76,18 @@ def _params(body: ResponsesRequest) -> SamplingParams:
     Raises:
         InvalidRequestError: a value is out of range, or two fields contradict each other.
     """
-    fields = sampling_fields(body, _text_format(body))
-    if body.max_output_tokens is not None:
-        fields["max_tokens"] = body.max_output_tokens
-    if LOGPROBS in (body.include or ()):
-        fields["logprobs"] = body.top_logprobs or 0
-    elif body.top_logprobs:
+    shown = LOGPROBS in (body.include or ())
+    if body.top_logprobs and not shown:
         raise InvalidRequestError(
             "top_logprobs needs include to have 'message.output_text.logprobs', got"
             f" {body.include!r}",
             param="top_logprobs",
         )
-    return SamplingParams(**fields)
+    return SamplingParams(
+        **parameters_of(body),
+        logprobs=(body.top_logprobs or 0) if shown else None,
+        grammar=grammar_of(body, _text_format(body)),
+    )
 
 
 def _text_format(body: ResponsesRequest) -> Grammar | None:

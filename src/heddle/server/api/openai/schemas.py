@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, Tag
 
-from heddle.ranges import MAX_TOP_LOGPROBS
+from heddle.parameters import MAX_TOP_LOGPROBS, Api
 from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
 from heddle.server.generate.fields import MAX_CHOICES, GenerationFields
+from heddle.server.generate.parameters import offers
 from heddle.server.http.fields import Prompt, only, shaped
 from heddle.server.http.hints import hint
 from heddle.server.http.schema import Schema
@@ -42,6 +43,7 @@ ToolChoice = Annotated[
 PromptLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
+@offers(Api.CHAT)
 class ChatRequest(GenerationFields, ChatHints):
     """Body of `POST /v1/chat/completions`."""
 
@@ -64,6 +66,7 @@ class ChatRequest(GenerationFields, ChatHints):
     web_search_options: Annotated[Any, only()] = None
 
 
+@offers(Api.COMPLETIONS)
 class CompletionRequest(GenerationFields):
     """Body of `POST /v1/completions`."""
 

@@ -1,0 +1,339 @@
+"""What a row of the table of sampling parameters says.
+
+The table is `heddle.types.SamplingParams`: each of its fields is a row, made by :func:`parameter`.
+Checks, request schemas, the reading of requests, the native sampler's numbers and the table of
+docs/sampling.md are derived from the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum, Flag, auto
+from functools import partial
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from heddle.checks import check, check_salt, integer, number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+MAX_TOP_LOGPROBS = 20
+MAX_INT32 = 2**31 - 1
+
+_KEY = "parameter"
+"""Where the metadata of a field has its row."""
+
+
+class Api(Flag):
+    """The requests that offer a parameter."""
+
+    CHAT = auto()
+    COMPLETIONS = auto()
+    INFILL = auto()
+    RESPONSES = auto()
+    MESSAGES = auto()
+    GENERATION = CHAT | COMPLETIONS | INFILL
+    EXTENDED = GENERATION | RESPONSES
+    """All that take more than their vendor's fields."""
+    ALL = EXTENDED | MESSAGES
+    NONE = 0
+
+
+# --- kinds of values -----------------------------------------------------------------------------
+
+
+class Kind(Protocol):
+    """The values that a parameter takes."""
+
+    @property
+    def words(self) -> str:
+        """The range, for the documentation."""
+        ...
+
+    def take(self, value: Any, name: str) -> object:
+        """The value as `SamplingParams` keeps it.
+
+        Raises:
+            InvalidRequestError: the value is of another type or out of range. `name` is the
+                parameter's.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Numbers from `low` to `high`, both included.
+
+    Attributes:
+        above: `low` itself is not included.
+        also: a number out of the range that is taken as well.
+        step: all numbers are multiples of it.
+        optional: None is taken as well.
+        note: the meaning of special values.
+        said: the range for people, where the numbers do not say it well.
+    """
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    also: float | None = None
+    step: int | None = None
+    optional: bool = False
+    note: str = ""
+    said: str = ""
+
+    def __contains__(self, value: float) -> bool:
+        within = self.low < value if self.above else self.low <= value
+        inside = within and value <= self.high and (self.step is None or value % self.step == 0)
+        return inside or value == self.also
+
+    @property
+    def words(self) -> str:
+        """The range, for errors and for the documentation."""
+        bracket = "(" if self.above else "["
+        interval = f"in {bracket}{self.low}, {self.high}]"
+        range_ = self.said or (f"at least {self.low}" if self.high >= MAX_INT32 else interval)
+        return f"{range_} ({self.note})" if self.note else range_
+
+    def json_schema(self) -> dict[str, Any]:
+        """The range as a JSON schema."""
+        schema: dict[str, Any] = {"exclusiveMinimum" if self.above else "minimum": self.low}
+        if self.high != math.inf:
+            schema["maximum"] = self.high
+        if self.step is not None:
+            schema["multipleOf"] = self.step
+        return schema if self.also is None else {"anyOf": [schema, {"const": self.also}]}
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`. Numbers of other libraries become Python's own."""
+        if value is None and self.optional:
+            return None
+        taken = self._number(value, name)
+        check(taken in self, name, taken, self.words)
+        return taken
+
+    def _number(self, value: object, name: str) -> float:
+        return number(value, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Integer(Number):
+    """Integers from `low` to `high`, both included."""
+
+    def _number(self, value: object, name: str) -> int:
+        return integer(value, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """True or false."""
+
+    words: ClassVar[str] = "true or false"
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        check(value in (True, False), name, value, self.words)
+        return bool(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Salt:
+    """A short string or None."""
+
+    words: ClassVar[str] = "1 to 256 characters"
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        check_salt(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """At most `most` strings of 1 to `longest` characters.
+
+    Attributes:
+        alone: requests may give one string in place of a list.
+    """
+
+    most: int
+    longest: int
+    alone: bool = False
+
+    @property
+    def words(self) -> str:
+        """See :class:`Kind`."""
+        return f"at most {self.most:,} of 1 to {self.longest:,} characters"
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        strings = isinstance(value, (tuple, list)) and all(isinstance(s, str) for s in value)
+        check(strings, name, value, "a tuple of strings")
+        check(len(value) <= self.most, name, value, f"at most {self.most} strings")
+        fits = all(0 < len(string) <= self.longest for string in value)
+        check(fits, name, value, f"strings of 1 to {self.longest} characters")
+        return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """At most `most` token ids. The engine compares them with the vocabulary."""
+
+    most: int
+
+    @property
+    def words(self) -> str:
+        """See :class:`Kind`."""
+        return f"at most {self.most} token ids"
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        check(isinstance(value, (tuple, list)), name, value, "a tuple of token ids")
+        check(len(value) <= self.most, name, value, self.words)
+        return tuple(integer(id, name) for id in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Biases:
+    """Token ids to numbers from -`largest` to `largest`."""
+
+    largest: int
+
+    @property
+    def words(self) -> str:
+        """See :class:`Kind`."""
+        return f"token ids to values in [-{self.largest}, {self.largest}]"
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        taken = {integer(token, name): number(bias, name) for token, bias in value.items()}
+        for token, bias in taken.items():
+            check(token >= 0, name, token, "keyed by token ids of at least 0")
+            within = -self.largest <= bias <= self.largest
+            check(within, name, bias, f"values in [-{self.largest}, {self.largest}]")
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Members of an enumeration or their values, in order, each at most once.
+
+    Attributes:
+        aliases: other names of members.
+    """
+
+    of: type[Enum]
+    aliases: Mapping[str, Enum]
+
+    @property
+    def words(self) -> str:
+        """See :class:`Kind`."""
+        return ", ".join(f"`{member.value}`" for member in self.of)
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        check(isinstance(value, (tuple, list)), name, value, "a list of names")
+        members = tuple(self._member(one, name) for one in value)
+        names = [member.value for member in members]
+        once = len(set(members)) == len(members)
+        check(once, name, names, "a list that names each sampler once")
+        return members
+
+    def _member(self, value: object, name: str) -> Enum:
+        known = {str(member.value): member for member in self.of} | dict(self.aliases)
+        member = value if isinstance(value, self.of) else known.get(str(value))
+        check(member is not None, name, value, f"made of {', '.join(m.value for m in self.of)}")
+        assert member is not None
+        return member
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An object of class `of`, or None."""
+
+    of: type[object]
+
+    @property
+    def words(self) -> str:
+        """See :class:`Kind`."""
+        return f"a `{self.of.__name__}`"
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        is_one = value is None or isinstance(value, self.of)
+        check(is_one, name, value, f"a {self.of.__name__}")
+        return value
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A row of the table.
+
+    Attributes:
+        name: in `SamplingParams`, in requests and in the native sampler.
+        default: its value where a request does not give it.
+        kind: the values that it takes.
+        doc: its definition, in Markdown.
+        source: who defined it.
+        apis: the requests that offer it under `name`.
+        aliases: its other names, and the requests that offer them.
+        native: the native sampler has a number of this name, which it is given.
+    """
+
+    name: str
+    default: Any
+    kind: Kind
+    doc: str
+    source: str
+    apis: Api
+    aliases: Mapping[str, Api]
+    native: bool
+
+    def names(self, api: Api) -> tuple[str, ...]:
+        """Its names in requests of `api`; none if they do not offer it."""
+        names = {self.name: self.apis, **self.aliases}
+        return tuple(name for name, apis in names.items() if api in apis)
+
+
+def parameter(
+    default: T,
+    kind: Kind,
+    doc: str,
+    *,
+    source: str = "",
+    apis: Api = Api.EXTENDED,
+    aliases: Mapping[str, Api] | None = None,
+    native: bool = True,
+) -> T:
+    """A field of `SamplingParams`, which is a row of the table; see :class:`Parameter`.
+
+    Args:
+        native: whether a number is for the native sampler. Other kinds never are: the executor
+            prepares them.
+    """
+    row = Parameter(
+        "", default, kind, doc, source, apis, aliases or {}, native and isinstance(kind, Number)
+    )
+    if isinstance(default, dict):  # as a default, all objects would share it
+        return field(default_factory=partial(copy, default), metadata={_KEY: row})
+    return field(default=default, metadata={_KEY: row})
+
+
+def rows_of(table: type[object]) -> tuple[Parameter, ...]:
+    """The rows of a dataclass whose fields are made by :func:`parameter`."""
+    return tuple(replace(one.metadata[_KEY], name=one.name) for one in fields(table))  # type: ignore[arg-type]  # any dataclass
+
+
+def with_documentation(table: type[T]) -> type[T]:
+    """The dataclass with its rows in its docstring."""
+    lines = [f"    {row.name}: {row.doc} {row.kind.words}." for row in rows_of(table)]
+    table.__doc__ = "\n".join([cleandoc(table.__doc__ or ""), "", "Attributes:", *lines])
+    return table
