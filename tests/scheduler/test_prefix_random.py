@@ -186,15 +186,17 @@ class PrefixMachine(Machine):
         prompts = [
             s
             for s in self.live
-            if s.slot in sizes
-            and not (s.generating or s.reads_prompt)
-            and s.table.cursor is not None
+            if s.slot in sizes and not (s.generating or s.reads_prompt) and self.shares(s)
         ]
         for one, other in combinations(prompts, 2):
             if one.params.cache_salt == other.params.cache_salt:
                 first = max(one.computed, other.computed)
                 last = min(s.computed + min(sizes[s.slot], s.remaining - 1) for s in (one, other))
                 assert common(one.tokens, other.tokens) <= first or last <= first
+
+    def shares(self, s: Sequence) -> bool:
+        """Whether the sequence must not compute what another one computes."""
+        return s.table.cursor is not None
 
     def finish(self, plan: StepPlan, poisoned: int | None = None) -> None:
         before = [s for s in self.live if s.slot >= 0 and s.table.cursor is not None]

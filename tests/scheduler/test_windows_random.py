@@ -54,6 +54,7 @@ class WindowMachine(PrefixMachine):
             self.groups.append(WindowMemory(window.positions, count, reach=reach))
         super().start(slots, batch_tokens, pages, most_nodes, run_tokens)
         self.seen |= {"shortened": 0, "revoked": 0}
+        self.alone: set[int] = set()  # in little room a follower goes on by itself
 
     def make_executor(self, pages: int) -> FakeExecutor:
         return FakeExecutor(pages, windows=tuple(self.groups))
@@ -73,10 +74,18 @@ class WindowMachine(PrefixMachine):
         self.seen["revoked"] += self.revoked()
         return plan
 
+    def check_plan(self, plan: StepPlan) -> None:
+        for s in self.live:
+            computed, leader = self.before[s.id]
+            if leader is not None and (s.leader, s.computed) == (None, computed):
+                self.alone.add(s.id)
+        super().check_plan(plan)
+
+    def shares(self, s: Sequence) -> bool:
+        return super().shares(s) and s.id not in self.alone
+
     def check_beginning(self, s: Sequence, known: list[tuple[str | None, list[int]]]) -> None:
-        computed, followed = self.before[s.id]
-        alone = followed is not None and (s.leader, s.computed) == (None, computed)
-        if self.revoked() or alone:  # in little room a follower goes on by itself
+        if self.revoked() or s.id in self.alone:
             return
         known_length = self.length_in_tree(s)
         resumable = [p for p in range(known_length + 1) if self.is_resumable(s, p)]
