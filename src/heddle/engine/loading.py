@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from heddle.config import cache_home
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.files import FileStamp
-    from heddle.weights.gguf.checkpoint import GGUFCheckpoint
     from heddle.weights.progress import Progress
 
 
@@ -35,16 +34,18 @@ class ModelInfo:
     """What a model is.
 
     Attributes:
-        id: what callers name it by: its alias, or the file's name without `.gguf`.
-        path: the file.
-        architecture: its name in the format of the file.
+        id: what callers name it by: its alias, or the name of the folder, or of the file without
+            `.gguf`.
+        path: the file or folder.
+        architecture: its name in the format of the files.
         context: most tokens of a sequence as it is served here.
         vocabulary: how many token ids the model knows.
         parameters: weights in all.
-        file_bytes: size of the file.
+        file_bytes: size of the files with tensors.
         quantisation: the storage type that most weights have.
-        created: when the file was written, in seconds since 1970.
-        stamp: the file's when it was loaded; None for a model that is not from a file.
+        created: when the files were written, in seconds since 1970.
+        stamps: of the files with tensors when they were loaded; empty for a model that is not from
+            files.
     """
 
     id: str
@@ -56,7 +57,7 @@ class ModelInfo:
     file_bytes: int
     quantisation: str
     created: int
-    stamp: FileStamp | None = None
+    stamps: Mapping[Path, FileStamp] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +120,20 @@ class LoadedModel:
         return self.tokenizer.encode_chat(self.chat_text(messages, **more))
 
     def file_state(self) -> str | None:
-        """Whether the file is still what was loaded: unchanged, changed or missing.
+        """Whether the files are still what was loaded: unchanged, changed or missing.
 
-        Answers do not depend on it, since nothing is read from the file after loading. None for a
-        model that is not from a file.
+        Answers do not depend on it, since nothing is read from the files after loading. None for a
+        model that is not from files.
         """
         from heddle.weights.files import FileStamp
 
-        if self.info.stamp is None:
-            return None
         try:
-            found = FileStamp.of(self.info.path.stat())
+            found = {path: FileStamp.of(path.stat()) for path in self.info.stamps}
         except OSError:
             return "missing"
-        return "unchanged" if found == self.info.stamp else "changed"
+        if not found:
+            return None
+        return "unchanged" if found == self.info.stamps else "changed"
 
     def close(self) -> None:
         """Free threads and memory. Idempotent."""
@@ -148,16 +149,16 @@ def load_model(
     """
     from heddle.executors.registry import loader
     from heddle.weights.catalog import ALIASES
-    from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+    from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import Silent
     from heddle.weights.sources import resolve
 
     load = loader(config.device)  # a wrong name is refused before anything is fetched
     name = str(model)
     path = resolve(name, cache_home(), progress)
-    name = name if name in ALIASES else path.stem
+    name = name if name in ALIASES else path.name.removesuffix(".gguf")
     try:
-        with GGUFCheckpoint.open(path) as checkpoint:
+        with open_checkpoint(path) as checkpoint:
             return _load(name, checkpoint, config, load, progress or Silent())
     except MemoryError as error:
         raise OutOfMemoryError(
@@ -168,7 +169,7 @@ def load_model(
 
 
 def _load(
-    name: str, checkpoint: GGUFCheckpoint, config: EngineConfig, load: Load, progress: Progress
+    name: str, checkpoint: Checkpoint, config: EngineConfig, load: Load, progress: Progress
 ) -> LoadedModel:
     from heddle.text.tokenizer.tokenizer import Tokenizer
 
@@ -205,11 +206,11 @@ def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | No
     return ChatTemplate(checkpoint.chat_template, bos, eos)
 
 
-def _info(model_id: str, checkpoint: GGUFCheckpoint, shape: ModelShape) -> ModelInfo:
+def _info(model_id: str, checkpoint: Checkpoint, shape: ModelShape) -> ModelInfo:
     weights: Counter[str] = Counter()
     for tensor in checkpoint.tensors.values():
         weights[tensor.type.name] += math.prod(tensor.shape)
-    stamp = checkpoint.file.stamp
+    stamps = checkpoint.stamps
     return ModelInfo(
         id=model_id,
         path=checkpoint.path,
@@ -217,8 +218,8 @@ def _info(model_id: str, checkpoint: GGUFCheckpoint, shape: ModelShape) -> Model
         context=shape.context,
         vocabulary=shape.vocabulary,
         parameters=weights.total(),
-        file_bytes=stamp.size,
+        file_bytes=sum(stamp.size for stamp in stamps.values()),
         quantisation=weights.most_common(1)[0][0],
-        created=stamp.mtime_ns // 10**9,
-        stamp=stamp,
+        created=max(stamp.mtime_ns for stamp in stamps.values()) // 10**9,
+        stamps=stamps,
     )

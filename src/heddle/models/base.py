@@ -11,6 +11,9 @@ from heddle.step import ModelShape
 if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
 
+_WIDEST_WINDOW = 2**31 - 1
+"""What instructions can say. No sequence is so long, so a wider window is the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -58,3 +61,27 @@ def read_sizes(hyperparameters: Hyperparameters) -> Sizes:
         width=width,
     )
     return Sizes(shape, read.integer("mlp_width"), heads, read.number("norm_eps"))
+
+
+def read_windows(hyperparameters: Hyperparameters, layers: int, period: int = 1) -> list[int]:
+    """Positions that each layer sees; 0 for all of them.
+
+    The checkpoint lists the layers with a window, or says that every so many layers one sees all
+    positions; else `period` is that number, and 1 means that no layer has a window.
+
+    Raises:
+        ModelFileError: there are windows and no width, or the list has not an entry for each layer.
+    """
+    read = hyperparameters
+    listed = read.get("window_layers")
+    if listed is None:
+        period = read.integer("window_period", period)
+        windowed = [(layer + 1) % period > 0 for layer in range(layers)]
+    else:
+        if not isinstance(listed, list) or len(listed) != layers:
+            read.fail("window_layers", f"must have {layers} entries, got {listed!r}")
+        windowed = [bool(one) for one in listed]
+    if not any(windowed):
+        return [0] * layers
+    window = min(read.integer("window"), _WIDEST_WINDOW)
+    return [window if one else 0 for one in windowed]

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
-from heddle.models.base import read_sizes
+from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, GatedMLP, Layer, NormPlacement
 from heddle.models.decoder import Decoder
 from heddle.models.ops import AttentionSpec, RopeSpec
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
 
 _LAYERS_OF_27B = 62
-_WIDEST_WINDOW = 2**31 - 1
-"""What instructions can say. No sequence is so long, so a wider window is the same."""
 
 
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
@@ -44,30 +42,31 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     nearby = RopeSpec(
         everywhere.dim, read.number("rope.local_base", 10_000.0), everywhere.interleaved
     )
-    local = _layer(sizes, nearby, min(read.integer("window"), _WIDEST_WINDOW))
-    whole = _layer(sizes, everywhere, 0)
-    period = read.integer("window_period", 6)
-    layers = tuple(local if (i + 1) % period else whole for i in range(sizes.shape.layers))
-    # As llama.cpp; Hugging Face rounds it to the weights' type (25.298 to 25.25 in bf16).
-    scale = math.sqrt(sizes.shape.width)
-    return Decoder(sizes.shape, layers, sizes.norm_eps, embedding_scale=scale)
-
-
-def _layer(sizes: Sizes, rope: RopeSpec, window: int) -> Layer:
-    shape, eps = sizes.shape, sizes.norm_eps
-    spec = AttentionSpec(
-        sizes.heads, shape.kv_heads, shape.head_dim, _attention_scale(sizes), window
+    scale = _attention_scale(read, sizes)
+    layers = tuple(
+        _layer(sizes, nearby if window else everywhere, scale, window)
+        for window in read_windows(read, sizes.shape.layers, period=6)
     )
+    # As llama.cpp; Hugging Face rounds it to the weights' type (25.298 to 25.25 in bf16).
+    embedding_scale = math.sqrt(sizes.shape.width)
+    return Decoder(sizes.shape, layers, sizes.norm_eps, embedding_scale=embedding_scale)
+
+
+def _layer(sizes: Sizes, rope: RopeSpec, scale: float, window: int) -> Layer:
+    shape, eps = sizes.shape, sizes.norm_eps
+    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
     attention = Attention(shape.width, spec, rope, head_norm_eps=eps)
     mlp = GatedMLP(shape.width, sizes.mlp_width, "gelu")
     return Layer(attention, mlp, eps, NormPlacement.AROUND)
 
 
-def _attention_scale(sizes: Sizes) -> float:
+def _attention_scale(hyperparameters: Hyperparameters, sizes: Sizes) -> float:
     """1 / sqrt(width of a head), in the 27B model that of the stream divided among the heads.
 
     No key of GGUF tells, so that llama.cpp too knows the 27B model by its number of layers.
     """
+    if hyperparameters.get("attention.scale_dim") is not None:
+        return 1 / math.sqrt(hyperparameters.number("attention.scale_dim"))
     if sizes.shape.layers == _LAYERS_OF_27B:
         return 1 / math.sqrt(sizes.shape.width / sizes.heads)
     return 1 / math.sqrt(sizes.shape.head_dim)

@@ -1,6 +1,8 @@
-"""Llama, and what differs from it by biases only (Qwen2): norms before each part, SwiGLU.
+"""Llama, and what differs from it by biases or windows only (Qwen2, Mistral): norms before each
+part, SwiGLU.
 
-Touvron et al. 2023 (arXiv:2302.13971); Qwen2: Yang et al. 2024 (arXiv:2407.10671).
+Touvron et al. 2023 (arXiv:2302.13971); Qwen2: Yang et al. 2024 (arXiv:2407.10671); Mistral: Jiang
+et al. 2023 (arXiv:2310.06825).
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from heddle.models.base import read_sizes
+from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, GatedMLP, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.ops import AttentionSpec
@@ -22,10 +24,14 @@ def build(hyperparameters: Hyperparameters, context: int, *, norm_heads: bool = 
     """The decoder with these hyperparameters. `norm_heads`: queries and keys are normed by head."""
     sizes = read_sizes(hyperparameters)
     shape, eps = sizes.shape, sizes.norm_eps
-    spec = AttentionSpec(
-        sizes.heads, shape.kv_heads, shape.head_dim, scale=1 / math.sqrt(shape.head_dim)
-    )
+    scale = 1 / math.sqrt(shape.head_dim)
     positions = rope(hyperparameters, shape.head_dim, context)
-    attention = Attention(shape.width, spec, positions, eps if norm_heads else None)
-    layer = Layer(attention, GatedMLP(shape.width, sizes.mlp_width, "silu"), eps)
-    return Decoder(shape, (layer,) * shape.layers, eps)
+    activation = hyperparameters.choice("activation", ("silu",), "silu")
+    mlp = GatedMLP(shape.width, sizes.mlp_width, activation)
+
+    def layer(window: int) -> Layer:
+        spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
+        return Layer(Attention(shape.width, spec, positions, eps if norm_heads else None), mlp, eps)
+
+    windows = read_windows(hyperparameters, shape.layers)
+    return Decoder(shape, tuple(map(layer, windows)), eps)

@@ -15,7 +15,7 @@ from heddle.models.ops import RopeSpec
 if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
 
-_SCALINGS = ("none", "linear", "yarn", "longrope")
+_SCALINGS = ("none", "linear", "llama3", "yarn", "longrope")
 
 
 def rope(
@@ -59,6 +59,14 @@ def rope(
                 read.number("rope.beta_slow", 1.0),
                 read.number("rope.attention_factor", 1.0),
             )
+        case "llama3":
+            return llama3(
+                spec,
+                read.number("rope.factor"),
+                read.integer("rope.original_context"),
+                read.number("rope.low_turns", 1.0),
+                read.number("rope.high_turns", 4.0),
+            )
         case "longrope":
             return longrope(read, spec, context)
     return spec
@@ -67,6 +75,24 @@ def rope(
 def linear(spec: RopeSpec, factor: float) -> RopeSpec:
     """Positions divided by `factor` (Chen et al. 2023, arXiv:2306.15595)."""
     return RopeSpec(spec.dim, spec.base, spec.interleaved, (factor,) * (spec.dim // 2))
+
+
+def llama3(
+    spec: RopeSpec, factor: float, original_context: int, low_turns: float, high_turns: float
+) -> RopeSpec:
+    """Llama 3's scaling (Grattafiori et al. 2024, arXiv:2407.21783; `transformers`).
+
+    Pairs that turn more than `high_turns` times within the original context keep their frequency,
+    those that turn less than `low_turns` times are stretched by `factor`, the ones between by a mix
+    of both.
+    """
+    divisors = []
+    for pair in range(spec.dim // 2):
+        frequency = spec.base ** (-2.0 * pair / spec.dim)
+        turns = original_context * frequency / (2 * math.pi)
+        kept = min(max((turns - low_turns) / max(high_turns - low_turns, 1e-9), 0.0), 1.0)
+        divisors.append(1.0 / ((1.0 - kept) / factor + kept))
+    return RopeSpec(spec.dim, spec.base, spec.interleaved, tuple(divisors))
 
 
 def yarn(
@@ -112,5 +138,9 @@ def longrope(hyperparameters: Hyperparameters, spec: RopeSpec, context: int) -> 
         scale = math.sqrt(1.0 + math.log(factor) / math.log(original))
     scale = read.number("rope.attention_factor", scale)
     long = (context or trained) > original
+    listed = "rope.long_divisors" if long else "rope.short_divisors"
+    if read.get(listed) is not None:
+        factors = read.numbers(listed, spec.dim // 2)
+        return RopeSpec(spec.dim, spec.base, spec.interleaved, factors, scale)
     divisors = "rope_divisors_long" if long else "rope_divisors_short"
     return RopeSpec(spec.dim, spec.base, spec.interleaved, (), scale, divisors)

@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
-from heddle.errors import ModelFileError
+from heddle.errors import ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from heddle.weights.files import FileStamp
     from heddle.weights.tensor_types import TensorType
 
 N = TypeVar("N", int, float)
@@ -51,17 +52,24 @@ HYPERPARAMETERS = {
     "norm_eps": "what a norm adds to the mean square",
     "window": "positions that a layer with a sliding window sees",
     "window_period": "every so many layers one sees all positions",
+    "window_layers": "for each layer whether it sees a window only",
+    "activation": "activation of feed-forward layers: silu, gelu",
+    "attention.scale_dim": "scores are divided by the square root of this",
     "logit_cap": "logits are capped softly at this; 0 for no cap",
     "rope.dim": "leading elements of a head that are rotated",
     "rope.base": "frequency base",
     "rope.local_base": "frequency base of layers with a sliding window",
     "rope.interleaved": "whether neighbours are rotated against each other, or halves",
-    "rope.scaling": "kind of scaling for long contexts: none, linear, yarn, longrope",
+    "rope.scaling": "kind of scaling for long contexts: none, linear, llama3, yarn, longrope",
     "rope.factor": "by how much the context is stretched",
     "rope.original_context": "most tokens of a sequence before stretching",
     "rope.attention_factor": "factor on queries and keys that goes with the scaling",
     "rope.beta_fast": "yarn: rotations within the original context from which pairs stay",
     "rope.beta_slow": "yarn: rotations below which pairs are stretched in full",
+    "rope.low_turns": "llama3: rotations below which pairs are stretched in full",
+    "rope.high_turns": "llama3: rotations within the original context from which pairs stay",
+    "rope.short_divisors": "longrope: divisors of frequencies within the original context",
+    "rope.long_divisors": "longrope: divisors of frequencies beyond it",
     "pooling": "what an embedding is made of: mean or last",
 }
 """Canonical names of hyperparameters, with what they mean. A reader fills in what its files say."""
@@ -97,6 +105,23 @@ class Hyperparameters:
         """A positive number that float32 holds."""
         return self._number(name, float, default)
 
+    def numbers(self, name: str, entries: int) -> tuple[float, ...]:
+        """So many positive numbers that float32 holds."""
+        values = self._values.get(name)
+        if not isinstance(values, list) or len(values) != entries:
+            self.fail(name, f"must be a list of {entries} numbers, got {values!r}")
+        return tuple(self._checked(name, value, float) for value in values)
+
+    def choice(self, name: str, options: tuple[str, ...], default: str) -> str:
+        """One of some names."""
+        value = self._values.get(name, default)
+        if not isinstance(value, str) or value not in options:
+            label = self.label(name)
+            raise UnsupportedModelError(
+                f"{label} {value!r} is not supported; supported: {', '.join(options)}", param=label
+            )
+        return value
+
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
         value = self._values.get(name, default)
@@ -110,7 +135,9 @@ class Hyperparameters:
         raise ModelFileError(f"{label} {problem}", field=label)
 
     def _number(self, name: str, kind: type[N], default: N | None) -> N:
-        value = self._values.get(name, default)
+        return self._checked(name, self._values.get(name, default), kind)
+
+    def _checked(self, name: str, value: object, kind: type[N]) -> N:
         allowed = (int,) if kind is int else (int, float)
         low, high = (1, math.inf) if kind is int else (_SMALLEST_FLOAT, _LARGEST_FLOAT)
         if isinstance(value, bool) or not isinstance(value, allowed) or not low <= value <= high:
@@ -137,7 +164,8 @@ class TensorInfo:
         type: storage type.
         nbytes: bytes it takes.
         label: the name that the file has for it.
-        place: where its bytes are.
+        place: where its bytes are; None where they are not stored as `type`, and
+            :meth:`Checkpoint.read` makes them.
     """
 
     name: str
@@ -145,7 +173,7 @@ class TensorInfo:
     type: TensorType
     nbytes: int
     label: str
-    place: FilePlace
+    place: FilePlace | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +185,14 @@ class TokenizerSpec:
         pieces: each token's text as stored.
         types: numbers of :class:`heddle.text.tokenizer.vocabulary.TokenType`; None where the files
             do not say.
-        merges: of "bpe": two pieces with a space between, best first.
-        scores: of "sentencepiece": what makes the highest score is joined first.
+        merges: two pieces with a space between, best first.
+        scores: of "sentencepiece", where the files have no merges: two pieces that make the piece
+            of highest score are joined first.
         pre_tokenizer: name of the way in which text is cut into words; None for the default one.
+        patterns: of "bpe": the patterns that cut text into words, where the files have them
+            themselves; None where they name a `pre_tokenizer`.
+        whole_words: with `patterns`: a word that is a piece stays whole, whatever the merges say.
+        end_ids: more ids that end a generation.
         roles: ids of tokens that the files name for a role: bos, eos, eot, eom, fim_prefix,
             fim_suffix, fim_middle, fim_pad, fim_repository, fim_separator.
         add_bos, add_eos, add_space_prefix: what texts get; None where the files do not say.
@@ -177,6 +210,9 @@ class TokenizerSpec:
     add_eos: bool | None
     add_space_prefix: bool | None
     label: Callable[[str], str]
+    patterns: tuple[str, ...] | None = None
+    whole_words: bool = False
+    end_ids: tuple[int, ...] = ()
 
     def fail(self, name: str, problem: str) -> NoReturn:
         """Raise the error of an attribute that is wrong in itself or beside another."""
@@ -199,6 +235,7 @@ class Checkpoint(Protocol):
         hyperparameters: under canonical names.
         tensors: by canonical name, in the order of the files.
         chat_template: source of the chat template; None without one.
+        stamps: of each file with tensors, from when it was opened.
     """
 
     path: Path
@@ -207,6 +244,9 @@ class Checkpoint(Protocol):
     hyperparameters: Hyperparameters
     tensors: Mapping[str, TensorInfo]
     chat_template: str | None
+
+    @property
+    def stamps(self) -> Mapping[Path, FileStamp]: ...
 
     def label(self, name: str) -> str:
         """The file's own name of the tensor `name`, whether it is there or not."""

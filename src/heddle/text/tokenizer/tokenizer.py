@@ -17,7 +17,7 @@ from heddle.errors import (
 from heddle.step import TokenPieces
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.tokenizer import bpe, sentencepiece
-from heddle.text.tokenizer.pretokenizers import pre_tokenizer
+from heddle.text.tokenizer.pretokenizers import pre_tokenizer_of
 from heddle.text.tokenizer.sequences import find_breakers, spell
 from heddle.text.tokenizer.special import SpecialTokens
 from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
@@ -91,7 +91,7 @@ class Tokenizer:
         vocabulary = Vocabulary.of(spec)
         encoder: Encoder
         if spec.algorithm == "bpe":
-            words = pre_tokenizer(spec.pre_tokenizer, spec.label("pre_tokenizer"))
+            words = pre_tokenizer_of(spec)
             add_bos, add_space_prefix = words.add_bos, False
             encoder = bpe.ByteLevelEncoder(vocabulary, spec, words)
             piece_bytes = bpe.piece_bytes(vocabulary)

@@ -143,7 +143,10 @@ class Vocabulary:
             if not 0 <= id < size:
                 spec.fail(role, f"must be a token id below {size}, got {id}")
         types = list(spec.types or [TokenType.NORMAL.value] * size)
-        ends = {spec.roles[role] for role in _END_ROLES if role in spec.roles}
+        for id in spec.end_ids:
+            if id >= size:
+                spec.fail("end_ids", f"must be token ids below {size}, got {id}")
+        ends = {spec.roles[role] for role in _END_ROLES if role in spec.roles} | {*spec.end_ids}
         roles = _fill_in_the_middle(spec, ids, types)
         before, after, middle, *others = roles
         ends |= {id for id in others if id is not None}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.weights.checkpoint import TokenizerSpec
+    from heddle.weights.files import FileStamp
 
 
 class GGUFCheckpoint:
@@ -67,6 +68,10 @@ class GGUFCheckpoint:
 
     def read(self, name: str) -> NDArray[np.uint8]:
         return self.file.data(self.label(name))
+
+    @property
+    def stamps(self) -> Mapping[Path, FileStamp]:
+        return {self.file.path: self.file.stamp}
 
     def check_unchanged(self) -> None:
         self.file.check_unchanged()

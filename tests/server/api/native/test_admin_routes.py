@@ -77,7 +77,7 @@ def test_health_says_whether_the_file_is_still_what_was_loaded(
     server, path = serve(), tmp_path / "model.gguf"
     path.write_bytes(b"weights")
     model = server.engine.model
-    info = replace(model.info, path=path, stamp=FileStamp.of(path.stat()))
+    info = replace(model.info, path=path, stamps={path: FileStamp.of(path.stat())})
     server.engine.model = replace(model, info=info)
 
     def state() -> str:

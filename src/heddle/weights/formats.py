@@ -1,0 +1,31 @@
+"""Which reader opens a path: a folder is Hugging Face's, a file is GGUF."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.gguf.outline import read_outline as read_gguf_outline
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.huggingface.outline import read_outline as read_folder_outline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from heddle.weights.checkpoint import Outline
+
+
+def open_checkpoint(path: Path) -> GGUFCheckpoint | HuggingFaceCheckpoint:
+    """Open the model at `path`.
+
+    Raises:
+        ModelSourceError: a file is missing or cannot be read.
+        ModelFileError: a file is damaged.
+        UnsupportedModelError: its format, or a version of it, is not supported.
+    """
+    return HuggingFaceCheckpoint.open(path) if path.is_dir() else GGUFCheckpoint.open(path)
+
+
+def read_outline(path: Path) -> Outline:
+    """What the model at `path` says of itself; raises as :func:`open_checkpoint`."""
+    return read_folder_outline(path) if path.is_dir() else read_gguf_outline(path)

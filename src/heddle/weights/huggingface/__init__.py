@@ -1,0 +1,1 @@
+"""Reads the folders that `transformers` writes: config.json, safetensors, tokenizer.json."""

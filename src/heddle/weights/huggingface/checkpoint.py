@@ -1,0 +1,224 @@
+"""A Hugging Face folder as a checkpoint: its keys and tensors under canonical names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.weights.checkpoint import FilePlace, TensorInfo
+from heddle.weights.files import FileStamp
+from heddle.weights.huggingface import names
+from heddle.weights.huggingface.config import hyperparameters_of
+from heddle.weights.huggingface.json_files import read_json, read_optional_json
+from heddle.weights.huggingface.safetensors import SafetensorsFile
+from heddle.weights.huggingface.tokenizer import read_tokenizer
+from heddle.weights.tensor_types import TensorType, dequantize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from heddle.weights.checkpoint import TokenizerSpec
+    from heddle.weights.huggingface.safetensors import StoredTensor
+
+CONFIG = "config.json"
+_INDEX = "model.safetensors.index.json"
+_ONE_FILE = "model.safetensors"
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
+
+
+class HuggingFaceCheckpoint:
+    """See :class:`heddle.weights.checkpoint.Checkpoint`."""
+
+    format = "hf"
+
+    def __init__(self, folder: Path) -> None:
+        """See :meth:`open`."""
+        self.path = folder
+        self.config = read_json(folder / CONFIG)
+        self._config_stamp = {folder / CONFIG: FileStamp.of((folder / CONFIG).stat())}
+        architecture = self.config.get("model_type")
+        if not isinstance(architecture, str):
+            raise ModelFileError(
+                f"{folder / CONFIG}: model_type must be a string, got {architecture!r}",
+                field="model_type",
+            )
+        self.architecture = architecture
+        self._refuse_quantised()
+        self.hyperparameters = hyperparameters_of(self.config)
+        self._names = names.TensorNames(architecture)
+        self.chat_template = _chat_template(folder)
+        self._files: list[SafetensorsFile] = []
+        self._file_of: dict[str, SafetensorsFile] = {}
+        try:
+            self._open_files()
+            self.tensors: Mapping[str, TensorInfo] = MappingProxyType(self._tensors())
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open the folder's files and read their headers.
+
+        Raises:
+            ModelSourceError: a file is missing or cannot be read.
+            ModelFileError: a file is damaged, or files contradict one another.
+            UnsupportedModelError: the weights are stored in a form that is not supported.
+        """
+        return cls(Path(path))
+
+    def label(self, name: str) -> str:
+        return self._names.stored(name)
+
+    def tokenizer(self) -> TokenizerSpec:
+        return read_tokenizer(self.path, self.config)
+
+    @property
+    def stamps(self) -> Mapping[Path, FileStamp]:
+        return {file.path: file.stamp for file in self._files} | self._config_stamp
+
+    def read(self, name: str) -> NDArray[np.uint8]:
+        label = self.label(name)
+        if name not in self.tensors:
+            raise ModelFileError(f"{self.path}: tensor {label} is missing", field=label)
+        file = self._file_of[label]
+        stored = file.tensors[label]
+        raw = np.frombuffer(file.read(stored.offset, stored.nbytes, label), np.uint8)
+        if self._lacks_one(name, stored):
+            values = dequantize(raw, _TYPES[stored.dtype], stored.shape)
+            return (values + np.float32(1)).view(np.uint8)
+        return raw
+
+    def check_unchanged(self) -> None:
+        for file in self._files:
+            file.check_unchanged()
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- opening ---------------------------------------------------------------------------------
+
+    def _refuse_quantised(self) -> None:
+        quantisation = self.config.get("quantization_config")
+        if quantisation is not None:
+            method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
+            raise UnsupportedModelError(
+                f"{self.path / CONFIG}: quantization_config with quant_method {method!r} is not"
+                " supported; supported: weights in F32, F16 or BF16. Take the original model, or a"
+                " GGUF file of it",
+                param="quantization_config",
+            )
+
+    def _open_files(self) -> None:
+        for name in _shards(self.path):
+            file = SafetensorsFile.open(self.path / name)
+            self._files.append(file)
+            for tensor in file.tensors:
+                if tensor in self._file_of:
+                    raise ModelFileError(
+                        f"{self.path}: {file.path.name} and {self._file_of[tensor].path.name} both"
+                        f" have a tensor {tensor}",
+                        field=tensor,
+                    )
+                self._file_of[tensor] = file
+
+    def _tensors(self) -> dict[str, TensorInfo]:
+        """Tensors with a canonical name. What is left has no meaning for a text model."""
+        found = {}
+        tied = self.config.get("tie_word_embeddings") is True
+        for label, file in self._file_of.items():
+            name = self._names.canonical(label)
+            if name is not None and not (tied and name == "output.weight"):
+                found[name] = self._info(name, label, file)
+        if self.config.get("tie_word_embeddings") is False and "output.weight" not in found:
+            label = self.label("output.weight")
+            raise ModelFileError(
+                f"{self.path}: tensor {label} is missing, and tie_word_embeddings is false",
+                field=label,
+            )
+        return found
+
+    def _info(self, name: str, label: str, file: SafetensorsFile) -> TensorInfo:
+        stored = file.tensors[label]
+        kind = _TYPES.get(stored.dtype)
+        if kind is None:
+            raise UnsupportedModelError(
+                f"tensor {label} of dtype {stored.dtype} is not supported; supported:"
+                f" {', '.join(_TYPES)}",
+                param=label,
+            )
+        if self._lacks_one(name, stored):
+            nbytes = 4 * stored.shape[0]
+            return TensorInfo(name, stored.shape, TensorType.F32, nbytes, label, None)
+        place = FilePlace(file.descriptor, stored.offset)
+        return TensorInfo(name, stored.shape, kind, stored.nbytes, label, place)
+
+    def _lacks_one(self, name: str, stored: StoredTensor) -> bool:
+        """Whether it holds norm weights that leave a 1 to be added."""
+        is_norm = name.endswith("norm.weight") and len(stored.shape) == 1
+        return is_norm and self.architecture in names.NORMS_WITHOUT_ONE
+
+
+def _shards(folder: Path) -> list[str]:
+    """Names of the files with tensors."""
+    if (folder / _INDEX).is_file():
+        places = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(places, dict) or not places:
+            raise ModelFileError(f"{folder / _INDEX}: weight_map is missing", field="weight_map")
+        shards = sorted({str(name) for name in places.values()})
+        for name in shards:
+            if Path(name).name != name:
+                raise ModelFileError(
+                    f"{folder / _INDEX}: weight_map names {name!r}, which is no file of the folder",
+                    field="weight_map",
+                )
+            if not (folder / name).is_file():
+                raise ModelSourceError(f"{folder}: the shard {name} is missing; fetch it")
+        return shards
+    if (folder / _ONE_FILE).is_file():
+        return [_ONE_FILE]
+    pickled = next((file.name for file in folder.iterdir() if file.suffix in _PICKLED), None)
+    if pickled is not None:
+        raise UnsupportedModelError(
+            f"{folder} has its weights in {pickled}, a pickle, which can run any code when it is"
+            f" opened; save the model with `save_pretrained(folder)`, which writes {_ONE_FILE}",
+            param="model",
+        )
+    raise ModelSourceError(f"{folder} has no {_ONE_FILE} and no {_INDEX}; fetch the whole folder")
+
+
+def _chat_template(folder: Path) -> str | None:
+    """The template of chat_template.jinja, else of tokenizer_config.json; None without one."""
+    path = folder / "chat_template.jinja"
+    try:
+        if path.is_file():
+            return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"cannot read {path}: {error}", field=path.name) from error
+    template = read_optional_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = [one for one in template if isinstance(one, dict)]
+        found = [one.get("template") for one in named if one.get("name") == "default"]
+        template = found[0] if found else None
+    return template if isinstance(template, str) else None

@@ -1,0 +1,145 @@
+"""config.json: a model's hyperparameters under canonical names."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from heddle.errors import UnsupportedModelError
+from heddle.weights.checkpoint import Hyperparameters
+from heddle.weights.huggingface import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from heddle.weights.huggingface.json_files import Config
+
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu"}
+_SCALINGS = {"default": "none", "su": "longrope"}
+"""Kinds of scaling that have another canonical name."""
+_WINDOWED = {"sliding_attention": True, "full_attention": False}
+
+_ROPE = {
+    "rope.base": "rope_theta",
+    "rope.factor": "factor",
+    "rope.original_context": "original_max_position_embeddings",
+    "rope.beta_fast": "beta_fast",
+    "rope.beta_slow": "beta_slow",
+    "rope.low_turns": "low_freq_factor",
+    "rope.high_turns": "high_freq_factor",
+    "rope.short_divisors": "short_factor",
+    "rope.long_divisors": "long_factor",
+}
+"""Keys of the object that describes rope, by canonical name."""
+
+
+def hyperparameters_of(config: Config) -> Hyperparameters:
+    """What config.json says, under canonical names.
+
+    Only the kind of a value is looked at where it decides how others are read.
+
+    Raises:
+        UnsupportedModelError: it asks for what no canonical name can say.
+    """
+    values = {
+        name: config[key]
+        for name, key in names.HYPERPARAMETERS.items()
+        if config.get(key) is not None
+    }
+    values |= _activation(config) | _windows(config)
+    whole, local = _rope_objects(config)
+    values |= _rope(config, whole)
+    base = local.get("rope_theta", config.get("rope_local_base_freq"))
+    if base is not None:
+        values["rope.local_base"] = base
+    values["rope.interleaved"] = False
+    return Hyperparameters(values, _label)
+
+
+def _label(name: str) -> str:
+    if name in _ROPE:
+        return f"rope_parameters.{_ROPE[name]}"
+    others = {
+        "rope.scaling": "rope_parameters.rope_type",
+        "window_layers": "layer_types",
+        "activation": "hidden_act",
+    }
+    return names.HYPERPARAMETERS.get(name) or others.get(name, name)
+
+
+def _refuse(key: str, value: object, supported: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"config.json: {key} {value!r} is not supported; supported: {supported}", param=key
+    )
+
+
+def _activation(config: Config) -> Config:
+    """The activation of feed-forward layers, which two keys may name."""
+    for key in ("hidden_activation", "hidden_act"):
+        value = config.get(key)
+        if value is not None:
+            if not isinstance(value, str) or value not in _ACTIVATIONS:
+                raise _refuse(key, value, ", ".join(_ACTIVATIONS))
+            return {"activation": _ACTIVATIONS[value]}
+    return {}
+
+
+def _windows(config: Config) -> Config:
+    """Which layers see a window only; none where the configuration turns windows off."""
+    window = config.get("sliding_window")
+    if window is None or config.get("use_sliding_window") is False:
+        return {"window": None}
+    kinds, layers = config.get("layer_types"), config.get("num_hidden_layers")
+    if isinstance(kinds, list):
+        wrong = next((kind for kind in kinds if kind not in _WINDOWED), None)
+        if wrong is not None:
+            raise _refuse("layer_types", wrong, ", ".join(_WINDOWED))
+        return {"window_layers": [_WINDOWED[kind] for kind in kinds]}
+    first = config.get("max_window_layers", 0)  # Qwen: layers before it see everything
+    if "sliding_window_pattern" in config or not isinstance(layers, int):
+        return {}
+    return {"window_layers": [not isinstance(first, int) or i >= first for i in range(layers)]}
+
+
+def _rope_objects(config: Config) -> tuple[Config, Config]:
+    """What describes rope: in layers that see everything, and in windowed ones where it differs."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise _refuse("rope_parameters", rope, "an object")
+    if rope.keys() & _WINDOWED.keys():
+        whole, local = rope.get("full_attention") or {}, rope.get("sliding_attention") or {}
+        if not isinstance(whole, dict) or not isinstance(local, dict):
+            raise _refuse("rope_parameters", rope, "objects by kind of layer")
+        if local.get("rope_type", "default") != "default":
+            raise _refuse("rope_parameters.sliding_attention", local, "rope_type default")
+        return whole, local
+    return rope, {}
+
+
+def _rope(config: Config, rope: Mapping[str, object]) -> Config:
+    """Rope under canonical names. Some keys may also stand at the top of config.json."""
+    found = {}
+    for name, key in _ROPE.items():
+        value = rope.get(key, config.get(key))
+        if value is not None:
+            found[name] = value
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    found["rope.scaling"] = _SCALINGS.get(kind, kind) if isinstance(kind, str) else kind
+    share, head = config.get("partial_rotary_factor", rope.get("partial_rotary_factor")), None
+    if isinstance(share, float | int) and share != 1.0:
+        head = config.get("head_dim") or _quotient(config)
+        if isinstance(head, int):
+            found["rope.dim"] = int(head * share)
+    factor, attention = found.get("rope.factor"), rope.get("attention_factor")
+    if isinstance(attention, float | int):
+        # Here it replaces what yarn would multiply by; the canonical factor comes on top of that.
+        is_yarn = found["rope.scaling"] == "yarn" and isinstance(factor, float | int) and factor > 1
+        found["rope.attention_factor"] = (
+            attention / (0.1 * math.log(float(str(factor))) + 1) if is_yarn else attention
+        )
+    return found
+
+
+def _quotient(config: Config) -> int | None:
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None

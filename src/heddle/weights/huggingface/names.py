@@ -1,0 +1,89 @@
+"""Names of hyperparameters and tensors in Hugging Face's folders, beside the canonical ones.
+
+As `transformers` writes them. Nothing outside this folder knows one of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+HYPERPARAMETERS = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "mlp_width": "intermediate_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "key_dim": "head_dim",
+    "context": "max_position_embeddings",
+    "vocabulary": "vocab_size",
+    "norm_eps": "rms_norm_eps",
+    "window": "sliding_window",
+    "window_period": "sliding_window_pattern",
+    "logit_cap": "final_logit_softcapping",
+    "attention.scale_dim": "query_pre_attn_scalar",
+}
+"""Keys of config.json, by canonical name. Those of rope stand in `config.py`."""
+
+_WHOLE = {
+    "embedding": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_OF_LAYER = {
+    "attention_norm": "input_layernorm",
+    "attention.q": "self_attn.q_proj",
+    "attention.k": "self_attn.k_proj",
+    "attention.v": "self_attn.v_proj",
+    "attention.output": "self_attn.o_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.gate": "mlp.gate_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.down": "mlp.down_proj",
+}
+_NORMS_AROUND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "post_mlp_norm": "post_feedforward_layernorm",
+}
+_DIFFERENCES = {"gemma3_text": _NORMS_AROUND}
+"""Names of a layer's parts that an architecture has for itself."""
+
+NORMS_WITHOUT_ONE = frozenset({"gemma3_text"})
+"""Architectures whose norm weights leave a 1 to be added."""
+
+_STORED = re.compile(r"(?:model\.layers\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
+_CANONICAL = re.compile(r"(?:layers\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
+
+
+class TensorNames:
+    """The tensor names of one architecture, in both directions."""
+
+    def __init__(self, architecture: str) -> None:
+        of_layer = _OF_LAYER | _DIFFERENCES.get(architecture, {})
+        self._stored = {False: _WHOLE, True: of_layer}
+        self._canonical = {
+            inside: {stored: canonical for canonical, stored in parts.items()}
+            for inside, parts in self._stored.items()
+        }
+
+    def canonical(self, stored: str) -> str | None:
+        """The canonical name of a stored tensor; None where there is none."""
+        return _translate(_STORED.fullmatch(stored), "layers.", self._canonical)
+
+    def stored(self, canonical: str) -> str:
+        """The name that files have for a canonical name; the same where there is none."""
+        match = _CANONICAL.fullmatch(canonical)
+        return _translate(match, "model.layers.", self._stored) or canonical
+
+
+def _translate(
+    match: re.Match[str] | None, prefix: str, parts: dict[bool, dict[str, str]]
+) -> str | None:
+    if match is None:
+        return None
+    layer, part, kind = match["layer"], match["part"], match["kind"]
+    translated = parts[layer is not None].get(part)
+    where = "" if layer is None else f"{prefix}{layer}."
+    return None if translated is None else f"{where}{translated}.{kind}"

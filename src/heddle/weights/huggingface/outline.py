@@ -1,0 +1,26 @@
+"""What a Hugging Face folder says of itself, for `heddle inspect`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.weights.checkpoint import Outline
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_outline(path: Path) -> Outline:
+    """The outline of the folder at `path`; raises as :meth:`HuggingFaceCheckpoint.open`."""
+    with HuggingFaceCheckpoint.open(path) as checkpoint:
+        name = checkpoint.config.get("_name_or_path")
+        return Outline(
+            format="safetensors",
+            file_bytes=sum(stamp.size for stamp in checkpoint.stamps.values()),
+            architecture=checkpoint.architecture,
+            name=name if isinstance(name, str) and name else path.absolute().name,
+            hyperparameters=checkpoint.hyperparameters,
+            tensors=tuple((t.type, t.shape, t.nbytes) for t in checkpoint.tensors.values()),
+            metadata=checkpoint.config,
+        )

@@ -1,0 +1,139 @@
+"""Reading of safetensors files.
+
+The format is specified in the README of huggingface/safetensors: 8 bytes with the length of the
+header, the header in JSON, the tensors' bytes. The header maps a tensor's name to its dtype, shape
+and `data_offsets`, which count from the end of the header. The tensors fill the file with no gap
+and no overlap. All of that is checked before anything is read or allocated.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn
+
+from heddle.errors import ModelFileError
+from heddle.weights.files import OpenFile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LENGTH = struct.Struct("<Q")
+_LARGEST_HEADER = 100_000_000
+"""The format's own limit."""
+
+DTYPE_BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+"""Bits of one element, by dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where one tensor lies.
+
+    Attributes:
+        dtype: as in the file.
+        shape: row-major, the last axis contiguous.
+        offset: first byte, from the start of the file.
+        nbytes: bytes it takes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class SafetensorsFile(OpenFile):
+    """An open safetensors file.
+
+    Attributes:
+        tensors: by name, in the order of the header.
+    """
+
+    tensors: Mapping[str, StoredTensor]
+
+    def _read_header(self) -> None:
+        start, header = self._header()
+        tensors = {
+            name: self._tensor(name, entry, start)
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+        self._check_places(tensors, start)
+        self.tensors = MappingProxyType(tensors)
+
+    def _header(self) -> tuple[int, dict[str, object]]:
+        """The first byte of the tensors, and the header."""
+        if self.stamp.size < _LENGTH.size:
+            self._fail("header", f"does not fit in a file of {self.stamp.size} bytes")
+        (length,) = _LENGTH.unpack(self.read(0, _LENGTH.size, "header"))
+        start = _LENGTH.size + length
+        if length > _LARGEST_HEADER or start > self.stamp.size:
+            self._fail("header", f"claims {length} bytes in a file of {self.stamp.size}")
+        raw = self.read(_LENGTH.size, length, "header")
+        try:
+            header = json.loads(bytes(raw), object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:  # wrong UTF-8 is a ValueError, too
+            self._fail("header", f"is not JSON: {error}")
+        if not isinstance(header, dict):
+            self._fail("header", "must be a JSON object")
+        return start, header
+
+    def _tensor(self, name: str, entry: object, start: int) -> StoredTensor:
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            self._fail(name, "must have dtype, shape and data_offsets, and nothing else")
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+            self._fail(name, f"has the unknown dtype {dtype!r}")
+        if not _are_counts(shape):
+            self._fail(name, f"has the shape {shape!r}, which is no list of counts")
+        if not _are_counts(offsets) or len(offsets) != 2:
+            self._fail(name, f"has data_offsets {offsets!r}, which are not two counts")
+        first, end = offsets
+        bits = prod(shape) * DTYPE_BITS[dtype]
+        if end - first != bits // 8 or bits % 8:
+            self._fail(
+                name, f"has {end - first} bytes, and {dtype} of shape {shape} takes {bits / 8:g}"
+            )
+        if start + end > self.stamp.size:
+            self._fail(
+                name,
+                f"ends at byte {start + end}, and the file has {self.stamp.size} bytes",
+            )
+        return StoredTensor(dtype, tuple(shape), start + first, end - first)
+
+    def _check_places(self, tensors: Mapping[str, StoredTensor], start: int) -> None:
+        """The tensors must fill the file from byte `start` on."""
+        position = start
+        for name, tensor in sorted(tensors.items(), key=lambda item: item[1].offset):
+            if tensor.offset != position:
+                self._fail(name, f"begins at byte {tensor.offset}, not at {position}")
+            position += tensor.nbytes
+        if position != self.stamp.size:
+            self._fail("tensors", f"end at byte {position} of {self.stamp.size}")
+
+    def _fail(self, field: str, problem: str) -> NoReturn:
+        raise ModelFileError(
+            f"{self.path}: {field} {problem}; the file is damaged, fetch it again", field=field
+        )
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _are_counts(values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)

@@ -1,0 +1,209 @@
+"""tokenizer.json: the tokenizer of a Hugging Face folder.
+
+The file describes a pipeline of the `tokenizers` library: a normalizer, a pre-tokenizer, a model, a
+post-processor. Of these pipelines the two that language models have are read here: byte-level byte
+pairs, and SentencePiece's byte pairs with bytes to fall back to. Anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.weights.checkpoint import TokenizerSpec
+from heddle.weights.huggingface.json_files import read_json, read_optional_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from heddle.weights.huggingface.json_files import Config
+
+_FILE = "tokenizer.json"
+_SPACE = "\u2581"
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+"""Numbers of `heddle.text.tokenizer.vocabulary.TokenType`."""
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""The pattern of the library's `ByteLevel` pre-tokenizer."""
+
+
+def read_tokenizer(folder: Path, config: Config) -> TokenizerSpec:
+    """The tokenizer of a folder whose config.json is `config`.
+
+    Raises:
+        ModelSourceError: tokenizer.json is missing.
+        ModelFileError: something in it is missing or has the wrong kind.
+        UnsupportedModelError: its pipeline is not supported.
+    """
+    return _Reader(folder, config).spec()
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+class _Reader:
+    def __init__(self, folder: Path, config: Config) -> None:
+        self._pipeline = read_json(folder / _FILE)
+        self._settings = read_optional_json(folder / "tokenizer_config.json")
+        self._generation = read_optional_json(folder / "generation_config.json")
+        self._config = config
+        self._model = _object(self._pipeline.get("model"))
+
+    def spec(self) -> TokenizerSpec:
+        if self._model.get("type", "BPE") != "BPE":
+            self._refuse("model.type", self._model.get("type"), "BPE")
+        pieces, types = self._vocabulary()
+        byte_level = not self._model.get("byte_fallback")
+        patterns = tuple(self._patterns(self._pipeline.get("pre_tokenizer"))) if byte_level else ()
+        begins, ends = self._added()
+        return TokenizerSpec(
+            algorithm="bpe" if byte_level else "sentencepiece",
+            pieces=pieces,
+            types=types,
+            merges=self._merges(),
+            scores=[],
+            pre_tokenizer=None,
+            roles=self._roles(pieces),
+            add_bos=begins,
+            add_eos=ends,
+            add_space_prefix=False if byte_level else self._adds_space(),
+            label=lambda name: f"{_FILE}: {name}",
+            patterns=patterns,
+            whole_words=self._model.get("ignore_merges") is True,
+            end_ids=self._end_ids(),
+        )
+
+    def _fail(self, field: str, problem: str) -> NoReturn:
+        raise ModelFileError(f"{_FILE}: {field} {problem}", field=field)
+
+    def _refuse(self, field: str, value: object, supported: str) -> NoReturn:
+        raise UnsupportedModelError(
+            f"{_FILE}: {field} {value!r} is not supported; supported: {supported}", param=field
+        )
+
+    # --- vocabulary ------------------------------------------------------------------------------
+
+    def _vocabulary(self) -> tuple[list[str], list[int]]:
+        """Pieces and their types, one for each id that the model may sample."""
+        vocabulary = self._model.get("vocab")
+        if not isinstance(vocabulary, dict) or not vocabulary:
+            self._fail("model.vocab", "must map pieces to ids")
+        added = self._pipeline.get("added_tokens")
+        tokens = [_object(token) for token in added] if isinstance(added, list) else []
+        by_id: dict[int, tuple[str, int]] = {}
+        for piece, id in vocabulary.items():
+            self._put(by_id, id, piece, self._type(piece))
+        for token in tokens:
+            kind = _CONTROL if token.get("special") else _USER_DEFINED
+            self._put(by_id, token.get("id"), token.get("content"), kind)
+        size = self._size(max(by_id) + 1)
+        unused = ((f"[PAD{id}]", _UNUSED) for id in range(size))  # as llama.cpp's converter does
+        entries = [by_id.get(id, pad) for id, pad in enumerate(unused)]
+        return [piece for piece, _ in entries], [kind for _, kind in entries]
+
+    def _put(self, by_id: dict[int, tuple[str, int]], id: object, piece: object, kind: int) -> None:
+        if type(id) is not int or not 0 <= id < 1 << 24 or not isinstance(piece, str):
+            self._fail("model.vocab", f"maps {piece!r} to {id!r}, which is no token id")
+        by_id[id] = (piece, kind)
+
+    def _type(self, piece: str) -> int:
+        if piece == self._model.get("unk_token"):
+            return _UNKNOWN
+        is_byte = len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
+        return _BYTE if is_byte and self._model.get("byte_fallback") else _NORMAL
+
+    def _size(self, known: int) -> int:
+        """Rows of the embedding, which may be more than there are tokens."""
+        size = self._config.get("vocab_size")
+        if not isinstance(size, int):
+            return known
+        if known > size:
+            self._fail(
+                "model.vocab",
+                f"has token ids up to {known - 1}, and vocab_size in config.json is {size}",
+            )
+        return size
+
+    def _merges(self) -> list[str]:
+        merges = self._model.get("merges")
+        if not isinstance(merges, list):
+            self._fail("model.merges", "must be a list")
+        return [" ".join(merge) if isinstance(merge, list) else str(merge) for merge in merges]
+
+    # --- roles -----------------------------------------------------------------------------------
+
+    def _roles(self, pieces: list[str]) -> dict[str, int]:
+        """BOS and EOS: by their text in tokenizer_config.json, else by id in config.json."""
+        roles = {}
+        for role in ("bos", "eos"):
+            named = self._settings.get(f"{role}_token")
+            text = named.get("content") if isinstance(named, dict) else named
+            if isinstance(text, str) and text in pieces:
+                roles[role] = pieces.index(text)
+            else:
+                ids = _ids(self._config.get(f"{role}_token_id"))
+                roles |= {role: ids[0]} if ids else {}
+        return roles
+
+    def _end_ids(self) -> tuple[int, ...]:
+        """Ids that end a generation, as generation_config.json and config.json name them."""
+        found = (source.get("eos_token_id") for source in (self._generation, self._config))
+        return tuple(sorted({id for ids in found for id in _ids(ids)}))
+
+    def _added(self) -> tuple[bool, bool]:
+        """Whether a text gets BOS and EOS."""
+        step = self._pipeline.get("post_processor")
+        steps = _object(step).get("processors") if _object(step).get("processors") else [step]
+        for one in map(_object, steps if isinstance(steps, list) else []):
+            if one.get("type") == "TemplateProcessing":
+                single = [_object(part) for part in one.get("single") or []]
+                if not single:
+                    return False, False
+                return "SpecialToken" in single[0], "SpecialToken" in single[-1]
+        return False, False
+
+    # --- text to words ---------------------------------------------------------------------------
+
+    def _patterns(self, step: object) -> list[str]:
+        """The patterns that cut a text into words, in their order."""
+        if step is None:
+            return []
+        found = _object(step)
+        match found.get("type"):
+            case "Sequence":
+                steps = found.get("pretokenizers") or []
+                return [pattern for one in steps for pattern in self._patterns(one)]
+            case "Split":
+                return [self._split(found)]
+            case "Digits":
+                return [r"\p{N}" if found.get("individual_digits") else r"\p{N}+"]
+            case "ByteLevel" if not found.get("add_prefix_space"):
+                return [_GPT2] if found.get("use_regex", True) else []
+        return self._refuse("pre_tokenizer", step, "Sequence, Split, Digits, ByteLevel")
+
+    def _split(self, step: dict[str, Any]) -> str:
+        pattern, behaviour = _object(step.get("pattern")), step.get("behavior")
+        # With a pattern that takes every character, what it matches is all there is.
+        if behaviour not in ("Isolated", "Removed") or step.get("invert") != (
+            behaviour == "Removed"
+        ):
+            self._refuse("pre_tokenizer.behavior", behaviour, "Isolated")
+        regex = pattern.get("Regex")
+        if not isinstance(regex, str):
+            self._refuse("pre_tokenizer.pattern", pattern, "Regex")
+        return regex
+
+    def _adds_space(self) -> bool:
+        """Whether a space is put before a text."""
+        step = _object(self._pipeline.get("normalizer"))
+        steps = [_object(one) for one in step.get("normalizers") or [step]]
+        if any(one.get("type") == "Prepend" for one in steps):
+            return True
+        words = _object(self._pipeline.get("pre_tokenizer"))
+        return words.get("type") == "Metaspace" and words.get("prepend_scheme") != "never"
+
+
+def _ids(value: object) -> list[int]:
+    values = value if isinstance(value, list) else [value]
+    return [id for id in values if type(id) is int and id >= 0]

@@ -1,0 +1,187 @@
+"""Hugging Face folders: every tiny model as a folder computes what it does as a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tiny_models import GEMMA3, LLAMA, PLAIN, QWEN2, QWEN3, TOKENS, TinyModel
+
+from folder_writer import write_safetensors
+from heddle.config import EngineConfig
+from heddle.engine.engine import Engine
+from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.models.registry import build
+from heddle.testing.reference_model import ReferenceModel
+from heddle.types import SamplingParams
+from heddle.weights.formats import read_outline
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+
+if TYPE_CHECKING:
+    from heddle.models.decoder import Decoder
+
+DATA = Path(__file__).parent / "data"
+
+every_model = pytest.mark.parametrize(
+    "model", LLAMA + QWEN2 + QWEN3 + GEMMA3, ids=lambda model: f"{model.architecture}-{model.name}"
+)
+
+
+@every_model
+def test_the_reference_is_as_transformers(model: TinyModel, tmp_path: Path) -> None:
+    known = json.loads((DATA / f"{model.architecture}_logits.json").read_text())
+    with HuggingFaceCheckpoint.open(model.write_folder(tmp_path)) as checkpoint:
+        logits = ReferenceModel(checkpoint).logits(TOKENS)
+    np.testing.assert_allclose(logits, known[model.name]["logits"], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("model", [QWEN3[0], GEMMA3[0]], ids=["qwen3", "gemma3"])
+def test_an_engine_answers_from_a_folder(model: TinyModel, dtype: str, tmp_path: Path) -> None:
+    """Alone and beside others, as the reference does greedily."""
+    folder = model.write_folder(tmp_path / "tiny", dtype)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        reference, tokens = ReferenceModel(checkpoint), list(TOKENS)
+        for _ in range(8):
+            tokens.append(int(reference.logits(tokens, "f16")[-1].argmax()))
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    with Engine.load(str(folder), EngineConfig(slots=4, threads=2, context=48)) as engine:
+        assert engine.model.info.id == "tiny"
+        streams = [engine.stream(TOKENS, params) for _ in range(3)]
+        said = [[one.token for delta in stream for one in delta.tokens] for stream in streams]
+        assert engine.model.file_state() == "unchanged"
+        (folder / "config.json").write_text("{}")
+        assert engine.model.file_state() == "changed"
+    assert said == [tokens[len(TOKENS) :]] * 3
+
+
+def test_shards_are_read_as_one_model(tmp_path: Path) -> None:
+    folder = PLAIN.write_folder(tmp_path)
+    split(folder, PLAIN)
+    expected = json.loads((DATA / "llama_logits.json").read_text())["plain"]["logits"]
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        assert len(checkpoint.stamps) == 3
+        np.testing.assert_allclose(ReferenceModel(checkpoint).logits(TOKENS), expected, atol=2e-5)
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(ModelSourceError, match=r"the shard b\.safetensors is missing"):
+        HuggingFaceCheckpoint.open(folder)
+
+
+def split(folder: Path, model: TinyModel) -> None:
+    """Put every second tensor into a file of its own, with an index."""
+    state = model.state()
+    parts = {"a.safetensors": list(state)[::2], "b.safetensors": list(state)[1::2]}
+    for file, names in parts.items():
+        write_safetensors(folder / file, {name: state[name] for name in names})
+    places = {name: file for file, names in parts.items() for name in names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / "model.safetensors").unlink()
+
+
+def test_a_tensor_in_two_shards_or_a_shard_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = PLAIN.write_folder(tmp_path)
+    split(folder, PLAIN)
+    write_safetensors(folder / "b.safetensors", PLAIN.state())
+    with pytest.raises(ModelFileError, match="both have a tensor model"):
+        HuggingFaceCheckpoint.open(folder)
+    index = {"weight_map": {"x": "../a.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match="which is no file of the folder"):
+        HuggingFaceCheckpoint.open(folder)
+
+
+def test_pickled_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    folder = PLAIN.write_folder(tmp_path)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UnsupportedModelError, match=r"a pickle.*save_pretrained"):
+        HuggingFaceCheckpoint.open(folder)
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(ModelSourceError, match="fetch the whole folder"):
+        HuggingFaceCheckpoint.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "problem"),
+    [
+        ({"model_type": "mamba"}, UnsupportedModelError, "'mamba' is not supported; .*qwen3"),
+        ({"model_type": None}, ModelFileError, "model_type must be a string"),
+        ({"num_hidden_layers": None}, ModelFileError, "num_hidden_layers must be a positive"),
+        ({"num_hidden_layers": 3}, ModelFileError, "model.layers.2.input_layernorm.weight is miss"),
+        ({"hidden_size": 30}, ModelFileError, "model.embed_tokens.weight has shape"),
+        ({"hidden_act": "relu"}, UnsupportedModelError, "hidden_act 'relu' is not supported"),
+        ({"hidden_act": "gelu_pytorch_tanh"}, UnsupportedModelError, "hidden_act 'gelu'"),
+        ({"tie_word_embeddings": False}, ModelFileError, "lm_head.weight is missing"),
+        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedModelError, "'awq'"),
+        (
+            {"rope_parameters": {"rope_type": "ntk", "rope_theta": 1e4}},
+            UnsupportedModelError,
+            "rope_parameters.rope_type 'ntk'",
+        ),
+        ({"sliding_window": 4, "layer_types": ["a"]}, UnsupportedModelError, "layer_types 'a'"),
+        (
+            {"sliding_window": 4, "layer_types": ["sliding_attention"]},
+            ModelFileError,
+            "layer_types must have 2 entries",
+        ),
+    ],
+)
+def test_a_wrong_configuration_is_refused_by_name(
+    changes: dict[str, Any], error: type[Exception], problem: str, tmp_path: Path
+) -> None:
+    folder = PLAIN.write_folder(tmp_path, **changes)
+    with pytest.raises(error, match=problem), HuggingFaceCheckpoint.open(folder) as checkpoint:
+        ReferenceModel(checkpoint)
+
+
+def test_an_unknown_dtype_is_named_with_its_tensor(tmp_path: Path) -> None:
+    folder = PLAIN.write_folder(tmp_path)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"F32", "shape": [32]', b'"U32", "shape": [32]'))
+    with pytest.raises(UnsupportedModelError, match="weight of dtype U32 is not supported"):
+        HuggingFaceCheckpoint.open(folder)
+
+
+def built(folder: Path) -> Decoder:
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        return build(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"model_type": "mistral", "sliding_window": 4}, [4, 4]),
+        ({"model_type": "mistral", "sliding_window": None}, [0, 0]),
+        ({"model_type": "qwen2", "sliding_window": 4, "use_sliding_window": False}, [0, 0]),
+        ({"model_type": "qwen2", "sliding_window": 4, "max_window_layers": 1}, [0, 4]),
+        (
+            {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+            [4, 0],
+        ),
+    ],
+)
+def test_windows_are_where_the_configuration_puts_them(
+    changes: dict[str, Any], windows: list[int], tmp_path: Path
+) -> None:
+    model = built(PLAIN.write_folder(tmp_path, **changes))
+    assert [layer.attention.spec.window for layer in model.layers] == windows
+
+
+def test_keys_of_older_transformers_are_understood(tmp_path: Path) -> None:
+    old: dict[str, Any] = {"rope_parameters": None, "rope_theta": 500.0}
+    old["rope_scaling"] = {"type": "linear", "factor": 4.0}
+    rope = built(PLAIN.write_folder(tmp_path, **old)).layers[0].attention.rope
+    assert (rope.base, set(rope.factors)) == (500.0, {4.0})
+
+
+def test_a_folder_says_what_it_holds(tmp_path: Path) -> None:
+    outline = read_outline(PLAIN.write_folder(tmp_path / "my-model", "BF16"))
+    assert (outline.format, outline.architecture, outline.name) == (
+        "safetensors",
+        "llama",
+        "my-model",
+    )
+    assert {kind.name for kind, _, _ in outline.tensors} == {"BF16"}
+    assert outline.metadata["hidden_size"] == PLAIN.width
