@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks that run no test: style, types, import directions, pictures.
+# All checks that run no test: style, types, import directions, pictures, tables.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,4 +9,5 @@ mypy
 mypy --config-file tests/mypy.ini
 python scripts/check_imports.py
 python scripts/draw_pictures.py --check
+python scripts/write_tables.py --check
 git ls-files '*.cpp' '*.h' | xargs clang-format --dry-run --Werror

@@ -289,7 +289,7 @@ class SamplingParams:
     top_n_sigma: float = parameter(
         0.0,
         Number(0, 1000, also=-1, note="0 or -1 keeps all"),
-        "Keeps logits of at least the highest less n standard deviations.",
+        "Keeps logits of at least the highest minus n standard deviations.",
         source="Tang et al. 2024, arXiv:2411.07641",
     )
     xtc_probability: float = parameter(

@@ -1,15 +1,23 @@
-"""Lists in docs/reference.md are those of the program."""
+"""Lists and tables of docs/ are those of the program."""
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 from heddle.weights.tensor_types import TensorType
 
-REFERENCE = (Path(__file__).parents[2] / "docs" / "reference.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+REFERENCE = (ROOT / "docs" / "reference.md").read_text("utf-8")
 
 
 def test_the_tensor_types_are_those_of_the_table() -> None:
     (line,) = [line for line in REFERENCE.splitlines() if line.startswith("| Tensor types |")]
     listed = line.split("|")[2].strip().split(", ")
     assert sorted(listed) == sorted(kind.name for kind in TensorType.supported())
+
+
+def test_the_sampling_parameters_are_those_of_the_table() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
+    page = (ROOT / "docs" / "sampling.md").read_text("utf-8")
+    assert script["written"](page) == page
