@@ -173,6 +173,11 @@ void top_p(Candidates& c, const SamplerParams& p, SamplerState&) {
 
 void min_p(Candidates& c, const SamplerParams& p, SamplerState&) { cut_at_weight(c, p.min_p); }
 
+// The best weighs 1, so its probability is 1 / mass.
+void top_a(Candidates& c, const SamplerParams& p, SamplerState&) {
+    cut_at_weight(c, p.top_a / c.mass());
+}
+
 void xtc(Candidates& c, const SamplerParams& p, SamplerState& state) {
     if (uniform(p.seed, state.history.output_tokens(), 1) >= p.xtc_probability) return;
     const double lowest = c.mass() * p.xtc_threshold;
@@ -278,6 +283,7 @@ constexpr Stage kStages[] = {
     {"typ_p", true, [](const P& p) { return p.typical_p < 1.0f; }, typical_p},
     {"top_p", true, [](const P& p) { return p.top_p < 1.0f; }, top_p},
     {"min_p", true, [](const P& p) { return p.min_p > 0.0f; }, min_p},
+    {"top_a", true, [](const P& p) { return p.top_a > 0.0f; }, top_a},
     {"xtc", true, [](const P& p) { return p.xtc_probability > 0.0f; }, xtc},
     {"infill", true, [](const P& p) { return p.pieces != nullptr; }, infill},
     {"temperature", false, cools, temperature},

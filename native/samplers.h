@@ -57,6 +57,7 @@ struct SamplerParams {
     int top_k = 0;  // 0 or -1 for all
     float top_p = 1.0f;
     float min_p = 0.0f;
+    float top_a = 0.0f;
     float typical_p = 1.0f;
     float top_n_sigma = 0.0f;  // 0 or -1 for all
     float xtc_probability = 0.0f;
@@ -97,6 +98,7 @@ inline constexpr SamplerNumber kSamplerNumbers[] = {
     {"top_k", &SamplerParams::top_k},
     {"top_p", &SamplerParams::top_p},
     {"min_p", &SamplerParams::min_p},
+    {"top_a", &SamplerParams::top_a},
     {"typical_p", &SamplerParams::typical_p},
     {"top_n_sigma", &SamplerParams::top_n_sigma},
     {"xtc_probability", &SamplerParams::xtc_probability},

@@ -141,6 +141,7 @@ class Stage(Enum):
     TYPICAL_P = "typ_p"
     TOP_P = "top_p"
     MIN_P = "min_p"
+    TOP_A = "top_a"
     XTC = "xtc"
     INFILL = "infill"
     TEMPERATURE = "temperature"
@@ -202,6 +203,12 @@ class SamplingParams:
         Number(0, 1, note="0 keeps all"),
         "Keeps tokens with p ≥ `min_p` times the highest p.",
         source="Nguyen et al. 2024, arXiv:2407.01082",
+    )
+    top_a: float = parameter(
+        0.0,
+        Number(0, 1, note="0 keeps all"),
+        "Keeps tokens with p ≥ `top_a` times the square of the highest p.",
+        source="BlinkDL, RWKV-LM",
     )
     repetition_penalty: float = parameter(
         1.0,
@@ -349,6 +356,7 @@ class SamplingParams:
             Stage.TYPICAL_P,
             Stage.TOP_P,
             Stage.MIN_P,
+            Stage.TOP_A,
             Stage.XTC,
             Stage.TEMPERATURE,
         ),

@@ -49,6 +49,16 @@ def test_min_p_splits_at_its_share_of_the_likeliest(logits: np.ndarray, min_p: f
     assert ids == set(np.flatnonzero(relative >= min_p).tolist())
 
 
+@given(LOGITS, st.floats(0.001, 1))
+def test_top_a_splits_at_its_share_of_the_squared_likeliest(
+    logits: np.ndarray, top_a: float
+) -> None:
+    p = np.exp(log_softmax(logits.astype(np.float64)))
+    near = {int(token) for token in np.flatnonzero(np.isclose(p, top_a * p.max() ** 2))}
+    expected = set(np.flatnonzero(p >= top_a * p.max() ** 2).tolist())
+    assert set(kept(logits, top_a=top_a)) - near == expected - near
+
+
 @given(LOGITS, st.integers(1, 10), st.floats(0.1, 0.99), st.floats(0, 1))
 def test_truncations_compose_in_order(
     logits: np.ndarray, top_k: int, top_p: float, min_p: float

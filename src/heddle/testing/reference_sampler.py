@@ -207,6 +207,12 @@ def min_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Candid
     return candidates.keep(np.exp(candidates.logits - candidates.logits.max()) >= params.min_p)
 
 
+def top_a(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
+    """p >= top_a * max(p)**2 (BlinkDL, RWKV-LM)."""
+    p = candidates.probabilities
+    return candidates.keep(p >= params.top_a * p.max() ** 2)
+
+
 def xtc(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:
     """Exclude top choices (p-e-w, oobabooga/text-generation-webui PR 6335).
 
@@ -321,6 +327,7 @@ _SAMPLERS = {
     Stage.TYPICAL_P: Sampler(typical_p, asked=lambda p: p.typical_p < 1),
     Stage.TOP_P: Sampler(top_p, asked=lambda p: p.top_p < 1),
     Stage.MIN_P: Sampler(min_p, asked=lambda p: p.min_p > 0),
+    Stage.TOP_A: Sampler(top_a, asked=lambda p: p.top_a > 0),
     Stage.XTC: Sampler(xtc, asked=lambda p: p.xtc_probability > 0),
     Stage.INFILL: Sampler(infill),
     Stage.TEMPERATURE: Sampler(temperature, cuts=False, asked=lambda p: p.temperature > 0),
