@@ -1,6 +1,6 @@
-"""Frozen settings. Every field has a default and a description; HEDDLE_* variables override.
+"""Frozen settings. Every field has a default and a help line; HEDDLE_* variables override defaults.
 
-Resolved once, at the edge (CLI or library caller), and passed down. No room below reads the
+The CLI or a library caller resolves them once and passes them down. No other room reads the
 environment.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2-135m"
 
 MAX_MODEL_NAME = 256
-"""Characters of a model's name in a request. Each event of a stream repeats it."""
+"""Most characters of a model's name in a request. Each event of a stream repeats the name."""
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
 _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
@@ -34,10 +34,10 @@ _SIZE_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str) -> int:
-    """Bytes from `512M`, `2GiB`, `1.5g` or a plain number (binary units throughout).
+    """Bytes from `512M`, `2GiB`, `1.5g` or a plain number. All units are binary.
 
     Raises:
-        ConfigError: the text is no size.
+        ConfigError: the text is not a size.
     """
     match = _SIZE.fullmatch(text)
     size = float(match[1]) * 1024 ** _SIZE_POWER[match[2].lower()] if match else math.inf
@@ -47,7 +47,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """The largest binary unit that loses nothing: 33554432 is `32M`. `parse_size` reads it back."""
+    """A size in the largest binary unit that is exact: 33554432 is `32M`. `parse_size` reads it."""
     unit = ""
     for larger in "KMGT":
         if size == 0 or size % 1024:
@@ -64,62 +64,63 @@ def _setting(default: Any, doc: str, *, secret: bool = False, **extra: Any) -> A
 class EngineConfig:
     """How one model is loaded and run."""
 
-    slots: int = _setting(8, "requests that run at once", low=1, high=1024)
-    queue: int = _setting(64, "requests that may wait for a slot", low=0, high=100_000)
+    slots: int = _setting(8, "most requests that run at once", low=1, high=1024)
+    queue: int = _setting(64, "most requests that wait for a slot", low=0, high=100_000)
     batch_tokens: int = _setting(512, "most tokens computed in one step", low=1, high=65_536)
     max_gap_ms: int = _setting(
         0,
-        "milliseconds that steps with prompts may last while streams run; 0 takes 2.6 decode steps",
+        "longest step, in ms, while prefill runs beside decode; 0 = 2.6 decode steps",
         low=0,
         high=3_600_000,
     )
     batch_window_us: int = _setting(
         200,
-        "microseconds that a step waits for callers of sequences who got a token from the last one",
+        "how long a step waits, in µs, so that callers who drive sequences token by token share a"
+        " batch",
         low=0,
         high=1_000_000,
     )
     device: str = _setting(
-        "cpu", "device that computes; reference computes in NumPy, slowly, for tests of results"
+        "cpu", "device that computes: cpu, or reference (slow NumPy, to check results)"
     )
     threads: int = _setting(
-        0, "compute threads; 0 takes the cores this process may use", low=0, high=1024
+        0, "compute threads; 0 = one per core that this process may use", low=0, high=1024
     )
-    context: int = _setting(0, "most tokens per sequence; 0 takes the model's own limit", low=0)
+    context: int = _setting(0, "most tokens per sequence; 0 = the model's own limit", low=0)
     kv_cache: int = _setting(
         0,
-        "bytes of KV cache; 0 takes what the slots can fill, at most half the free memory",
+        "size of the KV cache; 0 = what the slots can fill, at most half the free memory",
         low=0,
         size=True,
     )
-    prefix_cache: bool = _setting(True, "keep computed prefixes and find them again")
+    prefix_cache: bool = _setting(True, "reuse computed prefixes in later requests")
     prefix_cache_nodes: int = _setting(
-        0, "most nodes of the prefix cache; 0 for as many as the pages hold", low=0
+        0, "most nodes of the prefix cache; 0 = as many as the pages hold", low=0
     )
     prefix_cache_dir: str = _setting(
         "",
-        "directory that keeps evicted prefixes, and over a restart all; empty keeps none",
+        "directory for evicted prefixes, and for all prefixes over a restart; empty = none on disk",
     )
     prefix_cache_disk: int = _setting(
-        4 * 1024**3, "bytes of files in prefix_cache_dir", low=1, size=True
+        4 * 1024**3, "most bytes of files in --prefix-cache-dir", low=1, size=True
     )
     kv_type: str = _setting(
         "f16",
-        "how keys and values are kept: f16, or q8_0, which holds nearly twice as many tokens",
+        "storage of keys and values: f16, or q8_0, which holds nearly twice as many tokens",
         choices=("f16", "q8_0"),
     )
     pooling: str = _setting(
         "auto",
-        "states that embeddings are made of where a request does not say: mean of all tokens, last"
-        " token, or auto, which is what the model's file says, else mean",
+        "hidden states of an embedding, unless the request says: mean of all tokens, last token, or"
+        " auto = what the model's file says, else mean",
         choices=("auto", "mean", "last"),
     )
     allow_nonfinite: bool = _setting(
-        False, "load a file with infinite or NaN weights, to look into it; else it is refused"
+        False, "load a file with infinite or NaN weights, to examine it; else the file is refused"
     )
     isa: str = _setting(
         "auto",
-        "instruction level of the kernels: auto, or one that this machine has",
+        "instruction level of the kernels; auto = the best one of this machine",
         choices=("auto", "portable", "avx2", "avxvnni", "avx512", "neon"),
     )
 
@@ -132,45 +133,55 @@ class ServerConfig:
     """How the HTTP server listens."""
 
     host: str = _setting("127.0.0.1", "address to listen on")
-    port: int = _setting(8080, "port to listen on; 0 takes a free one", low=0, high=65_535)
-    max_body: int = _setting(8 * 1024**2, "bytes of the largest request body", low=1024, size=True)
+    port: int = _setting(8080, "port to listen on; 0 = a free port", low=0, high=65_535)
+    max_body: int = _setting(
+        8 * 1024**2, "largest request body; a larger one is a 413", low=1024, size=True
+    )
     body_timeout: int = _setting(
-        30, "seconds that a request body may take to arrive", low=1, high=86_400
+        30, "longest time, in s, for a request body to arrive; then 408", low=1, high=86_400
     )
     backlog: int = _setting(
         256 * 1024**2,
-        "bytes of answers that may wait to be read; at the bound the largest of them is cut",
+        "most bytes of unread answers in memory; beyond it the largest answer is ended",
         low=64 * 1024,
         size=True,
     )
     send_timeout: int = _setting(
-        60, "seconds until a client that takes nothing of its answer is cut off", low=1, high=86_400
+        60,
+        "seconds until a client that reads nothing of its answer is disconnected",
+        low=1,
+        high=86_400,
     )
     drain: int = _setting(
-        5, "seconds that running requests get to finish when the server stops", low=0, high=86_400
+        5, "seconds for running requests to finish when the server stops", low=0, high=86_400
     )
 
     api_key: tuple[str, ...] = _setting(
-        (), "keys of which requests must bring one, commas between them; repeatable", secret=True
+        (), "API keys, separated by commas; each request must send one; repeatable", secret=True
     )
-    api_key_file: str = _setting("", "file with such keys, one a line")
+    api_key_file: str = _setting("", "file with API keys, one per line")
     prefix_cache_per_key: bool = _setting(
-        False, "let a request find only prefixes of requests with the same API key"
+        False, "share prefixes only between requests with the same API key"
     )
     cors: tuple[str, ...] = _setting(
         (),
-        "origins whose web pages may use the server, * for all; commas between them; repeatable",
+        "origins whose web pages may use the server, separated by commas; * = all; repeatable",
     )
     alias: tuple[str, ...] = _setting(
-        (), "further names of the model that requests may use; commas between them; repeatable"
+        (), "further names of the model in requests, separated by commas; repeatable"
     )
-    any_model: bool = _setting(False, "accept any model name in a request; else 404")
+    any_model: bool = _setting(
+        False, "accept any model name in a request; else an unknown name is a 404"
+    )
     lenient: bool = _setting(
-        False, "ignore unknown fields of a body and name them in a Warning header; else 400"
+        False,
+        "ignore unknown fields of a body and name them in a Warning header; else they are a 400",
     )
 
     open_schemas: bool = _setting(
-        False, "let objects have members that their JSON schema does not name; else it must say so"
+        False,
+        "allow members that an object's JSON schema does not name; else only a schema that sets"
+        " additionalProperties allows them",
     )
 
     def __post_init__(self) -> None:
@@ -180,22 +191,22 @@ class ServerConfig:
         _check_aliases(self.alias)
         if self.prefix_cache_per_key and not (self.api_key or self.api_key_file):
             raise ConfigError(
-                "prefix_cache_per_key needs API keys; give some by api_key or api_key_file",
+                "prefix_cache_per_key needs API keys; set api_key or api_key_file",
                 param="prefix_cache_per_key",
             )
 
 
 def check_keys(keys: Sequence[str], param: str) -> None:
-    """Refuse API keys that no header could bring. The message counts them and shows none.
+    """Refuse API keys that no header can carry. The message gives a key's number, never the key.
 
     Raises:
-        ConfigError: one is empty or holds other characters than visible ASCII.
+        ConfigError: a key is empty or has characters other than visible ASCII.
     """
     for number, key in enumerate(keys, 1):
         if not _KEY.fullmatch(key):
             raise ConfigError(
-                f"{param}: key {number} of {len(keys)} must be visible ASCII characters, at least"
-                " one",
+                f"{param}: key {number} of {len(keys)} must be visible ASCII"
+                " characters, at least one, without spaces",
                 param=param,
             )
 
@@ -204,7 +215,7 @@ def _check_origins(origins: Sequence[str]) -> None:
     for origin in origins:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             raise ConfigError(
-                f"cors must be * or origins such as https://example.org:8443, got {origin!r}",
+                f"cors must be * or an origin such as https://example.org:8443, got {origin!r}",
                 param="cors",
             )
 
@@ -213,7 +224,8 @@ def _check_aliases(names: Sequence[str]) -> None:
     for name in names:
         if not 0 < len(name) <= MAX_MODEL_NAME:
             raise ConfigError(
-                f"alias must be names of 1 to {MAX_MODEL_NAME} characters, got {name[:20]!r}",
+                f"alias must be a name of 1 to {MAX_MODEL_NAME} characters, got {len(name)}:"
+                f" {name[:20]!r}",
                 param="alias",
             )
 
@@ -239,15 +251,15 @@ Config = TypeVar("Config", bound=EngineConfig | ServerConfig)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One field of a config class as a user meets it: an option, a variable, a line of help.
+    """One field of a config class as users see it: an option, a variable, a line of help.
 
     Attributes:
         name: the field's name.
         option: command line option, such as `--kv-cache`; a SWITCH has a `--no-` form as well.
         variable: environment variable, such as `HEDDLE_KV_CACHE`.
-        kind: what its text must look like: NUMBER, SIZE, SWITCH, TEXT, or LIST, texts with commas
-            between them.
-        default: the field's default; of a LIST its text.
+        kind: the form of its text: NUMBER, SIZE, SWITCH, TEXT, or LIST (texts separated by
+            commas).
+        default: the field's default; for a LIST, its text.
         doc: one line of help.
     """
 
@@ -259,10 +271,10 @@ class Setting:
     doc: str
 
     def parse(self, text: str, source: str) -> int | str | tuple[str, ...]:
-        """The value that `text` stands for.
+        """The value that `text` means.
 
         Raises:
-            ConfigError: it stands for none; the message names `source`.
+            ConfigError: `text` has the wrong form; the message names `source`.
         """
         if self.kind == "TEXT":
             return text
@@ -282,12 +294,14 @@ class Setting:
     def _parse_switch(self, text: str, source: str) -> bool:
         position = _SWITCH_POSITIONS.get(text.strip().lower())
         if position is None:
-            raise ConfigError(f"{source}: {text!r} is neither on nor off", param=self.name)
+            raise ConfigError(
+                f"{source}: {text!r} is neither on nor off; write on or off", param=self.name
+            )
         return position
 
 
 def settings(config: type[Config] | Config) -> tuple[Setting, ...]:
-    """The fields of a config class, in order; of an instance, with its values for defaults."""
+    """The fields of a config class, in order. An instance gives its values as the defaults."""
     base = config() if isinstance(config, type) else config
     return tuple(_describe(item, getattr(base, item.name)) for item in dataclasses.fields(base))
 
@@ -315,12 +329,12 @@ def resolve(
 ) -> Config:
     """Settings by precedence: option, else HEDDLE_* variable, else default.
 
-    Defaults are those of a class, or the values of an instance. `options` holds option texts by
-    field name, None where an option was not given. An empty variable counts as not set.
+    Defaults come from a class, or from the values of an instance. `options` holds option texts by
+    field name, None for an option that was not given. An empty variable counts as not set.
 
     Raises:
-        ConfigError: a text cannot be read or its value is out of range; the message names the
-            option or the variable it came from.
+        ConfigError: a text has the wrong form or its value is out of range; the message names the
+            option or variable that the text came from.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -345,17 +359,17 @@ def debug_wanted(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def user_path(text: str, source: str) -> Path:
-    """The path that `text` means, a leading `~` or `~name` replaced by a home folder.
+    """The path that `text` means. A leading `~` or `~name` becomes a home folder.
 
     Raises:
-        ConfigError: nobody has that name; the message names `source`.
+        ConfigError: no user has that name; the message names `source`.
     """
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise ConfigError(
-            f"{source}: {text!r} begins with the home folder of a user whom this machine does not"
-            " know; write the whole path, or ./~ for a name that begins so",
+            f"{source}: {text!r} names the home folder of an unknown user; write the whole path, or"
+            " ./~ for a file name that begins with ~",
             param=source,
         ) from error
 

@@ -52,7 +52,7 @@ def test_decoding_in_parts() -> None:
 def test_streams_that_did_not_run_at_once_have_no_rate() -> None:
     after = Stream(sent=10.0, arrivals=(14.0, 15.0), prompt_tokens=1, tokens=2)
     for streams, parts in (([ONE, after], 1), ([ONE], 3)):
-        with pytest.raises(ValueError, match="did not all run at once"):
+        with pytest.raises(ValueError, match="did not run at the same time"):
             decode_rates(streams, parts)
 
 

@@ -66,7 +66,7 @@ def test_a_failed_request_is_told(start: Start, executor: FakeExecutor) -> None:
 
 def test_a_context_that_ends_first_is_told(start: Start) -> None:
     engine = start(context=64)
-    with pytest.raises(ConfigError, match="reached the end of its context, 64 tokens"):
+    with pytest.raises(ConfigError, match="filled its context of 64 tokens"):
         run_decode(engine, PromptSource(engine).take(2, 40), 100)
 
 

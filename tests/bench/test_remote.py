@@ -64,9 +64,9 @@ def test_an_address_may_end_in_v1_and_name_a_model() -> None:
         ("closing", "peer closed a connection without an answer"),
         ("ending early", "peer ended a stream early, after 4 pieces"),
         ("failing midway", "peer failed: .*the model is on fire"),
-        ("babbling", "peer sent an event that is no JSON"),
+        ("babbling", "peer sent an event that is not JSON"),
         ("without usage", "peer sent no usage"),
-        ("short", "peer generated 7 tokens where 8 were asked for"),
+        ("short", "peer generated 7 tokens instead of 8"),
         ("speaking in tongues", "peer does not answer in HTTP"),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_peer_that_fails_is_named(manner: str, told: str) -> None:
     ("manner", "told"),
     [
         ("without models", "peer answered 404 to .*/v1/models"),
-        ("odd models", "is no list of models"),
+        ("odd models", "did not answer with a list of models"),
     ],
 )
 def test_a_peer_without_models_is_named(manner: str, told: str) -> None:

@@ -60,7 +60,9 @@ def test_new_tokens_are_doubled_until_streams_overlap(
     monkeypatch.setattr(side_by_side, "_SETTLE_SECONDS", 0)
     servers = [Server("quick", "http://quick", "m"), Server("slow", "http://slow", "m")]
     if enough == 64:
-        with pytest.raises(ConfigError, match="decode x2 at 5: the streams hardly run at once"):
+        with pytest.raises(
+            ConfigError, match="decode x2 at 5: the streams hardly run at the same time"
+        ):
             alternate(servers, [DECODE], 1)
         return
     [scenario], results = alternate(servers, [DECODE], 2)

@@ -56,12 +56,15 @@ def test_the_report_as_tables(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--streams", "1,x"], "--streams: '1,x' is not a list of whole numbers"),
+        (["--streams", "1,x"], "--streams: '1,x' is not a list of whole numbers from 1 on"),
         (["--streams", "0"], "--streams: '0' is not a list"),
-        (["--streams", "1,5", "--slots", "4"], "--streams: 5 is more than the slots, 4"),
+        (
+            ["--streams", "1,5", "--slots", "4"],
+            "--streams: 5 streams need as many slots; there are 4",
+        ),
         (["--depths", "-1"], "--depths: '-1' is not a list"),
-        (["--peer-model", "some"], "--peer-model and --url go with --against"),
-        (["--url", "http://here"], "--peer-model and --url go with --against"),
+        (["--peer-model", "some"], "--peer-model and --url need --against"),
+        (["--url", "http://here"], "--peer-model and --url need --against"),
     ],
 )
 def test_bad_options_are_told_before_a_model_is_loaded(
@@ -155,8 +158,8 @@ def test_prefixes_beside_a_peer(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--rounds", "7", "--requests", "6"], "--rounds: 7 is more than the requests, 6"),
-        (["--url", "http://here"], "--peer-model and --url go with --against"),
+        (["--rounds", "7", "--requests", "6"], "--rounds: 7 is more than the 6 requests"),
+        (["--url", "http://here"], "--peer-model and --url need --against"),
         (["--shared", "1.5"], "'--shared'"),
         (["--slots", "0"], "--slots: slots must be at least 1"),
         (["--against", "http://127.0.0.1:9"], "peer cannot be reached"),

@@ -93,7 +93,7 @@ def test_an_unknown_command_is_not_sent(
 ) -> None:
     typed("/quit")
     assert run(OPTIONS) == 0
-    assert "/quit is no command" in capsys.readouterr().err
+    assert "/quit is not a command" in capsys.readouterr().err
     assert executor.steps == 0
 
 

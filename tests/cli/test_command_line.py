@@ -95,7 +95,7 @@ def test_version() -> None:
         (["inspect", "no-such-model"], "no-such-model"),
         (["pull", "no-such-model"], "no-such-model"),
         *(
-            ([command, NOBODYS], f"model: '{NOBODYS}' begins with the home folder")
+            ([command, NOBODYS], f"model: '{NOBODYS}' names the home folder of an unknown user")
             for command in ("serve", "chat", "bench", "inspect", "pull")
         ),
         (["serve", "--api-key-file", NOBODYS], f"api_key_file: '{NOBODYS}' begins with"),

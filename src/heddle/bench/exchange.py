@@ -1,7 +1,7 @@
-"""One streamed completion over HTTP: the request, what arrives and when, and what that says.
+"""One streamed completion over HTTP: the request, the answer's bytes and times, and the figures.
 
-While a request lasts bytes are only noted, and everything is decoded afterwards: the client must
-not compete with the server for the cores both run on.
+While a request runs, the client only records bytes and times. It decodes them afterwards, so that
+it does not compete with the server for the cores both run on.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Server:
     """A server that answers OpenAI's completion requests.
 
     Attributes:
-        name: of the server, in tables and errors.
-        url: where it is, without `/v1`.
-        model: what it calls its model.
+        name: the server's name in tables and errors.
+        url: its address, without `/v1`.
+        model: its name for its model.
         pid: its process, if that is known and on this machine.
-        extras: fields that its requests need beside OpenAI's, so that all servers do the same
-            work: no stop at an end-of-sequence token, nothing taken over from an earlier prompt.
-        key: API key that it asks for, if it does.
+        extras: further fields of its requests, so that all servers do the same work: no stop at an
+            end-of-sequence token, nothing reused from an earlier prompt.
+        key: the API key that it asks for; None for none.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Server:
 
 
 class Recorder(asyncio.Protocol):
-    """Keeps what arrives and when, until the server closes the connection.
+    """Records what arrives and when, until the server closes the connection.
 
     Attributes:
-        pieces: moments and bytes; the last one is empty and tells the end.
+        pieces: times and bytes; the last piece is empty and marks the end.
         closed: done at that end.
     """
 
@@ -60,7 +60,7 @@ class Recorder(asyncio.Protocol):
         self._wanted = 0
 
     async def until(self, pieces: int) -> None:
-        """Wait until that many pieces have come, or the end has. For one caller, once."""
+        """Wait for that many pieces or the end, whichever comes first. For one caller, once."""
         self._wanted = pieces
         self._notify()
         await self._enough
@@ -82,10 +82,10 @@ class Recorder(asyncio.Protocol):
 
 
 class Exchange:
-    """A request on a connection of its own, made but not sent, and its answer.
+    """A request with its own connection, made but not sent, and its answer.
 
     Attributes:
-        recorder: of the answer.
+        recorder: records the answer.
     """
 
     def __init__(self, server: Server, prompt: Sequence[int], max_tokens: int) -> None:
@@ -124,17 +124,19 @@ class Exchange:
         self._transport.write(self._request)
 
     def abort(self) -> None:
-        """Close the connection, whatever may still come."""
+        """Close the connection; drop what has not arrived yet."""
         if self._transport is not None:
             self._transport.abort()
 
     def stream(self) -> Stream:
-        """What has come. An arrival is a piece of text that is not empty; the finishing event if
-        there was none. Token counts are the server's own.
+        """The recorded answer, as times and counts.
+
+        Each piece of text that is not empty is an arrival. If there was none, the finishing event
+        is the only one. Token counts are the server's own.
 
         Raises:
-            PeerError: the server refused, ended the stream early, or generated another number of
-                tokens than it was asked for.
+            PeerError: the server refused, ended the stream early, or did not generate exactly
+                `max_tokens` tokens.
         """
         return _stream(
             self._server, self._sent, self._client, self.recorder.pieces, self._max_tokens
@@ -142,7 +144,7 @@ class Exchange:
 
 
 def authorization(key: str | None) -> dict[str, str]:
-    """The header that brings an API key, if there is one."""
+    """The header that carries an API key; no header without a key."""
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
@@ -195,11 +197,11 @@ def _stream(
     if finish is None:
         raise PeerError(f"{server.name} ended a stream early, after {len(texts)} pieces of text")
     if usage is None:
-        raise PeerError(f"{server.name} sent no usage, though stream_options asked for it")
+        raise PeerError(f"{server.name} sent no usage, although stream_options asked for it")
     if usage["completion_tokens"] != max_tokens:
         raise PeerError(
-            f"{server.name} generated {usage['completion_tokens']} tokens where {max_tokens} were"
-            " asked for, and ignore_eos"
+            f"{server.name} generated {usage['completion_tokens']} tokens instead of {max_tokens};"
+            " it must support ignore_eos"
         )
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     return Stream(sent, tuple(texts or [finish]), usage["prompt_tokens"], max_tokens, cached)
@@ -208,7 +210,7 @@ def _stream(
 def _events(
     server: Server, client: h11.Connection, pieces: Sequence[tuple[float, bytes]]
 ) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Server-sent events of the response with the times at which each was complete."""
+    """The response's server-sent events, each with the time at which it was complete."""
     buffer = b""
     for moment, data in _body(server, client, pieces):
         *lines, buffer = (buffer + data).split(b"\n")
@@ -217,13 +219,13 @@ def _events(
                 try:
                     yield moment, json.loads(line.removeprefix(b"data:"))
                 except ValueError as error:
-                    raise PeerError(f"{server.name} sent an event that is no JSON") from error
+                    raise PeerError(f"{server.name} sent an event that is not JSON") from error
 
 
 def _body(
     server: Server, client: h11.Connection, pieces: Sequence[tuple[float, bytes]]
 ) -> Iterator[tuple[float, bytes]]:
-    """Pieces of a good answer's body; what ends too early simply ends."""
+    """Pieces of the body of an answer with status 200; fewer pieces if the body ends early."""
     status, body = 0, b""
     try:
         for moment, data in pieces:

@@ -1,7 +1,7 @@
-"""From the moments at which requests were sent and answered to figures.
+"""Turns the times at which requests were sent and answered into figures.
 
-A load is some requests sent at once. Its streams are read the same way whether they came through a
-sink in this process, one arrival per token, or over HTTP, one per piece of text.
+A load is a set of requests sent at once. The formulas are the same for streams in this process (one
+arrival per token) and over HTTP (one arrival per piece of text).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FORMULAS = {
     "TPOT": "(last output - first output) / (output tokens - 1), per request",
     "ITL": "gap between one output and the next, of all requests together",
     "prompt tok/s": "prompt tokens / (last first output - sent)",
-    "decode tok/s": "outputs while all requests make them / that time",
+    "decode tok/s": "outputs while all requests generate / that time",
     "request tok/s": "output tokens / (last output - sent)",
     "floor": "max(bytes to read / read rate, multiply-adds / their peak rate)",
     "overhead": "part of the steps' time in which nothing is computed",
 }
-"""What the figures mean, in the words that are printed beside them."""
+"""The meaning of each figure, as printed below the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Stream:
 
     Attributes:
         sent: when the request was sent.
-        arrivals: when each output came; at least one.
+        arrivals: when each output arrived; at least one.
         prompt_tokens, tokens: length of the prompt and of the output.
-        cached_tokens: of the prompt, found and not computed; None if no one said.
+        cached_tokens: prompt tokens that the prefix cache had; None if the server does not say.
     """
 
     sent: float
@@ -72,14 +72,14 @@ def latency(streams: Sequence[Stream]) -> Spread:
 
 
 def tpot(streams: Sequence[Stream]) -> Spread:
-    """Times per output token, of streams of at least two tokens."""
+    """Times per output token. Each stream must have at least two tokens."""
     return Spread.of(
         [(stream.arrivals[-1] - stream.arrivals[0]) / (stream.tokens - 1) for stream in streams]
     )
 
 
 def itl(streams: Sequence[Stream]) -> Spread:
-    """Inter-token latencies, of streams of which one has at least two arrivals."""
+    """Inter-token latencies. At least one stream must have two arrivals."""
     return Spread.of(
         [later - earlier for stream in streams for earlier, later in pairwise(stream.arrivals)]
     )
@@ -100,20 +100,20 @@ def request_rate(streams: Sequence[Stream]) -> float:
 
 
 def overlap(streams: Sequence[Stream]) -> float:
-    """Part of all outputs after the first of each that came while all streams ran: 0 to 1."""
+    """Share of outputs that arrived while all streams ran, first outputs not counted: 0 to 1."""
     outputs = sum(len(stream.arrivals) - 1 for stream in streams)
     return len(_together(streams)) / outputs if outputs else 0.0
 
 
 def decode_rates(streams: Sequence[Stream], parts: int = 1) -> list[float]:
-    """Outputs per second while all streams run, in `parts` parts of equally many outputs.
+    """Outputs per second while all streams run, for each of `parts` parts with as many outputs.
 
     Raises:
-        ValueError: they never ran at once for long enough.
+        ValueError: the streams did not run at the same time for long enough.
     """
     together = _together(streams)
     if len(together) < parts:
-        raise ValueError("the streams did not all run at once for long enough")
+        raise ValueError("the streams did not run at the same time for long enough")
     bounds = [len(together) * part // parts for part in range(parts + 1)]
     begin = max(stream.arrivals[0] for stream in streams)
     marks = [begin, *(together[bound - 1] for bound in bounds[1:])]
@@ -124,7 +124,10 @@ def decode_rates(streams: Sequence[Stream], parts: int = 1) -> list[float]:
 
 
 def _together(streams: Sequence[Stream]) -> list[float]:
-    """Outputs, in order, from the last stream's first one on up to the first stream's last."""
+    """Times of outputs while all streams ran, in order.
+
+    They begin after the last stream's first output and end with the first stream's last output.
+    """
     begin = max(stream.arrivals[0] for stream in streams)
     end = min(stream.arrivals[-1] for stream in streams)
     arrivals = chain.from_iterable(stream.arrivals for stream in streams)

@@ -1,4 +1,4 @@
-"""Loads on an engine in this process: prompts alone, and decoding at a given depth of context."""
+"""Loads on an engine in this process: prefill alone, and decode at a given context depth."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Run:
     """One load.
 
     Attributes:
-        streams: of its requests.
-        before, after: the engine at the beginning and at the end of what is measured.
+        streams: one for each request.
+        before, after: the engine at the beginning and at the end of the measurement.
     """
 
     streams: tuple[Stream, ...]
@@ -41,13 +41,13 @@ class Run:
 
     @property
     def overhead(self) -> float:
-        """Part of the time of steps in which the executor did not compute: 0 to 1."""
+        """Share of the steps' time in which the executor did not compute: 0 to 1."""
         steps = self.after.step_seconds - self.before.step_seconds
         return 1 - (self.after.compute_seconds - self.before.compute_seconds) / steps
 
 
 class PromptSource:
-    """Random prompts that never repeat, the same in every run: no cache has met one before."""
+    """Random prompts, the same in every run. None repeats, so the prefix cache has none of them."""
 
     def __init__(self, engine: Engine) -> None:
         tokenizer = engine.model.tokenizer
@@ -61,7 +61,7 @@ class PromptSource:
 
 
 def run_prompts(engine: Engine, prompts: Sequence[Sequence[int]]) -> Run:
-    """Compute the prompts, all sent at once, up to one token each.
+    """Send the prompts at once and generate one token for each.
 
     Raises:
         HeddleError: a request was refused or failed.
@@ -78,14 +78,15 @@ def run_decode(
     tokens: int,
     params: SamplingParams = _GREEDY,
 ) -> Run:
-    """Send the prompts at once; when all are computed, measure `tokens` further ones of each.
+    """Send the prompts at once; when all are computed, measure the next `tokens` tokens of each.
 
-    Streams whose prompt is computed early run on until then, so that all run to the end. What they
-    did before is no part of the streams returned. `params` must let them go on for so long.
+    A stream whose prompt is computed early generates until the others begin, so that all run during
+    the measurement. The returned streams leave out what came before it. `params` must allow that
+    many tokens.
 
     Raises:
         HeddleError: a request was refused or failed.
-        ConfigError: a stream met the end of its context first.
+        ConfigError: a stream reached the end of its context first.
     """
     load = _Load(engine, prompts, params, tokens)
     load.measured.wait()
@@ -93,34 +94,34 @@ def run_decode(
     load.wait()
     if load.before is None or load.after is None:
         raise ConfigError(
-            f"--depths: a stream reached the end of its context, {engine.context} tokens, before"
-            f" all had made {tokens}; measure less"
+            f"--depths: a stream filled its context of {engine.context} tokens before all had"
+            f" generated {tokens}; lower --depths or --new-tokens"
         )
     return Run(load.streams(), load.before, load.after)
 
 
 def check_fits(engine: Engine, streams: int, context: int) -> None:
-    """Refuse decoding that would not run at once.
+    """Refuse streams that could not all decode at the same time.
 
     Raises:
-        ConfigError: the context or the KV cache does not hold it.
+        ConfigError: the context or the KV cache is too small for them.
     """
     pages = engine.snapshot().pages_total
     if context > engine.context:
         raise ConfigError(
             f"--depths: {context} tokens, generated ones included, do not fit the context of"
-            f" {engine.context}; measure less"
+            f" {engine.context}; lower --depths or --new-tokens"
         )
     if streams * pages_for(context) > pages:
         raise ConfigError(
             f"--depths: {streams} streams of {context} tokens do not fit the KV cache of"
-            f" {pages * PAGE_TOKENS}; raise --kv-cache or measure less"
+            f" {pages * PAGE_TOKENS}; raise --kv-cache, or lower --depths or --streams"
         )
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """What a sink notes. `goal` is how many outputs the load waits for."""
+    """What a sink records of one request. The load waits for its `goal` first outputs."""
 
     prompt_tokens: int
     arrivals: list[float] = field(default_factory=list)
@@ -130,12 +131,12 @@ class _Request:
 
 
 class _Load:
-    """Requests submitted together. Its counting happens in the sinks, in the engine thread.
+    """Requests submitted together. The sinks count outputs, in the engine thread.
 
     Attributes:
-        before: the engine when the last request had made its first output.
-        after: the engine when each had made `tokens` more; None as long as it did not come to that.
-        measured: set when that is so, or never will be.
+        before: the engine when the last request had its first output.
+        after: the engine when each request had `tokens` more; None before that.
+        measured: set when `after` is there, or when it can no longer come.
     """
 
     def __init__(
@@ -165,10 +166,10 @@ class _Load:
             ticket.cancel()
 
     def wait(self) -> None:
-        """Return when all requests have ended.
+        """Wait until all requests have ended.
 
         Raises:
-            HeddleError: one ended with an error.
+            HeddleError: a request ended with an error.
         """
         for request in self._requests:
             request.over.wait()
@@ -177,7 +178,7 @@ class _Load:
                 raise request.error
 
     def streams(self) -> tuple[Stream, ...]:
-        """The last `tokens` outputs up to the goal and the one before; with 0 tokens the first."""
+        """The streams from the output before the measured ones to the goal; without, the first."""
         return tuple(
             Stream(
                 self._sent,

@@ -1,4 +1,4 @@
-"""What a result was measured on, and what else that machine was doing."""
+"""Describes the machine of a measurement, and what else it was doing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FLAGS = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """CPU model, usable cores, instruction sets that matter, memory, system, and versions.
+    """CPU model, usable cores, relevant instruction sets, memory, system, and versions.
 
-    `packages` are those whose versions matter; None stands for one that is not installed.
+    Versions are those of `packages`; None for a package that is not installed.
     """
     fields = {}
     cpuinfo = Path("/proc/cpuinfo")
@@ -47,18 +47,18 @@ def _version(package: str) -> str | None:
 
 
 class OtherWork:
-    """Watches the CPU time that others take: processes without a part in it, other machines' too.
+    """Watches the CPU time that others take: other processes, and other virtual machines.
 
-    Only where there is /proc.
+    It needs /proc; without it, the share is unknown.
     """
 
     def __init__(self, taking_part: Iterable[int] = ()) -> None:
-        """`taking_part` are process ids; this process takes part as well."""
+        """This process and those with the ids in `taking_part` do not count as others."""
         self._processes = [Path(f"/proc/{pid}/stat") for pid in taking_part]
         self._start = time.perf_counter(), self._seconds()
 
     def share(self) -> float | None:
-        """The part of the machine that others took since construction: 0 to 1; None if unknown."""
+        """Share of the machine that others took since construction: 0 to 1; None if unknown."""
         before, now = self._start[1], self._seconds()
         if before is None or now is None:
             return None

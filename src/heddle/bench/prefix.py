@@ -1,12 +1,12 @@
-"""What a prefix cache saves: requests of which most begin alike, on servers side by side.
+"""Measures what a prefix cache saves, on servers side by side.
 
-A share of the requests begins with the same tokens and ends in a tail of its own; the others are
-as long and begin like none. Clients send them in turn, each the next one when it has its answer. A
-round is a part of the requests, so that servers take turns and a drifting machine treats them
-alike; what a server did in all rounds is read together.
+A share of the requests begins with the same prefix and ends with a tail of its own. The others
+have the same length and share nothing. Each client sends the next request when it has its answer.
+A round is a part of the requests: the servers take turns, so a machine whose speed drifts treats
+them alike. The figures of a server are over all rounds together.
 
-Two more loads are counted rather than timed: the same prompt several times in a row, and several
-requests at once that begin with a prefix no one has sent before.
+Two more loads are counted, not timed: the same prompt several times in a row, and several requests
+at once that share a new prefix.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 FORMULAS = {
     "latency": "last output - sent, per request; percentiles of all rounds together",
-    "TTFT": "first output - sent, likewise",
+    "TTFT": "first output - sent, per request; percentiles of all rounds together",
     "tok/s": "output tokens / (last output - first sent), the times of all rounds together",
     "hits": "requests that found at least half of their prompt in the cache",
-    "computed": "prompt tokens that were not found in the cache, of all requests together",
-    "times better": "first against second server: in all rounds together (in one: least, largest)",
+    "computed": "prompt tokens of all requests that were not found in the cache",
+    "times better": "first server against second: all rounds together (least and largest round)",
 }
-"""What the figures mean, in the words that are printed beside them."""
+"""The meaning of each figure, as printed below the table."""
 
 IDENTICAL = 4
 BURST = 8
@@ -43,16 +43,17 @@ Round = tuple[Stream, ...]
 
 @dataclass(frozen=True, slots=True)
 class PrefixLoad:
-    """Requests of which a share begins alike.
+    """Requests, some of which share a prefix.
 
     Attributes:
         clients: requests at once.
-        requests: how many in all.
-        rounds: parts they are sent in.
-        shared: share of them that begins with the prefix: 0 to 1.
+        requests: all requests.
+        rounds: parts of the requests.
+        shared: share of the requests that begin with the prefix: 0 to 1.
         prefix: tokens of the prefix.
-        tail: tokens that follow it, different in each. Other requests have `prefix + tail`.
-        new: tokens that each generates.
+        tail: tokens after the prefix, different in each request. Requests that share nothing have
+            `prefix + tail` tokens.
+        new: tokens that each request generates.
     """
 
     clients: int
@@ -64,7 +65,7 @@ class PrefixLoad:
     new: int
 
     def prompts(self) -> list[list[list[int]]]:
-        """Of each round, in the order in which they are sent: token ids."""
+        """The prompts of each round as token ids, in the order in which clients send them."""
         sharing = round(self.shared * self.requests)
         [prefix] = random_prompts("prefix", 1, self.prefix)
         prompts = [prefix + tail for tail in random_prompts("tails", sharing, self.tail)]
@@ -76,12 +77,12 @@ class PrefixLoad:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a server did of a load.
+    """What one server did under a load.
 
     Attributes:
         latency, ttft: in seconds.
         rate: output tokens per second.
-        hits, computed: see FORMULAS; None if the server does not tell what it had cached.
+        hits, computed: see FORMULAS; None if the server does not report cached tokens.
     """
 
     requests: int
@@ -93,7 +94,7 @@ class Figures:
 
     @classmethod
     def of(cls, rounds: Sequence[Round]) -> Figures:
-        """Those of all rounds together."""
+        """The figures of all rounds together."""
         streams = list(chain.from_iterable(rounds))
         seconds = sum(
             max(stream.arrivals[-1] for stream in part) - min(stream.sent for stream in part)
@@ -115,7 +116,7 @@ class Figures:
 def run_load(
     servers: Sequence[Server], load: PrefixLoad, note: Callable[[str], None]
 ) -> dict[str, list[Round]]:
-    """The rounds of each server, by its name; servers alternate.
+    """The rounds of each server, by its name. The servers take turns.
 
     Raises:
         PeerError: a server failed.
@@ -131,13 +132,13 @@ def run_load(
 
 
 def run_identical(server: Server, load: PrefixLoad) -> Figures:
-    """One new prompt IDENTICAL times, each sent when the one before is answered."""
+    """Send one new prompt IDENTICAL times, each time after the answer to the last."""
     prompts = random_prompts("identical", 1, load.prefix + load.tail) * IDENTICAL
     return Figures.of([tuple(complete_in_turn(server, prompts, 1, load.new))])
 
 
 def run_burst(server: Server, load: PrefixLoad) -> Figures:
-    """BURST requests at once that begin with a prefix which the server has never met."""
+    """Send BURST requests at once that share a prefix which is new to the server."""
     [prefix] = random_prompts("burst", 1, load.prefix)
     prompts = [prefix + tail for tail in random_prompts("burst tails", BURST, load.tail)]
     return Figures.of([tuple(complete(server, prompts, load.new))])
@@ -145,7 +146,7 @@ def run_burst(server: Server, load: PrefixLoad) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times better one server was than another: in all, and in single rounds."""
+    """How many times better one server was than another: over all rounds, and in single rounds."""
 
     all: float
     min: float
@@ -153,7 +154,7 @@ class Ratio:
 
     @classmethod
     def of(cls, both: Sequence[tuple[float, float]]) -> Ratio:
-        """From pairs (better, worse), the first of all rounds together, then of each."""
+        """Ratios of pairs (larger, smaller): one of all rounds, then one of each round."""
         total, *each = [larger / smaller for larger, smaller in both]
         return cls(total, min(each), max(each))
 
@@ -163,11 +164,11 @@ class PrefixReport:
     """Everything that was measured.
 
     Attributes:
-        model: what the first server calls its model.
+        model: the first server's name for its model.
         machine: see `heddle.bench.machine.describe`.
-        rounds: of the load, by server; ratios are of the first two.
-        identical, burst: on the first.
-        other_work: part of the machine that others took during the load; None if unknown.
+        rounds: the rounds of the load, by server. Ratios are of the first two servers.
+        identical, burst: figures of the first server.
+        other_work: share of the machine that others took during the load; None if unknown.
     """
 
     model: str
@@ -179,11 +180,11 @@ class PrefixReport:
     other_work: float | None
 
     def figures(self) -> dict[str, Figures]:
-        """Of the load, by server."""
+        """The figures of the load, by server."""
         return {name: Figures.of(rounds) for name, rounds in self.rounds.items()}
 
     def times_better(self) -> dict[str, Ratio]:
-        """Of the first server against the second."""
+        """Ratios of the first server against the second."""
         ours, theirs = self.rounds.values()
         pairs = [(Figures.of(ours), Figures.of(theirs))]
         for our, their in zip(ours, theirs, strict=True):

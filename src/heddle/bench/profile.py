@@ -1,4 +1,4 @@
-"""Where native steps spend their time: seconds per kind of instruction, as the executor counts."""
+"""Where native steps spend their time: the executor's seconds per kind of instruction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Profiled(Protocol):
     """An executor that can count the time of its instructions. Off, the counters cost nothing."""
 
     def set_profiling(self, on: bool) -> None:
-        """Count from now on, or no longer. Call it while no step runs."""
+        """Start or stop counting. Call it while no step runs."""
 
     def take_profile(self) -> dict[str, float]:
         """Seconds per kind of instruction, of the calling thread, since the last call."""
@@ -28,7 +28,7 @@ class Profiled(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One load: its name, the steps it took, and seconds per kind of instruction."""
+    """The name of a load, its steps, and seconds per kind of instruction."""
 
     load: str
     steps: int
@@ -40,16 +40,18 @@ class Profile:
 
 
 def profile(engine: Engine, loads: Loads, note: Callable[[str], None]) -> tuple[Profile, ...]:
-    """Prompts and decoding for each number of streams, on an idle engine.
+    """Profiles of prefill and decode for each number of streams, on an idle engine.
 
-    Decoding begins at depth 0, so that no prompt is counted with it.
+    Decode starts at depth 0, so that its counters contain no prefill.
 
     Raises:
         ConfigError: the executor has no counters, or a load does not fit the engine.
     """
     executor, source = engine.model.executor, PromptSource(engine)
     if not isinstance(executor, Profiled):
-        raise ConfigError("--profile: the executor of this device has no counters; leave it out")
+        raise ConfigError(
+            "--profile: the executor of this device has no counters; use --device cpu"
+        )
 
     def counted(
         load: str, run: Callable[[Sequence[Sequence[int]]], object], length: int

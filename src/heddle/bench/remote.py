@@ -1,4 +1,4 @@
-"""Loads on a server: streamed completions over HTTP, all at once, in turn, or one beside others."""
+"""Loads on a server over HTTP: completions all at once, in turn, or one beside others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from heddle.bench.figures import Stream
 
 _LOAD_SECONDS = 600.0  # eight long prompts take a slow peer minutes
-_ANSWER_SECONDS = 10.0  # of a server that is asked for its models
+_ANSWER_SECONDS = 10.0  # for the answer to /v1/models
 
 
 def connect(
@@ -33,16 +33,16 @@ def connect(
     pid: int | None = None,
     key: str | None = None,
 ) -> Server:
-    """The server at `url`, with or without `/v1`; its first model, unless one is named.
+    """The server at `url` (with or without `/v1`), with `model` or its first model.
 
     Raises:
-        PeerError: nothing that answers `/v1/models` is there, or it has no such model.
-        ConfigError: no header could bring the key.
+        PeerError: nothing there answers `/v1/models`, or the server has no such model.
+        ConfigError: no header can carry the key.
     """
     check_keys([] if key is None else [key], "peer_key")
     url = url.rstrip("/").removesuffix("/v1")
     if urlsplit(url).scheme not in {"http", "https"}:
-        raise PeerError(f"{name}: {url!r} is no http address")
+        raise PeerError(f"{name}: {url!r} is not an http or https address")
     try:
         question = urllib.request.Request(f"{url}/v1/models", headers=authorization(key))
         with urllib.request.urlopen(question, timeout=_ANSWER_SECONDS) as answer:
@@ -52,7 +52,7 @@ def connect(
     except (OSError, HTTPException) as error:
         raise PeerError(f"{name} cannot be reached at {url}: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise PeerError(f"{name}: {url}/v1/models is no list of models") from error
+        raise PeerError(f"{name}: {url}/v1/models did not answer with a list of models") from error
     if model is None and not models:
         raise PeerError(f"{name} has no model at {url}/v1/models")
     if model is not None and model not in models:
@@ -72,9 +72,9 @@ def complete(server: Server, prompts: Sequence[Sequence[int]], max_tokens: int) 
 def complete_in_turn(
     server: Server, prompts: Sequence[Sequence[int]], clients: int, max_tokens: int
 ) -> list[Stream]:
-    """As `complete`, but `clients` at a time: each sends the next prompt when it has its answer.
+    """As `complete`, but with `clients` clients: each sends the next prompt when it has its answer.
 
-    Streams are in the order of their ends.
+    The streams are in the order in which they ended.
     """
     return asyncio.run(_complete_in_turn(server, prompts, clients, max_tokens))
 
@@ -86,9 +86,9 @@ def complete_beside(
     newcomer: Sequence[int],
     after: int,
 ) -> tuple[list[Stream], Stream]:
-    """As `complete` for `running`, and a newcomer that wants one token beside them.
+    """As `complete` for `running`, and one more request for one token beside them.
 
-    The newcomer is sent when each of the others has sent `after` pieces of its answer.
+    The prompt `newcomer` is sent when `after` pieces of each other answer have arrived.
     """
     return asyncio.run(_complete_beside(server, running, max_tokens, newcomer, after))
 
@@ -141,7 +141,7 @@ async def _complete_beside(
 async def _exchanges(
     server: Server, prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> AsyncIterator[list[Exchange]]:
-    """Connected ones, for at most _LOAD_SECONDS. All are connected before the first is sent."""
+    """Connected exchanges, none sent yet, for at most _LOAD_SECONDS."""
     exchanges = [Exchange(server, prompt, max_tokens) for prompt in prompts]
     try:
         for exchange in exchanges:

@@ -1,6 +1,6 @@
-"""What an engine in this process does under several loads, beside the floors set by the machine.
+"""Speed of an engine in this process under several loads, beside the machine's floors.
 
-Rates are medians; each is shown as a part of the floor of :mod:`heddle.roofline`.
+Rates are medians. Each is shown as a share of its floor (:mod:`heddle.roofline`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Loads:
     """What is measured.
 
     Attributes:
-        streams: requests at once, a row each.
-        depths: tokens in the context of each stream when decoding is measured.
-        prompt_tokens: length of the prompts whose computing is measured.
-        new_tokens: tokens per stream and round.
-        rounds: of each load; for decoding, parts of one run.
+        streams: numbers of requests at once; each gives a row.
+        depths: tokens in each stream's context when decode is measured.
+        prompt_tokens: tokens of each prompt when prefill is measured.
+        new_tokens: tokens that each stream generates per round.
+        rounds: rounds of each load. For decode they are parts of one run.
     """
 
     streams: Sequence[int]
@@ -126,10 +126,10 @@ class Report:
     """Everything that was measured, and on what.
 
     Attributes:
-        model: its id.
-        quantisation: the type most of its weights are stored in.
+        model: the model's id.
+        quantisation: the tensor type of most of its weights.
         machine: see `heddle.bench.machine.describe`.
-        other_work: part of the machine that others took meanwhile; None if unknown.
+        other_work: share of the machine that others took meanwhile; None if unknown.
     """
 
     model: str
@@ -159,9 +159,9 @@ class Report:
 
 
 def measure(engine: Engine, loads: Loads, note: Callable[[str], None]) -> Report:
-    """Run all loads on an idle engine. `note` is told what happens, a line at a time.
+    """Run all loads on an idle engine. `note` gets a line about each.
 
-    Limits are measured before and after, and the better counts.
+    Limits are measured before and after; the better ones count.
 
     Raises:
         ConfigError: a load does not fit the engine.
@@ -203,7 +203,7 @@ def measure(engine: Engine, loads: Loads, note: Callable[[str], None]) -> Report
 
 
 def prompt_row(engine: Engine, limits: Limits, runs: Sequence[Run]) -> PromptRow:
-    """The row of some rounds with equally many and equally long prompts."""
+    """The row of rounds with equally many and equally long prompts."""
     streams, tokens = len(runs[0].streams), runs[0].streams[0].prompt_tokens
     rate = statistics.median(prompt_rate(run.streams) for run in runs)
     seconds = streams * tokens / rate
@@ -226,7 +226,7 @@ def decode_row(engine: Engine, limits: Limits, run: Run, depth: int, parts: int)
     """The row of one run whose prompts had `depth` tokens.
 
     Raises:
-        ValueError: it was too short for `parts` parts.
+        ValueError: the run was too short for `parts` parts.
     """
     streams = len(run.streams)
     rate = statistics.median(decode_rates(run.streams, parts))

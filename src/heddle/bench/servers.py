@@ -1,4 +1,4 @@
-"""Servers to be measured, as child processes."""
+"""Starts servers to measure, as child processes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _STOP_SECONDS = 10.0
 
 @contextmanager
 def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
-    """`heddle serve` of the package this interpreter imports, on a free port.
+    """Run `heddle serve` of the package that this interpreter imports, on a free port.
 
     Raises:
-        PeerError: it did not start; the message ends with what it said.
+        PeerError: the server did not start; the message ends with its output.
     """
     command = [sys.executable, "-m", "heddle", "serve", model, "--port", "0"]
     values = {each.variable: getattr(config, each.name) for each in settings(type(config))}
-    # Whatever a server of the user's is set to: this one listens here, and asks for no key.
+    # The user's variables for servers do not apply: this server listens here and needs no key.
     texts = {each.variable: "" for each in settings(ServerConfig)}
     texts |= {
         variable: str(int(value) if isinstance(value, bool) else value)
@@ -47,13 +47,13 @@ def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
 def running(
     name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> Iterator[tuple[int, str]]:
-    """A child that prints a line `ready URL` when it serves: its process id and the URL.
+    """Run a child process that prints `ready URL` when it serves. Gives its process id and URL.
 
-    `variables` are added to its environment. It is told to end by a signal and by the end of its
-    standard input.
+    `variables` are added to its environment. A signal and the end of its standard input tell it to
+    end.
 
     Raises:
-        PeerError: it ended or was silent for START_SECONDS before that line.
+        PeerError: the child ended before that line, or did not print it within START_SECONDS.
     """
     with tempfile.TemporaryFile("w+") as log:
         child = subprocess.Popen(
@@ -70,7 +70,7 @@ def running(
             watchdog.start()
             try:
                 ready = next((line for line in child.stdout if line.startswith("ready ")), None)
-            finally:  # an interrupted program would wait for it at its end
+            finally:  # an interrupted program would wait for the timer at its end
                 watchdog.cancel()
             if ready is None:
                 log.seek(0)

@@ -1,9 +1,9 @@
 """Servers under the same loads in alternating rounds, and how the first compares with the second.
 
-All servers stay up. In every round each scenario runs on one and then on the other, the order
-swapped from round to round, so that a drifting machine treats both alike and neither ever works
-while the other is measured. Prompts are random token ids, the same for both and new for every
-request, so that nothing is answered from a prompt cache.
+All servers stay up. In every round each scenario runs on one server and then on the other. The
+order changes from round to round, so a machine whose speed drifts treats both alike. Neither server
+works while the other is measured. Prompts are random token ids, the same for both servers and new
+for every request, so that no prompt cache can answer them.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from heddle.bench.figures import Stream
 
 _TOKEN_IDS = range(1_000, 20_000)  # ordinary tokens in every vocabulary served
-_SETTLE_SECONDS = 0.2  # for the threads of the server measured before to go to sleep
+_SETTLE_SECONDS = 0.2  # for the threads of the last server to go to sleep
 _LEAST_OVERLAP = 0.5
 _MOST_DOUBLINGS = 5
 
 Metrics = dict[str, float]
 Rounds = dict[str, dict[str, list[Metrics]]]
-"""Scenario -> server -> metrics of each round, with `other_work` where that is known."""
+"""Scenario -> server -> metrics of each round, with `other_work` if it is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`streams` requests at once, each with `prompt` tokens of prompt and `new` tokens to make.
+    """`streams` requests at once, each with `prompt` prompt tokens and `new` tokens to generate.
 
-    With a single new token it is about prompts, with more about decoding. Decoding begins when the
-    last prompt is computed, and a server may be slow to do that while other streams run: where they
-    run at once for too short, `new` is raised before the first round.
+    One new token measures prefill, more measure decode. Decode begins when the last prompt is
+    computed, and some servers compute prompts slowly while other streams run. If the streams then
+    run together for too short a time, `new` is raised before the first round.
     """
 
     streams: int
@@ -58,7 +58,7 @@ class Scenario:
 
     @property
     def name(self) -> str:
-        """As in `decode x4 at 128`."""
+        """A name such as `decode x4 at 128`."""
         kind = "prompt" if self.new == 1 else "decode"
         return f"{kind} x{self.streams} at {self.prompt}"
 
@@ -68,10 +68,10 @@ class Scenario:
         return ("prompt_tok_s",) if self.new == 1 else ("decode_tok_s", "request_tok_s")
 
     def metrics(self, streams: Sequence[Stream]) -> Metrics:
-        """By the formulas of `figures`, latencies in milliseconds.
+        """Metrics by the formulas of `figures`, latencies in milliseconds.
 
         Raises:
-            ValueError: the streams never ran at once for long enough.
+            ValueError: the streams did not run at the same time for long enough.
         """
         first = {"ttft_p50_ms": 1e3 * ttft(streams).p50, "ttft_max_ms": 1e3 * ttft(streams).max}
         if self.new == 1:
@@ -96,13 +96,13 @@ def alternate(
     seconds: float = float("inf"),
     note: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Scenario], Rounds]:
-    """Run `rounds` rounds, or as many as end before `seconds` are over; at least one.
+    """Run `rounds` rounds, or as many as end within `seconds`; at least one.
 
-    `note` is told what happens, a line at a time. Returns the scenarios as they were run as well.
+    `note` gets a line about each measurement. Also returns the scenarios as they were run.
 
     Raises:
         PeerError: a server failed.
-        ConfigError: the streams of a scenario do not run at once for long enough.
+        ConfigError: the streams of a scenario do not run at the same time for long enough.
     """
     scenarios = [_long_enough(scenario, servers, note) for scenario in scenarios]
     by_name = {scenario.name: scenario for scenario in scenarios}
@@ -120,9 +120,9 @@ def turns(
     seconds: float = float("inf"),
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[int, str, Server]]:
-    """Whose turn it is: round, load and server, for as many rounds as `alternate` would run.
+    """The turns: round, load and server, for as many rounds as `alternate` would run.
 
-    Pauses before each turn until the server measured before has gone to sleep.
+    Pauses before each turn, so that the threads of the last server are asleep.
     """
     start = time.monotonic()
     for index in range(rounds):
@@ -140,7 +140,7 @@ def turns(
 def _long_enough(
     scenario: Scenario, servers: Sequence[Server], note: Callable[[str], None]
 ) -> Scenario:
-    """The scenario with so many new tokens that on each server half of them overlap."""
+    """The scenario with enough new tokens that on each server half of the outputs overlap."""
     for doubling in range(_MOST_DOUBLINGS + 1):
         note(f"trying {scenario.name} with {scenario.new} new tokens")
         prompts = random_prompts(
@@ -150,7 +150,9 @@ def _long_enough(
         if scenario.new == 1 or min(map(overlap, trials)) >= _LEAST_OVERLAP:
             return scenario
         scenario = replace(scenario, new=2 * scenario.new)
-    raise ConfigError(f"{scenario.name}: the streams hardly run at once; make the prompts shorter")
+    raise ConfigError(
+        f"{scenario.name}: the streams hardly run at the same time; make the prompts shorter"
+    )
 
 
 def _measure(server: Server, scenario: Scenario, index: int) -> Metrics:
@@ -172,9 +174,9 @@ def random_prompts(seed: str, count: int, length: int) -> list[list[int]]:
 
 
 def summarise(results: Rounds) -> dict[str, Any]:
-    """Per scenario and server the medians over rounds; of the first two servers the ratios.
+    """Medians over rounds for each scenario and server, and ratios of the first two servers.
 
-    A ratio is of two measurements of the same round: median, least and largest over rounds.
+    A ratio compares two measurements of the same round: its median, least and largest over rounds.
     """
     summary: dict[str, Any] = {}
     for scenario, by_server in results.items():
@@ -199,7 +201,7 @@ def _ratios(ours: Sequence[Metrics], theirs: Sequence[Metrics]) -> dict[str, dic
 
 
 def most_other_work(results: Rounds) -> float | None:
-    """The largest part of the machine that others took during a measurement; None if unknown."""
+    """The largest share of the machine that others took during a measurement; None if unknown."""
     shares = [
         metrics["other_work"]
         for by_server in results.values()

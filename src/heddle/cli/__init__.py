@@ -1,4 +1,4 @@
-"""The `heddle` command: what is typed, what is printed, and the exit code. One module a command.
+"""The `heddle` command: arguments, output and exit code. Each command has a module.
 
 Commands import the engine inside their functions, so that `heddle --help` does not load it.
 """
@@ -29,7 +29,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the number of SIGINT, as shells report it."""
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
-"""The parent of all errors about how a command was typed, for which typer exports no name."""
+"""The parent of all errors in the arguments. Typer exports no name for it."""
 
 app = typer.Typer(
     name="heddle",
@@ -47,7 +47,7 @@ def _print_version(wanted: bool) -> None:
         try:
             print(f"heddle {version('heddle')}")
         except PackageNotFoundError:
-            print("heddle (not installed, run from its source)")
+            print("heddle (not installed; it runs from its source)")
         raise typer.Exit
 
 
@@ -67,7 +67,7 @@ def heddle(
 
 
 class _Benches(typer.core.TyperGroup):
-    """`heddle bench prefix`, and plain `heddle bench` for speed, whatever follows."""
+    """Runs `heddle bench prefix`; other arguments of `heddle bench` go to the command `speed`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not (args and args[0] in self.commands):
@@ -90,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     logging.getLogger("heddle").setLevel(logging.DEBUG if debug else logging.NOTSET)
     try:
         code: int | None = app(list(arguments), standalone_mode=False)
-        if sys.stdout is not None:  # as after `>&-`
+        if sys.stdout is not None:  # None after `>&-`
             sys.stdout.flush()
         return code or 0
     except (KeyboardInterrupt, typer.Abort):
@@ -100,8 +100,8 @@ def run(arguments: Sequence[str]) -> int:
     except USAGE_ERROR as error:
         return _fail(error.format_message(), 2, debug)  # type: ignore[attr-defined]
     except BrokenPipeError:
-        # The reader of our output left, as in `heddle inspect | head`. Python would complain once
-        # more when it flushes standard output at exit.
+        # The reader of our output has gone, as in `heddle inspect | head`. Without this, Python
+        # would report the error again when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -112,6 +112,6 @@ def run(arguments: Sequence[str]) -> int:
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    if message:  # none when a missing command has brought up the help
+    if message:  # empty if no command was given: the help was printed instead
         print("heddle:", " ".join(message.split()), file=sys.stderr)
     return code

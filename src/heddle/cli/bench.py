@@ -1,7 +1,8 @@
-"""`heddle bench`: the engine beside the limits of the machine, or Heddle's server beside another.
+"""`heddle bench`: the engine beside the limits of the machine, or Heddle's server beside a peer.
 
-Without `--against`, prompts and decoding are measured without HTTP, and every figure is shown as a
-share of what memory and arithmetic allow. With it, Heddle's server and a peer get the same load.
+Without `--against`, the command measures prefill and decode without HTTP, and shows every figure as
+a share of what memory and arithmetic allow. With `--against`, Heddle's server and a peer get the
+same load.
 """
 
 import json
@@ -27,20 +28,24 @@ _DEPTH_AGAINST = "128"
 def bench(
     model: Model = DEFAULT_MODEL,
     *,
-    streams: Annotated[str, typer.Option(help="Requests at once, as in 1,2,4,8.")] = "1,2,4,8",
+    streams: Annotated[
+        str, typer.Option(help="Numbers of streams to measure, such as 1,2,4,8.")
+    ] = "1,2,4,8",
     depths: Annotated[
         str | None,
         typer.Option(
-            help="Tokens in the context of each stream when decoding is measured (default "
+            help="Tokens in each stream's context before decode is measured (default "
             f"{_DEPTHS}; {_DEPTH_AGAINST} with --against).",
             show_default=False,
         ),
     ] = None,
     prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="Length of the prompts whose computing is measured.")
+        int, typer.Option(min=1, help="Tokens of each prompt when prefill is measured.")
     ] = 512,
-    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens per stream and round.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; figures are their medians.")] = 3,
+    new_tokens: Annotated[
+        int, typer.Option(min=2, help="Tokens that each stream generates per round.")
+    ] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; a figure is their median.")] = 3,
     against: Against = None,
     peer_model: PeerModel = None,
     peer_key: PeerKey = None,
@@ -54,7 +59,7 @@ def bench(
     as_json: AsJson = False,
     engine: EngineConfig,
 ) -> None:
-    """Measure speed, as a share of what the machine allows or beside another server.
+    """Measure speed as a share of this machine's limits, or beside another server.
 
     `heddle bench prefix` measures what the prefix cache saves.
     """
@@ -62,17 +67,18 @@ def bench(
     contexts = _numbers("--depths", depths or (_DEPTH_AGAINST if against else _DEPTHS), least=0)
     if url is None and max(counts) > engine.slots:
         raise ConfigError(
-            f"--streams: {max(counts)} is more than the slots, {engine.slots}; raise --slots"
+            f"--streams: {max(counts)} streams need as many slots; there are {engine.slots}; raise"
+            " --slots"
         )
     if profile and against is not None:
-        raise ConfigError("--profile counts inside this process; leave out --against")
+        raise ConfigError("--profile measures in this process only; leave out --against")
     if against is not None:
         lengths = [max(1, context) for context in contexts]
         scenarios = [(n, length, new_tokens) for length in lengths for n in counts]
         scenarios += [(n, prompt_tokens, 1) for n in counts]
         _compare(model, engine, against, peer_model, peer_key, url, scenarios, rounds, as_json)
     elif peer_model or url:
-        raise ConfigError("--peer-model and --url go with --against")
+        raise ConfigError("--peer-model and --url need --against")
     else:
         from heddle.bench.report import Loads
 
@@ -83,7 +89,9 @@ def bench(
 def _numbers(option: str, text: str, least: int) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= least for part in parts):
-        raise ConfigError(f"{option}: {text!r} is not a list of whole numbers such as 1,2,4")
+        raise ConfigError(
+            f"{option}: {text!r} is not a list of whole numbers from {least} on, such as 1,2,4"
+        )
     return [int(part) for part in parts]
 
 
@@ -130,7 +138,7 @@ def _compare(
 
     scenarios = [Scenario(*each) for each in loads]
     with ExitStack() as stack:
-        # Before a model is loaded for nothing.
+        # First: if the peer is not there, no model is loaded in vain.
         peer = connect("peer", against, peer_model, key=peer_key)
         if url is None:
             heddle = stack.enter_context(heddle_server(model, config))

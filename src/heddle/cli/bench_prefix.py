@@ -1,7 +1,7 @@
 """`heddle bench prefix`: what the prefix cache saves, or Heddle's cache beside another server's.
 
-Without `--against` there are two servers of Heddle's, one with the cache and one without; with it
-Heddle's with the cache and the peer, whatever that does about prefixes.
+Without `--against`, the command compares two servers of Heddle: one with the prefix cache and one
+without. With `--against`, it compares Heddle with the cache and the peer as it is.
 """
 
 import json
@@ -26,15 +26,20 @@ def bench_prefix(
     *,
     requests: Annotated[int, typer.Option(min=1, help="Requests in all.")] = 200,
     shared: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of them that begins with the prefix.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Share of the requests that begin with the shared prefix, 0 to 1."
+        ),
     ] = 0.8,
-    prefix_tokens: Annotated[int, typer.Option(min=1, help="Length of the prefix.")] = 1500,
+    prefix_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the shared prefix.")] = 1500,
     tail_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens after it, different in each request.")
+        int, typer.Option(min=1, help="Tokens after the prefix, different in each request.")
     ] = 64,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens that each generates.")] = 32,
+    new_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that each request generates.")
+    ] = 32,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Parts of the load, between which the servers alternate.")
+        int, typer.Option(min=1, help="Parts of the load; the servers take turns after each part.")
     ] = 10,
     against: Against = None,
     peer_model: PeerModel = None,
@@ -43,13 +48,15 @@ def bench_prefix(
     as_json: AsJson = False,
     engine: EngineConfig = EngineConfig(slots=2),  # noqa: B008 - frozen
 ) -> None:
-    """Measure what the prefix cache saves where requests begin alike, as many at once as slots."""
+    """Measure what the prefix cache saves when requests share a prefix. All slots are in use."""
     from heddle.bench.prefix import PrefixLoad
 
     if rounds > requests:
-        raise ConfigError(f"--rounds: {rounds} is more than the requests, {requests}")
+        raise ConfigError(
+            f"--rounds: {rounds} is more than the {requests} requests; lower it or raise --requests"
+        )
     if against is None and (peer_model or url):
-        raise ConfigError("--peer-model and --url go with --against")
+        raise ConfigError("--peer-model and --url need --against")
     load = PrefixLoad(
         engine.slots, requests, rounds, shared, prefix_tokens, tail_tokens, new_tokens
     )
@@ -69,7 +76,7 @@ def _measure(
     peer_key: str | None,
     url: str | None,
 ) -> "PrefixReport":
-    """Start the servers that are not there, and run everything."""
+    """Start the servers that do not run yet, and run all loads."""
     from heddle.bench.machine import OtherWork, describe
     from heddle.bench.prefix import BURST, PrefixReport, run_burst, run_identical, run_load
     from heddle.bench.remote import connect
@@ -79,12 +86,12 @@ def _measure(
     def start(config: EngineConfig) -> "Server":
         return stack.enter_context(heddle_server(model, config))
 
-    # Nothing may be there from earlier runs, and two servers cannot share a folder.
+    # Earlier runs must leave nothing behind, and two servers cannot share a directory.
     cold = replace(config, prefix_cache_dir="")
     with ExitStack() as stack:
         note = stack.enter_context(notes())
         if against is not None:
-            # Before a model is loaded for nothing.
+            # First: if the peer is not there, no model is loaded in vain.
             theirs = connect("peer", against, peer_model, key=peer_key)
             ours = connect("heddle", url, key=peer_key) if url else start(config)
         else:
@@ -94,10 +101,10 @@ def _measure(
         others = OtherWork(pids)
         rounds = run_load([ours, theirs], load, note)
         other_work = others.share() if len(pids) == 2 else None
-        note("the same prompt in a row")
+        note("the same prompt several times in a row")
         identical = run_identical(ours, load)
         wide = ours if url else start(replace(cold, slots=max(BURST, config.slots)))
-        note("prompts at once that begin alike")
+        note("prompts with a new shared prefix, all at once")
         burst = run_burst(wide, load)
     machine = describe("heddle")
     return PrefixReport(ours.model, machine, load, rounds, identical, burst, other_work)
@@ -111,8 +118,8 @@ def _print(report: "PrefixReport") -> None:
     print(
         f"{report.model} on {report.machine['cpu']}, {report.machine['cores']} cores\n"
         f"{load.requests} requests, {load.clients} at a time, {load.new} tokens for each;"
-        f" {load.shared:.0%} begin with the same\n{load.prefix} tokens, then {load.tail} of their"
-        " own, the others begin like none\n"
+        f" {load.shared:.0%} share a prefix of\n{load.prefix} tokens before {load.tail} of their"
+        " own; the others share nothing\n"
     )
     columns = [_column(figures) for figures in report.figures().values()]
     better = {
@@ -125,8 +132,8 @@ def _print(report: "PrefixReport") -> None:
         print(f"{row:16}{cells}  {better.get(row, '')}".rstrip())
     print(
         f"\nthe same prompt {identical.requests} times in a row: {identical.hits} hits"
-        f"\n{burst.requests} at once that begin with a new prefix: {burst.computed} prompt tokens"
-        f" computed; prefix and tails are {load.prefix + burst.requests * load.tail}\n"
+        f"\n{burst.requests} at once that share a new prefix: {burst.computed} prompt tokens"
+        f" computed; prefix and tails have {load.prefix + burst.requests * load.tail}\n"
         f"{other_work_line(report.other_work)}"
     )
     for name, formula in FORMULAS.items():
@@ -134,7 +141,7 @@ def _print(report: "PrefixReport") -> None:
 
 
 _ROWS = {"latency_p50": "latency p50, ms", "ttft_p50": "TTFT p50, ms", "rate": "tok/s"}
-"""Rows that have a ratio, by its name."""
+"""The row of each ratio."""
 
 
 def _column(figures: "Figures") -> dict[str, str]:

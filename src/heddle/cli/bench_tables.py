@@ -1,4 +1,4 @@
-"""What `heddle bench` prints for people."""
+"""The tables that `heddle bench` prints."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,18 +22,18 @@ _GAP_HEADINGS = ("ITL\np50", "ITL\np99", "ITL\nmax")
 _DECODE_HEADINGS = ("depth", "at\nonce", "tok/s", *_GAP_HEADINGS, "GB/s", *_FLOOR_HEADINGS)
 
 _NOTICEABLE = 0.05
-"""Part of the machine above which other work is worth a word."""
+"""Share of the machine above which `other_work_line` advises to measure again."""
 
 
 @contextmanager
 def notes() -> Iterator[Callable[[str], None]]:
-    """What is being measured, on a terminal; nothing elsewhere."""
+    """A function that shows on a terminal what is being measured. Elsewhere it shows nothing."""
     with Console(stderr=True).status("") as status:
         yield status.update
 
 
 def print_report(report: "Report") -> None:
-    """What was measured on and how fast it could be; then prompts, decoding, and the formulas."""
+    """Print the machine and its limits, then prefill, decode, and the formulas."""
     _print_limits(report)
     loads, console = report.loads, Console()
     console.print(
@@ -55,7 +55,7 @@ def print_report(report: "Report") -> None:
 
 
 def print_profiles(profiles: "Iterable[Profile]") -> None:
-    """For each load: ms of a step per kind of instruction, the longest first."""
+    """Print for each load the ms per step of each kind of instruction, the longest first."""
     for profile in profiles:
         total = sum(profile.seconds.values())
         rows = [
@@ -85,9 +85,9 @@ def _print_limits(report: "Report") -> None:
 
 
 def other_work_line(share: float | None) -> str:
-    """How busy the machine was otherwise."""
+    """A line about the CPU time that other processes took."""
     if share is None:
-        return "what other processes took is not known"
+        return "the CPU time of other processes is not known"
     warning = "; measure again on a quiet machine" if share > _NOTICEABLE else ""
     return f"other processes took {share:.0%} of the machine{warning}"
 

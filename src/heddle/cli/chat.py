@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
-"""Characters that would let a model steer the terminal, for `str.translate` to drop."""
+"""Control characters, which `str.translate` drops: with them a model could control the terminal."""
 
 
 @with_settings
@@ -27,11 +27,15 @@ def chat(
     model: Model = DEFAULT_MODEL,
     *,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.7,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature; 0 = the likeliest token.")
+    ] = 0.7,
     max_tokens: Annotated[
         int | None, typer.Option(help="Most tokens of an answer.", show_default="what fits")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeats a conversation.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Random seed; the same seed gives the same answers.")
+    ] = None,
     engine: EngineConfig,
 ) -> None:
     """Talk with a model in the terminal."""
@@ -59,7 +63,10 @@ class Conversation:
             ConfigError: the model has no chat template.
         """
         if engine.model.template is None:
-            raise ConfigError(f"{engine.model.info.id} has no chat template, so it cannot chat")
+            raise ConfigError(
+                f"{engine.model.info.id} has no chat template, so it cannot chat; take a model"
+                " that has one"
+            )
         self._engine = engine
         self._params = params
         self._opening = [] if system is None else [{"role": "system", "content": system}]
@@ -72,8 +79,8 @@ class Conversation:
     def answer(self, text: str) -> Generator[str, None, None]:
         """Pieces of the answer to `text`.
 
-        What was given out when the generator is closed becomes part of the conversation; a text
-        that is refused does not.
+        When the generator is closed, the pieces so far become part of the conversation. A text
+        that the engine refuses does not.
 
         Raises:
             HeddleError: the engine refused the text or failed.
@@ -103,13 +110,13 @@ def _read_line() -> str | None:
 
 
 def _obey(conversation: Conversation, line: str) -> bool:
-    """Do what a line asks for. False when it asks to leave."""
+    """Run a line of input. False if it is the command to leave."""
     if line == "/exit":
         return False
     if line == "/reset":
         conversation.reset()
     elif line.startswith("/"):
-        print(f"{line} is no command. {_HELP}", file=sys.stderr)
+        print(f"{line} is not a command. {_HELP}", file=sys.stderr)
     elif line:
         _print_answer(conversation, line)
     return True

@@ -1,4 +1,4 @@
-"""`heddle inspect`: what a model file holds and what running it takes."""
+"""`heddle inspect`: what a model file holds, and how much memory it needs."""
 
 from typing import Annotated
 
@@ -11,9 +11,9 @@ from heddle.config import DEFAULT_MODEL, cache_home
 def inspect(
     model: Model = DEFAULT_MODEL,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Show a model's metadata, tensors and memory, without loading it."""
+    """Show a model's metadata, tensors and memory need, without loading it."""
     from heddle.weights.inspect import describe, render
     from heddle.weights.progress import on_console
     from heddle.weights.sources import resolve

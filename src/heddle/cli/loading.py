@@ -1,4 +1,4 @@
-"""Loading a model for a command, with its progress shown."""
+"""Loads a model for a command and shows the progress."""
 
 from typing import TYPE_CHECKING
 

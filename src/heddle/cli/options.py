@@ -1,4 +1,4 @@
-"""Command line options made from the config classes, so that no setting is written down twice."""
+"""Command line options, made from the config classes: no setting is defined twice."""
 
 import functools
 import inspect
@@ -12,7 +12,7 @@ from heddle.config import EngineConfig, ServerConfig, Setting, format_size, reso
 R = TypeVar("R")
 
 _TYPES: dict[str, Any] = {"SWITCH": bool, "LIST": list[str]}
-"""What typer makes of a setting; text, if it is not here."""
+"""The type of an option by the kind of its setting; str for other kinds."""
 
 Model = Annotated[
     str,
@@ -24,32 +24,42 @@ Model = Annotated[
 
 Against = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Drive this OpenAI-compatible server with the same load."),
+    typer.Option(
+        metavar="URL",
+        help="Compare with the OpenAI-compatible server at this URL, under the same load.",
+    ),
 ]
 PeerModel = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Its model; the first one it has.")
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Model of the server of --against; default: its first model."
+    ),
 ]
 Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="With --against: a running Heddle instead of a new one."),
+    typer.Option(
+        metavar="URL",
+        help="With --against: URL of a running Heddle server, instead of starting one.",
+    ),
 ]
 PeerKey = Annotated[
     str | None,
     typer.Option(
         metavar="KEY",
         envvar="HEDDLE_PEER_KEY",
-        help="API key for the servers of --against and --url; a variable shows in no process list.",
+        help="API key for the servers of --against and --url. The variable keeps it out of process"
+        " lists.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, no tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     """Turn every parameter annotated with a config class into one option per setting.
 
-    A parameter's default, if it has one, holds the defaults of its settings. The command is called
-    with the resolved config. Options are read as text and parsed by `config.resolve`, so that an
-    option and its variable accept the same and fail alike.
+    If the parameter has a default, its values are the defaults of the settings. The command gets
+    the resolved config. Options arrive as text and `config.resolve` parses them, so an option and
+    its variable accept the same texts and fail with the same errors.
     """
     signature = inspect.signature(command)
     configs: dict[str, EngineConfig | ServerConfig] = {}

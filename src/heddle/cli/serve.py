@@ -35,7 +35,7 @@ def serve(
     log = logging.getLogger("heddle")
     if log.level != logging.DEBUG:  # --debug has set it
         log.setLevel(logging.INFO if verbose else logging.WARNING)
-    keys_of(server)  # what is wrong with them is told before a model is loaded for nothing
+    keys_of(server)  # bad keys are reported before a model is loaded in vain
     with bind(server) as listener, load(model, engine) as loaded:
         run(
             create_app(loaded, server),

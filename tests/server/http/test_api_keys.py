@@ -250,7 +250,10 @@ def test_a_file_without_good_keys_is_refused(
 
 @pytest.mark.parametrize(
     ("path", "said"),
-    [("/dev/zero", "longer than 1048576 bytes"), ("~nouser0/keys", "home folder of a user")],
+    [
+        ("/dev/zero", "longer than 1048576 bytes"),
+        ("~nouser0/keys", "home folder of an unknown user"),
+    ],
 )
 def test_a_path_that_has_no_end_or_no_meaning_is_refused(path: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

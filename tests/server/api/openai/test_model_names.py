@@ -77,5 +77,5 @@ def test_no_name_and_an_empty_one_mean_the_loaded_model(shared: Running) -> None
 
 
 def test_an_alias_is_not_empty() -> None:
-    with pytest.raises(ConfigError, match="alias must be names of 1 to 256 characters"):
+    with pytest.raises(ConfigError, match="alias must be a name of 1 to 256 characters, got"):
         ServerConfig(alias=("a", ""))
