@@ -2,11 +2,11 @@
 
     pip install '.[bench]' && python benchmarks/against_llamacpp.py [MODEL]
 
-How the rounds go is told in `heddle.bench.side_by_side`, what the figures mean in
-`heddle.bench.figures`. The result goes to benchmarks/results/, with the machine's description and
-what other processes took of it.
+`heddle.bench.side_by_side` explains the rounds, `heddle.bench.figures` the figures. The result goes
+to benchmarks/results/, with the machine's description and the share of it that other processes
+took.
 
-The xllamacpp wheel is built for AVX2 whatever the CPU; `--isa avx2` holds Heddle to the same.
+The xllamacpp wheel is built for AVX2 whatever the CPU; `--isa avx2` gives Heddle the same level.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONTEXT = 1024
 
 
 def scenarios(streams: list[int]) -> list[Scenario]:
-    """Decoding after short prompts at each number of streams, then long prompts alone."""
+    """Decode after short prompts for each number of streams, then prefill of long prompts alone."""
     decode = [Scenario(n, prompt=128, new=64) for n in streams]
     return decode + [Scenario(n, prompt=512, new=1) for n in sorted({1, max(streams)})]
 
@@ -53,10 +53,13 @@ def _arguments() -> argparse.Namespace:
         "--streams",
         type=lambda text: [int(n) for n in text.split(",")],
         default=[1, 2, 4, 8],
-        help="requests at once, as in 1,2,4,8",
+        help="numbers of streams to measure, such as 1,2,4,8",
     )
     options.add_argument(
-        "--seconds", type=float, default=float("inf"), help="start no round that would end later"
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        help="start no round that would end after this time",
     )
     options.add_argument("--only", choices=["heddle", "llama.cpp"], help="measure one of the two")
     return options.parse_args()

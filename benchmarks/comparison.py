@@ -1,4 +1,4 @@
-"""What the comparisons with llama.cpp's server have in common: options, servers, text, results."""
+"""Shared parts of the comparisons with llama.cpp's server: options, servers, text, results."""
 
 from __future__ import annotations
 
@@ -49,18 +49,22 @@ harness raddle temple breast beam ratchet pawl quill skein hank distaff whorl sc
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that all have. Of the description the first line is shown."""
+    """A parser with the options of all comparisons. It shows the description's first line."""
     made = argparse.ArgumentParser(description=(description or "").splitlines()[0])
-    made.add_argument("model", nargs="?", default=DEFAULT_MODEL, help="as for heddle serve")
+    made.add_argument(
+        "model", nargs="?", default=DEFAULT_MODEL, help="a model, as for heddle serve"
+    )
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--threads", type=int, default=2, help="compute threads of each server")
     made.add_argument("--isa", default="auto", help="instruction level of Heddle's kernels")
-    made.add_argument("--out", type=Path, help="where the result goes instead")
+    made.add_argument(
+        "--out", type=Path, help="file for the result (default: in benchmarks/results)"
+    )
     return made
 
 
 def model_path(arguments: argparse.Namespace) -> Path:
-    """The model's file, fetched if need be."""
+    """The model's file, fetched if it is not there."""
     return resolve(arguments.model, cache_home())
 
 
@@ -78,7 +82,7 @@ def heddle(arguments: argparse.Namespace, slots: int, context: int) -> Iterator[
 def both(
     arguments: argparse.Namespace, slots: int, context: int, *, prompt_cache: bool = False
 ) -> Iterator[list[Server]]:
-    """Heddle's server and llama.cpp's; `prompt_cache` is the latter's."""
+    """Heddle's server and llama.cpp's. `prompt_cache` is an option of llama.cpp's."""
     with (
         heddle(arguments, slots, context) as ours,
         llamacpp(
@@ -89,7 +93,7 @@ def both(
 
 
 def note(text: str) -> None:
-    """Say on standard error what happens."""
+    """Print what is being measured to standard error."""
     print(text, file=sys.stderr)
 
 
@@ -100,7 +104,7 @@ def encoder(arguments: argparse.Namespace) -> Callable[[str], list[int]]:
 
 
 def text(words: int, seed: str) -> str:
-    """Sentences of no meaning, the same for the same seed.
+    """Sentences without meaning, the same for the same seed.
 
     Every fourth word is a rarer one, so that a word is about 1.3 tokens, as in English prose.
     """

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 WIDTH, PANEL, LEFT, RIGHT, TOP, BETWEEN = 860, 190, 64, 16, 34, 50
 LONGEST, DECADES = 10.0, 4
-"""Seconds at the top of the logarithmic axis, and powers of ten below."""
+"""Seconds at the top of the logarithmic axis, and how many powers of ten lie below."""
 
 INK, GRID, DOTS, BAND = "#222222", "#dddddd", "#2563a8", "#f6e7c8"
 
@@ -21,7 +21,7 @@ class Panel:
     """What one server did in one round; times in seconds since the newcomer was sent.
 
     Attributes:
-        title: above the panel.
+        title: the text above the panel.
         gaps: when each gap of a running stream ended, and how long it was.
         first_token: when the newcomer had its first token.
     """

@@ -2,11 +2,11 @@
 
     python benchmarks/gaps.py [MODEL]
 
-Every round begins with the long prompt alone: its time to the first token on an idle server. Then
-four streams run, and when each has made 100 pieces of text another prompt of 1,000 words arrives.
-The gaps of the running streams while it is computed are set against their median before, and its
-time to the first token against the idle one. No prompt is ever sent twice. The round whose longest
-gap is the median is drawn in docs/gaps.svg.
+Every round begins with a long prompt alone, which gives the time to first token on an idle server.
+Then four streams run. When each has made 100 pieces of text, another prompt of 1,000 words arrives:
+the newcomer. The streams' gaps during its prefill are compared with their median before, and its
+time to first token with that on the idle server. No prompt is sent twice. docs/gaps.svg shows the
+round whose longest gap is the median.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Round:
     other_work: float | None
 
     def ratios(self) -> dict[str, float]:
-        """The newcomer's effect: on the gaps, and of the streams on it."""
+        """The newcomer's effect on the gaps, and the streams' effect on the newcomer."""
         return {
             "p99_gap": self.busy.p99 / self.calm.p50,
             "longest_gap": self.busy.max / self.calm.p50,
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> dict[str, list[tuple[Round, Panel]]]:
     with both(arguments, STREAMS + 1, CONTEXT) as servers:
         for server in servers:
             note(f"trying {server.name}")
-            measure(server, encode, "trial")  # Heddle learns there what its steps cost
+            measure(server, encode, "trial")  # Heddle measures the cost of its steps here
         rounds: dict[str, list[tuple[Round, Panel]]] = {server.name: [] for server in servers}
         for index, _, server in turns(servers, ["gaps"], arguments.rounds, note=note):
             rounds[server.name].append(measure(server, encode, f"round {index}"))
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> dict[str, list[tuple[Round, Panel]]]:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--plot", type=Path, default=PLOT, help="where the plot goes instead")
+    options.add_argument("--plot", type=Path, default=PLOT, help="file for the plot")
     arguments = options.parse_args()
     try:
         measured = run(arguments)
@@ -165,7 +165,7 @@ def table(rounds: dict[str, list[Round]]) -> str:
 
 
 def median_panel(measured: list[tuple[Round, Panel]]) -> Panel:
-    """That of the round whose longest gap is the median."""
+    """The panel of the round whose longest gap is the median."""
     ordered = sorted(measured, key=lambda pair: pair[0].busy.max)
     return ordered[len(ordered) // 2][1]
 

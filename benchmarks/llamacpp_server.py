@@ -1,8 +1,8 @@
-"""llama.cpp's own HTTP server in a process of its own, through the xllamacpp wheel.
+"""Runs llama.cpp's own HTTP server from the xllamacpp wheel.
 
     python benchmarks/llamacpp_server.py MODEL.gguf --threads 2 --slots 8
 
-It prints `ready URL` when it serves and ends when its standard input does.
+The process prints `ready URL` when it serves, and ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def llamacpp(
     *,
     prompt_cache: bool = False,
 ) -> Iterator[Server]:
-    """It as a child, with `context` tokens per slot and continuous batching, its default.
+    """Run llama.cpp's server as a child, with `context` tokens per slot and continuous batching.
 
-    With `prompt_cache` it keeps and reuses prompts as it does by default, else not at all.
+    With `prompt_cache` it keeps and reuses prompts as by default; without it, not at all.
     """
     command = [sys.executable, __file__, str(model), "--threads", str(threads)]
     command += ["--slots", str(slots), "--context", str(context), *options]
@@ -52,12 +52,16 @@ def llamacpp(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="port; 0 = a free port")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--context", type=int, default=CONTEXT, help="tokens per slot")
-    parser.add_argument("--whole-context", action="store_true", help="keep what windows passed")
-    parser.add_argument("--prompt-cache", action="store_true", help="copy finished prompts aside")
+    parser.add_argument(
+        "--whole-context", action="store_true", help="keep positions behind sliding windows"
+    )
+    parser.add_argument(
+        "--prompt-cache", action="store_true", help="keep finished prompts for later requests"
+    )
     arguments = parser.parse_args()
 
     params = xllamacpp.CommonParams()

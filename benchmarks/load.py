@@ -1,10 +1,11 @@
-"""How long models take to load, by phase, and how much memory that takes at its peak.
+"""How long models take to load, by phase, and their peak memory.
 
     python benchmarks/load.py [MODEL ...] [--rounds N] [--threads N] [--isa LEVEL]
 
-Every load happens in a fresh process, the first one untimed, so that the file is in the disk cache.
-Times are medians over rounds, in seconds; memory is resident memory of the whole process in MB, the
-interpreter and its libraries included: `peak` is VmHWM, `final` VmRSS once the model is ready.
+Every load runs in a new process. The first one is not timed: it brings the file into the disk
+cache. Times are medians over rounds, in seconds; memory is resident memory of the whole process in
+MB, the interpreter and its libraries included: `peak` is VmHWM, `final` VmRSS once the model is
+ready.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PHASES = ("import", "open", "tokenizer", "pack", "program")
 
 
 def memory_in_use() -> dict[str, int]:
-    """Bytes of memory at the peak and now; where there is no /proc, the peak for both."""
+    """Bytes of memory at the peak and now; without /proc, the peak for both."""
     path = Path("/proc/self/status")
     if not path.exists():
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -34,7 +35,7 @@ def memory_in_use() -> dict[str, int]:
 
 
 def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
-    """Seconds per phase and memory in bytes. In a process of its own."""
+    """Seconds per phase and memory in bytes. Call it in a new process."""
     clock = [time.perf_counter()]
 
     from heddle.config import EngineConfig, cache_home
@@ -48,12 +49,12 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     clock.append(time.perf_counter())
     tokenizer = Tokenizer.of(file.tokenizer())
     clock.append(time.perf_counter())
-    packed_at: list[float] = []  # the last entry is when all was packed
+    packed_at: list[float] = []  # the last entry is when packing ended
     config = EngineConfig(threads=threads, isa=isa)
     executor = cpu.load(file, config, lambda _: packed_at.append(time.perf_counter()))
     clock += [packed_at[-1], time.perf_counter()]
     memory = memory_in_use()
-    del tokenizer, executor  # held until here, as an engine holds them
+    del tokenizer, executor  # kept until here, as an engine keeps them
     seconds = [after - before for before, after in pairwise(clock)]
     return dict(zip(PHASES, seconds, strict=True)) | {"ready": clock[-1] - clock[0]} | memory
 

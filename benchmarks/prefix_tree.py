@@ -2,11 +2,11 @@
 
     python benchmarks/prefix_tree.py
 
-A tree is filled with prompts of which a part is shared, in pages that nobody computes. Then each
-operation is timed over many requests; figures are microseconds, median and 99th percentile:
+The script fills a tree with prompts that share parts, in pages that nobody computes. Then it times
+each operation over many requests. Figures are microseconds, median and 99th percentile:
 
-- match: look up a prompt that is there, but for its last 40 tokens.
-- request: look up, attach, grow, publish the rest, and leave: all that the cache does for one.
+- match: look up a prompt that is in the tree except for its last 40 tokens.
+- request: look up, attach, grow, publish the rest, leave: all work of the cache for one request.
 - decode: publish one more token of a running sequence.
 - evict: remove one leaf.
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 VOCABULARY = 50_000
 SIZES = ((1_000, 512, 256), (25_000, 512, 256), (10_000, 4096, 2048))
-"""Prompts in the tree, tokens of each, and how many of them it shares with 99 others."""
+"""Prompts in the tree, tokens of each prompt, and how many of its tokens 99 others share."""
 
 
 class Prompts:
-    """Random prompts; a hundred at a time begin alike."""
+    """Random prompts; each hundred share a prefix."""
 
     def __init__(self, tokens: int, shared: int) -> None:
         self._random = random.Random(0)
@@ -49,7 +49,7 @@ class Prompts:
 
 
 def serve(cache: CacheManager, prompt: list[int]) -> None:
-    """Everything the cache does for a request that generates nothing."""
+    """All work of the cache for a request that generates nothing."""
     table = PageTable()
     cache.tick()
     cache.attach(table, cache.match(None, prompt))

@@ -1,11 +1,11 @@
-"""What sampling costs: eight slots over a large vocabulary, two threads, as in a step.
+"""What sampling costs: eight slots, a large vocabulary and two threads, as in a step.
 
     python benchmarks/sampling.py [MODEL]
 
 The rows are logits of a real model (by default qwen2.5-coder-1.5b, 152,000 tokens) after eight
-prompts, and such of a normal distribution, which is as flat as one likes to fear. Every case is a
-step of a program that does nothing else; figures are microseconds for all eight slots, medians,
-less what the step takes without samplers.
+prompts, and logits of a normal distribution, the flat worst case. Every case is a step of a program
+that only samples. Figures are microseconds for all eight slots, medians, minus the time of a step
+without samplers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Step:
 
 
 def samplers(settings: dict[str, Any], vocabulary: int, rules: TokenRules) -> list[_native.Sampler]:
-    """One for each slot, after a thousand tokens of prompt."""
+    """A sampler for each slot, after a thousand prompt tokens."""
     rng = np.random.default_rng(0)
     made = []
     for slot in range(SLOTS):

@@ -1,11 +1,11 @@
-"""Several clients over one long prefix, Heddle beside llama.cpp: when do answers begin?
+"""Times to first token when several clients share a long prefix, on Heddle and llama.cpp.
 
     python benchmarks/shared_prefix.py [MODEL]
 
-In every round four clients send twelve requests, each the next one when it has its answer. All
-begin with the same 600 words, which no round before had, and end in 20 of their own. llama.cpp
-keeps what it computed of prompts as it does by default. What counts is the 99th percentile of the
-time to the first token in a round, which of twelve is the last to begin.
+In every round four clients send twelve requests; each client sends the next one when it has its
+answer. All requests begin with the same 600 words, new in each round, and end with 20 of their own.
+llama.cpp caches prompts as by default. The main figure is the 99th percentile of the time to first
+token in a round: with twelve requests, the longest time.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Round:
     """What one server did in one round; times in seconds.
 
     Attributes:
-        prompt_tokens: of all requests.
-        cached_tokens: how many of them were found and not computed; None if it does not tell.
-        other_work: part of the machine that others took.
+        prompt_tokens: prompt tokens of all requests.
+        cached_tokens: how many of them the cache had; None if the server does not report it.
+        other_work: share of the machine that others took.
     """
 
     ttft_p50: float
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> dict[str, list[Round]]:
     encode = encoder(arguments)
     with both(arguments, CLIENTS, CONTEXT, prompt_cache=True) as servers:
         for server in servers:
-            complete(server, [encode(text(50, "first"))], 2)  # touches all weights once
+            complete(server, [encode(text(50, "first"))], 2)  # reads all weights once
         rounds: dict[str, list[Round]] = {server.name: [] for server in servers}
         for index, _, server in turns(servers, ["shared prefix"], arguments.rounds, note=note):
             rounds[server.name].append(measure(server, prompts(encode, f"round {index}")))

@@ -2,11 +2,11 @@
 
     python benchmarks/structured.py [MODEL] [--rounds N] [--only TEXT]
 
-Eight streams decode with a grammar, then eight with none, by turns, in this process. A round's
-figure is the mean time of its steps, overhead included: dear masks are few and far between, and a
-median would not show them. Printed are medians over the rounds, in milliseconds, and of the ratios
-of the two; with the least and the largest ratio. Then the time that masks took by themselves, of
-one thread, for all eight slots: with two threads half of that is the least that a step gets longer.
+Eight streams decode with a grammar, then eight without one, in turns, in this process. A round's
+figure is the mean time of its steps, overhead included: expensive masks are rare, and a median
+would not show them. The script prints medians over the rounds in milliseconds, and the median,
+least and largest ratio of the two. Then it prints the time of one thread for the masks of all eight
+slots. With two threads, a step gets longer by at least half of that time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ factor: /[0-9]+/ | /[a-z_][a-z_0-9]*/ | "(" sum ")"
 
 
 def array(items: dict[str, object]) -> Grammar:
-    """One that no stream comes to the end of."""
+    """A grammar that no stream completes."""
     return Grammar.json_schema({"type": "array", "items": items, "minItems": 500})
 
 
@@ -71,7 +71,7 @@ GRAMMARS = {
 
 
 class MaskClock:
-    """Time that the engine thread has spent on masks, in seconds."""
+    """Counts the time spent on masks, in seconds."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -97,7 +97,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", nargs="?", default="smollm2-135m")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="grammars with this in their name")
+    parser.add_argument(
+        "--only", default="", help="measure only grammars with this text in their name"
+    )
     options = parser.parse_args()
     clock = MaskClock()
     with Engine.load(options.model, EngineConfig(slots=SLOTS, threads=THREADS)) as engine:

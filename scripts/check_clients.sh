@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The conformance tests with other versions of the official clients than those that are installed.
+# Runs the conformance tests with other versions of the official clients than the installed ones.
 #
-#     scripts/check_clients.sh [REQUIREMENT...]      by default the majors before the newest ones
+#     scripts/check_clients.sh [REQUIREMENT...]      default: the major versions before the newest
 #
-# The current environment has Heddle and its test extra. Each requirement is installed into a folder
-# of its own, which comes before that environment's packages for one run of the tests.
+# The current environment has Heddle and its test extra. Each requirement is installed into a
+# folder of its own. For one run of the tests, that folder comes before the environment's packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -23,7 +23,7 @@ OPEN = {
     *{"types", "embedding", "checks", "config", "cores", "errors", "parameters", "state", "step"},
     "roofline",
 }
-"""What every room may import, beside itself."""
+"""Files that every room may import."""
 
 MAY_IMPORT = {
     "cli": {"bench", "server", "engine", "weights", "text"},

@@ -1,10 +1,10 @@
-"""Draws the pictures in docs/pictures from what they show.
+"""Draws the pictures in docs/pictures from their sources.
 
     python scripts/draw_pictures.py            # writes them
     python scripts/draw_pictures.py --check    # exits with 1 if one is out of date
 
-`life-of-a-token.svg` shows the tables of docs/index.md, `rooms.svg` the import directions
-of scripts/check_imports.py, and `speed.svg` the results in benchmarks/results.
+`life-of-a-token.svg` comes from the tables in docs/index.md, `rooms.svg` from the import directions
+in scripts/check_imports.py, and `speed.svg` from benchmarks/results.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Proves the aarch64 kernels on a machine that is none: builds tests/native for both, runs the
-# aarch64 program under emulation and compares the hashes the two print.
+# Tests the aarch64 kernels on another machine: builds tests/native for both machines, runs the aarch64
+# program under emulation, and compares the hashes that the two programs print.
 #
 #   scripts/emulate_aarch64.sh
 #
-# Each program holds every kernel of its fast levels to the portable one, bit for bit; equal hashes
-# say that the portable level, and so every level, is the same on both machines. Exits with 77 where
-# a tool is missing.
+# Each program compares every kernel of its fast levels with the portable one, bit for bit. Equal hashes
+# mean that the portable level, and so every level, is the same on both machines. Exits with 77 if a tool
+# is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formats Python and C++, and draws the pictures anew.
+# Formats Python and C++, and draws the pictures again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

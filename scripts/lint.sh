@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks that run no test: style, types, import directions, pictures, tables.
+# Runs all checks that are not tests: style, types, import directions, pictures, tables.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

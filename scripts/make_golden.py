@@ -1,10 +1,10 @@
-"""Write the greedy outputs that `tests/golden/test_golden.py` holds a model to.
+"""Write the greedy outputs that `tests/golden/test_golden.py` expects of a model.
 
     python scripts/make_golden.py ALIAS
 
-Writes `tests/golden/ALIAS.json`. Each prompt is answered by itself, at the machine's best
-instruction level; every other way to run it must give the same tokens, so the file changes only
-when the arithmetic does. Make it anew when that was meant, and say why in the commit.
+Writes `tests/golden/ALIAS.json`. Each prompt runs by itself, at the machine's best instruction
+level. Every other way to run it must give the same tokens, so the file changes only when the
+arithmetic changes. Write it again only after an intended change, and give the reason in the commit.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Measure how far llama.cpp's next-token distributions are from the float32 reference.
 
-Writes `tests/models/data/kl-MODEL.json`, against which `tests/models/test_kl.py` holds Heddle's
+Writes `tests/models/data/kl-MODEL.json`, with which `tests/models/test_kl.py` compares Heddle's
 executor:
 
     pip install '.[bench]' && python scripts/make_kl_reference.py MODEL [--positions N]
 
-MODEL is an alias, such as smollm2-135m. The reference takes four bytes for each of its weights.
+MODEL is an alias, such as smollm2-135m. The reference needs four bytes for each weight.
 
-llama.cpp runs as its HTTP server, from the xllamacpp wheel, with its defaults: KV cache in f16 and
-flash attention where it wants; only that it keeps what sliding windows have passed, without which
-it computes every prompt anew. After each prefix of the text it is asked for the logprobs of the
-whole vocabulary, in two ways: the prefix grown by one token at a time over the server's prompt
-cache, which takes some minutes, and, at every 16th position, the prefix computed anew in one batch.
+llama.cpp runs as its HTTP server, from the xllamacpp wheel, with its defaults: KV cache in f16, and
+flash attention where it chooses to. With one exception: it keeps positions behind sliding windows,
+because otherwise it computes every prompt again. The script asks for the logprobs of the whole
+vocabulary after each prefix of the text, in two ways: with the prefix one token longer each time
+over the server's prompt cache, which takes some minutes; and, at every 16th position, with the
+prefix computed from the start in one batch.
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@
 Needs the `bench` and `test` extras. Writes, beside the corpus,
 
 - `ids-ALIAS.json` for every model named;
-- `ids-pretokenizers.json`, if smollm2-135m is among them: its vocabulary under the name of every
-  other pre-tokenizer, in a model without meaning;
+- `ids-pretokenizers.json`, if smollm2-135m is among them: ids by its vocabulary with every other
+  pre-tokenizer, in a model whose weights do not matter;
 - `sentencepiece.json`: a small SentencePiece vocabulary, trained on the corpus, and its ids.
 
-Each text has two lists of ids: with special tokens parsed and BOS and EOS added as the file asks,
-and with neither; the pre-tokenizers, which special tokens do not reach, have the second only.
+Each text has two lists of ids: one with special tokens parsed, and BOS and EOS added as the file
+says; one with neither. The pre-tokenizers have only the second list, because special tokens never
+reach them.
 """
 
 from __future__ import annotations

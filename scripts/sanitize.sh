@@ -5,7 +5,7 @@
 #   scripts/sanitize.sh thread
 #   scripts/sanitize.sh short      # address,undefined over the portable kernels, built at -O1
 #
-# Exits with 77 where the compiler has no runtime of these sanitizers.
+# Exits with 77 if the compiler has no runtime for these sanitizers.
 #
 # The runtimes are preloaded because the interpreter itself is not instrumented; leak checks are off
 # for the same reason (the interpreter's own allocations would be reported).

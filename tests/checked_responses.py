@@ -21,7 +21,7 @@ def response_of(answer: httpx.Response) -> Response:
 
 
 def events_of(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The events of a stream, which add up: what is told later is what its pieces were."""
+    """The events of a stream. Checks that later events repeat what the pieces were."""
     assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
     pairs = [event.split("\n") for event in answer.text.split("\n\n")[:-1]]
     events = [json.loads(data.removeprefix("data: ")) for _, data in pairs]

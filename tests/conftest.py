@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Fixtures for tests of several rooms."""
 
 from __future__ import annotations
 

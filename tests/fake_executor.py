@@ -1,6 +1,6 @@
-"""An executor without a model: pages hold token ids, and the next token is a hash of what they say.
+"""An executor without a model: pages hold token ids, and the next token is a hash of those ids.
 
-So are scores of prompt tokens, and an embedding tells which tokens were pooled, in which order.
+Scores of prompt tokens are hashes too. An embedding shows which tokens were pooled, in which order.
 
 It trusts nothing. A sequence that comes back must bring mirostat's bound with it, which here is how
 many tokens there were. Every chunk must go on where the slot's last one ended, carry the tokens the
@@ -54,7 +54,7 @@ WORK = ModelWork(
     row_multiply_adds=50,
     kv_layers=((0, 2.0), (64, 2.0)),
 )
-"""What a step is said to cost: two layers, one of them with a window."""
+"""The cost of a step, as this executor reports it: two layers, one of them with a window."""
 
 SHAPE = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, context=512, width=2)
 
@@ -62,7 +62,7 @@ SHAPE = ModelShape(layers=1, kv_heads=1, head_dim=2, vocabulary=VOCABULARY, cont
 def next_token(
     history: Sequence[int], params: SamplingParams, forbidden: Sequence[int] = ()
 ) -> int:
-    """What a sequence says next; its seed matters, and every token before."""
+    """The next token of a sequence. It depends on the seed and on every token before."""
     return draw([token for token in range(VOCABULARY) if token not in forbidden], history, params)
 
 
@@ -77,29 +77,29 @@ def tokens_of(mask: bytes) -> list[int]:
 
 
 def mirostat_bound(history: Sequence[int], params: SamplingParams) -> float | None:
-    """What is carried from token to token beside the tokens."""
+    """Mirostat's bound after `history`, which goes from step to step beside the tokens."""
     return float(len(history)) if params.mirostat else None
 
 
 def score(history: Sequence[int], target: int, top: int) -> PromptLogprob:
-    """What is known of `target` after `history`: a hash, and token t as likely as -t / 8."""
+    """The score of `target` after `history`: a hash. Token t has the log probability -t / 8."""
     logprob = -(zlib.crc32(repr(list(history)).encode()) % 800) / 8 - target / 8
     likeliest = tuple((token, -token / 8) for token in range(min(top, VOCABULARY)))
     return PromptLogprob(target, logprob, target + 1, likeliest)
 
 
 def solo_scores(prompt: Sequence[int], top: int) -> tuple[PromptLogprob | None, ...]:
-    """What is told of a prompt's tokens, whatever they are computed beside."""
+    """The scores of a prompt's tokens, whatever else is in the batch."""
     return (None, *(score(prompt[:i], prompt[i], top) for i in range(1, len(prompt))))
 
 
 def embedding(tokens: Sequence[int]) -> array[float]:
-    """Of the tokens that were pooled, in this order; short, and not of length 1."""
+    """An embedding of the pooled tokens, in this order. Short, and its length is not 1."""
     return array("f", [zlib.crc32(repr(list(tokens)).encode()) % 4096 / 4096, len(tokens)])
 
 
 def solo_output(prompt: Sequence[int], params: SamplingParams, capacity: int) -> list[int]:
-    """What the sequence generates when it is alone."""
+    """The output of the sequence when it runs alone."""
     tokens = list(prompt)
     most = capacity if params.max_tokens is None else params.max_tokens
     limit = min(capacity, len(tokens) + most)
@@ -115,7 +115,7 @@ STATE_BYTES = 4
 
 
 def state_after(tokens: Sequence[int], state: int = EMPTY_STATE) -> int:
-    """The recurrence that stands for layers of fixed-size state: each token changes the state."""
+    """The state after `tokens`. This recurrence stands for layers with fixed-size state."""
     for token in tokens:
         state = (state * 1_000_003 + token + 1) % 2**32
     return state
@@ -128,7 +128,7 @@ def blank_pages(count: int) -> list[list[int]]:
 
 @dataclass
 class Occupant:
-    """What the executor knows of a slot. `computed` is None until its first chunk says it."""
+    """A slot as the executor sees it. `computed` is None until the first chunk sets it."""
 
     params: SamplingParams | EmbeddingParams
     history: list[int]
@@ -144,9 +144,10 @@ class FakeExecutor:
     """Implements `heddle.step.Executor`.
 
     `before_step` runs before each step with its number, from 0; a test raises there to inject a
-    fault. `poisonous` tells the histories after which no token can be sampled, `defers` after which
-    that is put off until a future is done. `gate`, while it is closed, holds every step; `entered`
-    is set when one has arrived. `abandon` lets a held step go, without a result.
+    fault. No token can be sampled after a history for which `poisonous` is true. `defers` gives the
+    histories after which sampling waits until a future is done. While `gate` is closed, every step
+    waits; `entered` is set when a step has arrived there. `abandon` releases a waiting step without
+    a result.
     """
 
     pages: int = 64
@@ -279,7 +280,7 @@ class FakeExecutor:
         self.slots[binding.slot] = occupant
 
     def _spoil(self, plan: StepPlan) -> None:
-        """What an abandoned step leaves where it was to write."""
+        """Fill the places that an abandoned step would have written with rubbish."""
         for copy in plan.copies:
             of = self.content if copy.window is None else self.window_content[copy.window]
             of[copy.target] = [-2] * PAGE_TOKENS
@@ -313,11 +314,11 @@ class FakeExecutor:
         self.states[chunk.slot] = state_after(chunk.tokens, state)
 
     def _choose(self, occupant: Occupant, history: Sequence[int]) -> int:
-        """The token that comes next, if the grammar allows it."""
+        """The next token if there is no grammar, or if the grammar allows it."""
         return next_token(history, occupant.params, occupant.rules.forbidden)
 
     def _draw(self, allowed: Sequence[int], occupant: Occupant, history: Sequence[int]) -> int:
-        """The token that comes next if the grammar allows these, and not the one chosen."""
+        """The next token from `allowed`, if the grammar forbids the one chosen first."""
         return draw(allowed, history, occupant.params)
 
     def _read(self, chunk: Chunk) -> list[Sampled | Failed | Deferred]:
@@ -353,7 +354,7 @@ class FakeExecutor:
     def _check_window(
         self, chunk: Chunk, number: int, window: WindowPages, history: Sequence[int]
     ) -> None:
-        """The chunk sees its window, and holds no page before it."""
+        """Check that the chunk's pages hold its window, and no page before it."""
         memory, of = self.windows[number], self.window_content[number]
         assert window.first == memory.first_page(chunk.start), "pages behind the window are held"
         assert len(window.pages) <= memory.reach
@@ -363,7 +364,7 @@ class FakeExecutor:
         assert stored[begin : begin + len(history) - seen] == history[seen:], "another window"
 
     def _score(self, chunk: Chunk) -> Scored | Failed:
-        """The chunk has been written, and its history is right."""
+        """Scores of the chunk's targets. The chunk has been written, and its history is right."""
         assert chunk.score is not None
         history, scores = self.slots[chunk.slot].history, []
         for after, target in enumerate(chunk.score.targets, chunk.start + chunk.score.first):

@@ -97,7 +97,7 @@ class FakeTokenizer:
 
 
 class FakeTemplate:
-    """`user- hello.` per line. The newline after the last is left out where an answer begins."""
+    """Writes a line `user- hello.` per message; no newline at the end where an answer begins."""
 
     source = "{{ messages }}"
     dialect = Dialect.of("", ())
@@ -116,7 +116,7 @@ def fake_model(
     path: Path = Path("fake.gguf"),
     pooling: Pooling = Pooling.MEAN,
 ) -> LoadedModel:
-    """A model that runs on `executor`. Its file is read by nobody but the disk tier."""
+    """A model that runs on `executor`. Only the disk tier reads its file."""
     executor.shape = shape = replace(SHAPE, context=context)
     info = ModelInfo(
         id="fake",
@@ -134,5 +134,5 @@ def fake_model(
 
 
 def text_of(tokens: list[int]) -> str:
-    """What the detokenizer must make of generated tokens, without stop strings."""
+    """The text that the detokenizer must make from generated tokens, without stop strings."""
     return b"".join(PIECES[token] for token in tokens).decode(errors="replace")

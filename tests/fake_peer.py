@@ -1,4 +1,4 @@
-"""A server that answers completions over a real socket as it is told: well, badly or not at all."""
+"""A server on a real socket that answers completions as a test asks: well, badly, or not at all."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 
 class Pace:
-    """Holds streams in step with each other and with what the client has read.
+    """Keeps streams in step with each other and with the client's reading.
 
-    Without it a whole answer may reach the client in one piece, and there is no time between its
-    tokens.
+    Without it, a whole answer may reach the client in one piece, with no time between its tokens.
     """
 
     def __init__(self, streams: int) -> None:
@@ -39,7 +38,7 @@ class Pace:
         self._begin.wait(PATIENCE)
 
     def sent(self) -> None:
-        """A token was sent: wait until each stream's was, and was read (if not with another)."""
+        """A token was sent: wait until each stream has sent one and the client has read them."""
         self._step.wait(PATIENCE)
         with self._progress:
             self._progress.wait_for(lambda: self._read >= self._expected, timeout=1)
@@ -58,7 +57,7 @@ class Pace:
 
 
 def paced_client(monkeypatch: pytest.MonkeyPatch, streams: int) -> Pace:
-    """A pace for peers whose loads all have `streams` streams, heeding the client's reading."""
+    """A pace for peers whose loads all have `streams` streams. It follows the client's reading."""
     pace, receive = Pace(streams), Recorder.data_received
 
     def data_received(recorder: Recorder, data: bytes) -> None:
@@ -72,13 +71,13 @@ def paced_client(monkeypatch: pytest.MonkeyPatch, streams: int) -> Pace:
 
 @dataclass
 class FakePeer:
-    """What it does, and what it was asked.
+    """The behaviour of a peer, and the requests that it got.
 
     Attributes:
-        manner: of its answers; see `_Handler`.
-        pace: of its streams; None sends them at once.
-        remembers: tell how much of each prompt an earlier one began with, as cached tokens.
-        models: the ids it lists.
+        manner: how it answers; see `_Handler`.
+        pace: the pace of its streams; None sends them at once.
+        remembers: report as cached tokens how many tokens a prompt shares with an earlier one.
+        models: the ids that it lists.
         key: that every request must bring; None asks for none.
         bodies: of all completion requests, in the order of their arrival.
     """
@@ -94,7 +93,7 @@ class FakePeer:
 
 
 def _common(one: list[int], other: list[int]) -> int:
-    """How many leading tokens are the same."""
+    """The number of equal leading tokens."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -104,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
     peer: FakePeer
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing on stderr."""
+        """Log nothing."""
 
     def _admitted(self) -> bool:
         return self.peer.key is None or self.headers["Authorization"] == f"Bearer {self.peer.key}"
@@ -193,7 +192,7 @@ class _Server(ThreadingHTTPServer):
 def fake_peer(
     manner: str = "well", pace: Pace | None = None, *, remembers: bool = False
 ) -> Iterator[FakePeer]:
-    """One that runs until the end of the block."""
+    """A peer that runs until the end of the block."""
     peer = FakePeer(manner, pace, remembers)
     handler = type("Handler", (_Handler,), {"peer": peer})
     with _Server(("127.0.0.1", 0), handler) as server:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ScoringExecutor(FakeExecutor):
-    """Gives token t the log probability -t / 8, whatever came before."""
+    """Gives token t the log probability -t / 8 after any history."""
 
     def collect(self) -> StepResult:
         result = super().collect()
@@ -48,7 +48,7 @@ class ScoringExecutor(FakeExecutor):
 
 
 class AnyTextTokenizer(FakeTokenizer):
-    """Takes letters it does not know for hyphens, so that a test may send any text."""
+    """Encodes unknown letters as hyphens, so that a test may send any text."""
 
     def encode(self, text: str, **special: bool) -> list[int]:
         known = "abcdefghijklmnopqrstuvwxyz .-\n"
@@ -83,7 +83,7 @@ class Running:
         """Wait until `condition` holds."""
         deadline = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < deadline, "it never came to hold"
+            assert time.monotonic() < deadline, "the condition did not come true in time"
             time.sleep(0.001)  # lets other threads run
 
     def idle(self) -> bool:
@@ -95,7 +95,7 @@ class Running:
 def run_server(
     server: ServerConfig, context: int = 512, bos_id: int | None = None, **settings: Any
 ) -> Iterator[Running]:
-    """A server of a fake model, with settings of its engine."""
+    """A server with a fake model; `settings` are those of its engine."""
     executor = ScoringExecutor()
     pooling = Pooling(settings.get("pooling", "mean"))
     fake = fake_model(executor, context=context, pooling=pooling)

@@ -1,7 +1,7 @@
-"""Writes small GGUF files for tests: sound ones, and ones broken on purpose.
+"""Writes small GGUF files for tests: valid ones, and ones broken on purpose.
 
-The same input gives the same bytes. What a sound file computes (counts, offsets, type numbers) can
-be overridden one by one, and nothing is checked.
+The same input gives the same bytes. A test may override each computed value (counts, offsets, type
+numbers); nothing is checked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FLOAT_TYPES = {"f4": TensorType.F32, "f2": TensorType.F16}
 
 @dataclass(frozen=True)
 class Raw:
-    """A metadata value as its type number and payload, sound or not."""
+    """A metadata value as its type number and payload, valid or not."""
 
     kind: int
     payload: bytes
@@ -46,13 +46,13 @@ class Tensor:
 
     @classmethod
     def of(cls, name: str, array: np.ndarray) -> Tensor:
-        """A float32 or float16 array as it is."""
+        """A tensor from a float32 or float16 array."""
         array = np.ascontiguousarray(array)
         return cls(name, array.tobytes(), array.shape, _FLOAT_TYPES[array.dtype.str[1:]])
 
     @classmethod
     def random(cls, name: str, kind: TensorType, shape: tuple[int, ...], seed: int) -> Tensor:
-        """Random bytes of the size that `kind` and `shape` ask for."""
+        """A tensor of random bytes, of the size that `kind` and `shape` need."""
         size = prod(shape) // kind.block_elements * kind.block_bytes
         return cls(name, np.random.default_rng(seed).bytes(size), shape, kind)
 

@@ -1,4 +1,4 @@
-"""Figures from known moments."""
+"""Figures from known times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load whose requests begin alike: what is sent, what is counted, what is made of it."""
+"""The load whose requests share a prefix: the requests, the counts, and the report."""
 
 from __future__ import annotations
 

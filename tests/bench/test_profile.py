@@ -1,4 +1,4 @@
-"""`heddle bench --profile`: counters of the executor, asked around each load."""
+"""`heddle bench --profile`: the executor's counters, read before and after each load."""
 
 from __future__ import annotations
 

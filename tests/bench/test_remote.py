@@ -1,4 +1,4 @@
-"""Loads over HTTP on a fake peer: what is sent, what is read, and how each failure is told."""
+"""Loads over HTTP on a fake peer: the requests, the streams, and the error of each failure."""
 
 from __future__ import annotations
 

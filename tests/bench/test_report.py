@@ -1,4 +1,4 @@
-"""Rows by hand from known runs, and the whole report on a fake executor."""
+"""Rows from known runs, computed by hand, and the whole report on a fake executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children that serve, end too early, or never speak."""
+"""Child processes that serve, end too early, or print nothing."""
 
 from __future__ import annotations
 

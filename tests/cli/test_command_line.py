@@ -1,4 +1,4 @@
-"""What the command line takes, and how it says what it does not."""
+"""The command line: what it accepts, and its errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NOBODYS = "~no-such-user/x.gguf"
-"""A path in the home folder of a user who is not there."""
+"""A path in the home folder of a user who does not exist."""
 
 
 def heddle(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Ctrl-C before and after a command: no traceback, and an exit that a shell knows."""
+"""Ctrl-C before and after a command: no traceback, and the exit code that shells expect."""
 
 from __future__ import annotations
 

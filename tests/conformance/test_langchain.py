@@ -1,7 +1,7 @@
 """LangChain's standard tests of chat models, on its client for OpenAI's API and this server.
 
-The default model is small: it is asked for what the server enforces, and for answers of any
-content. What takes a model that follows instructions is asked of the larger one (`-m large`).
+The default model is small, so its tests need only what the server enforces, and accept any content.
+Tests that need a model which follows instructions use the larger one (`-m large`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """OpenAI's official client over a socket, on the default model, one endpoint after the other.
 
-The client validates every answer and every event against its own types. What is said here holds for
-its newest major and for the one before: `scripts/check_clients.sh` runs this file with the latter.
+The client validates every answer and every event against its own types. The tests hold for its
+newest major version and for the one before; `scripts/check_clients.sh` runs this file with that
+one.
 """
 
 from __future__ import annotations

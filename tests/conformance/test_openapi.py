@@ -1,7 +1,7 @@
-"""The API is what its OpenAPI description says: no 500, and no answer that it does not tell of.
+"""The API agrees with its OpenAPI description: no 500, and no answer that is not described.
 
-schemathesis makes requests from the description, good and bad ones, for every route that is there,
-and holds the answers to it. To look for more, by hand, on a server that may be any:
+schemathesis makes good and bad requests from the description, for every route, and checks the
+answers against it. To search longer, by hand, on any server:
 
     schemathesis --config-file tests/conformance/schemathesis.toml \\
         run http://127.0.0.1:8080/openapi.json --max-examples 1000

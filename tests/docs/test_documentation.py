@@ -1,8 +1,8 @@
 """The code in README.md and docs/ runs as it stands, on the default model.
 
-A page's Python blocks and its `curl` commands run in their order, the blocks in one namespace. At
-`http://127.0.0.1:8080` they find a server with the default settings. Other shell commands are not
-run.
+The Python blocks and the `curl` commands of a page run in order, the blocks in one namespace. For
+`http://127.0.0.1:8080` the test puts the address of a server with default settings. Other shell
+commands do not run.
 """
 
 from __future__ import annotations

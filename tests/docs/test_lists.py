@@ -1,4 +1,4 @@
-"""Lists and tables of docs/ are those of the program."""
+"""Lists and tables of docs/ agree with the program."""
 
 from __future__ import annotations
 

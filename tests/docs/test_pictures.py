@@ -1,4 +1,4 @@
-"""The pages that draw the program agree with it: files, functions, the order of calls, pictures."""
+"""Pages and pictures about the code agree with it: files, functions, the order of calls."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_function_on_the_page_exists_and_its_caller_names_it(row: int) -> None
     name = re.split(r"\.|::", hop.function)[-1]
     around = source_of(caller.file, caller.function.rpartition(".")[0] or caller.function)
     inside = source_of(caller.file, caller.function)
-    # A route hands on what a function beside it calls (`chat_job`), so that counts for its row.
+    # A route may pass on a function that stands beside it, so calls there count for its row.
     assert name in set(names_in(inside)) or name in set(names_in(around)), (
         f"{caller.file}: {caller.function} does not call {name}"
     )

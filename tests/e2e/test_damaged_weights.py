@@ -1,4 +1,4 @@
-"""A request that reaches a damaged weight ends alone; all others get the bits they always get.
+"""A request that reaches a damaged weight ends alone; all others get their usual bits.
 
 The model is a small random one, in float32 and in Q8_0, in which the embedding of one token is NaN,
 infinite, or so large that its squares are.

@@ -1,4 +1,4 @@
-"""Driven sequences on the default model: the bits of `generate`."""
+"""Driven sequences on the default model have the bits of `generate`."""
 
 from __future__ import annotations
 

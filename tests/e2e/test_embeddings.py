@@ -1,4 +1,4 @@
-"""Embeddings on the default model: one set of bits, near the reference's, and of some use."""
+"""Embeddings on the default model: always the same bits, near the reference, and useful."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tokens and logprobs have the same bits whatever the prefix cache does, on real models.
 
-One engine without a cache, with one slot and one thread, says what each request must give. Engines
-with a cache must give the same: cold, warm, from the middle of a page, after eviction, in the next
-turn, while a prefix is being computed for several at once, and from disk.
+One engine without a cache, with one slot and one thread, gives the expected outputs. Engines with a
+cache must give the same: cold, warm, from the middle of a page, after eviction, in the next turn of
+a conversation, while a prefix is being computed for several requests, and from disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Log probabilities of prompts on the default model: one set of bits, and those of decoding."""
+"""Log probabilities of prompts on the default model: always the same bits, those of decode."""
 
 from __future__ import annotations
 

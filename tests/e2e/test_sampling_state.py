@@ -1,5 +1,5 @@
-"""Each slot samples by its own state, on the default model: whoever its neighbours are and whatever
-they ask for, after preemption, and where the prefix cache has the prompt."""
+"""Each slot samples by its own state, on the default model: beside any other requests, after
+preemption, and when the prefix cache has the prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constrained output on the default model: it always parses and matches, and is as exact."""
+"""Constrained output on the default model always parses and matches, and is bit-identical."""
 
 from __future__ import annotations
 

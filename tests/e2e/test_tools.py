@@ -1,4 +1,4 @@
-"""Calls of functions by real models: one that knows no tools, and one that does."""
+"""Function calls by real models: one whose template knows no tools, and one whose does."""
 
 from __future__ import annotations
 

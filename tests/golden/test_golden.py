@@ -1,7 +1,7 @@
-"""Greedy outputs of real models as they have always been, with eight requests at a time.
+"""Greedy outputs of real models are the committed ones, with eight requests at a time.
 
-The files are made by `scripts/make_golden.py`. Greedy tokens hang by the last bits of the logits
-wherever two are close, so any change of arithmetic shows here sooner or later.
+`scripts/make_golden.py` makes the files. Where two logits are close, greedy tokens depend on their
+last bits. So any change of arithmetic shows here sooner or later.
 """
 
 from __future__ import annotations
