@@ -11,6 +11,7 @@ import pytest
 
 from heddle import InvalidRequestError, SamplingParams
 from heddle.errors import HeddleError, ModelFileError, OverloadedError
+from heddle.types import PARAMETERS
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
@@ -94,3 +95,9 @@ def test_another_seed_changes_nothing_else_and_copies_no_bias() -> None:
     assert other == replace(params, seed=2**64 - 1)
     assert other.logit_bias is params.logit_bias
     assert params.seed == 1
+
+
+def test_the_docstring_defines_every_parameter() -> None:
+    assert SamplingParams.__doc__ is not None
+    for row in PARAMETERS:
+        assert f"{row.name} ({row.kind.words}): {row.doc}" in SamplingParams.__doc__

@@ -334,6 +334,6 @@ def rows_of(table: type[object]) -> tuple[Parameter, ...]:
 
 def with_documentation(table: type[T]) -> type[T]:
     """The dataclass with its rows in its docstring."""
-    lines = [f"    {row.name}: {row.doc} {row.kind.words}." for row in rows_of(table)]
+    lines = [f"    {row.name} ({row.kind.words}): {row.doc}" for row in rows_of(table)]
     table.__doc__ = "\n".join([cleandoc(table.__doc__ or ""), "", "Attributes:", *lines])
     return table
