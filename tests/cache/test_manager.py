@@ -33,7 +33,7 @@ def test_integrity_finds_a_page_with_two_tables() -> None:
     manager.grow(first, PAGE_TOKENS)
     manager.grow(second, PAGE_TOKENS)
     second.pages[0] = first.pages[0]
-    with pytest.raises(AssertionError, match="page 0 counts 1 holders, there are 2"):
+    with pytest.raises(AssertionError, match="page 0 counts 1 holders, but has 2"):
         manager.check_integrity()
 
 
@@ -42,7 +42,7 @@ def test_integrity_finds_a_page_that_lost_its_table() -> None:
     table = PageTable()
     manager.grow(table, PAGE_TOKENS)
     table.pages.clear()
-    with pytest.raises(AssertionError, match="page 0 counts 1 holders, there are 0"):
+    with pytest.raises(AssertionError, match="page 0 counts 1 holders, but has 0"):
         manager.check_integrity()
 
 

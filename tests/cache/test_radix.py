@@ -319,7 +319,7 @@ def test_clear_drops_everything() -> None:
         (lambda node: node.pages.append(0), "pages for"),
         (lambda node: setattr(node, "last_used", 99), "older than its child"),
         (lambda node: node.tokens.append(1), "miscounted"),
-        (lambda node: setattr(node, "start", 1), "begins elsewhere"),
+        (lambda node: setattr(node, "start", 1), "start is not the parent's end"),
     ],
 )
 def test_integrity_finds(damage, said: str) -> None:

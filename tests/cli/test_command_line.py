@@ -128,7 +128,7 @@ def test_a_file_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "notes.gguf"
     path.write_text("buy milk")
     assert run(["inspect", str(path)]) == 2
-    assert "is no GGUF file" in capsys.readouterr().err
+    assert "is not a GGUF file" in capsys.readouterr().err
 
 
 def break_loading(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

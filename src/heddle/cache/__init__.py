@@ -1,4 +1,4 @@
-"""KV pages, who owns them, and which prefixes they hold. Integers only: no arrays, no text.
+"""KV pages, their owners, and the prefixes they hold. Only integers: no arrays, no text.
 
-The memory itself belongs to the executor.
+The executor owns the memory itself.
 """

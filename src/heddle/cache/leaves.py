@@ -1,4 +1,4 @@
-"""Which leaf of the prefix tree goes first: the least recently used, of several the shorter."""
+"""The order in which leaves of the prefix tree are evicted: least recently used, then shortest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Evictable(Protocol):
-    """What the queue looks at in a node of the tree."""
+    """What the queue reads of a node of the tree."""
 
     @property
     def parent(self) -> object | None: ...
@@ -29,30 +29,31 @@ N = TypeVar("N", bound=Evictable)
 
 
 class LeafQueue(Generic[N]):
-    """A heap of leaves that may go. Amortised O(log n) an operation.
+    """A heap of leaves that may be evicted. Amortised O(log n) per operation.
 
-    An entry is a claim made when it was pushed: its node is a leaf without locks, last used then,
-    of that length. Whoever changes one of these to another such leaf pushes again; an entry whose
-    claim is no longer true is dropped when it comes up, or when such entries prevail.
+    An entry records what was true when it was pushed: the node is a leaf without locks, with this
+    `last_used` and this length. If one of these changes and the node is again a leaf without locks,
+    the tree pushes the node again. An entry that is no longer true is stale. The queue drops stale
+    entries when they come up, or when most entries are stale.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, int, N]] = []
-        self._serial = count()  # so that nodes are never compared
+        self._serial = count()  # makes entries differ before their nodes are compared
         self._sweep_at = 64
 
     def push(self, leaf: N) -> None:
-        """The node may go from now on, and has this age and length."""
+        """Add a leaf that may be evicted, with its present `last_used` and length."""
         if len(self._heap) >= self._sweep_at:
-            once = {entry[-1]: entry for entry in self._heap if _is_true(entry)}
-            self._heap = list(once.values())
+            valid = {entry[-1]: entry for entry in self._heap if _is_true(entry)}
+            self._heap = list(valid.values())
             heapq.heapify(self._heap)
             self._sweep_at = 64 + 2 * len(self._heap)
         entry = (leaf.last_used, len(leaf.tokens), next(self._serial), leaf)
         heapq.heappush(self._heap, entry)
 
     def pop(self) -> N | None:
-        """The leaf that goes first, no longer in the queue; None if none may go."""
+        """Take the next leaf to evict from the queue; None if no leaf may be evicted."""
         while self._heap:
             entry = heapq.heappop(self._heap)
             if _is_true(entry):
@@ -64,13 +65,13 @@ class LeafQueue(Generic[N]):
         self._heap.clear()
 
     def check_integrity(self, leaves: set[N]) -> None:
-        """Exactly these leaves would come up, in time.
+        """Check that the queue holds exactly `leaves`.
 
         Raises:
-            AssertionError: one is missing or surplus.
+            AssertionError: a leaf is missing or surplus.
         """
         queued = {entry[-1] for entry in self._heap if _is_true(entry)}
-        assert queued == leaves, f"{len(queued)} leaves are queued and {len(leaves)} may go"
+        assert queued == leaves, f"{len(queued)} leaves are queued, {len(leaves)} may be evicted"
 
 
 def _is_true(entry: tuple[int, int, int, Evictable]) -> bool:

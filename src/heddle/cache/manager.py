@@ -1,4 +1,4 @@
-"""The only door to KV pages: page tables grow and are released here, prefixes are found and kept.
+"""Manages KV pages: grows and releases page tables, finds and keeps prefixes.
 
 Ownership::
 
@@ -7,19 +7,20 @@ Ownership::
                           +--holds--> source of a copy      +-- no owner: free             |
                           +--cursor, locks---------------------------------------------> Node
 
-A table holds the pages it names until it is released; the tree keeps those its nodes name until it
-evicts them, which is when pages are short, and never nodes that a cursor locks. A page has one
-writer at most: whole pages are shared and never written again, and the page that a prefix ends in
-is copied before its tokens are gone on with.
+A table holds the pages it names until it is released. The tree keeps the pages its nodes name until
+it evicts the nodes. It evicts when pages are short, and never a node that a cursor locks. A page
+has at most one writer: full pages are shared and never written again, and the page that a prefix
+ends in is copied before a sequence continues it.
 
-A table's cursor is the node where what the sequence has published ends. What that node's path names
-the table holds too, page for page, once `lend` has seen to the boundaries. So whatever no table
-holds can be had by eviction, and `available` is exact without a search.
+The cursor of a table is the node where the sequence's published tokens end. The table also holds
+the pages that the path to the cursor names, page for page, after `lend` has fixed the boundaries.
+So eviction can free every page that no table holds, and `available` is exact without a search.
 
-That is the group of all positions. A table holds of each windowed group only the pages that its
-next token sees, and of fixed-size state the snapshot it goes on from, until that is copied. The
-tree names both only until their pools revoke them, so there too whatever no table holds can be had.
-A prefix is found as far as a sequence can go on from it: where its windows and a snapshot are.
+All this is about the group of all positions. Of each windowed group a table holds only the pages
+that its next token sees. Of fixed-size state it holds the snapshot from which it continues, until
+the snapshot is copied. The tree names both only until their pools revoke them, so there too every
+page that no table holds can be freed. A match ends where a sequence can continue: where the pages
+of its windows and a snapshot are still there.
 """
 
 from __future__ import annotations
@@ -52,16 +53,17 @@ __all__ = ["CacheManager", "Match", "PageTable", "PrefixCacheStats", "Restore", 
 class PageTable:
     """The pages of one sequence: position p lives in `pages[p // PAGE_TOKENS]`.
 
-    Starts empty. Written by the manager alone; others read.
+    Starts empty. Only the manager writes to it.
 
     Attributes:
         pages: page ids.
-        cursor: where in the tree the published tokens end; None if it publishes nothing.
-        source: page whose content belongs in the table's next page before anything is computed
-            there; None if there is nothing to copy.
+        cursor: the node of the tree where the published tokens end; None if the sequence publishes
+            nothing.
+        source: page to copy to the table's next page before that page is computed; None if there is
+            nothing to copy.
         windows: pages of each windowed group, up to the same position as `pages`.
-        state: snapshot to copy to the slot's state before anything is computed; None for none.
-        snapshot: snapshot that the step in flight copies the slot's state to; None for none.
+        state: snapshot to copy to the slot's state before anything is computed, or None.
+        snapshot: snapshot that the step in flight copies the slot's state to, or None.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -77,15 +79,17 @@ class PrefixCacheStats:
     """The prefix cache at one moment, and totals since the start.
 
     Attributes:
-        enabled: whether prompts are looked up and prefixes kept.
-        hits, misses: requests that found some tokens of their prompt, and those that found none.
+        enabled: whether prefixes are found and kept.
+        hits: requests that found some tokens of their prompt.
+        misses: requests that found none.
         query_tokens: prompt tokens looked up.
-        hit_tokens: how many of them were found, and not computed.
-        nodes: runs of tokens that are kept.
-        cached_tokens: how many tokens they hold.
-        cached_bytes, capacity_bytes: of pages and snapshots that are kept, and of all there are.
-        evictions: runs that had to go.
-        disk: of the disk tier; None without one.
+        hit_tokens: prompt tokens found, and so not computed.
+        nodes: nodes of the tree.
+        cached_tokens: tokens in these nodes.
+        cached_bytes: bytes of the pages and snapshots that the tree keeps.
+        capacity_bytes: bytes of all pages and snapshots.
+        evictions: nodes evicted.
+        disk: figures of the disk tier; None without one.
     """
 
     enabled: bool
@@ -102,27 +106,27 @@ class PrefixCacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Part of the requests that found something: 0 to 1; 0 before the first."""
+        """Share of the requests that found some tokens, 0 to 1; 0 before the first request."""
         return self.hits / max(1, self.hits + self.misses)
 
     @property
     def mean_hit_tokens(self) -> float:
-        """Tokens that a request found which found any."""
+        """Mean number of tokens found by a request that found any."""
         return self.hit_tokens / max(1, self.hits)
 
 
 class CacheManager:
-    """Hands pages to page tables and keeps prefixes in those that no table holds.
+    """Gives pages to page tables, and keeps prefixes in pages that no table holds.
 
-    Not thread-safe but for `stats`: its scheduler is its one caller. Growing a table evicts what
-    only the tree keeps, and never takes a page from another table: when those have them all it is
-    the scheduler that decides who gives back.
+    Only `stats` is thread-safe: the scheduler is the only caller of the other methods. To grow a
+    table the manager evicts nodes of the tree. It never takes a page from another table. When the
+    tables hold all pages, the scheduler decides which sequence gives pages back.
 
     Args:
-        memory: how many pages there are of each group, and snapshots.
-        enabled: whether prefixes are kept.
-        most_nodes: of the tree; 0 for as many as the pages allow.
-        disk: where full pages go that are evicted, and from where they come back; None for nowhere.
+        memory: numbers of pages of each group, and of snapshots.
+        enabled: whether prefixes are found and kept.
+        most_nodes: most nodes of the tree; 0: as many as the pages allow.
+        disk: disk tier that saves evicted full pages and restores them; None: no disk tier.
     """
 
     def __init__(
@@ -135,7 +139,7 @@ class CacheManager:
     ) -> None:
         self._memory = memory
         self._pool = PagePool(memory.pages)
-        self._windows = [WindowGroup(one, number) for number, one in enumerate(memory.windows)]
+        self._windows = [WindowGroup(sizes, i) for i, sizes in enumerate(memory.windows)]
         self._snapshots = (
             Snapshots(memory.snapshots, memory.snapshot_tokens) if memory.snapshot_bytes else None
         )
@@ -144,7 +148,7 @@ class CacheManager:
             [group.pool for group in self._windows],
             self._snapshots.pool if self._snapshots else None,
         )
-        self._tables: set[PageTable] = set()  # with pages or a cursor
+        self._tables: set[PageTable] = set()  # tables with pages or a cursor
         self._most_nodes = most_nodes
         self._enabled = enabled
         self._disk = disk
@@ -152,29 +156,29 @@ class CacheManager:
 
     @property
     def pages(self) -> int:
-        """How many pages there are."""
+        """Number of pages of the group of all positions."""
         return self._pool.size
 
     @property
     def has_windows(self) -> bool:
-        """Whether some layers see a window only."""
+        """Whether some layers see only a window."""
         return bool(self._windows)
 
     @property
     def available(self) -> int:
-        """Pages that `grow` could hand out now: free ones, and those that only the tree keeps."""
+        """How many pages `grow` could give out: free ones, and those that only the tree keeps."""
         return self._pool.available
 
     @property
     def room(self) -> Room:
-        """The same of each group."""
+        """`available` of each group."""
         windows = (group.pool.available for group in self._windows)
         return Room((self._pool.available, *windows))
 
     # --- tables ----------------------------------------------------------------------------------
 
     def grow(self, table: PageTable, tokens: int) -> bool:
-        """Let the table cover positions [0, tokens); false and unchanged if pages are short."""
+        """Grow the table to positions [0, tokens). False, and no change, if pages are short."""
         missing = pages_for(tokens) - len(table.pages)
         if missing <= 0:
             return True
@@ -194,7 +198,7 @@ class CacheManager:
         return True
 
     def give_back(self, table: PageTable, tokens: Sequence[int], computed: int) -> None:
-        """Give back windowed pages that no position from `computed` on sees; publish them first."""
+        """Publish, then give back, windowed pages that no position from `computed` on sees."""
         for group, window in zip(self._windows, table.windows, strict=False):
             first = group.memory.first_page(computed)
             if first > window.first:
@@ -202,7 +206,7 @@ class CacheManager:
                 group.give_back(window, first)
 
     def claim(self, table: PageTable, tokens: int) -> Room:
-        """Pages that the table still needs to cover `tokens`."""
+        """How many more pages the table needs to cover `tokens`."""
         new = pages_for(tokens) - len(table.pages)
         if not self._windows:
             return Room((new,))
@@ -211,7 +215,7 @@ class CacheManager:
         return Room((new, *(group.claim(window, new) for group, window in pairs)))
 
     def copied(self, table: PageTable) -> None:
-        """What the table goes on from is where it belongs."""
+        """Let go of the table's `source` and `state`: the executor has copied them."""
         if table.source is not None:
             self._pool.let_go(table.source)
             table.source = None
@@ -222,7 +226,7 @@ class CacheManager:
             table.state = None
 
     def release(self, table: PageTable) -> None:
-        """Give every page back. The table is empty then, and may be used again."""
+        """Give back all pages. The table is then empty, and may be used again."""
         self._tables.discard(table)
         if table.cursor is not None:
             self._tree.leave(table.cursor)
@@ -244,13 +248,13 @@ class CacheManager:
         return self._enabled
 
     def tick(self) -> None:
-        """Time goes on: what is used from now on is younger than what was used before."""
+        """Advance the clock. Nodes used from now on count as more recently used than others."""
         self._tree.clock += 1
 
     def match(self, salt: Salt, tokens: Sequence[int], most: int | None = None) -> Match:
-        """What is there of a sequence's first `most` tokens, or of all but the last.
+        """Find the longest cached prefix of the first `most` tokens.
 
-        The last one must be computed, whatever is there.
+        By default `most` leaves out the last token, which must be computed in any case.
         """
         if not self._enabled:
             return Match(salt, 0, ())
@@ -258,11 +262,11 @@ class CacheManager:
         return self._resumable(self._tree.match(salt, run))
 
     def whole_pages(self, match: Match) -> Match:
-        """As much of the match as fills whole pages."""
+        """The longest part of the match that fills full pages and from which one can continue."""
         return self._resumable(match.whole_pages(), whole=True)
 
     def _resumable(self, match: Match, *, whole: bool = False) -> Match:
-        """As much of the match as a sequence can go on from."""
+        """The longest part of the match from which a sequence can continue."""
         if not (self._windows or self._snapshots):
             return match
         length, before = match.length, -1
@@ -275,18 +279,19 @@ class CacheManager:
         return match.up_to(length)
 
     def cost(self, match: Match, tokens: int) -> Room:
-        """By how much `room` will sink until a table attached there covers `tokens`.
+        """By how much `room` sinks until a table that is attached to the match covers `tokens`.
 
-        A page to copy from counts although it is let go after a step.
+        A page to copy from counts, although the table lets go of it after a step.
         """
         new = pages_for(tokens) - match.length // PAGE_TOKENS
-        everything = new + sum(not self._pool.is_held(page) for page in match.pages)
-        return Room((everything, *(group.cost(match, new) for group in self._windows)))
+        global_cost = new + sum(not self._pool.is_held(page) for page in match.pages)
+        return Room((global_cost, *(group.cost(match, new) for group in self._windows)))
 
     def attach(self, table: PageTable, match: Match) -> None:
-        """Let the table cover what was matched, in place of what it had.
+        """Let the table cover the tokens of the match, in place of its present pages.
 
-        Whole pages are shared. A page that the match ends in becomes `source`, to be copied.
+        The table shares full pages. If the match ends inside a page, that page becomes `source`, to
+        be copied.
         """
         if not self._enabled:
             return
@@ -305,7 +310,7 @@ class CacheManager:
         self._keep_node_limit()
 
     def count_query(self, tokens: int, found: int) -> None:
-        """Note for the statistics that a request looked up `tokens` and attached `found`."""
+        """Count a request that looked up `tokens` tokens and found `found` of them."""
         if self._enabled:
             self._hits += found > 0
             self._misses += found == 0
@@ -313,27 +318,27 @@ class CacheManager:
             self._hit_tokens += found
 
     def publish(self, table: PageTable, tokens: Sequence[int], computed: int) -> None:
-        """Let others find the first `computed` tokens of a sequence, all in the table's pages.
+        """Let other sequences find the first `computed` tokens, which the table's pages hold.
 
-        Tokens that the tree has by now stay where they are, and the table takes the tree's pages
-        for its own where they are whole: they hold the same bits. Cheap if nothing is new.
+        If the tree already has some of the tokens, the table takes the tree's full pages in place
+        of its own: they hold the same bits. This is cheap if nothing is new.
         """
         cursor = table.cursor
         if cursor is None or cursor.end >= computed:
             return
         run = Run("i", tokens[cursor.end : computed])
         while run and (child := self._tree.follow(cursor, run)) is not None:
-            run = run[len(run) - (computed - child.end) :]  # what is still to come
+            run = run[len(run) - (computed - child.end) :]  # the tokens after the child
             cursor = child
             self._share_pages(table, child)
         table.cursor = self._tree.append(cursor, run, table.pages, table.windows)
         self._keep_node_limit()
 
     def disown(self, table: PageTable) -> None:
-        """What the table's sequence computed is not to be trusted: keep none of it.
+        """Drop what the table's sequence has published: its values cannot be trusted.
 
-        The sequence publishes no more. Of what it has published, and found, that much stays which
-        others hold or have gone on from.
+        The sequence publishes no more. This removes the nodes on its path, except those that other
+        sequences hold or have continued.
         """
         cursor, table.cursor = table.cursor, None
         if cursor is not None:
@@ -350,13 +355,13 @@ class CacheManager:
                 table.pages[index] = page
             if self._windows:
                 self._share_windows(table, node, index)
-        if node.end % PAGE_TOKENS:  # the tree's windowed page may be gone
+        if node.end % PAGE_TOKENS:  # the pool may have revoked the tree's windowed page
             self._tree.renew(node, node.end // PAGE_TOKENS, table.windows)
 
     def _share_windows(self, table: PageTable, node: Node, number: int) -> None:
-        """Take the tree's windowed pages with this number; the tree takes the table's where stale.
+        """Let the table take the tree's windowed pages with this number.
 
-        Both hold the same bits.
+        If a ticket of the tree is stale, the tree takes the table's page. Both hold the same bits.
         """
         at = number - node.start // PAGE_TOKENS
         groups = zip(self._windows, node.windows, table.windows, strict=True)
@@ -368,11 +373,11 @@ class CacheManager:
 
     @property
     def snapshot_tokens(self) -> int:
-        """Snapshots are taken at multiples of this; 0 if the model has no fixed-size state."""
+        """Number of tokens between snapshots; 0 if the model has no fixed-size state."""
         return self._snapshots.every if self._snapshots else 0
 
     def begin_snapshot(self, table: PageTable) -> int | None:
-        """A snapshot to copy the state to that the next step leaves; None if it is not to be kept.
+        """Take a snapshot for the state after the next step; None if no snapshot shall be taken.
 
         The table holds it until `end_snapshot`.
         """
@@ -381,7 +386,7 @@ class CacheManager:
         return table.snapshot
 
     def end_snapshot(self, table: PageTable, tokens: Sequence[int], computed: int) -> None:
-        """Publish the snapshot that was taken after `computed` tokens, if one was taken."""
+        """Publish the snapshot taken after `computed` tokens, if there is one."""
         if table.snapshot is None or self._snapshots is None:
             return
         self.publish(table, tokens, computed)
@@ -398,7 +403,7 @@ class CacheManager:
     # --- eviction --------------------------------------------------------------------------------
 
     def _make_room(self, pages: int) -> None:
-        """Have that many pages free, of those that only the tree keeps."""
+        """Evict nodes until `pages` pages are free."""
         while self._pool.free < pages:
             if not self._evict():
                 for table in self._tables:
@@ -406,9 +411,9 @@ class CacheManager:
                 return
 
     def _lend_boundaries(self, table: PageTable) -> None:
-        """Have the nodes on the table's path name its own pages where they end inside one."""
+        """Make nodes on the table's path that end inside a page name the table's page instead."""
         node, pages = table.cursor, table.pages
-        if node is not None and table.source is not None:  # the copy is not there yet
+        if node is not None and table.source is not None:  # the page is not copied yet
             pages = [*pages[: node.end // PAGE_TOKENS], table.source]
         while node is not None:
             self._tree.lend(node, pages)
@@ -419,18 +424,18 @@ class CacheManager:
             pass
 
     def _evict(self) -> bool:
-        gone = self._tree.evict(self._save) is not None
-        self._evictions += gone
-        return gone
+        evicted = self._tree.evict(self._save) is not None
+        self._evictions += evicted
+        return evicted
 
     # --- disk ------------------------------------------------------------------------------------
 
     def find_on_disk(
         self, match: Match, tokens: Sequence[int], most: int | None = None
     ) -> Restore | None:
-        """Pages on disk that go on where the match's whole pages end; `most` as for the match.
+        """Find pages on disk that continue the full pages of the match; None if there are none.
 
-        None without any. Changes nothing.
+        `most` as for `match`. Changes nothing.
         """
         most = len(tokens) - 1 if most is None else most
         first, end = match.length // PAGE_TOKENS, most // PAGE_TOKENS
@@ -439,15 +444,15 @@ class CacheManager:
         return self._disk.find(match.salt, Run("i", tokens[: end * PAGE_TOKENS]), first)
 
     def begin_restore(self, restore: Restore) -> None:
-        """Have the pages read that were found."""
+        """Start to read the pages that `find_on_disk` found."""
         if self._disk is not None:
             self._disk.begin(restore)
 
     def load(self, table: PageTable, restore: Restore, most: int) -> int:
-        """Let the table grow by pages that have been read, at most so many; returns how many.
+        """Append up to `most` pages that have been read to the table. Returns how many.
 
-        It ends with the page before the first of them. Fewer if pages are short. The snapshot that
-        comes last is what the table goes on from.
+        The table must end just before the first of them. If pages are short, it gets fewer. If the
+        restore ends with a snapshot, the table continues from that snapshot.
         """
         loaded = 0
         if self._disk is not None:
@@ -465,7 +470,7 @@ class CacheManager:
         return loaded
 
     def _load_snapshot(self, table: PageTable, restore: Restore) -> None:
-        """Go on from the snapshot that was read. Without room for it the restore fails."""
+        """Let the table continue from the snapshot that was read. Cancel if no snapshot is free."""
         assert self._disk is not None
         assert self._snapshots is not None
         snapshot = self._snapshots.take()
@@ -480,35 +485,35 @@ class CacheManager:
         self.end_snapshot(table, restore.prefix.tokens, len(restore.prefix.tokens))
 
     def restored(self, table: PageTable, restore: Restore, computed: int) -> int:
-        """How far a table that was at `computed` tokens is by what has been loaded.
+        """How many tokens of a table are computed after `load`; it had `computed` before.
 
-        A state of fixed size is there for the last of them only.
+        A model with fixed-size state needs the complete restore: the only snapshot comes last.
         """
         if self._snapshots and not restore.is_complete:
             return computed
         return len(table.pages) * PAGE_TOKENS
 
     def cancel_restore(self, restore: Restore) -> None:
-        """No one waits for it any more."""
+        """Cancel a restore: its sequence no longer waits for it."""
         if self._disk is not None:
             self._disk.cancel(restore)
 
     def close(self, *, keep: bool) -> None:
-        """Close the disk tier, if there is one, and have it `keep` what is in memory."""
+        """Close the disk tier, if there is one. With `keep`, first save full pages in memory."""
         if self._disk is not None:
             self._disk.close(self._warm_pages() if keep else ())
 
     def _save(self, node: Node) -> None:
-        """Have the full pages of a node that is to go written, the last one first.
+        """Let the disk tier save the full pages of a node that is evicted, the last page first.
 
-        Their content stays until the next step writes; by then it has been copied.
+        Their content stays until the next step writes. By then the disk tier has copied it.
         """
         if self._disk is not None and self._enabled:
             for page in self._full_pages(node):
                 self._disk.save(page)
 
     def _full_pages(self, node: Node) -> Iterator[WarmPage]:
-        """Each full page of a node whose windowed pages are there too, the last one first."""
+        """The full pages of a node, the last first, if their windowed pages are still there too."""
         first, end = node.start // PAGE_TOKENS, node.end // PAGE_TOKENS
         if first < end:
             salt, tokens = self._tree.path(node)
@@ -525,16 +530,16 @@ class CacheManager:
                     yield WarmPage(salt, prefix, page, windows, snapshot)
 
     def _warm_pages(self) -> Iterator[WarmPage]:
-        """All full pages, the most recently used first, those that lead to others before them."""
+        """All full pages: the most recently used first, and each before the pages it leads to."""
         for node in sorted(self._tree.walk(), key=lambda node: (-node.last_used, node.start)):
             yield from reversed(list(self._full_pages(node)))
 
-    # --- control and sight -----------------------------------------------------------------------
+    # --- control and statistics ------------------------------------------------------------------
 
     def set_enabled(self, enabled: bool) -> None:
-        """Find and keep prefixes from now on, or drop all and keep none.
+        """Switch the prefix cache on or off. Switching it off drops all prefixes.
 
-        Sequences that run at that moment publish no more, whichever it is.
+        Sequences that run at the moment of a switch publish no more.
         """
         if not enabled:
             self.flush()
@@ -543,7 +548,7 @@ class CacheManager:
     def flush(self) -> None:
         """Drop all prefixes, on disk too.
 
-        Sequences that run keep their pages, and publish no more.
+        Running sequences keep their pages, and publish no more.
         """
         for table in self._tables:
             table.cursor = None
@@ -552,7 +557,10 @@ class CacheManager:
             self._disk.flush()
 
     def stats(self) -> PrefixCacheStats:
-        """Figures. From any thread, without a lock: those of a step may show in part."""
+        """Figures of the prefix cache. Any thread may call this.
+
+        It takes no lock, so the figures may include only some of the changes of a step.
+        """
         return PrefixCacheStats(
             enabled=self._enabled,
             hits=self._hits,
@@ -577,10 +585,10 @@ class CacheManager:
         return kept
 
     def check_integrity(self) -> None:
-        """Prove that every page has exactly the owners it should. O(pages + nodes), for tests.
+        """Check that every page has exactly the right owners. O(pages + nodes), for tests.
 
         Raises:
-            AssertionError: saying which page or node is wrong and how.
+            AssertionError: says which page or node is wrong, and how.
         """
         self._tree.check_integrity([t.cursor for t in self._tables if t.cursor is not None])
         held = Counter(page for table in self._tables for page in table.pages)
@@ -591,8 +599,8 @@ class CacheManager:
             assert len(set(table.pages)) == len(table.pages), f"a table repeats {table.pages}"
             if table.cursor is not None:
                 match = _path(table.cursor)
-                whole = match.pages[: match.length // PAGE_TOKENS]
-                assert table.pages[: len(whole)] == whole, "a table and its path name other pages"
+                full = match.pages[: match.length // PAGE_TOKENS]
+                assert table.pages[: len(full)] == full, "a table and its path name other pages"
                 for group, window in zip(self._windows, table.windows, strict=False):
                     group.check_path(window, match)
         for number in range(len(self._windows)):
@@ -611,18 +619,17 @@ class CacheManager:
                 held.update(window.pages)
                 held.update(() if window.source is None else (window.source,))
         tickets = (ticket for node in self._tree.walk() for ticket in node.windows[number])
-        group.pool.check_integrity(held, _named(group.pool, tickets))
+        group.pool.check_integrity(held, _count_pages(group.pool, tickets))
 
     def _check_snapshots(self, snapshots: Snapshots) -> None:
-        held = Counter(
-            one for t in self._tables for one in (t.state, t.snapshot) if one is not None
-        )
-        named = _named(snapshots.pool, (node.state for node in self._tree.walk()))
-        snapshots.pool.check_integrity(held, named)
+        in_tables = (snapshot for t in self._tables for snapshot in (t.state, t.snapshot))
+        held = Counter(snapshot for snapshot in in_tables if snapshot is not None)
+        kept = _count_pages(snapshots.pool, (node.state for node in self._tree.walk()))
+        snapshots.pool.check_integrity(held, kept)
 
 
-def _named(pool: RevocablePool, tickets: Iterable[int]) -> Counter[int]:
-    """How often each page is named by tickets that are not stale."""
+def _count_pages(pool: RevocablePool, tickets: Iterable[int]) -> Counter[int]:
+    """How many of the tickets name each page. Stale tickets do not count."""
     return Counter(page for page in map(pool.page, tickets) if page is not None)
 
 

@@ -1,25 +1,26 @@
 """The prefix tree: runs of token ids and the pages that hold their keys and values.
 
-One tree of nodes per salt. A node covers tokens [start, end) of the path that leads to it, and
-names the pages with indices [start // 32, ceil(end / 32)). Where a boundary between nodes lies
-inside a page, both name a page for that index, the deeper one's counts: it holds the tokens of
-both. Tokens are compared, never hashes.
+Each salt has a tree of nodes. A node covers tokens [start, end) of the path that leads to it, and
+names the pages with indices [start // 32, ceil(end / 32)). If the boundary between two nodes lies
+inside a page, both nodes name a page for that index. The deeper node's page counts, because it
+holds the tokens of both. The tree compares tokens, never hashes.
 
 ::
 
     root -- "You are a helpful" -+- " assistant. What is" -- " a loom?"      <- a sequence's cursor
                                  +- " poet."                                    locks its path
 
-Who may go: a node that is a leaf and not locked. Sequences lock the node where what they have
-published ends; a node's `locks` are those and the children that have some themselves, so that a
-lock reaches the root in one step for every node that had none.
+Only leaves without locks may be evicted. A sequence locks the node where its published tokens end,
+its cursor. `locks` of a node counts these sequences, and the children that have locks. So locking a
+node only visits ancestors until the first that is already locked.
 
-Nodes do not cross multiples of RUN_TOKENS. So eviction takes a long document from its end, a piece
-at a time, splits and merges cost no more than one run, and a run is a handy unit to store.
+Nodes do not cross multiples of RUN_TOKENS. So eviction removes a long document from its end, one
+run at a time, and a split or merge costs at most one run. A run is also a handy unit to store.
 
-Pages of windowed groups, and snapshots of fixed-size state, are named by tickets that may become
-stale at any time; see :class:`heddle.cache.pages.RevocablePool`. Their pools, not the tree, decide
-which of them go. A node without them still has its pages of the group of all positions.
+Nodes name pages of windowed groups, and snapshots of fixed-size state, by tickets. A ticket may
+become stale at any time; see :class:`heddle.cache.pages.RevocablePool`. The pools, not the tree,
+decide which of these pages and snapshots are revoked. A node without them still has its pages of
+the group of all positions.
 """
 
 from __future__ import annotations
@@ -39,28 +40,28 @@ if TYPE_CHECKING:
     from heddle.step import WindowPages
 
 RUN_TOKENS = 4 * PAGE_TOKENS
-"""Most tokens of a node: runs end at the multiples of this, if not before."""
+"""Most tokens of a node. A run ends at a multiple of this, if not before."""
 
 Salt = str | None
 Tickets = tuple[list[int], ...]
-Run = array  # of C ints: 4 bytes a token, compared at memory speed, nothing for the collector
+Run = array  # of C ints: 4 bytes a token, compared at memory speed, no garbage collection
 
 
 class Node:
-    """A run of tokens. Written by its tree alone.
+    """A run of tokens. Only its tree writes to it.
 
     Attributes:
-        parent: None for a root, and once the node is gone.
-        start: position of its first token.
-        tokens: the run; empty for a root alone.
-        pages: see the module.
+        parent: the node above; None for a root, and after the node was removed.
+        start: position of the first token.
+        tokens: the run. Only a root's is empty.
+        pages: ids of its pages; see the module.
         windows: for each windowed group, tickets for the same page numbers as `pages`.
-        children: by their first token.
-        locks: sequences whose cursor it is, and children with locks.
-        last_used: when a cursor last left it or one below it, on the tree's clock; what is above
-            was used at the same time or later.
-        state: ticket for the snapshot of the fixed-size state at `end`; NO_TICKET without one. It
-            stays with the end of the run and goes with it.
+        children: nodes below, by their first token.
+        locks: number of sequences whose cursor is this node, and of children with locks.
+        last_used: time on the tree's clock when a cursor last left this node or a node below. A
+            parent's is never earlier than its child's.
+        state: ticket for the snapshot of the fixed-size state at `end`; NO_TICKET without one. The
+            snapshot belongs to the end of the run.
     """
 
     __slots__ = (
@@ -101,7 +102,7 @@ class Node:
 
 
 class Root(Node):
-    """Where the prefixes of one salt begin."""
+    """The root of the tree of one salt."""
 
     __slots__ = ("salt",)
 
@@ -112,12 +113,12 @@ class Root(Node):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What the tree has of some tokens. Good until the tree changes.
+    """The longest prefix of some tokens that the tree has. Valid until the tree changes.
 
     Attributes:
-        salt: where it was looked up.
-        length: leading tokens that are there.
-        path: the nodes that hold them, the root first; the last may reach further.
+        salt: the salt that was searched.
+        length: number of tokens of the prefix.
+        path: the nodes that hold them, the root first. The last node may reach further.
     """
 
     salt: Salt
@@ -126,7 +127,7 @@ class Match:
 
     @property
     def pages(self) -> list[int]:
-        """The pages that hold the tokens; what else the last one holds is not theirs."""
+        """The pages that hold the tokens. The last page may also hold other tokens."""
         pages: list[int] = []
         for node in self.path:
             del pages[node.start // PAGE_TOKENS :]
@@ -135,7 +136,7 @@ class Match:
         return pages
 
     def tickets(self, group: int, first: int) -> list[int]:
-        """Tickets for the pages of a windowed group with the tokens, from number `first` on."""
+        """Tickets for the windowed group's pages that hold the tokens, from number `first` on."""
         tickets: list[int] = []
         for node in self.path:
             skipped = max(0, first - node.start // PAGE_TOKENS)
@@ -146,29 +147,29 @@ class Match:
         return tickets
 
     def up_to(self, length: int) -> Match:
-        """Its first `length` tokens."""
+        """The match of the first `length` tokens."""
         if length == self.length:
             return self
         path = tuple(node for node in self.path if node.start < length or node.parent is None)
         return Match(self.salt, length, path)
 
     def whole_pages(self) -> Match:
-        """As much of it as fills whole pages."""
+        """The part of the match that fills full pages."""
         return self.up_to(self.length - self.length % PAGE_TOKENS)
 
 
 class RadixTree:
-    """All prefixes of all salts. Keeps pages as its nodes name them.
+    """All prefixes of all salts. The tree keeps the pages that its nodes name.
 
     Args:
-        pool: of the pages of all positions.
-        windows: of the pages of each windowed group.
-        states: of snapshots of fixed-size state; None without.
+        pool: pool of the pages of all positions.
+        windows: pool of each windowed group.
+        states: pool of the snapshots of fixed-size state; None without.
 
     Attributes:
-        nodes: how many there are, roots not counted.
-        tokens: how many they hold.
-        clock: the time of `last_used`; the owner moves it on.
+        nodes: number of nodes without the roots.
+        tokens: number of tokens that they hold.
+        clock: the time that `last_used` records. The owner advances it.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class RadixTree:
     # --- finding ---------------------------------------------------------------------------------
 
     def match(self, salt: Salt, tokens: Run[int]) -> Match:
-        """The longest prefix of `tokens` that is there. Changes nothing."""
+        """Find the longest prefix of `tokens` in the tree. Changes nothing."""
         node: Node | None = self._roots.get(salt)
         if node is None:
             return Match(salt, 0, ())
@@ -207,9 +208,9 @@ class RadixTree:
         return Match(salt, length, tuple(path))
 
     def enter(self, match: Match) -> Node:
-        """Put a cursor where the match ends, and so lock what was matched.
+        """Put a cursor where the match ends. This locks the nodes of the match.
 
-        The node that it ends in is split there, so that the rest of it may still go.
+        If the match ends inside a node, the node is split there, so that its rest stays unlocked.
         """
         node: Node
         if not match.path:
@@ -224,9 +225,10 @@ class RadixTree:
     # --- growing ---------------------------------------------------------------------------------
 
     def follow(self, node: Node, tokens: Run[int]) -> Node | None:
-        """Move a cursor from `node` to the child that begins as `tokens` do; None without one.
+        """Move a cursor from `node` to the child that begins like `tokens`; None without one.
 
-        The child is split where the tokens part from it: all of the result is theirs.
+        If the tokens differ from the child inside its run, the child is split there. So the result
+        holds only tokens of the run `tokens`.
         """
         child = node.children.get(tokens[0])
         if child is None:
@@ -244,10 +246,11 @@ class RadixTree:
         pages: Sequence[int],
         windows: Sequence[WindowPages] = (),
     ) -> Node:
-        """Put tokens after the cursor `node`, whose children begin otherwise, and move it there.
+        """Append `tokens` to the cursor `node`, and move the cursor to their end.
 
-        `pages` are those of the sequence from its first token on, `windows` those that it holds of
-        the windowed groups; it keeps writing to the last of each.
+        No child of `node` may begin with the first token. `pages` are all pages of the sequence,
+        `windows` the pages of the windowed groups that it holds. The sequence goes on writing to
+        the last page of each.
         """
         done = 0
         while done < len(tokens):
@@ -264,10 +267,11 @@ class RadixTree:
         return node
 
     def lend(self, node: Node, pages: Sequence[int], windows: Sequence[WindowPages] = ()) -> None:
-        """Where `node` ends inside a page, have it name the page of a sequence that went on.
+        """If `node` ends inside a page, make it name the page of a sequence that continued it.
 
-        Both hold the tokens of the node, bit for bit. So what locked nodes name, their sequences
-        hold anyway, and a conversation that goes on in a copy of its last page frees the original.
+        Both pages hold the tokens of the node, bit for bit. So the sequences that lock a node hold
+        all pages that it names. And if a conversation continues in a copy of its last page, the
+        original becomes free.
         """
         if node.end % PAGE_TOKENS:
             page, old = pages[node.end // PAGE_TOKENS], node.pages[-1]
@@ -278,7 +282,7 @@ class RadixTree:
             self.renew(node, node.end // PAGE_TOKENS, windows)
 
     def renew(self, node: Node, number: int, windows: Sequence[WindowPages]) -> None:
-        """Have `node` name a sequence's own windowed pages with this number, where it has them."""
+        """Make `node` name the windowed pages of a sequence with this number, if it has them."""
         for pool, own, window in zip(self._windows, node.windows, windows, strict=False):
             index = number - window.first
             if 0 <= index < len(window.pages):
@@ -288,14 +292,14 @@ class RadixTree:
                     own[at] = pool.keep_for_node(page)
 
     def set_state(self, node: Node, snapshot: int) -> None:
-        """Have `node` name the snapshot of the fixed-size state at its end."""
+        """Make `node` name the snapshot of the fixed-size state at its end."""
         assert self._states is not None
         self._states.forget_ticket(node.state)
         node.state = self._states.keep_for_node(snapshot)
 
     @staticmethod
     def _may_grow(node: Node) -> bool:
-        """Whether the one cursor that locks it is all there is at its end."""
+        """Whether the end of the node has one cursor, no children and no snapshot."""
         return node.locks == 1 and not node.children and node.state == NO_TICKET
 
     def _grow(
@@ -330,18 +334,22 @@ class RadixTree:
             self._pool.keep(page)
 
     def _tickets(self, windows: Sequence[WindowPages], first: int, end: int) -> Tickets:
-        """Tickets for a sequence's windowed pages with numbers [first, end), for one more node."""
-        found = []
+        """Tickets for a sequence's windowed pages with numbers [first, end), for one more node.
+
+        Pages that the sequence has given back get NO_TICKET.
+        """
+        tickets = []
         for pool, window in zip(self._windows, windows, strict=True):
-            gone = min(max(0, window.first - first), end - first)
-            pages = window.pages[first + gone - window.first : end - window.first]
-            found.append([NO_TICKET] * gone + [pool.keep_for_node(page) for page in pages])
-        return tuple(found)
+            given_back = min(max(0, window.first - first), end - first)
+            pages = window.pages[first + given_back - window.first : end - window.first]
+            tickets.append([NO_TICKET] * given_back + [pool.keep_for_node(page) for page in pages])
+        return tuple(tickets)
 
     def _split(self, node: Node, position: int) -> Node:
-        """Cut a node in two and return the upper one.
+        """Split a node in two. Returns the upper half.
 
-        The object stays the lower half: cursors stand at ends, so all of them stay right.
+        The object `node` becomes the lower half. A cursor stands at the end of its node, so all
+        cursors stay correct.
         """
         parent, cut = node.parent, position - node.start
         assert parent is not None and 0 < cut < len(node.tokens)
@@ -369,7 +377,7 @@ class RadixTree:
                 for pool, own in zip(self._windows, upper.windows, strict=True):
                     pool.keep_again(own[-1])
         self.nodes += 1
-        self._offer(node)
+        self._queue_if_unused(node)
         return upper
 
     def _merge(self, upper: Node, lower: Node) -> None:
@@ -392,7 +400,7 @@ class RadixTree:
     # --- locks and age ---------------------------------------------------------------------------
 
     def leave(self, node: Node) -> None:
-        """A cursor goes away from `node`. The path to it was used until now."""
+        """Remove a cursor from `node`. This marks the path to it as used now."""
         above: Node | None = node
         while above is not None:
             above.last_used = self.clock
@@ -402,7 +410,7 @@ class RadixTree:
             above.locks -= 1
             if above.locks:
                 return
-            self._offer(above)
+            self._queue_if_unused(above)
             above = above.parent
 
     def _lock(self, node: Node) -> None:
@@ -414,7 +422,7 @@ class RadixTree:
             above = above.parent
 
     def _move(self, node: Node, child: Node) -> None:
-        """A cursor moves down. A boundary that it alone stood for goes away."""
+        """Move a cursor down. If nothing else needs the boundary between the nodes, merge them."""
         self._lock(child)
         node.locks -= 1
         if (
@@ -425,28 +433,28 @@ class RadixTree:
         ):
             self._merge(node, child)
 
-    # --- going -----------------------------------------------------------------------------------
+    # --- removing --------------------------------------------------------------------------------
 
-    def evict(self, last_look: Callable[[Node], None] = lambda node: None) -> Node | None:
-        """Remove the leaf that goes first and return it; None if every one is locked.
+    def evict(self, before_remove: Callable[[Node], None] = lambda node: None) -> Node | None:
+        """Remove the next leaf to evict and return it; None if every leaf is locked.
 
-        `last_look` is shown the node while it is in its place.
+        `before_remove` is called with the node while it is still in the tree.
         """
         node = self._leaves.pop()
         if node is not None:
-            last_look(node)
+            before_remove(node)
             self._remove(node)
         return node
 
     def prune(self, node: Node) -> None:
-        """Remove `node` and what leads to it alone, as far as nothing else needs it."""
+        """Remove `node`, and then each ancestor that has no other children and no locks."""
         while not (node.locks or node.children or node.parent is None):
             parent = node.parent
             self._remove(node)
             node = parent
 
     def clear(self) -> None:
-        """Remove everything. Cursors are void."""
+        """Remove all nodes. Cursors are no longer valid."""
         for node in list(self.walk()):
             self._drop(node)
         self._roots.clear()
@@ -454,7 +462,7 @@ class RadixTree:
 
     @staticmethod
     def path(node: Node) -> tuple[Salt, Run[int]]:
-        """The salt and the tokens that lead to the end of `node`."""
+        """The salt of `node`, and the tokens from the root to its end."""
         runs = []
         while node.parent is not None:
             runs.append(node.tokens)
@@ -466,7 +474,7 @@ class RadixTree:
         return node.salt, tokens
 
     def walk(self) -> Iterator[Node]:
-        """All nodes but the roots, parents first."""
+        """All nodes except the roots, parents first."""
         pending: list[Node] = list(self._roots.values())
         while pending:
             for child in pending.pop().children.values():
@@ -478,10 +486,10 @@ class RadixTree:
         assert parent is not None
         del parent.children[leaf.tokens[0]]
         self._drop(leaf)
-        self._offer(parent)
+        self._queue_if_unused(parent)
 
-    def _offer(self, node: Node) -> None:
-        """If no one needs the node, it may go; a root goes at once."""
+    def _queue_if_unused(self, node: Node) -> None:
+        """Queue a leaf without locks for eviction. Remove a root without locks and children."""
         if node.locks or node.children:
             return
         if isinstance(node, Root):
@@ -504,16 +512,16 @@ class RadixTree:
     # --- proof -----------------------------------------------------------------------------------
 
     def check_integrity(self, cursors: Sequence[Node]) -> None:
-        """Prove structure, locks, ages, totals and queue, given where the cursors are. For tests.
+        """Check structure, locks, ages, totals and queue, given all cursors. For tests.
 
         Raises:
-            AssertionError: saying what is wrong.
+            AssertionError: says what is wrong.
         """
         nodes = list(self.walk())
         for node in nodes:
             parent = node.parent
-            assert parent is not None and parent.end == node.start, "a node begins elsewhere"
-            assert node.tokens and parent.children[node.tokens[0]] is node, "filed wrongly"
+            assert parent is not None and parent.end == node.start, "start is not the parent's end"
+            assert node.tokens and parent.children[node.tokens[0]] is node, "not its parent's child"
             assert node.start // RUN_TOKENS == (node.end - 1) // RUN_TOKENS, "a run is too long"
             named = pages_for(node.end) - node.start // PAGE_TOKENS
             assert len(node.pages) == named, f"{len(node.pages)} pages for {named}"
@@ -524,9 +532,9 @@ class RadixTree:
             assert root.salt == salt and (root.children or root.locks), "an empty root stayed"
         for node in (*nodes, *self._roots.values()):
             locked = sum(child.locks > 0 for child in node.children.values())
-            standing = sum(cursor is node for cursor in cursors)
-            assert node.locks == locked + standing, f"{node.locks} locks, {locked} + {standing}"
-        assert self.nodes == len(nodes), f"{self.nodes} nodes counted, {len(nodes)} there"
+            here = sum(cursor is node for cursor in cursors)
+            assert node.locks == locked + here, f"{node.locks} locks, not {locked} + {here}"
+        assert self.nodes == len(nodes), f"{self.nodes} nodes counted, {len(nodes)} in the tree"
         assert self.tokens == sum(len(node.tokens) for node in nodes), "tokens are miscounted"
         self._leaves.check_integrity({n for n in nodes if not (n.locks or n.children)})
 

@@ -8,7 +8,7 @@ from operator import add, le, sub
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Pages that there are, or that something needs: of all positions, then by windowed group."""
+    """Numbers of free or needed pages: of all positions, then of each windowed group."""
 
     pages: tuple[int, ...]
 
@@ -19,5 +19,5 @@ class Room:
         return Room(tuple(map(sub, self.pages, other.pages)))
 
     def holds(self, need: Room) -> bool:
-        """Whether there are as many pages of each group as `need` says."""
+        """Whether each group has at least as many pages as `need`."""
         return all(map(le, need.pages, self.pages))

@@ -1,8 +1,8 @@
-"""Snapshots of fixed-size state: who holds them, and where a sequence can go on.
+"""Snapshots of fixed-size state: their owners, and the prefixes from which a sequence can continue.
 
-A recurrent layer's state cannot be cut: a sequence goes on from a prefix only where the state was
-copied when a sequence had computed exactly that prefix. The executor copies states of slots to
-snapshots and back; the tree names snapshots at the ends of nodes.
+The state of a recurrent layer cannot be cut. A sequence can continue from a prefix only if the
+state was copied when a sequence had computed exactly that prefix. The executor copies states of
+slots to snapshots and back. The tree names snapshots at the ends of nodes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Snapshots:
     """The snapshots of one executor.
 
     Attributes:
-        pool: their ids.
-        every: snapshots are taken at multiples of so many tokens.
+        pool: ids of the snapshots.
+        every: number of tokens; snapshots are taken at its multiples.
     """
 
     def __init__(self, size: int, every: int) -> None:
@@ -29,9 +29,10 @@ class Snapshots:
         self.every = every
 
     def resumable(self, match: Match, length: int, *, whole: bool = False) -> int:
-        """The longest part of the match, at most `length`, that ends at a snapshot.
+        """The longest part of the match, at most `length` tokens, that ends at a snapshot.
 
-        With `whole`, also at the end of a page. 0 without a snapshot: an empty state needs none.
+        With `whole`, it must also end at the end of a page. If there is no such snapshot, the
+        result is 0, because an empty prefix needs no snapshot.
         """
         for node in reversed(match.path):
             fits = node.end <= length and not (whole and node.end % PAGE_TOKENS)
@@ -40,7 +41,7 @@ class Snapshots:
         return 0
 
     def of(self, node: Node) -> int | None:
-        """The snapshot at the end of a node; None without one."""
+        """The snapshot at the end of a node; None if there is none."""
         return self.pool.page(node.state)
 
     def attach(self, match: Match) -> int | None:
@@ -53,5 +54,5 @@ class Snapshots:
         return snapshot
 
     def take(self) -> int | None:
-        """A snapshot to copy a state to; None if sequences hold all of them."""
+        """Take a snapshot to copy a state to; None if sequences hold all snapshots."""
         return self.pool.take() if self.pool.available else None

@@ -1,9 +1,9 @@
-"""The pages of one windowed group: which of them a sequence holds, and where it can go on.
+"""Pages of one windowed group: their owners, and the prefixes from which a sequence can continue.
 
 A token at position p sees positions p - window + 1 to p. A sequence holds the pages that its next
-token sees and gives back those before; the tree goes on naming them until their pool revokes them.
-So a sequence can go on from a prefix of the tree only where all pages that its next token sees are
-still there.
+token sees and gives back the earlier pages. The tree still names those until their pool revokes
+them. So a sequence can continue from a prefix of the tree only if all pages that its next token
+sees are still there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class WindowGroup:
     """One windowed group.
 
     Attributes:
-        memory: its sizes.
-        pool: its pages.
+        memory: sizes of the group.
+        pool: pages of the group.
     """
 
     def __init__(self, memory: WindowMemory, number: int) -> None:
@@ -35,10 +35,11 @@ class WindowGroup:
     # --- finding ---------------------------------------------------------------------------------
 
     def resumable(self, match: Match, length: int) -> int:
-        """The longest part of the match, at most `length`, that a sequence can go on from.
+        """The longest part of the match, at most `length`, from which a sequence can continue.
 
-        Where a node begins inside a page, its own ticket for that page may be stale while its
-        parent's is not. So the part may end there, and not only at the end of a page.
+        If a node begins inside a page, its ticket for that page may be stale while its parent's
+        ticket is valid. So the part may end where the node begins, and not only at the end of a
+        page.
         """
         number = pages_for(length) - 1
         for node in reversed(match.path):
@@ -51,7 +52,7 @@ class WindowGroup:
         return length
 
     def pages(self, match: Match) -> list[int]:
-        """The pages that a sequence which goes on from the match sees."""
+        """The pages that a sequence sees if it continues from the match."""
         first = self.memory.first_page(match.length)
         found = map(self.pool.page, match.tickets(self._number, first))
         return [page for page in found if page is not None]
@@ -59,10 +60,10 @@ class WindowGroup:
     # --- room ------------------------------------------------------------------------------------
 
     def cost(self, match: Match, new: int) -> int:
-        """Pages that a sequence needs which goes on from the match by `new` pages.
+        """How many pages a sequence needs to continue from the match by `new` pages.
 
-        Pages that one other sequence holds count: that sequence will need others in their place
-        when it moves on, and the pages stay held.
+        Pages that exactly one other sequence holds count too. That sequence will need other pages
+        in their place when it moves on, and these pages will still be held.
         """
         pages = self.pages(match)
         idle = sum(not self.pool.is_held(page) for page in pages)
@@ -71,7 +72,7 @@ class WindowGroup:
         return min(new + idle, self.memory.reach + source) + once
 
     def claim(self, window: WindowPages, new: int) -> int:
-        """Pages that a sequence still needs at once to go on by `new` pages."""
+        """How many more pages a sequence needs at the same time to continue by `new` pages."""
         if new <= 0:
             return new
         own = sum(map(self.pool.is_held_once, window.pages))
@@ -80,7 +81,7 @@ class WindowGroup:
     # --- holding ---------------------------------------------------------------------------------
 
     def attach(self, match: Match) -> WindowPages:
-        """Hold the pages that a sequence sees which goes on from the match."""
+        """Hold the pages that a sequence sees if it continues from the match."""
         pages = self.pages(match)
         for page in pages:
             self.pool.hold(page)
@@ -96,16 +97,16 @@ class WindowGroup:
             self.pool.let_go(page)
 
     def copied(self, window: WindowPages) -> None:
-        """The content of `source` is where it belongs."""
+        """Let go of `source`: the executor has copied its content."""
         if window.source is not None:
             self.pool.let_go(window.source)
             window.source = None
 
     def release(self, window: WindowPages) -> None:
-        """Let go of everything.
+        """Let go of all pages.
 
-        The last page goes first, and so is the first to be revoked: without it the pages before it
-        are still of use, without the first page none is.
+        The last page goes first, so the pool revokes it first. Without the last page the pages
+        before it are still of use. Without the first page no page is.
         """
         self.copied(window)
         for page in reversed(window.pages):
@@ -113,7 +114,7 @@ class WindowGroup:
         window.pages.clear()
 
     def share(self, window: WindowPages, number: int, ticket: int) -> bool:
-        """Take the tree's page for one's own with this number; false if the ticket is stale."""
+        """Replace the window's page `number` by the tree's page. False if the ticket is stale."""
         index, page = number - window.first, self.pool.page(ticket)
         if page is None:
             return False
@@ -126,11 +127,11 @@ class WindowGroup:
     # --- proof -----------------------------------------------------------------------------------
 
     def check_path(self, window: WindowPages, match: Match) -> None:
-        """Prove that a table holds the whole pages that its path names in its window.
+        """Check that a table holds the full pages that its path names in its window.
 
         Raises:
             AssertionError: they differ.
         """
-        whole = max(0, match.length // PAGE_TOKENS - window.first)
-        named = [self.pool.page(t) for t in match.tickets(self._number, window.first)[:whole]]
-        assert window.pages[:whole] == named, "a table and its path differ in a window"
+        full = max(0, match.length // PAGE_TOKENS - window.first)
+        named = [self.pool.page(t) for t in match.tickets(self._number, window.first)[:full]]
+        assert window.pages[:full] == named, "a table and its path differ in a window"

@@ -1,11 +1,11 @@
-"""A directory of page files under a byte budget: names, sizes, who goes first, and the file calls.
+"""A directory of page files under a byte budget: names, sizes, order of removal, and file calls.
 
-One process has it at a time, by a lock that ends with the process; so there is one index, and the
-budget holds. Files come by rename from a temporary one: a name stands for a whole file or for
-nothing. Nothing is flushed to the medium with fsync: what a power failure leaves of a file is
-found out when it is read, by its digest, and a cache may lose files.
+One process owns the directory at a time. Its lock ends with the process. So there is one index, and
+the budget holds. A file is written under a temporary name and then renamed, so a name stands for a
+complete file or for no file. Nothing calls fsync: the digest shows a file that a power failure has
+damaged when the file is read, and a cache may lose files.
 
-Only files named as page files are are ever counted, read or removed.
+Only files with names of page files are counted, read or removed.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _NAME = re.compile(r"[0-9a-f]{64}\.page(\.new)?")
 
 
 class DirectoryInUseError(Exception):
-    """Another process, or another engine of this one, has the directory."""
+    """Another process, or another engine of this process, uses the directory."""
 
 
 class PageDirectory:
     """Page files by name, least recently used first.
 
-    `in`, `touch`, `forget` and the totals may be used from any thread; the rest belongs to one.
+    Any thread may use `in`, `touch`, `forget` and the totals. Only one thread may use the rest.
 
     Args:
-        path: made with mode 0700 if it is not there; its files have mode 0600.
-        capacity: bytes that its files may have together.
+        path: the directory. It is created with mode 0700 if it is missing; files have mode 0600.
+        capacity: most bytes of all files together.
 
     Raises:
-        ConfigError: it cannot be made or used, or others may write to it.
-        DirectoryInUseError: see there.
+        ConfigError: the directory cannot be created or used, or other users may write to it.
+        DirectoryInUseError: another process or engine uses it.
     """
 
     def __init__(self, path: Path, capacity: int) -> None:
@@ -72,7 +72,11 @@ class PageDirectory:
             ) from error
 
     def _take(self) -> None:
-        """Keep others out, and find out what is there."""
+        """Lock the directory and read its index.
+
+        Raises:
+            DirectoryInUseError: another process or engine holds the lock.
+        """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -80,34 +84,34 @@ class PageDirectory:
         self._scan()
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the directory."""
         os.close(self._descriptor)
 
     # --- the index -------------------------------------------------------------------------------
 
     @property
     def files(self) -> int:
-        """How many there are."""
+        """Number of files."""
         return len(self._sizes)
 
     def __contains__(self, name: str) -> bool:
         return name in self._sizes
 
     def touch(self, names: Iterable[str]) -> None:
-        """These were used now, the last one last. Unknown names are passed over."""
+        """Note that these files were used now, the last one most recently. Skip unknown names."""
         with self._lock:
             for name in names:
                 if name in self._sizes:
                     self._sizes.move_to_end(name)
 
     def forget(self) -> None:
-        """Know of no file any more; `sweep` is to follow."""
+        """Empty the index. The caller must call `sweep` later."""
         with self._lock:
             self._sizes.clear()
             self.bytes = 0
 
     def _pop(self, name: str | None = None) -> str | None:
-        """Take that file, or the least recently used one, out of the index."""
+        """Remove `name`, or the least recently used file, from the index. None if there is none."""
         with self._lock:
             if name is None:
                 name = next(iter(self._sizes), None)
@@ -119,19 +123,19 @@ class PageDirectory:
     # --- the files -------------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes:
-        """A file's content.
+        """The content of a file.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         with self.file(name).open("rb", buffering=0) as file:
-            return file.read(self._sizes.get(name, 0) + 1)  # one more byte shows that it has grown
+            return file.read(self._sizes.get(name, 0) + 1)  # one more byte: shows if it has grown
 
     def write(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
-        """Keep a file, at the cost of those that were not used for longest.
+        """Write a file. Removes the least recently used files to make room.
 
         Raises:
-            OSError: the medium is full, or fails; nothing is left of the file.
+            OSError: the medium is full, or fails. Nothing is left of the file.
         """
         size = sum(map(len, parts))
         if size > self.capacity or name in self._sizes:
@@ -156,38 +160,38 @@ class PageDirectory:
             self.bytes += size
 
     def remove(self, name: str) -> None:
-        """Be rid of a file; one that cannot be removed is not looked at any more."""
+        """Remove a file. A file that cannot be removed still leaves the index."""
         if self._pop(name) is not None:
             with contextlib.suppress(OSError):
                 self.file(name).unlink()
 
     def mark(self, names: Iterable[str]) -> None:
-        """As `touch`, and in a way that outlives the process.
+        """As `touch`, but also set the times of the files, which outlive the process.
 
         Raises:
-            OSError: a file's time cannot be set.
+            OSError: the time of a file cannot be set.
         """
         for name in names:
             if name in self._sizes:
                 self.touch([name])
                 now = self._now()
-                with contextlib.suppress(FileNotFoundError):  # will be found out when it is read
+                with contextlib.suppress(FileNotFoundError):  # reading it will fail, and say so
                     os.utime(self.file(name), ns=(now, now))
 
     def sweep(self) -> None:
         """Remove every file.
 
         Raises:
-            OSError: one cannot be removed.
+            OSError: a file cannot be removed.
         """
         self.forget()
-        for file, _ in self._ours():
+        for file, _ in self._page_files():
             file.unlink(missing_ok=True)
 
     def _scan(self) -> None:
-        """Take in what is there: half-written files go, and what is more than the budget."""
+        """Index the files. Remove incomplete files, and the oldest ones beyond the budget."""
         found = []
-        for file, status in self._ours():
+        for file, status in self._page_files():
             if file.suffix == _SUFFIX:
                 found.append((status.st_mtime_ns, file.stem, status.st_size))
             else:
@@ -198,7 +202,7 @@ class PageDirectory:
             self.bytes += size
         self._make_room(0)
 
-    def _ours(self) -> Iterator[tuple[Path, os.stat_result]]:
+    def _page_files(self) -> Iterator[tuple[Path, os.stat_result]]:
         for file in self.path.iterdir():
             if _NAME.fullmatch(file.name) and stat.S_ISREG((status := file.lstat()).st_mode):
                 yield file, status
@@ -211,22 +215,22 @@ class PageDirectory:
             self.file(name).unlink(missing_ok=True)
 
     def file(self, name: str) -> Path:
-        """Where a page file is."""
+        """The path of a page file."""
         return self.path / (name + _SUFFIX)
 
     def _now(self) -> int:
-        """Later than any time before, whatever the clock does: times are the order of use."""
+        """A time later than all before, whatever the clock does. Times give the order of use."""
         self._latest = max(time.time_ns(), self._latest + 1)
         return self._latest
 
 
 def _check_owner(path: Path) -> None:
-    """Whoever can write there could have any answer given to any prompt."""
+    """Refuse a directory that other users can write to: they could fake any answer."""
     status = path.stat()
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
         raise ConfigError(
             f"prefix_cache_dir {path} belongs to another user, or others may write to it; name a"
-            f" directory of this user's own, or run chmod 700 {path}",
+            f" directory that this user owns, or run chmod 700 {path}",
             param="prefix_cache_dir",
         )
 

@@ -1,16 +1,17 @@
-"""What a page file holds, and the proof that it holds what was asked for.
+"""The format of page files, and the check that a file holds the expected page.
 
-One file per full KV page: 0.6 to 0.9 MB for the models measured in f16, few enough to open one
-each, and the unit in which prefixes part. It is named by a digest of all that decides its content::
+Each full KV page has one file: 0.6 to 0.9 MB for the models measured in f16. That is large enough
+to open a file for each page, and a page is the unit at which prefixes differ. The name of a file is
+a digest of everything that decides its content. The content::
 
     32 bytes   SHA-256 of everything after it
     88 bytes   magic, format, tokens, page bytes, fingerprint, scope
     4 a token  the ids of the sequence from its first token to the page's last
     the rest   the page
 
-A file is not parsed. Whoever asks knows each byte of the header and of the ids, and the file must
-hold just those: so tokens are compared and not their digests, and a file of another model, salt,
-format or length is refused as one with a flipped bit is. The salt itself is never written.
+A file is not parsed. The reader knows each byte of the header and of the ids, and compares them
+with the file. So it compares tokens, not digests of tokens. It refuses a file of another model,
+salt, format or length just like a file with a flipped bit. The salt itself is never written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT = 1
-"""To be raised with any change to this file."""
+"""Version of the format. Raise it with each change of this format."""
 
 Run = array  # of C ints: token ids
 
@@ -37,17 +38,17 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class PageFileError(Exception):
-    """A file does not hold the page it is named for."""
+    """A file does not hold the page that its name stands for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What decides the content of pages: the sequence up to some full page of it.
+    """Everything that decides the content of pages: a sequence up to the end of a full page.
 
     Attributes:
-        fingerprint: 32 bytes that stand for model, KV type, layout and arithmetic of pages.
-        scope: 32 bytes that stand for the salt; see :func:`scope_of`.
-        tokens: token ids, whole pages of them.
+        fingerprint: 32 bytes that identify model, KV type, layout and arithmetic of pages.
+        scope: 32 bytes that identify the salt; see :func:`scope_of`.
+        tokens: token ids, a multiple of a page.
     """
 
     fingerprint: bytes
@@ -56,11 +57,11 @@ class Prefix:
 
     @property
     def name(self) -> str:
-        """The name of the last page's file."""
+        """The name of the file of the last page."""
         return hashlib.sha256(self.fingerprint + self.scope + self.tokens.tobytes()).hexdigest()
 
     def names(self) -> Iterator[str]:
-        """The names of the files of all its pages, the first page's first."""
+        """The names of the files of all pages, in order."""
         digest = hashlib.sha256(self.fingerprint + self.scope)
         ids = self.tokens.tobytes()
         step = PAGE_TOKENS * self.tokens.itemsize
@@ -69,31 +70,31 @@ class Prefix:
             yield digest.hexdigest()
 
     def up_to(self, pages: int) -> Prefix:
-        """Its first so many pages."""
+        """The prefix of the first `pages` pages."""
         return Prefix(self.fingerprint, self.scope, self.tokens[: pages * PAGE_TOKENS])
 
     def header(self, page_bytes: int) -> bytes:
-        """What stands in the last page's file between the digest and the page."""
+        """The bytes between the digest and the page in the file of the last page."""
         fields = (_MAGIC, FORMAT, len(self.tokens), page_bytes, self.fingerprint, self.scope)
         return _HEADER.pack(*fields) + self.tokens.tobytes()
 
 
 def scope_of(salt: str | None) -> bytes:
-    """32 bytes that stand for a salt: equal if the salts are, and no salt is one of its own."""
+    """32 bytes that identify a salt. None has a scope of its own."""
     if salt is None:
         return hashlib.sha256(b"none").digest()
-    # JSON may hold half a surrogate pair, and so may a salt.
+    # A salt comes from JSON, so it may hold half a surrogate pair.
     return hashlib.sha256(b"salt" + salt.encode("utf-8", "surrogatepass")).digest()
 
 
 def file_bytes(prefix: Prefix, page_bytes: int) -> int:
-    """Size of the file of the prefix's last page."""
+    """Size of the file of the last page."""
     header = _HEADER.size + len(prefix.tokens) * prefix.tokens.itemsize
     return _DIGEST_BYTES + header + page_bytes
 
 
 def parts_of(prefix: Prefix, page: memoryview) -> tuple[bytes, bytes, memoryview]:
-    """What to write, one after the other, to keep the prefix's last page."""
+    """The parts of the file of the last page, in order."""
     header = prefix.header(len(page))
     digest = hashlib.sha256(header)
     digest.update(page)
@@ -101,19 +102,19 @@ def parts_of(prefix: Prefix, page: memoryview) -> tuple[bytes, bytes, memoryview
 
 
 def page_in(content: bytes, prefix: Prefix, page_bytes: int) -> memoryview:
-    """The page that a file's content holds, if that is the prefix's last one, bit for bit.
+    """The page in the content of a file, if it is the last page of `prefix`, bit for bit.
 
     Raises:
-        PageFileError: saying what else it is.
+        PageFileError: says why it is not.
     """
     expected = file_bytes(prefix, page_bytes)
     if len(content) != expected:
         raise PageFileError(f"it has {len(content)} bytes and not {expected}")
-    whole = memoryview(content)
+    view = memoryview(content)
     header = prefix.header(page_bytes)
     end = _DIGEST_BYTES + len(header)
-    if whole[_DIGEST_BYTES:end] != header:
+    if view[_DIGEST_BYTES:end] != header:
         raise PageFileError("it belongs to another model, format, salt or prefix")
-    if hashlib.sha256(whole[_DIGEST_BYTES:]).digest() != whole[:_DIGEST_BYTES]:
+    if hashlib.sha256(view[_DIGEST_BYTES:]).digest() != view[:_DIGEST_BYTES]:
         raise PageFileError("it is damaged")
-    return whole[end:]
+    return view[end:]

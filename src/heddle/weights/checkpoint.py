@@ -1,10 +1,9 @@
-"""What a model comes from, whatever its files are: the door between formats and everything else.
+"""The checkpoint: what a model is loaded from, independent of the format of its files.
 
-A reader (`weights/gguf/`) turns files into a :class:`Checkpoint`. Model files, executors and the
-tokenizer read canonical names only. What is peculiar to a format (names, prefixes, the order in
-which a head's elements are paired for rotation) stays in its reader. Errors still name what the
-user can find in the file: :meth:`Hyperparameters.label` and :meth:`Checkpoint.label` give the
-file's own name of a thing.
+A reader (`weights/gguf/`) turns files into a :class:`Checkpoint`. Models, executors and the
+tokenizer only read canonical names. Details of a format (names, prefixes, the order in which a
+head's elements are paired for rotation) stay in its reader. Errors still use the names that a user
+finds in the file: :meth:`Hyperparameters.label` and :meth:`Checkpoint.label` return them.
 
 Canonical names of tensors::
 
@@ -42,59 +41,59 @@ _SMALLEST_FLOAT, _LARGEST_FLOAT = 2.0**-126, 2.0**127
 HYPERPARAMETERS = {
     "layers": "number of layers",
     "width": "elements of the hidden state between layers",
-    "mlp_width": "elements between the two halves of a feed-forward layer",
+    "mlp_width": "elements of the inner state of a feed-forward layer",
     "heads": "query heads",
     "kv_heads": "key/value heads",
     "key_dim": "elements of a head's key and query",
     "value_dim": "elements of a head's value",
     "context": "most tokens of a sequence",
     "vocabulary": "number of token ids",
-    "norm_eps": "what a norm adds to the mean square",
+    "norm_eps": "term that a norm adds to the mean square",
     "window": "positions that a layer with a sliding window sees",
-    "window_period": "every so many layers one sees all positions",
-    "window_layers": "for each layer whether it sees a window only",
+    "window_period": "number of layers after which one layer sees all positions",
+    "window_layers": "for each layer, whether it only sees a window",
     "activation": "activation of feed-forward layers: silu, gelu",
     "attention.scale_dim": "scores are divided by the square root of this",
-    "logit_cap": "logits are capped softly at this; 0 for no cap",
+    "logit_cap": "soft cap on logits; 0: no cap",
     "rope.dim": "leading elements of a head that are rotated",
     "rope.base": "frequency base",
     "rope.local_base": "frequency base of layers with a sliding window",
-    "rope.interleaved": "whether neighbours are rotated against each other, or halves",
+    "rope.interleaved": "whether rotation pairs neighbours; if not, it pairs the two halves",
     "rope.scaling": "kind of scaling for long contexts: none, linear, llama3, yarn, longrope",
-    "rope.factor": "by how much the context is stretched",
-    "rope.original_context": "most tokens of a sequence before stretching",
+    "rope.factor": "factor by which scaling stretches the context",
+    "rope.original_context": "most tokens of a sequence before scaling",
     "rope.attention_factor": "factor on queries and keys that goes with the scaling",
-    "rope.beta_fast": "yarn: rotations within the original context from which pairs stay",
-    "rope.beta_slow": "yarn: rotations below which pairs are stretched in full",
-    "rope.low_turns": "llama3: rotations below which pairs are stretched in full",
-    "rope.high_turns": "llama3: rotations within the original context from which pairs stay",
+    "rope.beta_fast": "yarn: pairs with at least so many rotations in the original context stay",
+    "rope.beta_slow": "yarn: pairs with fewer rotations are stretched in full",
+    "rope.low_turns": "llama3: pairs with fewer rotations are stretched in full",
+    "rope.high_turns": "llama3: pairs with at least so many rotations in the original context stay",
     "rope.short_divisors": "longrope: divisors of frequencies within the original context",
     "rope.long_divisors": "longrope: divisors of frequencies beyond it",
-    "pooling": "what an embedding is made of: mean or last",
+    "pooling": "how an embedding is computed: mean or last",
 }
-"""Canonical names of hyperparameters, with what they mean. A reader fills in what its files say."""
+"""Canonical names and meanings of hyperparameters. A reader gives those that its files have."""
 
 
 class Hyperparameters:
-    """Numbers and names that a model is built from, under canonical names.
+    """The hyperparameters of a model, under canonical names.
 
-    Every method raises :class:`ModelFileError` with the file's own name of a value that is missing
-    or has the wrong kind.
+    Each method raises :class:`ModelFileError` if a value is missing or of the wrong kind. The error
+    uses the file's own name.
     """
 
     def __init__(self, values: Mapping[str, object], label: Callable[[str], str] = str) -> None:
-        """`values` by canonical name; `label` gives the file's own name of a canonical one."""
+        """`values` by canonical name. `label` returns the file's own name of a canonical name."""
         unknown = values.keys() - HYPERPARAMETERS.keys()
-        assert not unknown, f"no canonical names: {unknown}"
+        assert not unknown, f"not canonical names: {unknown}"
         self._values = values
         self._label = label
 
     def label(self, name: str) -> str:
-        """What the file calls the hyperparameter `name`."""
+        """The file's own name of the hyperparameter `name`."""
         return self._label(name)
 
     def get(self, name: str, default: object = None) -> object:
-        """The value as the file has it, of any kind."""
+        """The value as the file has it. It may be of any kind."""
         return self._values.get(name, default)
 
     def integer(self, name: str, default: int | None = None) -> int:
@@ -130,7 +129,7 @@ class Hyperparameters:
         return value
 
     def fail(self, name: str, problem: str) -> NoReturn:
-        """Raise the error of a hyperparameter that is wrong in itself or beside another."""
+        """Raise the error of a wrong hyperparameter, or of one that contradicts another."""
         label = self.label(name)
         raise ModelFileError(f"{label} {problem}", field=label)
 
@@ -148,7 +147,7 @@ class Hyperparameters:
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """Bytes of an open file, for readers that want no copy in between."""
+    """A place in an open file, for readers that read from it without a copy."""
 
     descriptor: int
     offset: int
@@ -156,15 +155,15 @@ class FilePlace:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a checkpoint, and where its bytes lie.
+    """One tensor of a checkpoint, and the place of its bytes.
 
     Attributes:
-        name: canonical name, or the file's own where there is none.
+        name: canonical name; the file's own name if there is none.
         shape: row-major, the last axis contiguous.
         type: storage type.
-        nbytes: bytes it takes.
-        label: the name that the file has for it.
-        place: where its bytes are; None where they are not stored as `type`, and
+        nbytes: its size in bytes.
+        label: the file's own name.
+        place: the place of its bytes; None if they are not stored as `type`. Then
             :meth:`Checkpoint.read` makes them.
     """
 
@@ -178,25 +177,28 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSpec:
-    """What a tokenizer is made of. Its lists have one entry for each token id, but for `merges`.
+    """The description of a tokenizer. Except `merges`, its lists have one entry for each token id.
 
     Attributes:
         algorithm: "bpe" (byte-level byte pairs) or "sentencepiece".
         pieces: each token's text as stored.
-        types: numbers of :class:`heddle.text.tokenizer.vocabulary.TokenType`; None where the files
-            do not say.
-        merges: two pieces with a space between, best first.
-        scores: of "sentencepiece", where the files have no merges: two pieces that make the piece
-            of highest score are joined first.
-        pre_tokenizer: name of the way in which text is cut into words; None for the default one.
-        patterns: of "bpe": the patterns that cut text into words, where the files have them
-            themselves; None where they name a `pre_tokenizer`.
-        whole_words: with `patterns`: a word that is a piece stays whole, whatever the merges say.
+        types: numbers of :class:`heddle.text.tokenizer.vocabulary.TokenType`; None if the files do
+            not say.
+        merges: pairs of pieces with a space between, best first.
+        scores: for "sentencepiece", if the files have no merges: the pair that makes the piece with
+            the highest score is joined first.
+        pre_tokenizer: name of the pre-tokenizer, which cuts text into words; None: the default.
+        patterns: for "bpe": the patterns that cut text into words, if the files have them; None if
+            they name a `pre_tokenizer`.
+        whole_words: with `patterns`: whether a word that is a piece becomes one token, whatever the
+            merges say.
         end_ids: more ids that end a generation.
         roles: ids of tokens that the files name for a role: bos, eos, eot, eom, fim_prefix,
             fim_suffix, fim_middle, fim_pad, fim_repository, fim_separator.
-        add_bos, add_eos, add_space_prefix: what texts get; None where the files do not say.
-        label: the file's own name of an attribute or of a role's token, for errors.
+        add_bos: whether texts begin with BOS; None if the files do not say.
+        add_eos: whether texts end with EOS; None if the files do not say.
+        add_space_prefix: whether texts begin with a space; None if the files do not say.
+        label: returns the file's own name of an attribute or of a role's token, for errors.
     """
 
     algorithm: str
@@ -215,7 +217,7 @@ class TokenizerSpec:
     end_ids: tuple[int, ...] = ()
 
     def fail(self, name: str, problem: str) -> NoReturn:
-        """Raise the error of an attribute that is wrong in itself or beside another."""
+        """Raise the error of a wrong attribute, or of one that contradicts another."""
         label = self.label(name)
         raise ModelFileError(f"{label} {problem}", field=label)
 
@@ -226,14 +228,14 @@ class TokenizerSpec:
 
 
 class Checkpoint(Protocol):
-    """A model's files, opened. Nothing in them is believed before it is checked.
+    """The opened files of a model. A reader checks everything in them before use.
 
     Attributes:
         path: the file or folder.
         format: name of the format, a key of the names in `heddle.models.registry`.
         architecture: the architecture's name in that format.
-        hyperparameters: under canonical names.
-        tensors: by canonical name, in the order of the files.
+        hyperparameters: hyperparameters under canonical names.
+        tensors: tensors by canonical name, in the order of the files.
         chat_template: source of the chat template; None without one.
         stamps: of each file with tensors, from when it was opened.
     """
@@ -249,15 +251,15 @@ class Checkpoint(Protocol):
     def stamps(self) -> Mapping[Path, FileStamp]: ...
 
     def label(self, name: str) -> str:
-        """The file's own name of the tensor `name`, whether it is there or not."""
+        """The file's own name of the tensor `name`, also if the file lacks it."""
         ...
 
     def tokenizer(self) -> TokenizerSpec:
-        """What the tokenizer is made of.
+        """The description of the tokenizer.
 
         Raises:
             UnsupportedModelError: its algorithm is not supported.
-            ModelFileError: something is missing or has the wrong kind.
+            ModelFileError: a value is missing or of the wrong kind.
         """
         ...
 
@@ -266,31 +268,32 @@ class Checkpoint(Protocol):
 
         Raises:
             ModelFileError: the file has no such tensor, or ends before the tensor does.
-            ModelSourceError: it cannot be read.
+            ModelSourceError: the file cannot be read.
         """
         ...
 
     def check_unchanged(self) -> None:
-        """Make sure that what was read since opening belongs together.
+        """Check that nobody has written to the files since they were opened.
 
         Raises:
-            ModelFileError: somebody has written to the files since.
+            ModelFileError: somebody has.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a model's files say of themselves. Nothing of it is checked.
+    """What the files of a model say about themselves, unchecked.
 
     Attributes:
-        format: name and version.
+        format: name and version of the format.
         file_bytes: size of the files.
-        architecture, name: None where the files do not say.
-        hyperparameters: under canonical names.
-        tensors: type, shape and bytes of each.
-        metadata: all of it, in values that JSON has; an array of more than a few elements is a
-            mapping of its `length` and its `first` elements.
+        architecture: name of the architecture; None if the files do not say.
+        name: name of the model; None if the files do not say.
+        hyperparameters: hyperparameters under canonical names.
+        tensors: type, shape and bytes of each tensor.
+        metadata: all metadata, as values that JSON has. A long array is a mapping with its `length`
+            and its `first` elements.
     """
 
     format: str
@@ -303,10 +306,10 @@ class Outline:
 
 
 def claim(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> TensorInfo:
-    """The tensor `name`, which must have this shape.
+    """The tensor `name`, which must have `shape`.
 
     Raises:
-        ModelFileError: it is missing or has another shape.
+        ModelFileError: the tensor is missing or has another shape.
     """
     label = checkpoint.label(name)
     tensor = checkpoint.tensors.get(name)
@@ -314,15 +317,15 @@ def claim(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> TensorIn
         raise ModelFileError(f"{checkpoint.path}: tensor {label} is missing", field=label)
     if tensor.shape != shape:
         raise ModelFileError(
-            f"{checkpoint.path}: tensor {label} has shape {tensor.shape}, the hyperparameters ask"
-            f" for {shape}",
+            f"{checkpoint.path}: tensor {label} has shape {tensor.shape}; the hyperparameters"
+            f" require {shape}",
             field=label,
         )
     return tensor
 
 
 def non_finite_weights(checkpoint: Checkpoint, tensor: TensorInfo, where: str) -> ModelFileError:
-    """The error of a tensor with infinite or NaN weights; `where` names the first of them."""
+    """The error for a tensor with infinite or NaN weights. `where` names the first such weight."""
     return ModelFileError(
         f"{checkpoint.path}: tensor {tensor.label} has infinite or NaN weights"
         f" ({where}), so no answer would be right; fetch the file again, or look into it"

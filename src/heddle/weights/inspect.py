@@ -1,7 +1,7 @@
-"""What a model file holds and what memory it will take, for people and for programs.
+"""Describes a model file and the memory it needs, for people and for programs.
 
-Only the header is read. Nothing here decides anything: a file with odd or missing hyperparameters
-is described as far as it goes, and what it does not say is unknown.
+This reads only the header. It never refuses odd or missing hyperparameters: it describes what the
+file says, and everything else is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters, Outline
 
 _KV_TYPES = (TensorType.F16, TensorType.Q8_0)
-"""A KV cache keeps a key or a value in as many bytes as the tensor type of the same name."""
+"""KV types. A key or a value takes as many bytes as in the tensor type of the same name."""
 
 _SHOWN_CHARACTERS = 80
 
@@ -38,9 +38,10 @@ class TensorGroup:
     """All tensors of one type.
 
     Attributes:
-        type: its name.
+        type: name of the type.
         count: number of tensors.
-        elements, bytes: of all of them.
+        elements: elements of all tensors.
+        bytes: bytes of all tensors.
         supported: whether Heddle can run tensors of this type.
     """
 
@@ -53,13 +54,13 @@ class TensorGroup:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes that running the model takes. None where the file does not say enough.
+    """Bytes of memory to run the model. None if the file does not say enough.
 
     Attributes:
-        weights: of all tensors as they are stored.
-        kv_per_token: of one token's keys and values over all layers, by KV type; a type that
-            cannot hold heads of the model's size is left out.
-        kv_context: of one sequence that fills the context, by KV type.
+        weights: bytes of all tensors as stored.
+        kv_per_token: bytes of the keys and values of one token in all layers, by KV type. Types
+            that cannot hold heads of the model's size are left out.
+        kv_context: bytes of the KV cache of one sequence that fills the context, by KV type.
     """
 
     weights: int
@@ -69,20 +70,21 @@ class MemoryEstimate:
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """One model file. None is what the file does not say.
+    """The description of one model file. None means that the file does not say.
 
     Attributes:
         path: absolute path of the file.
-        format: name and version.
-        file_bytes: its size.
-        architecture, name: as the metadata gives them.
+        format: name and version of the format.
+        file_bytes: size of the file.
+        architecture: name of the architecture.
+        name: name of the model.
         parameters: elements of all tensors.
         context: most tokens of a sequence.
-        vocabulary: number of tokens known.
-        tensors: by storage type, the largest first.
-        memory: what running it takes.
-        metadata: all of it, in values that JSON has; an array of more than a few elements is a
-            mapping of its `length` and its `first` elements.
+        vocabulary: number of tokens.
+        tensors: tensors by storage type, the largest group first.
+        memory: memory to run the model.
+        metadata: all metadata, as values that JSON has. A long array is a mapping with its `length`
+            and its `first` elements.
     """
 
     path: str
@@ -106,7 +108,7 @@ def describe(path: Path) -> ModelDescription:
     """Describe the model file at `path`.
 
     Raises:
-        ModelSourceError, ModelFileError, UnsupportedModelError: it cannot be read.
+        ModelSourceError, ModelFileError, UnsupportedModelError: the file cannot be read.
     """
     outline = read_outline(path)
     hyperparameters = outline.hyperparameters
@@ -164,7 +166,7 @@ def _times(bytes: Mapping[str, int] | None, factor: int | None) -> Mapping[str, 
 
 
 def _kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] | None:
-    """Key/value heads of all layers, times the widths of a key and a value, by KV type."""
+    """Bytes of the keys and values of one token in all layers, by KV type."""
     heads, width = _count(hyperparameters, "heads"), _count(hyperparameters, "width")
     head_dim = width // heads if width and heads else None
     key = _count(hyperparameters, "key_dim") or head_dim
@@ -193,7 +195,7 @@ def _kv_heads_of_all_layers(hyperparameters: Hyperparameters) -> int | None:
 
 
 def render(description: ModelDescription, console: Console) -> None:
-    """Print `description` as tables. Nothing of the file reaches the terminal unescaped."""
+    """Print `description` as tables. Text from the file is escaped for the terminal."""
     console.print(_summary_table(description))
     console.print(_tensor_table(description))
     console.print(_metadata_table(description))
@@ -266,7 +268,7 @@ def _one_line(value: object) -> str:
 
 
 def _shown(text: str | None) -> str:
-    """`text` in one line, cut, without control characters or console markup."""
+    """`text` on one line, shortened, without control characters or console markup."""
     from rich.markup import escape
 
     if text is None:

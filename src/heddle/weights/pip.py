@@ -1,4 +1,4 @@
-"""Fetching wheels with pip: its indexes, credentials, proxies and certificates are the user's."""
+"""Fetches wheels with pip, which uses the user's indexes, credentials, proxies and certificates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PipFetcher:
     """Runs `pip download` without dependencies. Implements `sources.Fetcher`."""
 
     def fetch(self, requirement: str, folder: Path, report: Callable[[int], None]) -> Path:
-        # -P: the current folder may hold modules named as those that pip imports.
+        # -P: the current folder may hold modules with the names of modules that pip imports.
         command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "download"]
         command += ["--quiet", "--progress-bar=off", "--no-input", "--no-cache-dir"]
         command += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement]
@@ -33,7 +33,7 @@ class PipFetcher:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                # pip downloads to TMPDIR first; /tmp may be small, and here it can be watched.
+                # pip first downloads to TMPDIR. /tmp may be small, and `_watch` looks in `folder`.
                 env={**os.environ, "TMPDIR": str(folder)},
             )
             try:
@@ -51,10 +51,10 @@ class PipFetcher:
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, report: Callable[[int], None]) -> None:
-    """Wait for pip, reporting the bytes that have come.
+    """Wait for pip, and report the bytes fetched so far.
 
-    pip's own machine-readable progress came with 24.1, newer than a Python 3.11 brings. The wheel
-    is the largest file around, first while it is downloaded and then as a copy.
+    pip has machine-readable progress only since 24.1, and Python 3.11 ships with an older pip. The
+    wheel is the largest file in the folder, first while pip downloads it and then as a copy.
     """
     while True:
         try:
@@ -69,16 +69,16 @@ def _sizes(folder: Path) -> list[int]:
     sizes = []
     for parent, _, names in os.walk(folder):  # skips folders that vanish, as rglob does not
         for name in names:
-            with suppress(FileNotFoundError):  # pip cleans up while we look
+            with suppress(FileNotFoundError):  # pip may remove files meanwhile
                 sizes.append(Path(parent, name).stat().st_size)
     return sizes
 
 
 def _reason(log: str, status: int) -> str:
-    """One line out of what pip wrote to standard error."""
+    """The line of pip's standard error that tells the reason."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    if not errors or errors[0].startswith("Exception:"):  # a traceback, its point at the end
+    if not errors or errors[0].startswith("Exception:"):  # a traceback: its last line matters
         errors = [lines[-1] if lines else f"pip ended with status {status}"]
     if any("connection broken by" in line for line in lines):
         return f"the package index cannot be reached, check the network ({errors[0]})"

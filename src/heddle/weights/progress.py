@@ -1,6 +1,6 @@
-"""Showing what takes its time, downloads above all: a bar on a terminal, lines anywhere else.
+"""Shows the progress of long work, mostly downloads: a bar on a terminal, lines anywhere else.
 
-All of it goes to standard error.
+All output goes to standard error.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """What work on many bytes reports. `start` and `finish` come in pairs, one pair at a time."""
+    """Takes reports of long work. Each `start` needs a `finish` before the next `start`."""
 
     def note(self, text: str) -> None:
-        """Say one line."""
+        """Show one line."""
         ...
 
     def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
-        """Work on `total` bytes begins; None if the size is not known.
+        """Begin work on `total` bytes; None if the size is not known.
 
-        `label` says what is done to what. `quick` work takes seconds: it leaves no trace.
+        `label` names the work. `quick` work takes seconds; its bar goes away at the end.
         """
         ...
 
     def update(self, done: int) -> None:
-        """`done` bytes of it are done."""
+        """Report that `done` bytes are done."""
         ...
 
     def finish(self) -> None:
-        """It ended, well or not."""
+        """End the work, with success or without."""
         ...
 
 
@@ -53,7 +53,7 @@ class Silent:
 
 
 class Lines:
-    """One plain line per download, for logs. Nothing of quick work."""
+    """Shows one plain line per download, for logs. Shows no quick work."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -74,7 +74,7 @@ class Lines:
 
 
 class Bar(Lines):
-    """A bar with speed and remaining time. That of quick work is gone at the end."""
+    """Shows a bar with speed and remaining time. The bar of quick work goes away at the end."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -106,7 +106,7 @@ class Bar(Lines):
 
 
 def on_console(console: Console | None = None) -> Progress:
-    """The one that fits `console`; without one, standard error."""
+    """A `Bar` if `console` is a terminal, else `Lines`. The default console is standard error."""
     from rich.console import Console
 
     console = console or Console(stderr=True)

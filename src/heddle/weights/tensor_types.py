@@ -1,8 +1,8 @@
 """The table of tensor types: how rows of numbers are stored in a model file.
 
-One row per type of GGUF. A type with a decoder is supported: its matrices run in the reference and
-in the native kernels, whose table (`native/formats.h`) has a row for it too. All else is derived
-from the two tables. "Adding a tensor type" in docs/native.md names the steps.
+Each type of GGUF has a row. A type with a decoder is supported: its matrices run in the reference
+and in the native kernels, whose table (`native/formats.h`) has a row for it too. Everything else is
+derived from the two tables. "Adding a tensor type" in docs/native.md names the steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Decoder = Callable[[quants.Blocks], quants.Values]
 
-# Values decoded at a time: keeps the temporaries, a few times this in bytes, inside the caches.
+# Values decoded at a time. The temporaries take a few times as many bytes, and fit in the caches.
 _CHUNK_ELEMENTS = 1 << 16
 
 
@@ -31,9 +31,9 @@ class TensorType(IntEnum):
     """A tensor type. Its value is its number in GGUF.
 
     Attributes:
-        block_elements: values of a block. A row is a whole number of blocks.
+        block_elements: values in a block. The length of a row is a multiple of this.
         block_bytes: bytes of a block.
-        decode: the reference, from blocks to values; None for a type that is not supported.
+        decode: reference decoder from blocks to values; None if the type is not supported.
     """
 
     block_elements: int
@@ -97,12 +97,12 @@ class TensorType(IntEnum):
 
     @classmethod
     def supported(cls) -> tuple[TensorType, ...]:
-        """The types that can be read and run, by number."""
+        """The supported types, ordered by number."""
         return tuple(kind for kind in cls if kind.is_supported)
 
 
 def unsupported(kind: TensorType, tensor: str | None = None) -> UnsupportedModelError:
-    """The error for a tensor of a type that is not supported, `tensor` if its name is known."""
+    """The error for a type that is not supported. `tensor` is the tensor's name, if known."""
     names = ", ".join(known.name for known in TensorType.supported())
     what = f"tensor type {kind.name}" if tensor is None else f"tensor {tensor} of type {kind.name}"
     return UnsupportedModelError(
@@ -117,14 +117,14 @@ def dequantize(data: NDArray[np.uint8], kind: TensorType, shape: tuple[int, ...]
     Args:
         data: (nbytes,) uint8, the tensor's rows one after another.
         kind: storage type.
-        shape: row-major; the last axis is a whole number of blocks.
+        shape: row-major; the last axis is a multiple of a block.
 
     Returns:
         A new float32 array of `shape`.
 
     Raises:
         UnsupportedModelError: `kind` is not supported.
-        ValueError: `data` has not the size that `kind` and `shape` ask for.
+        ValueError: the size of `data` does not match `kind` and `shape`.
     """
     decode = kind.decode
     if decode is None:
@@ -136,7 +136,7 @@ def dequantize(data: NDArray[np.uint8], kind: TensorType, shape: tuple[int, ...]
     blocks = data.reshape(-1, kind.block_bytes)
     values = np.empty((len(blocks), kind.block_elements), np.float32)
     step = max(1, _CHUNK_ELEMENTS // kind.block_elements)
-    with np.errstate(over="ignore", invalid="ignore"):  # a scale may be infinite or no number
+    with np.errstate(over="ignore", invalid="ignore"):  # a scale may be infinite or NaN
         for start in range(0, len(blocks), step):
             values[start : start + step] = decode(blocks[start : start + step])
     return values.reshape(shape)

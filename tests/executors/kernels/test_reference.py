@@ -265,7 +265,7 @@ def test_loader_names_the_tensor_at_fault(checkpoint: GGUFCheckpoint) -> None:
     with pytest.raises(ModelFileError, match=r"tensor absent\.weight is missing") as missing:
         loader.vector("absent", 2)
     assert missing.value.field == "absent.weight"
-    wrong = r"tensor matrix\.weight has shape \(2, 32\), the hyperparameters ask for \(32, 2\)"
+    wrong = r"tensor matrix\.weight has shape \(2, 32\); the hyperparameters require \(32, 2\)"
     with pytest.raises(ModelFileError, match=wrong):
         loader.linear("matrix", 32, 2)
     with pytest.raises(ModelFileError, match=r"tensor blk\.3\.attn_q\.weight is missing"):

@@ -1,1 +1,1 @@
-"""GGUF: reading its files, and its names of what a checkpoint has."""
+"""GGUF: reads its files, and maps its names to the canonical names of a checkpoint."""

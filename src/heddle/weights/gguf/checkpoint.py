@@ -1,4 +1,4 @@
-"""A GGUF file as a checkpoint: its keys and tensors under canonical names."""
+"""A GGUF file as a checkpoint, with its keys and tensors under canonical names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GGUFCheckpoint:
     format = "gguf"
 
     def __init__(self, file: GGUFFile) -> None:
-        """Raises ModelFileError: the file does not say what its architecture is."""
+        """Raises ModelFileError: the file does not name its architecture."""
         self.file = file
         self.path = file.path
         self.architecture = _text(file.metadata, names.ARCHITECTURE)
@@ -50,14 +50,15 @@ class GGUFCheckpoint:
                 for canonical in (names.canonical_tensor(name),)
             }
         )
-        if len(self.tensors) < len(file.tensors):  # one has the canonical name of another
+        # A tensor may have the canonical name of another tensor as its own name.
+        if len(self.tensors) < len(file.tensors):
             raise ModelFileError(f"{self.path}: two tensors have one name", field="tensors")
         template = names.CHAT_TEMPLATE in file.metadata
         self.chat_template = _text(file.metadata, names.CHAT_TEMPLATE) if template else None
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open the file; raises as :meth:`GGUFFile.open`."""
+        """Open the file. Raises the errors of :meth:`GGUFFile.open`."""
         return cls(GGUFFile.open(path))
 
     def label(self, name: str) -> str:
@@ -100,12 +101,12 @@ def _text(metadata: Mapping[str, object], key: str) -> str:
 
 
 _POOLING = {1: "mean", 3: "last"}
-"""Values of `pooling_type`. Its others, of the first token or of a ranking head, are no embeddings
-of decoders."""
+"""Values of `pooling_type` that decoders use. The others, first token and ranking head, are not for
+embeddings of decoders."""
 
 
 def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
-    """What the metadata says, under canonical names; nothing of it is checked."""
+    """The hyperparameters in the metadata, under canonical names, unchecked."""
 
     def label(name: str) -> str:
         return f"{architecture}.{names.HYPERPARAMETERS.get(name, name)}"
@@ -123,14 +124,14 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
 
 
 def _agree_on_vocabulary(hyperparameters: Hyperparameters, tokens: object) -> None:
-    """Hold the model's number of tokens to the tokenizer's.
+    """Check that the model and the tokenizer have the same number of tokens.
 
-    A model that samples a token which the tokenizer does not have could not go on.
+    If the model sampled a token that the tokenizer lacks, the output could not continue.
     """
     size = hyperparameters.get("vocabulary")
     if isinstance(tokens, Sized) and isinstance(size, int) and size != len(tokens):
         hyperparameters.fail(
             "vocabulary",
             f"is {size}, but the tokenizer has {len(tokens)} tokens; the file is damaged or was"
-            " converted wrongly, fetch another one",
+            " converted wrongly, fetch another file",
         )

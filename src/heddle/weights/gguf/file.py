@@ -1,10 +1,10 @@
-"""Reading of GGUF files, versions 2 and 3, little endian.
+"""Reads GGUF files, versions 2 and 3, little endian.
 
 The format is specified in ggml's `docs/gguf.md`: a header, metadata as typed key-value pairs, one
-record per tensor, then the tensors' bytes at aligned offsets. Nothing in a file is believed before
-it is checked against the bytes that are there, so a damaged or hostile file ends in a
-:class:`ModelFileError` and not in a crash or an allocation of the size it claims. What the bytes
-of a tensor mean is the business of `tensor_types.py`.
+record per tensor, then the tensors' bytes at aligned offsets. The reader checks every claim of a
+file against the bytes that the file has. So a damaged or hostile file causes a
+:class:`ModelFileError`, and not a crash or an allocation of the size it claims. `tensor_types.py`
+decodes the bytes of tensors.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _NUMBERS: dict[int, np.dtype[Any]] = {
 }  # fmt: skip
 _U32, _U64 = _NUMBERS[4], _NUMBERS[10]
 
-# Bytes of the file that are read first, which hold most headers, and the most that a header takes.
-# The header of the largest vocabulary known, 262,144 tokens and as many merges, takes 12 MB.
+# The first read, which holds most headers, and the limit on a header, in bytes. The header of the
+# largest vocabulary known, 262,144 tokens and as many merges, takes 12 MB.
 _FIRST_READ = 16 << 20
 _LARGEST_HEADER = 256 << 20
 
-# The fewest bytes an entry can take: what a count may at most claim of the bytes left.
+# The fewest bytes of an entry. They bound how many entries a count may claim.
 _SMALLEST_PAIR = 8 + 4 + 1
 _SMALLEST_TENSOR = 8 + 4 + 4 + 8
 
@@ -60,14 +60,14 @@ _TENSOR_TYPES = {int(kind): kind for kind in TensorType}
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies and how it is stored.
+    """The place of one tensor in the file, and how it is stored.
 
     Attributes:
         name: as in the file.
         shape: row-major, the last axis contiguous (the file's dimensions reversed).
         type: storage type.
         offset: first byte, from the start of the file.
-        nbytes: bytes it takes.
+        nbytes: its size in bytes.
     """
 
     name: str
@@ -80,14 +80,14 @@ class TensorInfo:
 class StringArray(Sequence[str]):
     """An array of strings in the file, decoded when read.
 
-    A vocabulary has a quarter of a million of them, and most readers of a header want none.
-    Reading one that is not UTF-8 raises :class:`ModelFileError`.
+    A vocabulary may have a quarter of a million strings, and most readers of a header need none.
+    Reading a string that is not UTF-8 raises :class:`ModelFileError`.
     """
 
     def __init__(
         self, path: Path, field: str, buffer: memoryview, bounds: NDArray[np.int64]
     ) -> None:
-        """`bounds` (n + 1,) holds the start of each string's length, and the end of the last."""
+        """`bounds` (n + 1,) holds the start of each string's length, then the last string's end."""
         self._path = path
         self._field = field
         self._buffer = buffer
@@ -123,7 +123,7 @@ class GGUFFile(OpenFile):
     """An open GGUF file.
 
     Attributes:
-        version: of the format, 2 or 3.
+        version: version of the format, 2 or 3.
         metadata: values by key: int, float, bool, str, NumPy arrays and :class:`StringArray`.
         tensors: tensors by name, in the order of the file.
     """
@@ -131,13 +131,15 @@ class GGUFFile(OpenFile):
     def _read_header(self) -> None:
         if self.stamp.size == 0:
             raise ModelFileError(f"{self.path} is empty; fetch it again", field="magic")
-        held = min(_FIRST_READ, self.stamp.size)
+        size = min(_FIRST_READ, self.stamp.size)
         while True:
-            buffer = self.read(0, held, "header")
+            buffer = self.read(0, size, "header")
             try:
                 return self._parse_header(_Cursor(self.path, buffer, self.stamp.size))
-            except _HeaderGoesOnError as more:  # few files need it, so all is parsed once more
-                held = min(max(4 * held, more.end), self.stamp.size)
+            except (
+                _LongerHeaderError
+            ) as more:  # few files need this, so it starts from the beginning
+                size = min(max(4 * size, more.end), self.stamp.size)
 
     def _parse_header(self, cursor: _Cursor) -> None:
         self.version = cursor.version()
@@ -153,7 +155,7 @@ class GGUFFile(OpenFile):
 
         Raises:
             ModelFileError: the file has no such tensor, or ends before the tensor does.
-            ModelSourceError: it cannot be read.
+            ModelSourceError: the file cannot be read.
         """
         tensor = self.tensors.get(name)
         if tensor is None:
@@ -161,8 +163,8 @@ class GGUFFile(OpenFile):
         return np.frombuffer(self.read(tensor.offset, tensor.nbytes, name), np.uint8)
 
 
-class _HeaderGoesOnError(Exception):
-    """The header goes on behind the bytes that were read, at least up to byte `end`."""
+class _LongerHeaderError(Exception):
+    """The header is longer than the bytes that were read. It reaches at least up to byte `end`."""
 
     def __init__(self, end: int) -> None:
         super().__init__(end)
@@ -170,7 +172,7 @@ class _HeaderGoesOnError(Exception):
 
 
 class _Cursor:
-    """A reading position in the header. Every read is checked against the bytes left."""
+    """A reading position in the header. Each read is checked against the bytes that are left."""
 
     def __init__(self, path: Path, buffer: memoryview, size: int) -> None:
         """`buffer` holds the beginning of the file, whose size is `size`."""
@@ -185,21 +187,21 @@ class _Cursor:
         )
 
     def _take(self, size: int, field: str) -> int:
-        """Step over `size` bytes; returns where they start."""
+        """Skip `size` bytes. Returns where they start."""
         start = self._position
         left = self._size - start
         if size > left:
             self.fail(field, f"needs {size} bytes at byte {start}, where {left} are left")
-        self._want(start + size, field)
+        self._require(start + size, field)
         self._position = start + size
         return start
 
-    def _want(self, end: int, field: str) -> None:
-        """Go on only if the bytes up to `end`, which are in the file, have been read."""
+    def _require(self, end: int, field: str) -> None:
+        """Raise unless the bytes up to `end`, which are in the file, have been read."""
         if end > _LARGEST_HEADER:
             self.fail(field, f"makes the header longer than {_LARGEST_HEADER} bytes")
         if end > len(self._buffer):
-            raise _HeaderGoesOnError(end)
+            raise _LongerHeaderError(end)
 
     def _numbers(self, dtype: np.dtype[Any], count: int, field: str) -> NDArray[Any]:
         start = self._take(count * dtype.itemsize, field)
@@ -214,7 +216,7 @@ class _Cursor:
         magic = bytes(self._buffer[start : self._position])
         if magic != _MAGIC:
             raise ModelFileError(
-                f"{self._path} is no GGUF file: it starts with {magic!r}, not {_MAGIC!r}",
+                f"{self._path} is not a GGUF file: it starts with {magic!r}, not {_MAGIC!r}",
                 field="magic",
             )
         version = self._integer(_U32, "version")
@@ -232,7 +234,7 @@ class _Cursor:
         value = self._integer(_U64, field)
         left = self._size - self._position
         if value * smallest > left:
-            self.fail(field, f"is {value}, more than fit in the {left} bytes left")
+            self.fail(field, f"is {value}, more than fits in the {left} bytes left")
         return value
 
     def _string(self, field: str) -> str:
@@ -247,19 +249,19 @@ class _Cursor:
         return name
 
     def _strings(self, count: int, field: str) -> StringArray:
-        # The one loop over a vocabulary: 0.15 µs a string. array, not list: 8 bytes an entry.
+        # The only loop over a vocabulary: 0.15 µs a string. An array takes 8 bytes an entry.
         bounds, position = array("q"), self._position
         size, read, last = _LENGTH.size, _LENGTH.unpack_from, len(self._buffer) - _LENGTH.size
         for index in range(count):
             if position > last:
                 if position > self._size - size:
                     self.fail(f"{field}[{index}]", "lies past the end of the file")
-                self._want(position + size, f"{field}[{index}]")
+                self._require(position + size, f"{field}[{index}]")
             bounds.append(position)
             position += size + read(self._buffer, position)[0]
         if position > self._size:
             self.fail(f"{field}[{count - 1}]", "runs past the end of the file")
-        self._want(position, field)
+        self._require(position, field)
         bounds.append(position)
         self._position = position
         return StringArray(self._path, field, self._buffer, np.frombuffer(bounds, np.int64))
@@ -284,7 +286,7 @@ class _Cursor:
     def _array(self, field: str) -> object:
         kind = self._integer(_U32, field)
         count = self._integer(_U64, field)
-        if kind == _ARRAY:  # no model has one, and depth would be the file's to choose
+        if kind == _ARRAY:  # no model has one, and the file could choose any depth
             self.fail(field, "is an array of arrays, which is not supported")
         if kind != _STRING:
             return self._values(kind, count, field)
@@ -298,13 +300,13 @@ class _Cursor:
             self.fail(field, f"has the unknown value type {kind}")
         values = self._numbers(dtype, count, field)
         if kind != _BOOL:
-            return values.copy()  # aligned, and free of the header's bytes
+            return values.copy()  # aligned, and independent of the header's buffer
         if count and values.max() > 1:
             self.fail(field, f"has the value {values.max()} where a bool is 0 or 1")
         return values.astype(np.bool_)
 
     def tensors(self, count: int, alignment: int) -> dict[str, TensorInfo]:
-        """`count` tensor records, their offsets made absolute and checked."""
+        """`count` tensor records, with absolute offsets, checked."""
         tensors: dict[str, TensorInfo] = {}
         for index in range(count):
             tensor = self._tensor(f"tensors[{index}].name", alignment)
@@ -320,11 +322,11 @@ class _Cursor:
         return placed
 
     def _tensor(self, name_field: str, alignment: int) -> TensorInfo:
-        """One tensor record, its offset still relative to the start of the data."""
+        """One tensor record. Its offset is relative to the start of the data."""
         name = self._name(name_field)
         dimensions = self._integer(_U32, name)
         if dimensions > _MAX_DIMENSIONS:
-            self.fail(name, f"has {dimensions} dimensions; {_MAX_DIMENSIONS} is the most")
+            self.fail(name, f"has {dimensions} dimensions; the limit is {_MAX_DIMENSIONS}")
         shape = tuple(self._numbers(_U64, dimensions, name)[::-1].tolist())
         number = self._integer(_U32, name)
         kind = _TENSOR_TYPES.get(number)
@@ -333,7 +335,9 @@ class _Cursor:
         row = shape[-1] if shape else 1
         if 0 in shape or row % kind.block_elements:
             self.fail(
-                name, f"of shape {shape} is not whole {kind.name} blocks of {kind.block_elements}"
+                name,
+                f"of shape {shape} does not divide into blocks of {kind.block_elements}"
+                f" ({kind.name})",
             )
         offset = self._integer(_U64, name)
         if offset % alignment:

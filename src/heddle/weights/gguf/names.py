@@ -1,7 +1,7 @@
-"""GGUF's names of hyperparameters and tensors, beside the canonical ones.
+"""GGUF's names of hyperparameters and tensors, and their canonical names.
 
-As llama.cpp writes them (`gguf-py/gguf/constants.py`, `tensor_mapping.py`). Nothing outside this
-folder knows one of them.
+The names are those of llama.cpp (`gguf-py/gguf/constants.py`, `tensor_mapping.py`). No code outside
+this folder uses them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ HYPERPARAMETERS = {
 """Keys after the architecture's name, by canonical name."""
 
 INTERLEAVED = frozenset({"llama"})
-"""Architectures whose rows of q and k stand so that neighbours are rotated against each other.
+"""Architectures whose rows of q and k are ordered so that rotation pairs neighbours.
 
-In the other files they stand as Hugging Face has them (llama.cpp, `llama_model_rope_type`)."""
+In files of other architectures the rows have Hugging Face's order (llama.cpp,
+`llama_model_rope_type`)."""
 
-_WHOLE = {
+_OF_MODEL = {
     "embedding": "token_embd",
     "output_norm": "output_norm",
     "output": "output",
@@ -68,7 +69,7 @@ _OF_LAYER = {
     "mlp.down": "ffn_down",
     "post_mlp_norm": "post_ffw_norm",
 }
-_STORED_PARTS = {False: _WHOLE, True: _OF_LAYER}
+_STORED_PARTS = {False: _OF_MODEL, True: _OF_LAYER}
 _CANONICAL = {
     of_layer: {stored: canonical for canonical, stored in parts.items()}
     for of_layer, parts in _STORED_PARTS.items()
@@ -80,12 +81,12 @@ _CANONICAL_NAME = re.compile(
 
 
 def canonical_tensor(stored: str) -> str:
-    """The canonical name of a tensor in a file; its own where there is none."""
+    """The canonical name of a tensor in a file; the name itself if there is none."""
     return _translate(_STORED.fullmatch(stored), "layers.", _CANONICAL) or stored
 
 
 def stored_tensor(canonical: str) -> str:
-    """The name that files have for a tensor's canonical name; the same where there is none."""
+    """The name in files of a tensor's canonical name; the name itself if there is none."""
     return _translate(_CANONICAL_NAME.fullmatch(canonical), "blk.", _STORED_PARTS) or canonical
 
 

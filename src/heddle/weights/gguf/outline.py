@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, whether it could be run or not."""
+"""Reads what a GGUF file says about itself, also if Heddle cannot run the model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _string(metadata: Mapping[str, object], key: str) -> str | None:
 
 
 def _plain(value: object) -> object:
-    """`value` in what JSON has, long arrays cut. JSON has no infinities: they become strings."""
+    """`value` as a value of JSON, with long arrays cut. Infinities and NaN become strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, np.ndarray | StringArray):

@@ -1,7 +1,7 @@
 """The tokenizer that a GGUF file's `tokenizer.ggml.*` keys describe.
 
-Knows what kind of value a key must hold and complains in its name. What the values mean is the
-tokenizer's business.
+This module checks that the value of each key is of the right kind. Errors name the key. The
+tokenizer interprets the values.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _ROLES = {
     "fim_repository": ("fim_rep_token_id",),
     "fim_separator": ("fim_sep_token_id",),
 }
-"""Keys that name a role's token. As in llama.cpp, the last one that is there counts."""
+"""Keys that name a role's token. As in llama.cpp, the last key that is present counts."""
 
 
 def read_tokenizer(metadata: Mapping[str, object]) -> TokenizerSpec:
-    """The tokenizer of a file with this metadata.
+    """The description of the tokenizer in this metadata.
 
     Raises:
         UnsupportedModelError: its algorithm is not supported.
@@ -86,10 +86,10 @@ def _roles(source: _TokenizerKeys) -> dict[str, int]:
 
 
 class _TokenizerKeys:
-    """A view of model metadata; names are keys without `tokenizer.ggml.`.
+    """A view of model metadata. Names are keys without `tokenizer.ggml.`.
 
-    Arrays may be any iterable, a NumPy array among them. Every method raises
-    :class:`ModelFileError` naming the key whose value is not of its kind.
+    Arrays may be any iterable, such as NumPy arrays. Each method raises :class:`ModelFileError`
+    with the key if its value is of the wrong kind.
     """
 
     def __init__(self, metadata: Mapping[str, object]) -> None:
@@ -108,7 +108,7 @@ class _TokenizerKeys:
         return value
 
     def token_id(self, name: str) -> int | None:
-        """A whole number, or None where the file has none."""
+        """A whole number; None if the file has none."""
         value = self._metadata.get(PREFIX + name)
         if value is None:
             return None
@@ -126,7 +126,7 @@ class _TokenizerKeys:
         return strings
 
     def numbers(self, name: str) -> list[float] | None:
-        """Numbers, or None where the file has none."""
+        """Numbers; None if the file has none."""
         values = self._array(name, "numbers")
         if values is None:
             return None
@@ -137,12 +137,12 @@ class _TokenizerKeys:
         return numbers
 
     def integers(self, name: str) -> list[int] | None:
-        """Whole numbers, or None where the file has none."""
+        """Whole numbers; None if the file has none."""
         numbers = self.numbers(name)
         if numbers is None:
             return None
         wrong = next((number for number in numbers if number % 1 != 0), None)
-        if wrong is not None:  # NaN and infinities, too, leave NaN
+        if wrong is not None:  # also NaN and infinities: % makes NaN of them
             raise _wrong(name, wrong, "all whole numbers")
         return [int(number) for number in numbers]
 
