@@ -1,12 +1,12 @@
-"""Heddle: an LLM inference engine in Python with a native core. These are its public names.
+"""Heddle: an LLM inference engine in Python with a native core. This module has its public names.
 
-They are imported when first used, so that `import heddle` costs next to nothing, and that the
-command can see to interrupts before it imports anything (`__main__.py`).
+The names are imported when first used. So `import heddle` costs almost nothing, and the command can
+handle interrupts before it imports anything (`__main__.py`).
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing's, which takes milliseconds to import
+TYPE_CHECKING = False  # replaces typing's, because importing typing takes milliseconds
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
@@ -112,7 +112,7 @@ _MODULES = {
         "Usage",
     ),
 }
-"""Where the names are defined."""
+"""The names that each module defines."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,7 +1,7 @@
 """The `heddle` command, and `python -m heddle`.
 
-Its imports take a third of a second, and Python shows the traceback of an interrupt amid them.
-Until they are done, and once the command has ended, SIGINT ends the process without a word.
+Its imports take a third of a second, and Python would show a traceback if an interrupt came in
+between. So during the imports, and after the command has ended, SIGINT ends the process silently.
 """
 
 import signal
@@ -9,16 +9,16 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; the exit code is 130 after an interrupt, or the signal itself."""
-    ordinary = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not under nohup
-    if ordinary:
+    """Run the command line. After an interrupt the exit code is 130, or SIGINT ends the process."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not with nohup
+    if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from heddle.cli import run
 
-    if ordinary:
+    if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run(sys.argv[1:])
-    if ordinary:  # a second one waits for nothing that the interpreter does at its end
+    if interruptible:  # a second interrupt does not wait for the end of the interpreter
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""Checks of what callers give, whose InvalidRequestError names the field and the value."""
+"""Checks of callers' arguments. Each raises an InvalidRequestError with the field and its value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(condition: bool, param: str, value: object, expected: str) -> None:
 
 def integer(value: object, param: str) -> int:
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # tells by raising
+        return operator.index(value)  # type: ignore[arg-type]  # raises if it is not an integer
     except TypeError:
         raise InvalidRequestError(
             f"{param} must be an integer, got {value!r}", param=param

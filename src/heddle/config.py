@@ -255,7 +255,7 @@ class Setting:
 
     Attributes:
         name: the field's name.
-        option: command line option, such as `--kv-cache`; a SWITCH has a `--no-` form as well.
+        option: command line option, such as `--kv-cache`; a SWITCH also has a `--no-` form.
         variable: environment variable, such as `HEDDLE_KV_CACHE`.
         kind: the form of its text: NUMBER, SIZE, SWITCH, TEXT, or LIST (texts separated by
             commas).
@@ -327,7 +327,7 @@ def resolve(
     options: Mapping[str, str | None],
     environ: Mapping[str, str] = os.environ,
 ) -> Config:
-    """Settings by precedence: option, else HEDDLE_* variable, else default.
+    """Resolve settings: an option wins over a HEDDLE_* variable, which wins over the default.
 
     Defaults come from a class, or from the values of an instance. `options` holds option texts by
     field name, None for an option that was not given. An empty variable counts as not set.
@@ -375,7 +375,7 @@ def user_path(text: str, source: str) -> Path:
 
 
 def cache_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where downloads are kept: HEDDLE_HOME, else the user's cache folder."""
+    """The folder for downloads: HEDDLE_HOME, else the user's cache folder."""
     home = environ.get("HEDDLE_HOME")
     if home:
         return user_path(home, "HEDDLE_HOME")

@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""The number of cores that this process may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Cores that the system lets this process run on; all cores where it has no such limit."""
+    """Cores on which the system lets this process run; all cores if it has no such limit."""
     if hasattr(os, "sched_getaffinity"):  # Linux has it, macOS does not
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

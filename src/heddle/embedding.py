@@ -1,4 +1,4 @@
-"""What a caller says of an embedding, and gets back. Plain data, open to every room."""
+"""Parameters and result of a request for an embedding. Plain data, for all rooms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Pooling(Enum):
-    """Which of a text's last hidden states its embedding is made of."""
+    """The last hidden states of a text from which its embedding is computed."""
 
     MEAN = "mean"
     LAST = "last"
@@ -23,17 +23,17 @@ class Pooling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingParams:
-    """What a request for an embedding asks for.
+    """Parameters of a request for an embedding.
 
     Attributes:
-        pooling: the mean of the last hidden states of all tokens, or that of the last token, which
-            in a causal model is the only one that has seen them all; "mean" and "last" are taken
-            too. None is what the engine's setting says.
-        cache_salt: as in :class:`SamplingParams`. Only the last token's state can be had beside a
-            cached prefix.
+        pooling: MEAN, the mean of the last hidden states of all tokens, or LAST, the state of the
+            last token, which in a causal model is the only token that sees all others. The strings
+            "mean" and "last" are accepted too. None: the engine's setting.
+        cache_salt: as in :class:`SamplingParams`. Only LAST can use a cached prefix, because the
+            cache keeps no hidden states.
 
     Raises:
-        InvalidRequestError: naming the field and its value.
+        InvalidRequestError: names the field and its value.
     """
 
     pooling: Pooling | None = None
@@ -57,7 +57,7 @@ class Embedding:
     """A finished request for an embedding.
 
     Attributes:
-        vector: float32 of the model's width and of length 1.
+        vector: float32, with the model's width, of length 1.
         usage: tokens and times.
     """
 

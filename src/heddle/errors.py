@@ -1,7 +1,7 @@
-"""Every error Heddle raises on purpose: one tree, each class with its HTTP status and error code.
+"""All errors that Heddle raises on purpose: one tree of classes, with HTTP statuses and codes.
 
 A caller may catch :class:`HeddleError` for all of them. The server maps an error to a response by
-reading the class attributes; nothing else in the program knows about HTTP statuses.
+the class attributes. No other part of the program knows HTTP statuses.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class HeddleError(Exception):
         status: HTTP status the server answers with.
         code: stable machine-readable code.
         kind: the `type` field of OpenAI's error shape.
-        param: the field of the request or the setting that is at fault, if one is.
-        retry_after: seconds after which the same request may succeed; None for never.
+        param: the field of the request, or the setting, that is at fault; None if there is none.
+        retry_after: seconds after which the same request may succeed; None: never.
     """
 
     status: int = 500
@@ -44,7 +44,7 @@ class InvalidRequestError(HeddleError):
 
 
 class UnsupportedParameterError(InvalidRequestError):
-    """A field is unknown, or known and not supported by this server. Never ignored silently."""
+    """A field is unknown, or this server does not support it. It is never ignored silently."""
 
     code = "unsupported_parameter"
 
@@ -62,7 +62,7 @@ class GrammarError(InvalidRequestError):
 
 
 class AuthenticationError(InvalidRequestError):
-    """The request brings no API key that this server knows."""
+    """The request has no API key, or none that this server knows."""
 
     status = 401
     code = "invalid_api_key"
@@ -76,7 +76,7 @@ class ModelNotFoundError(InvalidRequestError):
 
 
 class BodyTooLargeError(InvalidRequestError):
-    """The request body is longer than the server reads."""
+    """The request body is longer than the limit."""
 
     status = 413
     code = "body_too_large"
@@ -90,7 +90,7 @@ class BodyTimeoutError(InvalidRequestError):
 
 
 class MalformedHTTPError(InvalidRequestError):
-    """What came over a connection is no HTTP/1.1."""
+    """The bytes from a connection are not HTTP/1.1."""
 
     code = "malformed_http"
 
@@ -118,7 +118,7 @@ class OverloadedError(HeddleError):
 
 
 class BacklogError(OverloadedError):
-    """Answers that wait to be read take too much memory, and this is the largest of them."""
+    """Unread answers take too much memory, and this answer is the largest of them."""
 
     code = "backlog_full"
 
@@ -138,25 +138,25 @@ class EngineFailedError(HeddleError):
 
 
 class EventLoopError(HeddleError):
-    """A stream is read in another event loop than the one it was made in."""
+    """A stream is read in another event loop than the loop that made it."""
 
     code = "wrong_event_loop"
 
 
 class StepAbandonedError(HeddleError):
-    """The engine stops and its executor left a step undone. No caller of the engine sees it."""
+    """The engine stops and its executor abandoned a step. Callers of the engine never see this."""
 
     code = "step_abandoned"
 
 
 class NonFiniteLogitsError(EngineFailedError):
-    """The model computed NaN or infinite logits for one sequence, which ends; the others go on."""
+    """The model computed NaN or infinite logits for a sequence. Only that sequence ends."""
 
     code = "non_finite_logits"
 
 
 class NothingAllowedError(InvalidRequestError):
-    """Of what a grammar, or a text to go on with, allows next, other fields forbid everything."""
+    """The constraints leave no token to choose."""
 
     code = "nothing_allowed"
 
@@ -173,7 +173,7 @@ class ConfigError(HeddleError):
 
 
 class OutOfMemoryError(HeddleError):
-    """The machine has not the memory that a model with these settings needs."""
+    """The machine has less memory than the model needs with these settings."""
 
     code = "out_of_memory"
 
@@ -185,13 +185,13 @@ class ModelSourceError(HeddleError):
 
 
 class ChecksumError(ModelSourceError):
-    """A fetched file does not have the promised sha256."""
+    """A fetched file does not have the expected SHA-256."""
 
     code = "checksum_mismatch"
 
 
 class ModelFileError(HeddleError):
-    """A model file is truncated, corrupt or hostile. `field` names what is wrong in it."""
+    """A model file is truncated, corrupt or hostile. `field` names the wrong part."""
 
     code = "model_file"
 
@@ -200,12 +200,12 @@ class ModelFileError(HeddleError):
         self.field = field
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with the field, so that the error comes back from another process."""
+        """Pickle with the field, so that the error can cross processes."""
         return partial(type(self), field=self.field), self.args
 
 
 class PeerError(HeddleError):
-    """A server that is being measured is down, refuses, or ends a stream early. Names it."""
+    """A server that a benchmark measures is down, refuses, or ends a stream early. Names it."""
 
     code = "peer_failed"
 

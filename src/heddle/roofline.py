@@ -1,12 +1,12 @@
-"""The roofline of a model on a machine: what steps read and multiply, and how fast they could be.
+"""The roofline of a model on a machine: what steps read and multiply, and the least time they take.
 
-No step is quicker than reading its bytes from memory, nor than its multiply-adds at the peak of the
-instruction that does them::
+No step is quicker than reading its bytes from memory. No step is quicker than its multiply-adds at
+the peak rate of their instruction::
 
     floor = max(bytes / weights_rate, multiply_adds / multiply_rate)
 
-Counted are the matrices, and the keys and values that attention reads while decoding. Arithmetic of
-attention, norms and sampling is not, so that a floor is never too high.
+This counts the matrices, and the keys and values that attention reads in decode. It does not count
+the arithmetic of attention, norms and sampling, so a floor is never too high.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the hardware can do at most, measured with the threads and instructions of an executor.
+    """The peak rates of the hardware, measured with the threads and instructions of an executor.
 
     Attributes:
-        threads: how many worked at once.
+        threads: number of threads.
         isa: instruction level.
-        multiplication: the instruction that quantised matmuls multiply with.
+        multiplication: the instruction with which quantised matmuls multiply.
         multiply_rate: its integer multiply-adds per second, from registers.
         memory_rate: bytes read per second from memory.
-        memory_buffer: bytes of the buffer that was read for that, far more than the caches hold.
-        weights_rate: bytes read per second from a buffer as large as the weights; more than
-            `memory_rate` where caches hold a part of them.
+        memory_buffer: bytes of the buffer for `memory_rate`, far more than the caches hold.
+        weights_rate: bytes read per second from a buffer as large as the weights. It is more than
+            `memory_rate` if caches hold a part of the buffer.
     """
 
     threads: int
@@ -38,7 +38,7 @@ class Limits:
     weights_rate: float
 
     def best(self, other: Limits) -> Limits:
-        """The higher of each rate: what disturbs a measurement only ever lowers it."""
+        """The higher of each rate. Disturbances of a measurement only lower rates."""
         return replace(
             self,
             multiply_rate=max(self.multiply_rate, other.multiply_rate),
@@ -52,8 +52,8 @@ class Floor:
     """The least time that some work can take.
 
     Attributes:
-        seconds: that time.
-        bound_by: what takes it, `memory` or `compute`.
+        seconds: the time.
+        bound_by: what limits it, `memory` or `compute`.
     """
 
     seconds: float
@@ -68,7 +68,7 @@ class Work:
     multiply_adds: int
 
     def floor(self, limits: Limits) -> Floor:
-        """The least time this takes where `limits` hold."""
+        """The least time of this work on hardware with `limits`."""
         reading = self.bytes / limits.weights_rate
         multiplying = self.multiply_adds / limits.multiply_rate
         return Floor(max(reading, multiplying), "memory" if reading > multiplying else "compute")
@@ -76,15 +76,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ModelWork:
-    """What the steps of a model cost, whatever the machine.
+    """The work of a model's steps, on any machine.
 
     Attributes:
-        weight_bytes: of all matrices as they lie in memory; a step reads them once. An embedding
-            table counts if it is the output matrix as well.
-        token_multiply_adds: per token of a step.
-        row_multiply_adds: per token whose logits are wanted, beside that.
-        kv_layers: per layer that attends, its window (0 for none) and the bytes of one position's
-            keys and values.
+        weight_bytes: bytes of all matrices in memory, which a step reads once. An embedding table
+            counts if it is also the output matrix.
+        token_multiply_adds: multiply-adds for each token of a step.
+        row_multiply_adds: further multiply-adds for each token whose logits are computed.
+        kv_layers: for each layer with attention, its window (0: none) and the bytes of the keys and
+            values of one position.
     """
 
     weight_bytes: int
@@ -94,22 +94,22 @@ class ModelWork:
 
     @property
     def score_cost(self) -> float:
-        """What logits of a token cost beside computing it, as a part of that."""
+        """Cost of a token's logits, as a fraction of the cost of computing the token."""
         return self.row_multiply_adds / max(1, self.token_multiply_adds)
 
     def kv_bytes(self, depth: int) -> int:
-        """Keys and values that a token reads which has `depth` positions before it."""
+        """Bytes of keys and values that a token with `depth` positions before it reads."""
         return round(
             sum((min(depth, window) if window else depth) * size for window, size in self.kv_layers)
         )
 
     def decode_step(self, streams: int, depth: int) -> Work:
-        """A step that makes one token for each stream, all of them `depth` tokens long."""
+        """A step that generates one token for each stream. Each stream has `depth` tokens."""
         tokens = self.token_multiply_adds + self.row_multiply_adds
         return Work(self.weight_bytes + streams * self.kv_bytes(depth), streams * tokens)
 
     def prompts(self, streams: int, tokens: int, batch_tokens: int) -> Work:
-        """Prompts of `tokens` tokens up to the first logits, in steps of `batch_tokens`."""
+        """Prefill of `streams` prompts of `tokens` tokens each, in steps of `batch_tokens`."""
         steps = -(-streams * tokens // batch_tokens)
         multiply_adds = tokens * self.token_multiply_adds + self.row_multiply_adds
         return Work(steps * self.weight_bytes, streams * multiply_adds)

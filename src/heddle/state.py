@@ -1,14 +1,14 @@
-"""What a model's layers keep of a sequence, and how a budget of bytes is divided among that.
+"""The state that a model's layers keep of a sequence, and how a budget of bytes is divided.
 
 A model names a kind of state for each of its layers. Layers of one kind form a group. The scheduler
 and the prefix cache account for groups and know no models::
 
-    Pages       keys and values of all positions    pages of 32 tokens, for as long as nodes live
+    Pages       keys and values of all positions    pages of 32 tokens, as long as nodes name them
     Window(n)   keys and values of the last n       pages too; given back behind the window
-    Fixed(b)    b bytes, whatever the position      one state a slot, and snapshots of states
+    Fixed(b)    b bytes at any position             one state for each slot, and snapshots
 
-Every sequence has a list of pages for the group `Pages`, even if no layer belongs to the group: its
-pages count positions. So a recurrent model has pages of 0 bytes, and snapshots.
+Each sequence has a list of pages for the group `Pages`, even if no layer belongs to the group,
+because these pages count positions. So a recurrent model has pages of 0 bytes, and snapshots.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 PAGE_TOKENS = 32
-"""Tokens per KV page, everywhere."""
+"""Tokens per KV page, in all of Heddle."""
 
 SNAPSHOT_TOKENS = 256
-"""Snapshots of fixed-size state are taken at multiples of this, and where a prompt ends."""
+"""Snapshots of fixed-size state are taken at multiples of this, and at the ends of prompts."""
 
 _WINDOW_ROOM = 2
-"""A windowed group has so many times the pages that full slots need: the rest is for prefixes."""
+"""Factor on the pages that full slots need of a windowed group. The surplus is for prefixes."""
 
 
 def pages_for(tokens: int) -> int:
-    """Pages that hold this many tokens."""
+    """Number of pages that hold `tokens` tokens."""
     return -(-tokens // PAGE_TOKENS)
 
 
@@ -48,7 +48,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A state of `bytes` bytes that every position changes, as a recurrent layer has it."""
+    """A state of `bytes` bytes that each position changes, as in a recurrent layer."""
 
     bytes: int
 
@@ -61,8 +61,8 @@ class WindowMemory:
     """Pages of one windowed group.
 
     Attributes:
-        positions: positions a token sees, itself included.
-        pages: how many pages there are.
+        positions: number of positions that a token sees, itself included.
+        pages: number of pages.
         page_bytes: bytes of one page, all layers of the group.
         reach: most pages that one sequence holds.
         layers: the model's layers in the group.
@@ -81,13 +81,13 @@ class WindowMemory:
 
 @dataclass(frozen=True, slots=True)
 class StateMemory:
-    """How much state an executor holds.
+    """The memory of an executor for state.
 
     Attributes:
         pages: pages of the group of all positions.
         page_bytes: bytes of one of these pages, all layers of the group.
         windows: the windowed groups.
-        snapshots: how many snapshots of fixed-size state there is room for.
+        snapshots: number of snapshots of fixed-size state.
         snapshot_bytes: bytes of one snapshot, all layers; 0 if no layer is recurrent.
         snapshot_tokens: snapshots are taken at multiples of this.
         layers: the model's layers in the group of all positions.
@@ -123,7 +123,13 @@ class StateMemory:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the memory must serve: sequences at once, tokens of one, tokens of a step."""
+    """What the memory must serve.
+
+    Attributes:
+        slots: sequences at once.
+        context: most tokens of a sequence.
+        batch_tokens: most tokens of a step.
+    """
 
     slots: int
     context: int
@@ -131,11 +137,11 @@ class Load:
 
     @property
     def sequence_pages(self) -> int:
-        """Pages that hold the longest sequence."""
+        """Number of pages of the longest sequence."""
         return pages_for(self.context)
 
     def reach(self, window: Window) -> int:
-        """Pages that one sequence holds of a windowed group, at most: what a chunk sees."""
+        """Most pages of a windowed group that one sequence holds: the pages that a chunk sees."""
         seen = window.positions + self.batch_tokens - 1
         return -(-(seen - 1) // PAGE_TOKENS) + 1
 
@@ -145,24 +151,24 @@ def divide(
 ) -> StateMemory:
     """Divide `budget` bytes among the groups of a model whose layers keep `kinds`.
 
-    A windowed group gets what its windows need, and as much again for prefixes, but never more
-    pages than the group of all positions. Everything else goes to the group of all positions, up to
-    what the slots can fill, with a snapshot for every SNAPSHOT_TOKENS tokens. A window that spares
-    no page, because the context is short or a step is large, counts as all positions.
+    A windowed group gets the pages that its windows need, and as many again for prefixes, but never
+    more pages than the group of all positions. The rest goes to the group of all positions, up to
+    the pages that the slots can fill, with a snapshot for every SNAPSHOT_TOKENS tokens. If a window
+    spares no page, because the context is short or a step is large, it counts as all positions.
 
-    `bytes_of_page` gives the bytes of a page with so many layers. The result has less than one page
-    if the budget is too small.
+    `bytes_of_page` returns the bytes of a page with a number of layers. If the budget is too small,
+    the result has less than one page.
     """
-    everything, windows, fixed = _group(kinds, load)
+    global_layers, windows, fixed = _group(kinds, load)
     state_bytes = sum(kind.bytes for kind in fixed)
     fillable = load.slots * load.sequence_pages
     free = budget - (load.slots * state_bytes if state_bytes else 0)
-    page_bytes = bytes_of_page(len(everything)) if everything else 0
+    page_bytes = bytes_of_page(len(global_layers)) if global_layers else 0
     sizes = {window: bytes_of_page(len(layers)) for window, layers in windows.items()}
     most = {window: _WINDOW_ROOM * load.slots * load.reach(window) for window in windows}
     each = page_bytes + state_bytes * PAGE_TOKENS / SNAPSHOT_TOKENS
     pages = fillable
-    # Groups are limited one after the other, those with the fewest pages first.
+    # Limit one group after the other, the group with the fewest pages first.
     unlimited = sorted(windows, key=lambda window: most[window])
     while True:
         room = free - sum(most[w] * sizes[w] for w in windows if w not in unlimited)
@@ -182,7 +188,7 @@ def divide(
         ),
         snapshots=-(-pages * PAGE_TOKENS // SNAPSHOT_TOKENS) if state_bytes else 0,
         snapshot_bytes=state_bytes,
-        layers=tuple(everything),
+        layers=tuple(global_layers),
     )
 
 
@@ -190,7 +196,7 @@ def _group(
     kinds: Sequence[StateKind], load: Load
 ) -> tuple[list[int], dict[Window, list[int]], list[Fixed]]:
     """Layers that keep all positions, layers by window, and the fixed-size states."""
-    everything: list[int] = []
+    global_layers: list[int] = []
     windows: dict[Window, list[int]] = {}
     fixed: list[Fixed] = []
     for layer, kind in enumerate(kinds):
@@ -200,5 +206,5 @@ def _group(
             case Window() if load.reach(kind) < load.sequence_pages:
                 windows.setdefault(kind, []).append(layer)
             case _:
-                everything.append(layer)
-    return everything, windows, fixed
+                global_layers.append(layer)
+    return global_layers, windows, fixed

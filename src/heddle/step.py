@@ -7,15 +7,15 @@ A step is four verbs::
     result = executor.collect()
     scheduler.update(result)
 
-There is no prefill and no decode here: a chunk is a run of tokens of one sequence at known
-positions, one token or hundreds. All state an executor keeps per slot (sampler counts, random
-counters, sums of hidden states) is set up by a :class:`Binding` and can be rebuilt from it at any
-time, which is what preemption does. What cannot be read from the tokens (`mu`) comes back with each
-of them and goes out with the next binding.
+The contract does not distinguish prefill and decode: a chunk is a run of tokens of one sequence at
+known positions, one token or hundreds. A :class:`Binding` sets up all state that an executor keeps
+for a slot (sampler counts, random counters, sums of hidden states). Preemption rebuilds the state
+from a new binding, at any time. `mu` does not follow from the tokens, so it comes back with each
+token and goes out with the next binding.
 
-Three things can be read from a chunk, beside the keys and values that it leaves: the next token
-(`sample`), log probabilities of prompt tokens (:class:`Scoring`), and the hidden states that an
-embedding is made of (:class:`Pool`).
+A chunk leaves keys and values. A plan can also ask a chunk for three results: the next token
+(`sample`), log probabilities of prompt tokens (:class:`Scoring`), and the hidden states of an
+embedding (:class:`Pool`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What the engine must know of a model to size its memory. `width` is that of embeddings."""
+    """The sizes of a model that the engine needs. `width` is also the width of embeddings."""
 
     layers: int
     kv_heads: int
@@ -49,31 +49,31 @@ class ModelShape:
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class TokenSequences:
-    """Token sequences, none of them empty. Made once for many requests: its identity is its key."""
+    """Non-empty token sequences. Many requests share one object; its identity is its key."""
 
     sequences: tuple[tuple[int, ...], ...] = ()
 
 
 class GrammarState(Protocol):
-    """Where one sequence's output stands in its grammar. For one thread at a time."""
+    """The place of one sequence's output in its grammar. For one thread at a time."""
 
     def next_mask(self, tokens: Sequence[int]) -> bytes:
-        """What may come after `tokens`, which go on from the last call's.
+        """Append `tokens` to the output, and return the mask for the next token.
 
         Returns:
-            A bit per token id: t is allowed if bit t % 8 of byte t // 8 is set. Ids past the end
-            are not. Empty where anything may come. Where the output may end, the tokens that end it
-            are allowed. What is returned depends on all tokens so far, and not on how they were cut
-            into calls.
+            A bit per token id: t is allowed if bit t % 8 of byte t // 8 is set. Ids beyond the last
+            bit are not allowed. An empty mask allows all tokens. If the output may end here, the
+            mask allows the tokens that end it. The mask depends on all tokens so far, and not on
+            how they were divided among calls.
 
         Raises:
-            GrammarError: following the grammar takes too much work.
+            GrammarError: following the grammar costs too much.
         """
         ...
 
 
 class TokenGrammar(Protocol):
-    """What an output may be. Shared by requests and threads."""
+    """A grammar over the tokens of a model. Requests and threads share it."""
 
     def begin(self) -> GrammarState:
         """The state of an empty output."""
@@ -82,7 +82,7 @@ class TokenGrammar(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenPieces:
-    """What the tokens of a vocabulary mean to a filling. One for all requests of a model.
+    """The tokens of a vocabulary as the sampler `infill` needs them. One object for each model.
 
     Attributes:
         texts: the bytes of each token, empty for control tokens.
@@ -95,15 +95,15 @@ class TokenPieces:
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a request's strings, and the ends it must not come to yet, are in tokens.
+    """What the sampling parameters of a request mean in tokens.
 
     Attributes:
-        end_tokens: not to be sampled before `min_tokens`.
-        bad_sequences: not to be generated.
-        breakers: what DRY's repetitions do not reach across; None without DRY.
-        forbidden: not to be sampled at all; at least one token is not forbidden.
-        grammar: what the output may be; None for anything.
-        pieces: of the vocabulary, where the sampler `infill` runs.
+        end_tokens: tokens that may not be sampled before `min_tokens`.
+        bad_sequences: token sequences that may not be generated.
+        breakers: sequences across which DRY's repetitions do not reach; None without DRY.
+        forbidden: tokens that may never be sampled. They are not the complete vocabulary.
+        grammar: the grammar of the output; None: no constraint.
+        pieces: pieces of the vocabulary if the sampler `infill` runs; else None.
     """
 
     end_tokens: tuple[int, ...] = ()
@@ -119,14 +119,14 @@ NO_RULES = TokenRules()
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """From this step on, `slot` holds this sequence.
+    """Binds a sequence to a slot, from this step on.
 
     Attributes:
         slot: slot index in [0, slots).
-        params: what its request asks for, with `seed` already drawn.
+        params: parameters of the request, with `seed` already drawn.
         prompt: prompt token ids.
-        output: tokens generated so far; not empty when a preempted sequence comes back.
-        rules: of its sampling.
+        output: tokens generated so far; not empty if the sequence was preempted.
+        rules: token rules of the request.
         mu: mirostat's bound after `output`; None before the first token, and without mirostat.
     """
 
@@ -140,13 +140,13 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Log probabilities of prompt tokens are wanted, each given all tokens before it.
+    """Asks for log probabilities of prompt tokens, each given all tokens before it.
 
     Attributes:
-        first: index in the chunk of the token that `targets[0]` follows.
-        targets: consecutive token ids of the prompt; none where only the first token, which follows
-            nothing, is to be told.
-        top: how many of the likeliest tokens to report beside each.
+        first: index in the chunk of the token before `targets[0]`.
+        targets: consecutive token ids of the prompt; empty if the request scores only the first
+            token, which has no token before it.
+        top: number of likeliest tokens to report with each.
     """
 
     first: int
@@ -156,11 +156,11 @@ class Scoring:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Last hidden states are wanted, after the final norm: to be added to the slot's sum.
+    """Asks to add last hidden states, after the final norm, to the slot's sum.
 
     Attributes:
-        first: index in the chunk of the first token whose state counts; all after it do.
-        complete: whether these are the sequence's last.
+        first: index in the chunk of the first token whose state counts. All later states count too.
+        complete: whether the sequence ends with this chunk.
     """
 
     first: int
@@ -172,10 +172,10 @@ class WindowPages:
     """The pages that a sequence holds of a windowed group: a run of consecutive page numbers.
 
     Attributes:
-        first: number of the first page; positions before it are seen by no one any more.
+        first: number of the first page. No later token sees positions before it.
         pages: page ids; position p lives in `pages[p // PAGE_TOKENS - first]`.
-        source: page whose content belongs in the next page before anything is computed there; None
-            if there is nothing to copy.
+        source: page to copy to the next page before that page is computed; None if there is nothing
+            to copy.
     """
 
     first: int = 0
@@ -193,9 +193,9 @@ class Chunk:
         tokens: token ids at positions start, start + 1, ...; at least one.
         pages: page ids covering positions [0, start + len(tokens)), of the group of all positions.
         sample: whether to sample a next token from the last token's logits.
-        score: which log probabilities of prompt tokens are wanted; None for none.
-        pool: which hidden states are; None for none.
-        windows: pages of each windowed group, which cover what the chunk's tokens see.
+        score: log probabilities of prompt tokens to compute, or None.
+        pool: hidden states to add to the slot's sum, or None.
+        windows: pages of each windowed group. They cover all positions that the tokens see.
     """
 
     slot: int
@@ -210,9 +210,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Make page `target` hold what page `source` holds: a sequence goes on from there.
+    """Copies page `source` to page `target`, so that a sequence can continue it.
 
-    `window` is the number of the windowed group that both belong to; None for the group of all
+    `window` is the number of the windowed group that both belong to; None: the group of all
     positions.
     """
 
@@ -239,7 +239,7 @@ class StepPlan:
         copies: pages to copy.
         clears: slots whose fixed-size state becomes that of an empty sequence.
         restores: snapshots to copy to the states of slots.
-        snapshots: states of slots to copy to snapshots, as the chunks leave the states.
+        snapshots: states of slots to copy to snapshots after the chunks.
     """
 
     bindings: tuple[Binding, ...]
@@ -255,9 +255,9 @@ class Sampled:
     """One sampled token.
 
     Attributes:
-        slot: the slot it belongs to.
+        slot: the sequence's slot.
         token: token id.
-        logprob: natural log of its probability under the raw distribution; NaN when the request
+        logprob: natural logarithm of its probability under the raw distribution; NaN if the request
             did not ask for logprobs.
         top: (token id, logprob) of the likeliest tokens, best first, ties to the lower id; as
             many as the request's `logprobs`.
@@ -282,11 +282,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """An embedding: the mean of the states that were pooled.
+    """An embedding: the mean of the pooled states.
 
     Attributes:
-        slot: the slot it belongs to.
-        vector: float32 of the model's width and of length 1.
+        slot: the sequence's slot.
+        vector: float32, with the model's width, of length 1.
     """
 
     slot: int
@@ -295,11 +295,11 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One sequence got no number, and has to end; the step's others are sound.
+    """A failure of one sequence, which must end. The step's other sequences are not affected.
 
     Attributes:
-        slot: the slot it belongs to.
-        error: what its caller gets; says what happened and the way out.
+        slot: the sequence's slot.
+        error: the error for its caller. It says what happened and what to do.
     """
 
     slot: int
@@ -308,14 +308,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """No token was sampled, because what it is to be sampled under was late.
+    """No token was sampled, because the mask of the sequence's grammar was late.
 
     A later step computes the chunk's last token again and samples from the same logits. The slot's
-    state of fixed size is left as it was before that token.
+    fixed-size state stays as it was before that token.
 
     Attributes:
-        slot: the slot it belongs to.
-        ready: done when such a step can sample.
+        slot: the sequence's slot.
+        ready: done when a later step can sample.
     """
 
     slot: int
@@ -327,12 +327,12 @@ Outcome: TypeAlias = Sampled | Scored | Pooled | Failed | Deferred
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What was read from the chunks.
+    """The results of a step's chunks.
 
     Attributes:
-        sampled: one entry per chunk with `sample` set, in chunk order.
-        scored: likewise per chunk with `score`.
-        pooled: likewise per chunk whose `pool` is complete.
+        sampled: an entry for each chunk with `sample`, in chunk order.
+        scored: an entry for each chunk with `score`, in chunk order.
+        pooled: an entry for each chunk whose `pool` is complete, in chunk order.
     """
 
     sampled: tuple[Sampled | Failed | Deferred, ...]
@@ -341,17 +341,17 @@ class StepResult:
 
 
 class PageMemory(Protocol):
-    """State as bytes. Pages and snapshots can be copied out and put back, and are the same bits."""
+    """State as bytes. Pages and snapshots can be read and written back, bit for bit."""
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
-        """A copy of a page, and of a page of each windowed group after it.
+        """A copy of a page, followed by a page of each windowed group.
 
-        Never while a step writes to one of them.
+        Not to be called while a step writes to one of the pages.
         """
         ...
 
     def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
-        """Have these pages hold what `read_page` gave. Never while a step uses one of them."""
+        """Write what `read_page` returned. Not to be called while a step uses one of the pages."""
         ...
 
     def read_snapshot(self, snapshot: int) -> memoryview:
@@ -359,33 +359,33 @@ class PageMemory(Protocol):
         ...
 
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
-        """Have a snapshot hold what `read_snapshot` gave."""
+        """Write what `read_snapshot` returned to a snapshot."""
         ...
 
 
 class Executor(PageMemory, Protocol):
     """Runs plans, one at a time: `submit` starts a step, `collect` returns its result.
 
-    The device computes between the two calls, and the caller does other work. An executor holds one
-    submitted step at most: every `submit` that returns is followed by a `collect`, and no page is
-    read or written in between. All methods are called from one thread, unless they say otherwise.
+    Between the two calls the device computes, and the caller does other work. An executor holds at
+    most one submitted step: after each `submit` that returns, the caller calls `collect`, and reads
+    or writes no page in between. One thread calls all methods, unless they say otherwise.
 
-    The engine, the benchmarks and the server use nothing of an executor that is not declared here.
+    The engine, the benchmarks and the server use only what this protocol declares.
     """
 
     @property
     def shape(self) -> ModelShape:
-        """The model's sizes; `context` as this executor serves it."""
+        """The model's sizes. `context` is the limit that this executor serves."""
         ...
 
     @property
     def memory(self) -> StateMemory:
-        """How many pages of each group, and snapshots, there are. Ids begin at 0."""
+        """Numbers of pages of each group, and of snapshots. Ids begin at 0."""
         ...
 
     @property
     def page_format(self) -> str:
-        """What the bytes of a page depend on beside the tokens and the model's file.
+        """Identifies everything that decides the bytes of a page, except tokens and model file.
 
         Executors with equal formats compute equal pages from equal files, bit for bit.
         """
@@ -398,56 +398,56 @@ class Executor(PageMemory, Protocol):
 
     @property
     def work(self) -> ModelWork:
-        """What its steps cost."""
+        """The work of its steps."""
         ...
 
     def measure_limits(self) -> Limits:
-        """Measure what the hardware can do at most; takes seconds. No step may run meanwhile."""
+        """Measure the peak rates of the hardware. Takes seconds. No step may run meanwhile."""
         ...
 
     @property
     def compute_seconds(self) -> float:
-        """Wall time that steps took so far, as if each had been collected as soon as submitted.
+        """Total wall time of steps, as if each had been collected as soon as it was submitted.
 
-        From any thread.
+        Any thread may call this.
         """
         ...
 
     def submit(self, plan: StepPlan) -> None:
-        """Start a step: copy pages, compute the chunks, write their KV, read what the plan asks.
+        """Start a step: copy pages, compute the chunks, write their KV, make the plan's results.
 
-        The plan must not change before `collect` has returned; after that the executor keeps no
+        The plan must not change before `collect` has returned. After that the executor keeps no
         reference to it.
 
         Raises:
-            EngineFailedError: the executor refuses the plan. Nothing is to be collected; what the
-                plan copies is undefined.
+            EngineFailedError: the executor refuses the plan. The caller must not call `collect`.
+                The targets of the plan's copies are undefined.
         """
         ...
 
     def collect(self) -> StepResult:
         """Wait for the submitted step and return its result. The calling thread may compute.
 
-        An error of one sequence alone is its :class:`Failed` entry in the result.
+        If only one sequence fails, the result has a :class:`Failed` entry for it.
 
         Raises:
-            EngineFailedError: the step failed as a whole; what it copied and the KV it wrote are
+            EngineFailedError: the complete step failed. Its copies and the KV it wrote are
                 undefined.
-            StepAbandonedError: `abandon` was called; the same is undefined.
+            StepAbandonedError: `abandon` was called. Copies and KV are undefined too.
         """
         ...
 
     def abandon(self) -> None:
-        """Have the step in flight end soon without a result, and every later one at once.
+        """End the step in flight soon, without a result, and all later steps at once.
 
-        For good: the engine stops, and does not wait for a step that takes a minute. From any
-        thread.
+        This cannot be undone. The engine calls it when it stops, so that it need not wait for a
+        step that takes a minute. Any thread may call this.
         """
         ...
 
     def close(self) -> None:
-        """Free threads and memory; `shape`, sizes and totals stay readable. Idempotent.
+        """Free threads and memory. `shape`, sizes and totals stay readable. Idempotent.
 
-        A step that was submitted is not collected any more.
+        The caller must not collect a submitted step after this.
         """
         ...

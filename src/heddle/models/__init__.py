@@ -1,1 +1,1 @@
-"""Architectures: `registry.py` names them, each is one small file over shared blocks."""
+"""Architectures: `registry.py` lists them. Each is one small file over shared blocks."""

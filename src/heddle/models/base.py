@@ -1,4 +1,4 @@
-"""The sizes that every decoder of attention and gated feed-forward layers has."""
+"""The sizes that all decoders with attention and gated feed-forward layers have."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _WIDEST_WINDOW = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What most families read first.
+    """The sizes that most families need.
 
     Attributes:
-        mlp_width: of the feed-forward layer.
+        shape: the sizes that the engine needs.
+        mlp_width: width of the feed-forward layer.
         heads: query heads, a multiple of the shape's key/value heads.
-        norm_eps: of the RMS norms.
+        norm_eps: epsilon of the RMS norms.
     """
 
     shape: ModelShape
@@ -32,17 +33,17 @@ class Sizes:
 
 
 def read_sizes(hyperparameters: Hyperparameters) -> Sizes:
-    """The sizes under their canonical names.
+    """Read the sizes from hyperparameters.
 
     Raises:
-        ModelFileError: one is missing or contradicts another.
+        ModelFileError: a size is missing or contradicts another.
         UnsupportedModelError: values have another width than keys.
     """
     read = hyperparameters
     width, heads = read.integer("width"), read.integer("heads")
     kv_heads = read.integer("kv_heads", heads)
     if heads % kv_heads:
-        read.fail("kv_heads", f"is {kv_heads}, which {heads} heads cannot share")
+        read.fail("kv_heads", f"is {kv_heads}, which does not divide the {heads} query heads")
     head_dim = read.integer("key_dim", width // heads)
     value_dim = read.integer("value_dim", head_dim)
     if value_dim != head_dim:

@@ -1,8 +1,7 @@
-"""The parts that decoders are made of: attention, the gated feed-forward layer, and how they are
-normed. A family's file puts them together.
+"""The blocks of decoders: attention, the gated feed-forward layer, and the placement of norms.
 
-A block is a frozen description. `load` claims its weights from a checkpoint, `forward` writes its
-computation over `Ops`.
+The file of a family puts blocks together. A block is a frozen description. `load` claims its
+weights from a checkpoint. `forward` expresses its computation with `Ops`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights(Generic[W]):
-    """`q_norm` and `k_norm` norm each head; None where the family has none."""
+    """Weights of attention. `q_norm` and `k_norm` norm each head; None if the family has none."""
 
     q: W
     k: W
@@ -38,10 +37,11 @@ class Attention:
     """Causal grouped-query attention with rotary positions.
 
     Attributes:
-        width: of the hidden state.
+        width: width of the hidden state.
         spec: heads, scale, window.
-        rope: how queries and keys are rotated.
-        head_norm_eps: of the RMS norm of each query and key head before rotation; None for none.
+        rope: rotation of queries and keys.
+        head_norm_eps: epsilon of the RMS norm of each query and key head before rotation; None: no
+            such norm.
     """
 
     width: int
@@ -50,7 +50,7 @@ class Attention:
     head_norm_eps: float | None = None
 
     def load(self, loader: Loader[W], name: str) -> AttentionWeights[W]:
-        """Claim the tensors under `name`. Biases are added where the checkpoint has them."""
+        """Claim the tensors under `name`, with biases if the checkpoint has them."""
         spec, normed = self.spec, self.head_norm_eps is not None
         q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         return AttentionWeights(
@@ -64,7 +64,10 @@ class Attention:
         )
 
     def _rope(self, loader: Loader[W]) -> RopeSpec:
-        """Llama 3 and models with longrope carry divisors of their frequencies as tensors."""
+        """The rotation, with divisors of frequencies if the checkpoint has a tensor of them.
+
+        Llama 3 and models with longrope have such a tensor.
+        """
         name = self.rope.divisors or "rope_divisors"
         if not (self.rope.divisors or loader.has(name)):
             return self.rope
@@ -78,7 +81,7 @@ class Attention:
     def forward(
         self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, positions: A, layer: int
     ) -> A:
-        """x (T, width), normed already, to (T, width). Keys and values go to layer `layer`."""
+        """From normed x (T, width) to (T, width). Stores keys and values in layer `layer`."""
         spec = self.spec
         q, k, v = ops.linear(x, weights.q), ops.linear(x, weights.k), ops.linear(x, weights.v)
         if self.head_norm_eps is not None:
@@ -114,13 +117,13 @@ class GatedMLP:
         )
 
     def forward(self, ops: Ops[A, W], weights: GatedMLPWeights[W], x: A) -> A:
-        """x (T, width), normed already, to (T, width)."""
+        """From normed x (T, width) to (T, width)."""
         gate, up = ops.linear(x, weights.gate), ops.linear(x, weights.up)
         return ops.linear(ops.gated(gate, up, self.activation), weights.down)
 
 
 class NormPlacement(Enum):
-    """Where the norms of a layer stand. Each part's result is added to the hidden state."""
+    """Where a layer has norms. The result of each part is added to the hidden state."""
 
     BEFORE = "before"
     """x + part(norm(x)): most families."""
@@ -130,7 +133,7 @@ class NormPlacement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights(Generic[W]):
-    """`after_*` norm what attention and feed-forward layer give; None where nothing does."""
+    """Weights of a layer. `after_*` norm the result of each part; None without such norms."""
 
     attention_norm: W
     attention: AttentionWeights[W]
@@ -142,7 +145,7 @@ class LayerWeights(Generic[W]):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Attention, then a feed-forward layer, each with its norms and added to the hidden state."""
+    """Attention, then a feed-forward layer. Each has norms and is added to the hidden state."""
 
     attention: Attention
     mlp: GatedMLP

@@ -1,7 +1,7 @@
 """A decoder: token embedding, layers, a last norm, the output matrix.
 
-Most families are one of these with the right layers. One that is put together in another way offers
-the same `shape`, `state`, `load`, `forward` and `logits`.
+Most families are a `Decoder` with their own layers. A family with another structure offers the same
+`shape`, `state`, `load`, `forward` and `logits`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Decoder:
     """A model bound to one checkpoint's hyperparameters. Holds no tensors.
 
     Attributes:
-        shape: sizes that the engine must know.
-        layers: from the first to the last.
-        norm_eps: of the last norm.
-        embedding_scale: factor on what the embedding gives.
+        shape: sizes that the engine needs.
+        layers: the layers in order.
+        norm_eps: epsilon of the last norm.
+        embedding_scale: factor on the embedding's result.
     """
 
     shape: ModelShape
@@ -46,12 +46,12 @@ class Decoder:
     embedding_scale: float = 1.0
 
     def state(self, layer: int) -> StateKind:
-        """What a layer keeps of a sequence."""
+        """The kind of state that a layer keeps of a sequence."""
         window = self.layers[layer].attention.spec.window
         return Window(window) if window else Pages()
 
     def load(self, loader: Loader[W]) -> DecoderWeights[W]:
-        """Claim every tensor. Without an output matrix the embedding is one (tied weights)."""
+        """Claim all tensors. Without an output matrix, the embedding is used (tied weights)."""
         vocabulary, width = self.shape.vocabulary, self.shape.width
         return DecoderWeights(
             embedding=loader.embedding("embedding", vocabulary, width),
@@ -67,11 +67,12 @@ class Decoder:
         x = ops.embed(weights.embedding, batch.tokens)
         if self.embedding_scale != 1.0:
             x = ops.scale(x, self.embedding_scale)
-        for index, (layer, of_layer) in enumerate(zip(self.layers, weights.layers, strict=True)):
-            x = layer.forward(ops, of_layer, x, batch.positions, index)
+        layers = zip(self.layers, weights.layers, strict=True)
+        for index, (layer, layer_weights) in enumerate(layers):
+            x = layer.forward(ops, layer_weights, x, batch.positions, index)
         x = ops.take_rows(x, batch.rows)
         return ops.norm(x, weights.output_norm, self.norm_eps)
 
     def logits(self, ops: Ops[A, W], weights: DecoderWeights[W], states: A) -> A:
-        """Logits (R, vocabulary) of what `forward` gave."""
+        """Logits (R, vocabulary) of the hidden states that `forward` returned."""
         return ops.linear(states, weights.output)

@@ -1,10 +1,10 @@
-"""The vocabulary an architecture file is written in.
+"""The operations that architectures are written with.
 
-A model file calls :class:`Loader` once to claim its tensors and :class:`Ops` once per recorded or
-executed forward pass. Arrays and weights are opaque: no indexing, no operators, no branches on
-data. That is what lets one file run eagerly in NumPy and be recorded into a native program.
+An architecture calls :class:`Loader` once to claim its tensors, and :class:`Ops` once per recorded
+or executed forward pass. Arrays and weights are opaque: no indexing, no operators, no branches on
+data. So the same code runs eagerly in NumPy and is recorded into a native program.
 
-How a weight is stored never shows here: `linear(x, w)` picks its kernel from the handle.
+Operations do not depend on how a weight is stored: `linear(x, w)` chooses its kernel by the handle.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 """Array handle of an implementation."""
 W_contra = TypeVar("W_contra", contravariant=True)
-"""Weight handle that an implementation takes."""
+"""Weight handle that `Ops` takes."""
 W_co = TypeVar("W_co", covariant=True)
-"""Weight handle that a loader gives."""
+"""Weight handle that a `Loader` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class RopeSpec:
         dim: leading elements of each head that are rotated; even.
         base: frequency base; pair i turns by position * base**(-2i/dim) / factors[i].
         interleaved: pairs are (2i, 2i+1) if true, (i, i + dim/2) if false.
-        factors: per-pair divisors of the frequency (long-context scaling); empty for none.
+        factors: divisor of each pair's frequency (long-context scaling); empty: no divisors.
         scale: factor on the rotated elements.
-        divisors: name of the tensor with further divisors, one a pair, which :meth:`with_divisors`
-            takes in; empty for none.
+        divisors: name of a tensor with one more divisor for each pair, which :meth:`with_divisors`
+            adds; empty: no such tensor.
     """
 
     dim: int
@@ -46,7 +46,7 @@ class RopeSpec:
     divisors: str = ""
 
     def with_divisors(self, divisors: Sequence[float]) -> RopeSpec:
-        """The same with each pair's frequency divided by its divisor as well."""
+        """The same rotation, with each pair's frequency also divided by its divisor."""
         factors = self.factors or (1.0,) * (self.dim // 2)
         product = tuple(map(mul, divisors, factors))
         return replace(self, factors=product, divisors="")
@@ -57,10 +57,11 @@ class AttentionSpec:
     """Causal grouped-query attention.
 
     Attributes:
-        heads, kv_heads: query heads and key/value heads; heads is a multiple of kv_heads.
+        heads: query heads, a multiple of kv_heads.
+        kv_heads: key/value heads.
         head_dim: elements per head, the same for keys and values.
         scale: factor on query·key before the softmax.
-        window: positions a token sees, itself included; 0 for all before it.
+        window: number of positions that a token sees, itself included; 0: all up to itself.
     """
 
     heads: int
@@ -72,12 +73,12 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[A]):
-    """Handles of a step's inputs. T tokens, of which something is wanted of R.
+    """Handles of a step's inputs: T tokens. The plan reads hidden states or logits of R of them.
 
     Attributes:
         tokens: (T,) token ids.
         positions: (T,) absolute positions.
-        rows: (R,) indices into T.
+        rows: (R,) indices of these R tokens.
     """
 
     tokens: A
@@ -86,14 +87,14 @@ class Batch(Generic[A]):
 
 
 class Ops(Protocol[A, W_contra]):
-    """What a forward pass is made of. Float arrays are float32, (T, n), row-major."""
+    """The operations of a forward pass. Float arrays are float32, (T, n), row-major."""
 
     def embed(self, table: W_contra, tokens: A) -> A:
         """Rows of `table` (vocabulary, n) for `tokens` (T,): (T, n)."""
         ...
 
     def linear(self, x: A, w: W_contra) -> A:
-        """x (T, k) times w (n, k) transposed, plus the bias the handle carries: (T, n)."""
+        """x (T, k) times w (n, k) transposed, plus the handle's bias if it has one: (T, n)."""
         ...
 
     def norm(self, x: A, w: W_contra, eps: float) -> A:
@@ -101,7 +102,7 @@ class Ops(Protocol[A, W_contra]):
         ...
 
     def norm_heads(self, x: A, w: W_contra, eps: float, heads: int) -> A:
-        """RMS norm of each head of x (T, heads * head_dim) by itself; w is (head_dim,)."""
+        """RMS norm of each head of x (T, heads * head_dim) separately; w is (head_dim,)."""
         ...
 
     def scale(self, x: A, factor: float) -> A:
@@ -115,16 +116,16 @@ class Ops(Protocol[A, W_contra]):
     def attend(self, q: A, k: A, v: A, layer: int, spec: AttentionSpec) -> A:
         """Store k and v in layer `layer` of the KV cache, then attend.
 
-        q is (T, heads * head_dim), k and v (T, kv_heads * head_dim); the token at position p
-        sees positions 0 to p of its own sequence, or the last `window` of them. Returns
-        (T, heads * head_dim).
+        q is (T, heads * head_dim), k and v (T, kv_heads * head_dim). The token at position p sees
+        positions 0 to p of its own sequence, or the last `window` of them. Returns (T, heads *
+        head_dim).
         """
         ...
 
     def gated(self, gate: A, up: A, activation: str) -> A:
         """activation(gate) * up, elementwise.
 
-        activation is "silu", or "gelu" in the form with tanh (Hendrycks & Gimpel 2016).
+        activation is "silu" or "gelu". "gelu" is the form with tanh (Hendrycks & Gimpel 2016).
         """
         ...
 
@@ -140,13 +141,13 @@ class Ops(Protocol[A, W_contra]):
 class Loader(Protocol[W_co]):
     """Claims tensors of a checkpoint by canonical name, without `.weight`, and checks their shapes.
 
-    Raises (all methods but `has`):
-        ModelFileError: the tensor is missing or has another shape; names the tensor.
-        UnsupportedModelError: its storage type has no kernel here.
+    Raises (all methods except `has`):
+        ModelFileError: the tensor is missing or has another shape. Names the tensor.
+        UnsupportedModelError: the executor has no kernel for its storage type.
     """
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint carries tensor `name`."""
+        """Whether the checkpoint has tensor `name`."""
         ...
 
     def linear(self, name: str, out_features: int, in_features: int) -> W_co:

@@ -1,7 +1,7 @@
-"""Rotary positions as a checkpoint asks for them, with scalings for long contexts.
+"""Rotary positions as a checkpoint describes them, with scalings for long contexts.
 
-Every scaling comes to a divisor of each pair's frequency and a factor on queries and keys, which a
-:class:`heddle.models.ops.RopeSpec` holds.
+Each scaling amounts to a divisor of each pair's frequency and a factor on queries and keys. A
+:class:`heddle.models.ops.RopeSpec` holds both.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _SCALINGS = ("none", "linear", "llama3", "yarn", "longrope")
 def rope(
     hyperparameters: Hyperparameters, head_dim: int, context: int, base: float | None = 10_000.0
 ) -> RopeSpec:
-    """How heads of `head_dim` elements are rotated.
+    """The rotation of heads of `head_dim` elements.
 
     Args:
-        hyperparameters: those under `rope.`.
+        hyperparameters: the checkpoint's hyperparameters.
         head_dim: elements of a query and key head.
-        context: most tokens of a sequence as it will be served; 0 for the model's own. `longrope`
-            has divisors for sequences within the original context and others beyond; which are
-            taken depends on this and not on a sequence's length, or cached keys would be wrong.
-        base: frequency base where the checkpoint has none; None asks for one.
+        context: most tokens of a sequence as it will be served; 0: the model's own limit.
+            `longrope` has divisors for the original context and others for longer sequences. This
+            argument decides between them, not the length of a sequence, or cached keys would be
+            wrong.
+        base: default frequency base; None: the checkpoint must have one.
 
     Raises:
         ModelFileError: a hyperparameter is missing or makes no sense.
@@ -38,7 +39,7 @@ def rope(
     read = hyperparameters
     dim = read.integer("rope.dim", head_dim)
     if dim > head_dim or dim % 2:
-        read.fail("rope.dim", f"asks to rotate {dim} elements of a head of {head_dim}")
+        read.fail("rope.dim", f"must be even and at most {head_dim}, a head's size, got {dim}")
     interleaved = read.flag("rope.interleaved", False)
     spec = RopeSpec(dim, read.number("rope.base", base), interleaved)
     kind = read.get("rope.scaling", "linear" if read.get("rope.factor") else "none")
@@ -105,8 +106,8 @@ def yarn(
 ) -> RopeSpec:
     """YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
 
-    Pairs that turn more than `beta_fast` times within the original context keep their frequency,
-    those that turn less than `beta_slow` times are stretched by `factor`, the ones between by a mix
+    Pairs that turn more than `beta_fast` times within the original context keep their frequency.
+    Pairs that turn less than `beta_slow` times are stretched by `factor`. Pairs between get a mix
     of both. Queries and keys are multiplied by `attention_factor` * (0.1 ln `factor` + 1).
     """
 
@@ -125,7 +126,7 @@ def yarn(
 
 
 def longrope(hyperparameters: Hyperparameters, spec: RopeSpec, context: int) -> RopeSpec:
-    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): searched divisors for each pair.
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): each pair has a divisor found by a search.
 
     Raises:
         ModelFileError: the original context is missing.

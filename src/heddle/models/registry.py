@@ -1,4 +1,4 @@
-"""Which architecture serves a checkpoint: a row per family, with its name in each format."""
+"""The registry of architectures: a row per family, with its names in each format."""
 
 from __future__ import annotations
 
@@ -36,19 +36,18 @@ FAMILIES = (
 
 
 def names(format: str) -> dict[str, Family]:
-    """Families by the architecture's name in `format`, "gguf" or "hf"."""
+    """Families by the name of the architecture in `format`, "gguf" or "hf"."""
     return {name: family for family in FAMILIES for name in getattr(family, format)}
 
 
 def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
-    """The model that the checkpoint's architecture names, with its hyperparameters.
+    """Build the model of a checkpoint from its architecture and hyperparameters.
 
-    `context` is the most tokens of a sequence as it will be served; 0 for the model's own. Some
+    `context` is the most tokens of a sequence as it will be served; 0: the model's own limit. Some
     scalings of positions depend on it.
 
     Raises:
-        UnsupportedModelError: no family has that name, or a hyperparameter asks for what is not
-            supported.
+        UnsupportedModelError: the architecture, or the value of a hyperparameter, is not supported.
         ModelFileError: a hyperparameter is missing or contradicts another.
     """
     known = names(checkpoint.format)
@@ -67,19 +66,19 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
 
 
 def _check_claims(checkpoint: Checkpoint) -> None:
-    """Hold hyperparameters that memory is reckoned from to the tensors that are there.
+    """Check the hyperparameters that decide how much memory is needed against the tensors.
 
     Raises:
-        ModelFileError: they need larger tensors, or more of them.
+        ModelFileError: they need larger or more tensors than the file has.
     """
     read, tensors = checkpoint.hyperparameters, checkpoint.tensors
     largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
     for name in ("layers", "width", "kv_heads", "vocabulary"):
-        there = len(tensors) if name == "layers" else largest
+        most = len(tensors) if name == "layers" else largest
         claimed = read.get(name)
-        if isinstance(claimed, int) and claimed > there:
+        if isinstance(claimed, int) and claimed > most:
             read.fail(
                 name,
-                f"asks for {claimed} layers or columns, and the tensors of the file have at most"
-                f" {there}; the file is damaged, fetch it again",
+                f"is {claimed}, but the tensors of the file allow at most {most}; the file is"
+                " damaged, fetch it again",
             )

@@ -1,1 +1,1 @@
-"""Oracles: NumPy definitions that the native core is tested against. Nothing serves from here."""
+"""Test oracles: definitions in NumPy that the native core is tested against, not for serving."""

@@ -1,7 +1,7 @@
-"""Philox4x32-10, the counter-based random number generator behind every draw.
+"""Philox4x32-10, the counter-based random number generator of all draws.
 
 Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A draw is a
-function of the request's seed and the index of the token it decides, so it needs no state: the
+function of the request's seed and the index of the token to choose. It needs no state, so it is the
 same in any batch, after preemption, and in the native sampler.
 """
 

@@ -1,7 +1,7 @@
 """The executor of the device "reference": the recorded graph in NumPy float32, over KV pages.
 
-It is what executors of real devices are compared with, and slow. Each token is computed by itself,
-so that a token's arithmetic is the same whatever else a step computes.
+Executors of real devices are compared with it. It is slow. It computes each token by itself, so the
+arithmetic of a token does not depend on the rest of a step.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _KV_CACHE = 1 << 30
-"""Bytes of KV pages where the settings name none."""
+"""Default bytes of KV pages."""
 
 
 def load(
@@ -77,7 +77,7 @@ def load(
 
 @dataclass(slots=True)
 class _Sequence:
-    """What is known of the sequence in a slot. `unseen` are tokens its grammar was not told."""
+    """The sequence in a slot. `unseen` are tokens that its grammar has not got yet."""
 
     binding: Binding
     output: list[int]
@@ -88,12 +88,12 @@ class _Sequence:
 
 
 class ReferenceExecutor:
-    """Runs plans in NumPy; see `heddle.step.Executor`. It computes all of a step in `collect`."""
+    """Runs plans in NumPy; see `heddle.step.Executor`. `collect` computes the complete step."""
 
     def __init__(
         self, model: Decoder, weights: Any, config: EngineConfig, weight_bytes: int
     ) -> None:
-        """`weight_bytes` are those of the matrices that matmuls read."""
+        """`weight_bytes` counts the matrices that matmuls read."""
         self.shape = served_shape(config, model.shape)
         self._kv_type = config.kv_type
         self._most_tokens = config.batch_tokens
@@ -159,7 +159,7 @@ class ReferenceExecutor:
         assert plan is not None, "a step is submitted before it is collected"
         began = time.perf_counter()
         try:
-            with np.errstate(all="ignore"):  # weights may be NaN, which results tell
+            with np.errstate(all="ignore"):  # NaN weights show in the results
                 return self._compute(plan)
         finally:
             self.compute_seconds += time.perf_counter() - began
@@ -172,7 +172,7 @@ class ReferenceExecutor:
             vars(self).pop(name, None)
 
     def _problems(self, plan: StepPlan) -> Iterator[str]:
-        """What is out of range in a plan."""
+        """Everything in a plan that is out of range."""
         known = range(self.shape.vocabulary)
         if not 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self._most_tokens:
             yield "bad token count"
@@ -214,7 +214,7 @@ class ReferenceExecutor:
         return StepResult(tuple(sampled), tuple(scored), tuple(pooled))
 
     def _row(self, chunk: Chunk, index: int) -> tuple[Float32, Float32]:
-        """State (1, width) and logits (1, vocabulary) of one token; without rows if not wanted."""
+        """State (1, width) and logits (1, vocabulary) of a token; no rows if nothing reads them."""
         if self._abandoned:
             raise StepAbandonedError("the step was abandoned")
         position, cache = chunk.start + index, PagedCache(self._pages, chunk)
@@ -231,7 +231,7 @@ class ReferenceExecutor:
             mask = _next_mask(sequence)
         except GrammarError as error:
             return Failed(chunk.slot, error)
-        except Exception as cause:  # no reason for the step's other requests to fail
+        except Exception as cause:  # other requests of the step must not fail
             _log.exception("a grammar failed")
             failure = EngineFailedError(f"the request's grammar failed: {cause}")
             return Failed(chunk.slot, failure)
@@ -250,7 +250,7 @@ class ReferenceExecutor:
 
 
 def _next_mask(sequence: _Sequence) -> bytes:
-    """The grammar's mask of the next token; empty for any token. Raises what the grammar does."""
+    """The grammar's mask for the next token; empty for any token. Raises the grammar's errors."""
     if sequence.binding.rules.grammar is None:
         return b""
     if sequence.grammar is None:
@@ -260,7 +260,7 @@ def _next_mask(sequence: _Sequence) -> bytes:
 
 
 def _next_mu(logits: Float32, params: SamplingParams, past: Past, token: int) -> float | None:
-    """Mirostat's bound after `token`; None without mirostat. Greedy sampling leaves it alone."""
+    """Mirostat's bound after `token`; None without mirostat. Greedy sampling does not change it."""
     if params.mirostat != 2:
         return None
     if params.temperature == 0:
@@ -269,7 +269,7 @@ def _next_mu(logits: Float32, params: SamplingParams, past: Past, token: int) ->
 
 
 def _is_wanted(chunk: Chunk, index: int) -> bool:
-    """Whether anything is read from the token's state or logits."""
+    """Whether the plan reads the token's state or logits."""
     sampled = chunk.sample and index == len(chunk.tokens) - 1
     score, pool = chunk.score, chunk.pool
     scored = score is not None and 0 <= index - score.first < len(score.targets)
@@ -277,7 +277,7 @@ def _is_wanted(chunk: Chunk, index: int) -> bool:
 
 
 def _scored(chunk: Chunk, rows: Sequence[Float32]) -> Scored | Failed:
-    """Log probabilities of the chunk's targets; `rows` has (1, vocabulary) of each token."""
+    """Log probabilities of the chunk's targets. `rows` has the logits (1, vocabulary) by token."""
     assert chunk.score is not None, "the chunk is to be scored"
     scores = []
     for index, target in enumerate(chunk.score.targets, chunk.score.first):
@@ -292,7 +292,7 @@ def _scored(chunk: Chunk, rows: Sequence[Float32]) -> Scored | Failed:
 
 
 def _pooled(chunk: Chunk, states: Sequence[NDArray[np.float64]]) -> Pooled | Failed:
-    """The mean of the states, of length 1; zeros stay zeros."""
+    """The mean of the states, scaled to length 1. Zeros stay zeros."""
     total = np.zeros_like(states[0])
     for state in states:  # in the order of positions
         total += state
@@ -304,7 +304,7 @@ def _pooled(chunk: Chunk, states: Sequence[NDArray[np.float64]]) -> Pooled | Fai
 
 
 def _least_seconds(work: Callable[[], object]) -> float:
-    """The least time of five runs."""
+    """The shortest time of five runs."""
     seconds = []
     for _ in range(5):
         began = time.perf_counter()
@@ -314,7 +314,7 @@ def _least_seconds(work: Callable[[], object]) -> float:
 
 
 def _arithmetic_digest() -> str:
-    """Stands for the code here, and for what NumPy computes on this machine."""
+    """A digest that identifies this code, and what NumPy computes on this machine."""
     digest = hashlib.sha256(np.__version__.encode())
     for source in sorted(Path(__file__).parent.glob("reference_*.py")):
         digest.update(source.read_bytes())

@@ -1,4 +1,4 @@
-"""KV pages of the reference: one array of float32 for each group of layers."""
+"""KV pages of the reference executor: a float32 array for each group of layers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def bytes_of_page(shape: ModelShape, layers: int) -> int:
-    """Bytes of the keys and values of a page's tokens in so many layers."""
+    """Bytes of the keys and values of a page's tokens in `layers` layers."""
     return 4 * layers * 2 * PAGE_TOKENS * shape.kv_heads * shape.head_dim
 
 
 class PagedMemory:
-    """Pages of all groups: the group of all positions first, then the windowed ones."""
+    """Pages of all groups: first the group of all positions, then the windowed groups."""
 
     def __init__(self, kv_type: str, shape: ModelShape, memory: StateMemory) -> None:
         width = shape.kv_heads * shape.head_dim
@@ -47,18 +47,18 @@ class PagedMemory:
         pages[copy.target] = pages[copy.source]
 
     def read(self, page: int, windows: Sequence[int]) -> memoryview:
-        """The bytes of one page of each group, one after the other."""
+        """The bytes of one page of each group, joined."""
         return memoryview(b"".join(part.tobytes() for part in self._parts(page, windows)))
 
     def write(self, page: int, content: memoryview, windows: Sequence[int]) -> None:
-        """Put back what `read` gave."""
+        """Write what `read` returned."""
         values, begin = np.frombuffer(content, np.float32), 0
         for part in self._parts(page, windows):
             part[:] = values[begin : begin + part.size].reshape(part.shape)
             begin += part.size
 
     def may_copy(self, copy: PageCopy) -> bool:
-        """Whether both are pages of the group, and two."""
+        """Whether source and target are two different pages of the group."""
         if copy.window is not None and not 0 <= copy.window < len(self.memory.windows):
             return False
         pages = range(len(self._group(copy)))
@@ -98,17 +98,17 @@ class PagedCache:
         group, number = self.memory.places[layer]
         first, pages = _tables(self.chunk)[group]
         content, kv_type = self.memory.groups[group][:, number], self.memory.kv_type
-        kept = np.stack([as_kept(k, kv_type), as_kept(v, kv_type)])
+        stored = np.stack([as_kept(k, kv_type), as_kept(v, kv_type)])
         for index in range(len(k)):
             page, place = divmod(start + index, PAGE_TOKENS)
-            content[pages[page - first], :, place] = kept[:, index]
+            content[pages[page - first], :, place] = stored[:, index]
         end = start + len(k)
         held = content[list(pages[: pages_for(end) - first])]
-        gone = np.zeros((first, *held.shape[1:]), np.float32)
-        keys, values = np.concatenate([*gone, *held], axis=1)[:, :end]
+        given_back = np.zeros((first, *held.shape[1:]), np.float32)
+        keys, values = np.concatenate([*given_back, *held], axis=1)[:, :end]
         return keys, values
 
 
 def _tables(chunk: Chunk) -> list[tuple[int, Sequence[int]]]:
-    """Of each group: the number of the first page that the sequence holds, and page ids."""
+    """For each group, the number of the first page that the sequence holds, and its page ids."""
     return [(0, chunk.pages), *((window.first, window.pages) for window in chunk.windows)]

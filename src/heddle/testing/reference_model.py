@@ -1,4 +1,4 @@
-"""A whole model over the NumPy reference ops: what executors are compared with."""
+"""A complete model over the NumPy reference ops. Executors are compared with it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _CHUNK = 512
 
 
 class ReferenceModel:
-    """A checkpoint with all its weights in memory as float32; its files are not read after that.
+    """A model with all weights of a checkpoint in memory as float32. It reads the files only once.
 
     Raises (on construction):
-        UnsupportedModelError: its architecture or a tensor's type is not supported.
-        ModelFileError: a hyperparameter or a tensor is missing or senseless.
+        UnsupportedModelError: the architecture or the type of a tensor is not supported.
+        ModelFileError: a hyperparameter or a tensor is missing or wrong.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -39,21 +39,21 @@ class ReferenceModel:
         return self._model.shape.vocabulary
 
     def states(self, runs: Sequence[Run]) -> NDArray[np.float32]:
-        """Last hidden states (T, width), after the final norm, of every token of the runs."""
+        """Last hidden states (T, width), after the final norm, of all tokens of the runs."""
         ops = ReferenceOps(runs)
         states: NDArray[np.float32] = self._model.forward(ops, self._weights, ops.batch())
         return states
 
     def forward(self, runs: Sequence[Run]) -> NDArray[np.float32]:
-        """Logits (T, vocabulary) of every token of the runs, in their order."""
+        """Logits (T, vocabulary) of all tokens of the runs, in order."""
         states = self.states(runs)
         logits: NDArray[np.float32] = self._model.logits(ReferenceOps(runs), self._weights, states)
         return logits
 
     def logits(self, tokens: Sequence[int], kv_type: str = "f32") -> NDArray[np.float32]:
-        """Logits (len(tokens), vocabulary): row i is the distribution of what follows token i.
+        """Logits (len(tokens), vocabulary). Row i scores the tokens that may follow token i.
 
-        Keys and values are kept as :func:`heddle.testing.reference_ops.as_kept` says for `kv_type`.
+        :func:`heddle.testing.reference_ops.as_kept` defines how `kv_type` keeps keys and values.
         """
         cache = SequenceCache(kv_type)
         starts = range(0, len(tokens), _CHUNK)

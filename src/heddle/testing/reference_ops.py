@@ -1,7 +1,7 @@
-"""The truth: every op eagerly in NumPy float32, on weights dequantised whole.
+"""The reference of all ops: eager NumPy float32, on completely dequantised weights.
 
-What the native kernels are tested against. Written to be read and compared with the papers, not to
-be fast.
+The native kernels are tested against it. It is written to be compared with the papers, not to be
+fast.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor in float32, with the bias (n,) that goes with a matrix (n, k) if it has one."""
+    """A tensor in float32. A matrix (n, k) may have a bias (n,)."""
 
     values: Float32
     bias: Float32 | None = None
@@ -53,11 +53,12 @@ class Weight:
 
 
 def as_kept(x: Float32, kv_type: str) -> Float32:
-    """What a KV cache gives back for keys or values x (tokens, kv_heads * head_dim).
+    """Keys or values x (tokens, kv_heads * head_dim) as a KV cache returns them.
 
-    `f32` keeps them as they are, `f16` rounds each. `q8_0` is GGUF's (ggml, `quantize_row_q8_0`):
-    each 32 elements of a head share a float16 scale d = max|x| / 127; codes are whole numbers,
-    x / d for the d before rounding, to nearest, ties to even. A head has a multiple of 32 elements.
+    `f32` keeps them unchanged, `f16` rounds each. `q8_0` is GGUF's (ggml, `quantize_row_q8_0`):
+    each 32 elements of a head share a float16 scale d = max|x| / 127. The codes are whole numbers:
+    x / d, with d before its rounding, to nearest, ties to even. A head must have a multiple of 32
+    elements.
     """
     match kv_type:
         case "f32":
@@ -80,9 +81,9 @@ class KeyValues(Protocol):
     """Keys and values of one sequence, by layer."""
 
     def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
-        """Put k and v (tokens, kv_heads * head_dim) at positions `start` on.
+        """Store k and v (tokens, kv_heads * head_dim) from position `start` on.
 
-        Returns keys and values of position 0 to the last of them.
+        Returns the keys and values of all positions from 0 to the last one stored.
         """
         ...
 
@@ -91,14 +92,14 @@ class KeyValues(Protocol):
 class SequenceCache:
     """Keys and values of one sequence, by layer, each (positions, kv_heads * head_dim).
 
-    They are kept as `kv_type` says, see :func:`as_kept`.
+    `kv_type` decides how they are kept; see :func:`as_kept`.
     """
 
     kv_type: str = "f32"
     layers: dict[int, tuple[Float32, Float32]] = field(default_factory=dict)
 
     def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
-        """Put k and v at positions `start` on, dropping what lay there and after; return all."""
+        """Store k and v from position `start` on. Drops later positions. Returns all positions."""
         k, v = as_kept(k, self.kv_type), as_kept(v, self.kv_type)
         if layer in self.layers:
             keys, values = self.layers[layer]
@@ -109,7 +110,7 @@ class SequenceCache:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive tokens of one sequence; `start` is the first one's position.
+    """Consecutive tokens of one sequence. `start` is the position of the first token.
 
     The cache must hold all positions before `start`.
     """
@@ -120,13 +121,13 @@ class Run:
 
 
 class ReferenceOps:
-    """:class:`heddle.models.ops.Ops` over NumPy arrays, for a batch of runs laid end to end."""
+    """:class:`heddle.models.ops.Ops` over NumPy arrays, for the concatenation of several runs."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
 
     def batch(self) -> Batch[Array]:
-        """The inputs of the forward pass, with the logits of every row wanted."""
+        """The inputs of the forward pass. All rows get logits."""
         tokens = np.fromiter(chain.from_iterable(run.tokens for run in self._runs), np.int64)
         positions = [np.arange(run.start, run.start + len(run.tokens)) for run in self._runs]
         return Batch(tokens, np.concatenate(positions), np.arange(len(tokens)))
@@ -149,7 +150,7 @@ class ReferenceOps:
         return x * np.float32(factor)
 
     def rope(self, x: Array, positions: Array, spec: RopeSpec, heads: int) -> Array:
-        """Angles are float64; their cosines and sines float32."""
+        """Angles are float64. Their cosines and sines are rounded to float32."""
         pair = np.arange(spec.dim // 2)
         frequency = spec.base ** (-2.0 * pair / spec.dim) / np.array(spec.factors or 1.0)
         angle = (positions[:, None] * frequency)[:, None, :]
@@ -181,7 +182,7 @@ class ReferenceOps:
 
 
 def _attention(q: Array, keys: Array, values: Array, start: int, spec: AttentionSpec) -> Array:
-    """Queries at positions `start` on, over keys and values of positions 0 to the last query's."""
+    """Attention of queries from position `start` on, over all positions up to the last query."""
     queries, positions = len(q), len(keys)
     group = spec.heads // spec.kv_heads
     distance = np.arange(start, start + queries)[:, None] - np.arange(positions)
@@ -200,7 +201,7 @@ def _attention(q: Array, keys: Array, values: Array, start: int, spec: Attention
 
 
 def _silu(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # exp(-x) may reach inf, where x / inf is the right 0
+    with np.errstate(over="ignore"):  # exp(-x) may be inf; then x / inf is correctly 0
         y: Array = x / (1 + np.exp(-x))
     return y
 
@@ -214,7 +215,7 @@ _ACTIVATIONS = {"silu": _silu, "gelu": _gelu}
 
 
 class ReferenceLoader:
-    """:class:`heddle.models.ops.Loader` over a checkpoint; each tensor is dequantised once.
+    """:class:`heddle.models.ops.Loader` over a checkpoint. Dequantises each tensor once.
 
     Attributes:
         loaded_bytes: bytes of the files' tensors dequantised so far.

@@ -1,16 +1,16 @@
-"""The sampler chain in NumPy float64: the truth that the native sampler is tested against.
+"""The reference of the sampler chain, in NumPy float64. The native sampler is tested against it.
 
-First `logit_bias` is added, and what a grammar, `bad_words` and `min_tokens` forbid is excluded.
-Then the samplers run in the order of `params.samplers`, each on the candidates that the one before
-left. Then one draw by inverse CDF: the first candidate whose cumulative probability exceeds
-:func:`heddle.testing.philox.uniform`. Candidates are in descending order of logit, ties by lower
-id, once a sampler has cut some off; before, and after XTC alone, in order of id.
+The chain adds `logit_bias` and excludes tokens that a grammar, `bad_words` or `min_tokens` forbid.
+Then the samplers run in the order of `params.samplers`, each on the candidates that the previous
+sampler left. Then comes one draw by inverse CDF: the first candidate whose cumulative probability
+exceeds :func:`heddle.testing.philox.uniform`. Candidates are in order of id until a sampler other
+than XTC cuts some off. From then on they are in descending order of logit, ties by lower id.
 
-At temperature 0 penalties and DRY run, then the highest logit wins, ties to the lower id. Under
+At temperature 0 only penalties and DRY run. Then the highest logit wins, ties to the lower id. With
 mirostat only penalties, DRY and temperature run, then mirostat itself.
 
-An implementation in another precision may part from this one where a mass falls within its rounding
-error of a limit or of the draw, and nowhere else.
+An implementation in another precision may differ only where a mass is within its rounding error of
+a limit or of the draw.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 _MOST_FILLINGS = 256
-"""Candidates that the sampler `infill` looks at: it compares each with each."""
+"""How many candidates the sampler `infill` considers. It compares all pairs."""
 
 _MOST_DRY = 1e30
-"""DRY takes no more off, so that tokens which are all repetitions still have a best one."""
+"""The most that DRY subtracts. If all tokens are repetitions, one of them is still the best."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """What a token is sampled after.
+    """The state of a sequence when a token is sampled.
 
     Attributes:
         prompt: token ids.
         output: token ids.
-        rules: of the request.
-        mu: mirostat's bound in bits; None for the one it begins with.
-        mask: a grammar's, of bits as in `heddle.step.GrammarState`; None for none.
-        end: the first token that ends the output and is not excluded; found by the chain.
+        rules: the token rules of the request.
+        mu: mirostat's bound in bits; None: its first value.
+        mask: the grammar's mask, with bits as in `heddle.step.GrammarState`; None: no grammar.
+        end: the first token that ends the output and is not excluded. The chain sets it.
     """
 
     prompt: Sequence[int] = ()
@@ -77,8 +77,8 @@ class Candidates:
 
     Attributes:
         ids: (n,), in the order of the draw.
-        logits: (n,), divided by the temperature once that has been applied.
-        cut: whether some were cut off: then they lie best first.
+        logits: (n,), divided by the temperature after that sampler has run.
+        cut: whether a sampler has cut some off. Then the best candidate comes first.
     """
 
     ids: Ids
@@ -87,7 +87,7 @@ class Candidates:
 
     @property
     def probabilities(self) -> Float64:
-        """(n,), in their order; sum to 1."""
+        """Probabilities (n,) in the order of `ids`. They sum to 1."""
         mass = np.exp(self.logits - self.logits.max())
         result: Float64 = mass / mass.sum()
         return result
@@ -99,21 +99,21 @@ class Candidates:
         return float(-(p * np.log(p)).sum())
 
     def best_first(self) -> Candidates:
-        """By descending logit, ties by lower id."""
+        """The candidates by descending logit, ties by lower id."""
         order = np.lexsort((self.ids, -self.logits))
         return Candidates(self.ids[order], self.logits[order], self.cut)
 
     def keep(self, chosen: NDArray[np.bool_]) -> Candidates:
-        """Cut off all others."""
+        """Cut off all candidates that are not chosen."""
         return Candidates(self.ids[chosen], self.logits[chosen], cut=True).best_first()
 
     def first(self, count: int) -> Candidates:
-        """Cut off all but the best `count`."""
+        """Keep only the best `count` candidates."""
         ordered = self.best_first()
         return Candidates(ordered.ids[:count], ordered.logits[:count], cut=True)
 
     def changed(self, change: Callable[[int, float], float]) -> Candidates:
-        """Each logit replaced by `change(token, logit)`."""
+        """The candidates with each logit replaced by `change(token, logit)`."""
         pairs = zip(self.ids.tolist(), self.logits.tolist(), strict=True)
         logits = np.array([change(token, logit) for token, logit in pairs])
         result = Candidates(self.ids, logits, self.cut)
@@ -121,7 +121,7 @@ class Candidates:
 
 
 def _prefix(mass: Float64, share: float) -> int:
-    """Length of the shortest prefix whose sum is at least that share of the whole."""
+    """Length of the shortest prefix whose sum is at least `share` of the total."""
     cumulative = np.cumsum(mass)
     return int(np.searchsorted(cumulative, share * cumulative[-1])) + 1
 
@@ -134,7 +134,7 @@ def penalties(candidates: Candidates, params: SamplingParams, past: Past) -> Can
 
     A token among the last `repeat_last_n` has its logit divided by `repetition_penalty` if
     positive and multiplied by it otherwise (Keskar et al. 2019, arXiv:1909.05858, section 4.1, with
-    the sign handled as in its code). One that the output holds n > 0 times then loses
+    the sign handled as in its code). A token that the output has n > 0 times then loses
     `n * frequency_penalty + presence_penalty` (OpenAI's API reference).
     """
     recent, counts = set(latest(past.tokens, params.repeat_last_n)), Counter(past.output)
@@ -171,21 +171,21 @@ def dry(candidates: Candidates, params: SamplingParams, past: Past) -> Candidate
 
 
 def top_n_sigma(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
-    """Logits of at least max - n * (standard deviation) (Tang et al. 2024, arXiv:2411.07641)."""
+    """Keep logits >= max - n * (standard deviation) (Tang et al. 2024, arXiv:2411.07641)."""
     logits = candidates.logits
     return candidates.keep(logits >= logits.max() - params.top_n_sigma * logits.std())
 
 
 def top_k(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
-    """The k highest logits, ties to the lower id (Fan et al. 2018, arXiv:1805.04833)."""
+    """Keep the k highest logits, ties to the lower id (Fan et al. 2018, arXiv:1805.04833)."""
     return candidates.first(params.top_k)
 
 
 def typical_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
     """Locally typical sampling (Meister et al. 2022, arXiv:2202.00666).
 
-    In ascending order of |-log p - H|, ties to the likelier and then to the lower id, the shortest
-    prefix whose mass is at least `typical_p`.
+    Sorts candidates by ascending |-log p - H|, ties to the likelier and then to the lower id. Keeps
+    the shortest prefix whose mass is at least `typical_p`.
     """
     ordered = candidates.best_first()
     p = ordered.probabilities
@@ -197,13 +197,13 @@ def typical_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Ca
 
 
 def top_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
-    """Nucleus: in descending order of p, the shortest prefix whose mass is at least `top_p`
-    (Holtzman et al. 2019, arXiv:1904.09751)."""
+    """Nucleus sampling: keep the shortest prefix, in descending order of p, whose mass is at least
+    `top_p` (Holtzman et al. 2019, arXiv:1904.09751)."""
     return candidates.first(_prefix(candidates.best_first().probabilities, params.top_p))
 
 
 def min_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
-    """p >= min_p * max(p) (Nguyen et al. 2024, arXiv:2407.01082)."""
+    """Keep p >= min_p * max(p) (Nguyen et al. 2024, arXiv:2407.01082)."""
     return candidates.keep(np.exp(candidates.logits - candidates.logits.max()) >= params.min_p)
 
 
@@ -216,7 +216,8 @@ def top_a(candidates: Candidates, params: SamplingParams, _past: Past) -> Candid
 def xtc(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:
     """Exclude top choices (p-e-w, oobabooga/text-generation-webui PR 6335).
 
-    With `xtc_probability`, all tokens with p >= `xtc_threshold` but the least likely of them go.
+    With probability `xtc_probability`, drop all tokens with p >= `xtc_threshold` except the least
+    likely of them.
     """
     assert params.seed is not None, "the engine draws a seed before sampling"
     if uniform(params.seed, len(past.output), 1) >= params.xtc_probability:
@@ -228,14 +229,16 @@ def xtc(candidates: Candidates, params: SamplingParams, past: Past) -> Candidate
 
 
 def infill(candidates: Candidates, _params: SamplingParams, past: Past) -> Candidates:
-    """What a filling goes on with, where it should rather end than guess (llama.cpp, PR 9896).
+    """Choose how to continue a filling; it should end rather than guess (llama.cpp, PR 9896).
 
-    With E the mass of tokens that end the output and T that of the other n: where 3 * E * (number
-    of candidates) > T, only those that end it stay. Else tokens of which one's text begins the
-    other's count as one, under the likelier; all tokens stay that end the output, and others with a
-    mass of at least 0.2, and of 1 / (1 + how many these are) of what stayed. If no other stays, the
-    first token does that ends the output and is not excluded, be it a candidate or not; without
-    one, the likeliest candidate. Only the best 256 candidates are looked at.
+    Considers only the best 256 candidates. E is the mass of the end tokens (which end the output),
+    T the mass of the others. If 3 * E * (number of candidates) > T, keeps only the end tokens.
+
+    Otherwise, if the text of one token begins the text of another, merges their masses under the
+    likelier token. Keeps all end tokens, and each other token whose mass is at least 0.2, and at
+    least 1 / (1 + number of these others) of the mass of all these. If there are no others, keeps
+    the first end token that is not excluded, even if it is not a candidate. If there is none, keeps
+    the likeliest candidate.
     """
     assert past.rules.pieces is not None, "the engine brings them along with the sampler"
     ends, texts = past.rules.pieces.ends, past.rules.pieces.texts
@@ -259,24 +262,25 @@ def _only(token: int) -> tuple[Ids, Float64]:
 
 
 def _merge(masses: list[float], texts: Sequence[bytes]) -> None:
-    """Add the mass of every token to that of one whose text it begins, or the other way round."""
-    gone = [False] * len(masses)
+    """If one text begins another, add the smaller of their masses to the larger."""
+    merged = [False] * len(masses)
     for i, begin in enumerate(texts):
         for j, text in enumerate(texts):
-            if gone[i]:
+            if merged[i]:
                 break
-            if i == j or gone[j] or not begin or not text.startswith(begin):
+            if i == j or merged[j] or not begin or not text.startswith(begin):
                 continue
             into, of = (j, i) if masses[j] > masses[i] else (i, j)
             masses[into] += masses[of]
-            masses[of], gone[of] = 0.0, True
+            masses[of], merged[of] = 0.0, True
 
 
 def temperature(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
     """Logits divided by the temperature.
 
-    With `dynatemp_range` r it is T - r + 2 r * (H / log n) ** `dynatemp_exponent`, lower end not
-    below 0, where H is the entropy of the n candidates (kalomaze, llama.cpp PR 4972).
+    With `dynatemp_range` r the temperature is T - r + 2 r * (H / log n) ** `dynatemp_exponent`. The
+    lower end T - r is at least 0. H is the entropy of the n candidates (kalomaze, llama.cpp PR
+    4972).
     """
     degree, count = params.temperature, len(candidates.ids)
     if params.dynatemp_range > 0 and count > 1:
@@ -285,13 +289,13 @@ def temperature(candidates: Candidates, params: SamplingParams, _past: Past) -> 
         degree = low + (high - low) * spread**params.dynatemp_exponent
     with np.errstate(all="ignore"):
         logits = candidates.logits / degree
-    # Where the highest is out of range, the others weigh nothing beside it.
+    # If the highest logit is out of range, the others have no weight beside it.
     return replace(candidates, logits=logits) if np.isfinite(logits.max()) else candidates.first(1)
 
 
 def mirostat(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:
-    """Mirostat 2 (Basu et al. 2021, arXiv:2007.14966): a surprise -log2 p of at most mu bits, which
-    begins at 2 * `mirostat_tau`; at least the likeliest."""
+    """Mirostat 2 (Basu et al. 2021, arXiv:2007.14966): keep tokens with a surprise -log2 p of at
+    most mu bits, and at least the likeliest token. mu begins at 2 * `mirostat_tau`."""
     mu = 2 * params.mirostat_tau if past.mu is None else past.mu
     relative = candidates.logits - candidates.logits.max()
     near = relative >= math.log(np.exp(relative).sum()) - mu * math.log(2)
@@ -338,7 +342,7 @@ _SAMPLERS = {
 
 
 def allowed(vocabulary: int, params: SamplingParams, past: Past) -> Ids:
-    """Token ids that neither rules nor a grammar exclude, ascending; perhaps none."""
+    """Token ids that neither rules nor a grammar exclude, ascending. May be empty."""
     left = np.ones(vocabulary, np.bool_)
     excluded = forbidden(params, past.output, past.rules)
     left[[token for token in excluded if token < vocabulary]] = False
@@ -380,8 +384,8 @@ def filtered(
 def adapted_mu(
     logits: NDArray[np.float32], params: SamplingParams, past: Past, token: int
 ) -> float:
-    """Mirostat's bound after `token`: lower by eta * (surprise - tau), where the surprise is that
-    under the distribution before the cut, in bits."""
+    """Mirostat's bound after `token`: lower by eta * (surprise - tau). The surprise, in bits, is
+    under the distribution before mirostat's cut."""
     candidates = _before_mirostat(logits, params, past)
     surprise = -math.log2(candidates.probabilities[candidates.ids == token][0])
     mu = 2 * params.mirostat_tau if past.mu is None else past.mu
@@ -389,10 +393,10 @@ def adapted_mu(
 
 
 def sample(logits: NDArray[np.float32], params: SamplingParams, past: Past) -> TokenLogprob:
-    """The next token, with the logprobs that `params` asks for.
+    """Sample the next token, with the logprobs that `params` asks for.
 
-    Logprobs are the log-softmax of the raw logits, before bias and penalties; NaN when not asked
-    for. `params.seed` must be set unless the temperature is 0.
+    Logprobs are the log-softmax of the raw logits, before bias and penalties. If `params` asks for
+    none, they are NaN. `params.seed` must be set unless the temperature is 0.
     """
     ids, probabilities = filtered(logits, params, past)
     choice = 0

@@ -1,7 +1,6 @@
-"""What samplers read from the tokens so far: repetitions (DRY), and what must not come next.
+"""What samplers derive from the tokens so far: repetitions (DRY), and forbidden tokens.
 
-Plain Python over lists of token ids, and quadratic: the definition that the native history is
-tested against.
+Plain Python over lists of token ids, in quadratic time. The native history is tested against it.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def latest(tokens: Sequence[int], count: int) -> Sequence[int]:
-    """The last `count` of the tokens; all of them if it is negative."""
+    """The last `count` tokens; all tokens if `count` is negative."""
     return tokens if count < 0 else tokens[max(0, len(tokens) - count) :]
 
 
 def since_breaker(tokens: Sequence[int], breakers: Sequence[Sequence[int]]) -> int:
-    """How many tokens come after the breaker that begins last; all if there is none.
+    """How many tokens come after the breaker that begins last; all tokens without a breaker.
 
-    Of several breakers that begin there the longest counts.
+    If several breakers begin at that place, the longest counts.
     """
     for start in reversed(range(len(tokens))):
         ends = [
@@ -39,15 +38,15 @@ def since_breaker(tokens: Sequence[int], breakers: Sequence[Sequence[int]]) -> i
 def repetition_lengths(
     tokens: Sequence[int], shortest: int, breakers: Sequence[Sequence[int]] = ()
 ) -> dict[int, int]:
-    """For each token that would continue a repetition, the length of the longest it continues.
+    """Map each token that would continue a repetition to the length of the longest repetition.
 
-    A repetition is an end of `tokens` that occurs earlier in them. It does not reach across a
-    breaker, and a token that is a breaker by itself continues none (p-e-w, "DRY",
+    A repetition is an end of `tokens` that also occurs earlier. It does not reach across a breaker,
+    and a token that is a breaker by itself continues no repetition (p-e-w, "DRY",
     oobabooga/text-generation-webui PR 5677; with breakers of several tokens: llama.cpp PR 9702).
 
     Args:
-        tokens: prompt and output, as far back as is looked.
-        shortest: the least length that counts.
+        tokens: prompt and output, cut to the tokens that count.
+        shortest: the shortest length that counts.
         breakers: token sequences.
     """
     limit = since_breaker(tokens, breakers)
@@ -63,7 +62,8 @@ def repetition_lengths(
 
 
 def forbidden(params: SamplingParams, output: Sequence[int], rules: TokenRules) -> set[int]:
-    """What rules forbid, what completes a bad sequence, and what ends before `min_tokens`."""
+    """Tokens that may not come next: those that the rules forbid, those that complete a bad
+    sequence, and before `min_tokens` those that end the output."""
     tokens = set(rules.forbidden) | {
         bad[-1]
         for bad in rules.bad_sequences
