@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import threading
 
-from heddle.executors.cpu.mask_threads import Making, MaskThreads
+from heddle.executors.cpu.mask_threads import _SLOW_PRIORITY, Making, MaskThreads
 from patience import PATIENCE
 
 
@@ -25,6 +27,29 @@ def test_what_is_slow_delays_nothing_behind_it() -> None:
     later.result(PATIENCE)
     assert done == [1, 2, 3, 0]
     assert slow.later() is None
+
+
+def test_what_is_slow_gives_way_to_the_steps() -> None:
+    threads, gate, begun, ids = MaskThreads(), threading.Event(), threading.Event(), list[int]()
+
+    def work() -> None:
+        ids.append(threading.get_native_id())
+        begun.set()
+        gate.wait(PATIENCE)
+
+    makings = [Making(work), Making(work)]
+    threads.begin(makings[0])
+    assert begun.wait(PATIENCE)
+    threads.wait(makings[:1])
+    begun.clear()
+    threads.begin(makings[1])
+    assert begun.wait(PATIENCE)
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        slow, other = (os.getpriority(os.PRIO_PROCESS, one) for one in ids)
+        assert (slow, other) == (max(own, _SLOW_PRIORITY), own)
+    gate.set()
+    assert all(making.wait(PATIENCE) for making in makings)
 
 
 def test_the_number_of_threads_is_bounded_and_all_work_is_done() -> None:

@@ -51,6 +51,7 @@ def test_a_mask_holds_until_the_next_one():
 )
 def test_bits_beyond_the_vocabulary_allow_nothing(cut):
     """300 tokens end inside a byte of the mask; four bits and two bytes of it mean no token."""
+    check_that_they_are_not_counted()
     rng = np.random.default_rng(6)
     logits = rng.normal(0, 3, 300).astype(np.float32)
     mask = mask_of(rng, 300, 0.1)
@@ -61,6 +62,16 @@ def test_bits_beyond_the_vocabulary_allow_nothing(cut):
         assert other.pick("auto", logits) == plain.pick("auto", logits)
     nothing = native(SamplingParams(seed=1, **cut), Past(mask=bytes(37) + b"\xf0\xff"))
     assert nothing.pick("auto", logits)[0] == -2
+
+
+def check_that_they_are_not_counted():
+    """Two of 12 tokens are allowed; the deviation of six would leave one. The cuts above would
+    search for the missing four without end.
+    """
+    logits = np.array([1.0] + [0.0] * 11, np.float32)
+    past = Past(mask=bytes([0b11, 0xF0]))
+    samplers = [native(SamplingParams(seed=seed, top_n_sigma=2.1), past) for seed in range(30)]
+    assert {sampler.pick("auto", logits)[0] for sampler in samplers} == {0, 1}
 
 
 def test_what_forbids_everything_is_told_from_what_is_not_finite():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from heddle.config import ServerConfig
 from heddle.errors import ConfigError
+from heddle.server.http import keys
 from heddle.server.http.keys import ApiKeys, RequireKey, keys_of, salt_of_key
 from patience import PATIENCE
 
@@ -49,6 +51,12 @@ def cached(server: Running, key: str, **fields: Any) -> int:
     answer = server.post("/v1/completions", COMPLETION | fields, headers=bearer(key))
     assert answer.status_code == 200
     return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_digests_are_compared_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ApiKeys([ONE]).find([ONE.encode()]) == sha256(ONE.encode()).digest()
+    monkeypatch.setattr(keys, "_digest", lambda key: bytes(31) + key[-1:])
+    assert ApiKeys(["a"]).find([b"b"]) is None
 
 
 @pytest.mark.parametrize(

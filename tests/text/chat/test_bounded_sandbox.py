@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from heddle.errors import InvalidRequestError
+from heddle.text.chat.bounded_sandbox import BUDGET, BoundedSandbox, Budget
 from heddle.text.chat.template import ChatTemplate
 
 BOMBS = [
@@ -27,6 +28,8 @@ BOMBS = [
     "{% set s = 'x' * 99999 %}{{ s | replace('x', s) }}",
     "{% set s = 'x' * 99999 %}{{ s.replace('x', s) }}",
     "{% set s = 'x' * 99999 %}{{ s.join(s) }}",
+    "{% set s = '\t' * 99999 %}{{ s.expandtabs(99999) }}",
+    "{% set s = 'x' * 199999 %}" + "{{ s | list | sort | length }}" * 999,
     "{{ lipsum(n=10 ** 9) }}",
 ]
 
@@ -37,6 +40,21 @@ def test_a_bomb_is_refused(source: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"cannot take these messages: \w+"):
         ChatTemplate(source, "", "").render([{"role": "user", "content": "x"}])
     assert time.thread_time() - began < 20.0
+
+
+def test_loading_a_template_computes_nothing() -> None:
+    """No budget bounds what Jinja computes of constants before there is a rendering."""
+    seen: list[str] = []
+    sandbox = BoundedSandbox()
+
+    def note(text: str) -> str:
+        seen.append(text)
+        return text
+
+    sandbox.add_filter("note", note)
+    template = sandbox.from_string(sandbox.bounded("{{ 'x' | note }}"))
+    assert seen == []
+    assert template.render({BUDGET: Budget()}) == "x"
 
 
 def test_what_templates_do_is_as_before() -> None:

@@ -222,6 +222,14 @@ def test_a_grammar_that_becomes_too_much_work_fails_alone():
     assert tokens_of(compiled.begin().next_mask([])) == ids("ab")
 
 
+def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
+    state = COMPILER.compile(Grammar.regex("[ab]{9}")).begin()
+    assert tokens_of(state.next_mask([])) == ids("ab")
+    monkeypatch.setattr(grammar_module, "_MASK_SECONDS", -1.0)
+    with pytest.raises(GrammarError, match="cannot be followed any further: what may come next"):
+        state.next_mask(ids("a"))
+
+
 def test_too_long_a_grammar_is_refused_before_it_is_looked_at():
     Grammar.regex("a" * MAX_GRAMMAR_LENGTH)
     with pytest.raises(GrammarError, match="131073 characters"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import resource
 import signal
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -57,6 +60,24 @@ def test_masks_that_take_too_much_work_are_refused() -> None:
     many = Grammar.lark('start: "x"' + ' | "x"' * 20_000, "guided_grammar")
     with pytest.raises(GrammarError, match=r"guided_grammar cannot be served: (finding|comp)"):
         Trial(FakeTokenizer()).check(many)
+
+
+def test_masks_are_tried_to_the_end_of_the_first_and_of_the_last_tokens() -> None:
+    """`a` ends at once; what takes too much work comes after `zbcde`."""
+    many = "\nmany: " + " | ".join(['"x"'] * 20_000)
+    with pytest.raises(GrammarError, match="guided_grammar cannot be served: "):
+        Trial(FakeTokenizer()).check(
+            Grammar.lark(f'start: "a" | "zbcde" many{many}', "guided_grammar")
+        )
+
+
+def test_a_child_has_little_memory_and_time(trial: Trial) -> None:
+    trial.check(Grammar.regex("k*"))
+    if sys.platform == "linux":  # elsewhere no process tells another one's limits
+        limits = partial(resource.prlimit, process_of(trial).pid)
+        assert limits(resource.RLIMIT_AS) == (module._MEMORY, module._MEMORY)
+        assert 0 < limits(resource.RLIMIT_CPU)[0] < 60
+        assert limits(resource.RLIMIT_CORE) == (0, 0)
 
 
 def test_what_is_wrong_is_left_to_who_compiles_it(trial: Trial) -> None:

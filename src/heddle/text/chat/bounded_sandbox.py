@@ -48,7 +48,16 @@ class Budget:
             TemplateError: the rendering took too long.
         """
         self._steps += 1
-        if self._steps % 64 == 0 and thread_time() > self._until:
+        if self._steps % 64 == 0:
+            self.check()
+
+    def check(self) -> None:
+        """Look at the time.
+
+        Raises:
+            TemplateError: the rendering took too long.
+        """
+        if thread_time() > self._until:
             raise TemplateError(f"it takes more than {_SECONDS:g} s")
 
 
@@ -59,7 +68,7 @@ class BoundedSandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"**", "*", "+", "%"})
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, optimized=False)
+        super().__init__(**options)
         del self.globals["lipsum"]
         for name, function in self.filters.items():
             self.filters[name] = _checked(function)
@@ -132,18 +141,25 @@ def _joined(context: Context, parts: list[Any]) -> str:
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that refuses large numbers among the arguments after its subject."""
-    passed = 2 if hasattr(function, "jinja_pass_arg") else 1
+    """A filter that looks at the time and refuses large numbers among its further arguments.
 
-    def checked(*arguments: Any, **named: Any) -> Any:
-        _check_numbers((*arguments[passed:], *named.values()))
-        subject = arguments[passed - 1]
+    It takes the context, so that Jinja does not compute it as a constant when it loads a template.
+    """
+    passed = getattr(function, "jinja_pass_arg", None)
+    name = getattr(function, "__name__", "").removeprefix("do_")
+
+    @pass_context
+    def checked(context: Context, subject: Any, *arguments: Any, **named: Any) -> Any:
+        context[BUDGET].check()
+        _check_numbers((*arguments, *named.values()))
         if isinstance(subject, str):
-            name = getattr(function, "__name__", "").removeprefix("do_")
-            _check_string_method(name, subject, arguments[passed:], named)
-        return function(*arguments, **named)
+            _check_string_method(name, subject, arguments, named)
+        if passed is None:
+            return function(subject, *arguments, **named)
+        environment, evaluation = context.environment, context.eval_ctx
+        first = {"context": context, "eval_context": evaluation, "environment": environment}
+        return function(first[passed.name], subject, *arguments, **named)
 
-    vars(checked).update(getattr(function, "__dict__", {}))
     return checked
 
 
