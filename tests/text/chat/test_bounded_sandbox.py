@@ -15,12 +15,18 @@ from heddle.text.chat.template import ChatTemplate
 BOMBS = [
     "{{ 10 ** (10 ** 9) }}",
     "{{ 'x' * 10 ** 10 }}",
+    "{{ 10 ** 10 * 'x' }}",
+    "{{ 2 ** 4000 * 2 ** 4000 }}",
+    "{{ 2 ** -(10 ** 9) }}",
     "{{ messages | tojson(indent=10 ** 9) }}",
     "{{ 'x' | center(1000000000) }}",
+    "{{ 'x' | center(width=1000000000) }}",
+    "{{ '\t'.expandtabs(tabsize=1000000000) }}",
     "{{ 'x'.ljust(1000000000) }}",
     "{{ '%1000000000d' % 1 }}",
     "{{ '%*d' | format(1000000000, 1) }}",
     "{{ '{:1000000000}'.format(1) }}",
+    "{{ '{:1000000000}'.format_map({}) }}",
     "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
     "{% set n = namespace(s='x') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
     "{% set s = 'x' * 9999 %}{% for a in s %}{% for b in s %}{% for c in s %}{% endfor %}"
