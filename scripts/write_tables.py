@@ -12,6 +12,7 @@ import json
 import sys
 from enum import Enum
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from heddle.parameters import Api
@@ -44,9 +45,13 @@ def _parameters() -> list[str]:
         "|---|---|---|---|---|",
         *table,
         "",
-        f"`/v1/messages` takes {_listed(messages)}.",
+        *wrap(f"`/v1/messages` takes {_listed(messages)}.", 100),
         "",
-        f"{_listed(library)} are fields of `SamplingParams` alone; requests have others for these.",
+        *wrap(
+            f"{_listed(library)} are fields of `SamplingParams` alone; requests have others.",
+            100,
+        ),
+        "",
     ]
 
 
