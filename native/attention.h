@@ -20,8 +20,8 @@ namespace {
 using namespace heddle;
 
 // Queries handled together, and vectors each of them works on at once: as many accumulators as fit
-// the registers, and enough independent ones to hide the latency of the fused multiply-add even
-// for the three queries of a small group.
+// the registers, and enough independent ones to hide the latency of the fused multiply-add
+// even for the three queries of a small group.
 #if defined(HEDDLE_ISA_AVX512)
 constexpr int kTogether = 8, kWide = 2;
 #else
@@ -34,20 +34,20 @@ struct QueryTile {
     const float* q[kAttendQueries];  // (head_dim,)
     float* out[kAttendQueries];
     int position[kAttendQueries];
-    int first_seen[kAttendQueries];  // the first position in its window
-    float* peak;                     // (count,) largest score, before scaling
-    float* mass;                     // (count,) sum of exponentials
-    float* values;                   // (count, head_dim), unnormalised output
-    float* weights;                  // (count, kSplitTokens), the split's scores, then exponentials
+    int window_begin[kAttendQueries];  // the first position in its window
+    float* peak;                       // (count,) largest score, before scaling
+    float* mass;                       // (count,) sum of exponentials
+    float* values;                     // (count, head_dim), unnormalised output
+    float* weights;  // (count, kSplitTokens), the split's scores, then exponentials
 };
 
 // Asks for a half of a part, its keys or its values, bit by bit while another half is worked on.
 // Parts of consecutive pages lie far apart, where the hardware prefetcher cannot follow; asked for
 // all at once they would take every line fill buffer, and nothing would be computed meanwhile.
 template <typename Part>
-class Ahead {
+class Prefetcher {
   public:
-    Ahead(const uint8_t* half, int head_dim)
+    Prefetcher(const uint8_t* half, int head_dim)
         : at_(half), end_(half ? half + kv_part_bytes(Part::kType, head_dim) / 2 : half) {}
     // Asks for two lines; to be called every kEvery of the 2 * head_dim / kWide steps that a query
     // group takes over a half.
@@ -71,7 +71,7 @@ inline float* page_weights(const QueryTile& tile, int i, int page) {
 // Scores of N queries: one chain of products over the head, or, with scales, over each block of it.
 template <int N, typename Part>
 inline void page_scores(QueryTile& tile, int first, int page, const Part& part, int head_dim,
-                        Ahead<Part>& ahead) {
+                        Prefetcher<Part>& prefetcher) {
     constexpr bool kScaled = Part::kType != KvType::kF16;
     const int chain = kScaled ? kBlock : head_dim;
     const float* q[N];
@@ -84,9 +84,9 @@ inline void page_scores(QueryTile& tile, int first, int page, const Part& part, 
                 for (int j = 0; j < kWide; ++j) acc[i][j] = splat(0.0f);
             }
             for (int d = begin; d < begin + chain;) {
-                ahead.step();
+                prefetcher.step();
 #pragma GCC unroll 8
-                for (int step = 0; step < Ahead<Part>::kEvery; ++step, ++d) {
+                for (int step = 0; step < Prefetcher<Part>::kEvery; ++step, ++d) {
                     V16 k[kWide];
                     for (int j = 0; j < kWide; ++j) k[j] = part.keys(d, from + j * 16);
 #pragma GCC unroll 8
@@ -117,7 +117,7 @@ inline void page_scores(QueryTile& tile, int first, int page, const Part& part, 
 template <int N, int Wide, typename Part>
 inline void add_value_columns(QueryTile& tile, int first, const float* weights, int stride,
                               const Part& part, int head_dim, int d, int from, int to,
-                              Ahead<Part>& ahead) {
+                              Prefetcher<Part>& prefetcher) {
     V16 acc[N][Wide];
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
@@ -134,10 +134,10 @@ inline void add_value_columns(QueryTile& tile, int first, const float* weights, 
             for (int j = 0; j < Wide; ++j) acc[i][j] = fma(w, v[j], acc[i][j]);
         }
     };
-    constexpr int kEvery = Ahead<Part>::kEvery;
+    constexpr int kEvery = Prefetcher<Part>::kEvery;
     int t = from;
     for (; t + kEvery <= to; t += kEvery) {
-        ahead.step();
+        prefetcher.step();
 #pragma GCC unroll 8
         for (int step = 0; step < kEvery; ++step) add(t + step);
     }
@@ -153,7 +153,7 @@ inline void add_value_columns(QueryTile& tile, int first, const float* weights, 
 // A block of the head at a time. Scales join the weights, so that codes are used as they are.
 template <int N, typename Part>
 inline void add_values(QueryTile& tile, int first, int page, const Part& part, int head_dim,
-                       int from, int to, Ahead<Part>& ahead) {
+                       int from, int to, Prefetcher<Part>& prefetcher) {
     const float* weights = page_weights(tile, first, page);
     int stride = kSplitTokens;
     alignas(64) float scaled[N * kPageTokens];
@@ -172,12 +172,12 @@ inline void add_values(QueryTile& tile, int first, int page, const Part& part, i
         int column = d;
         if (kWide == 2 && column + 32 <= head_dim) {
             add_value_columns<N, 2>(tile, first, weights, stride, part, head_dim, d, from, to,
-                                    ahead);
+                                    prefetcher);
             continue;
         }
         for (; column < head_dim && column < d + kBlock; column += 16) {
             add_value_columns<N, 1>(tile, first, weights, stride, part, head_dim, column, from, to,
-                                    ahead);
+                                    prefetcher);
         }
     }
 }
@@ -203,39 +203,40 @@ inline void for_queries(int count, F f) {
     }
 }
 
-// The positions of a page or a split that a query sees: [from, to), counted from its first one.
-struct Sight {
+// The positions of a page or a split that a query attends to: [from, to), counted from the first
+// position of the page or split.
+struct PositionRange {
     int from, to;
     bool any() const { return from < to; }
 };
 
-inline Sight sight(const QueryTile& tile, int i, int base, int positions) {
-    const int from = tile.first_seen[i] - base, to = tile.position[i] - base + 1;
+inline PositionRange visible_positions(const QueryTile& tile, int i, int base, int positions) {
+    const int from = tile.window_begin[i] - base, to = tile.position[i] - base + 1;
     return {from < 0 ? 0 : from, to > positions ? positions : to};
 }
-inline Sight page_sight(const QueryTile& tile, int i, int page) {
-    return sight(tile, i, page * kPageTokens, kPageTokens);
+inline PositionRange visible_in_page(const QueryTile& tile, int i, int page) {
+    return visible_positions(tile, i, page * kPageTokens, kPageTokens);
 }
 
-// Hides the scores of a vector's positions outside [from, to), which count from its first one.
-inline void hide(float* scores, int from, int to) {
+// Masks the scores of a vector's lanes outside [from, to).
+inline void mask_scores(float* scores, int from, int to) {
     for (int lane = 0; lane < 16; ++lane) {
         if (lane < from || lane >= to) scores[lane] = -__builtin_inff();
     }
 }
 
-// A split's scores to exponentials, 0 where nothing is seen.
-inline void soften(QueryTile& tile, int i, int split, float scale) {
-    const Sight seen = sight(tile, i, split * kSplitTokens, kSplitTokens);
-    if (!seen.any()) {
+// Turns a query's scores of a split into exponentials, with their maximum and their sum.
+inline void exponentiate(QueryTile& tile, int i, int split, float scale) {
+    const PositionRange visible = visible_positions(tile, i, split * kSplitTokens, kSplitTokens);
+    if (!visible.any()) {
         tile.peak[i] = -__builtin_inff();
         tile.mass[i] = 0.0f;
         return;
     }
     float* w = tile.weights + i * kSplitTokens;
-    const int from = seen.from / 16 * 16, last = (seen.to - 1) / 16 * 16;
-    if (seen.from > from) hide(w + from, seen.from - from, 16);
-    if (seen.to < last + 16) hide(w + last, 0, seen.to - last);
+    const int from = visible.from / 16 * 16, last = (visible.to - 1) / 16 * 16;
+    if (visible.from > from) mask_scores(w + from, visible.from - from, 16);
+    if (visible.to < last + 16) mask_scores(w + last, 0, visible.to - last);
     V16 peaks = load(w + from);
     for (int j = from + 16; j <= last; j += 16) peaks = max(peaks, load(w + j));
     const float peak = reduce_max(peaks);
@@ -250,51 +251,54 @@ inline void soften(QueryTile& tile, int i, int split, float scale) {
     tile.mass[i] = reduce_add(sum);
 }
 
-// The queries that see a page: they are in position order, so these are neighbours.
-struct Viewers {
+// The queries [begin, end) that attend to a page. Queries are in position order, so these are
+// neighbours.
+struct QueryRange {
     int begin, end;
 };
 
-inline Viewers viewers(const QueryTile& tile, int page) {
+inline QueryRange queries_of_page(const QueryTile& tile, int page) {
     int begin = 0, end = tile.count;
-    while (begin < end && !page_sight(tile, begin, page).any()) ++begin;
-    while (end > begin && !page_sight(tile, end - 1, page).any()) --end;
+    while (begin < end && !visible_in_page(tile, begin, page).any()) ++begin;
+    while (end > begin && !visible_in_page(tile, end - 1, page).any()) --end;
     return {begin, end};
 }
 
 template <typename Part>
-inline void score_page(QueryTile& tile, Viewers who, int page, const Part& part, int head_dim,
-                       Ahead<Part> ahead) {
-    for_queries(who.end - who.begin, [&](auto n, int first) {
-        page_scores<decltype(n)::value>(tile, who.begin + first, page, part, head_dim, ahead);
+inline void score_page(QueryTile& tile, QueryRange queries, int page, const Part& part,
+                       int head_dim, Prefetcher<Part> prefetcher) {
+    for_queries(queries.end - queries.begin, [&](auto n, int first) {
+        page_scores<decltype(n)::value>(tile, queries.begin + first, page, part, head_dim,
+                                        prefetcher);
     });
 }
 
-// Positions that all queries see are handled together, those before and after one query at a time;
-// for each query, values are added by ascending position.
+// Positions visible to all queries are handled together, the positions before and after query by
+// query. For each query, values are added by ascending position.
 template <typename Part>
-inline void add_page(QueryTile& tile, Viewers who, int page, const Part& part, int head_dim,
-                     Ahead<Part> ahead) {
-    const auto add_alone = [&](int i, int from, int to) {
-        if (from < to) add_values<1>(tile, i, page, part, head_dim, from, to, ahead);
+inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& part, int head_dim,
+                     Prefetcher<Part> prefetcher) {
+    const auto add_of_one = [&](int i, int from, int to) {
+        if (from < to) add_values<1>(tile, i, page, part, head_dim, from, to, prefetcher);
     };
-    const int from = page_sight(tile, who.end - 1, page).from;
-    const int to = page_sight(tile, who.begin, page).to;
+    const int from = visible_in_page(tile, queries.end - 1, page).from;
+    const int to = visible_in_page(tile, queries.begin, page).to;
     if (from >= to) {
-        for (int i = who.begin; i < who.end; ++i) {
-            const Sight s = page_sight(tile, i, page);
-            add_alone(i, s.from, s.to);
+        for (int i = queries.begin; i < queries.end; ++i) {
+            const PositionRange s = visible_in_page(tile, i, page);
+            add_of_one(i, s.from, s.to);
         }
         return;
     }
-    for (int i = who.begin; i < who.end; ++i) {
-        add_alone(i, page_sight(tile, i, page).from, from);
+    for (int i = queries.begin; i < queries.end; ++i) {
+        add_of_one(i, visible_in_page(tile, i, page).from, from);
     }
-    for_queries(who.end - who.begin, [&](auto n, int first) {
-        add_values<decltype(n)::value>(tile, who.begin + first, page, part, head_dim, from, to,
-                                       ahead);
+    for_queries(queries.end - queries.begin, [&](auto n, int first) {
+        add_values<decltype(n)::value>(tile, queries.begin + first, page, part, head_dim, from, to,
+                                       prefetcher);
     });
-    for (int i = who.begin; i < who.end; ++i) add_alone(i, to, page_sight(tile, i, page).to);
+    for (int i = queries.begin; i < queries.end; ++i)
+        add_of_one(i, to, visible_in_page(tile, i, page).to);
 }
 
 inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
@@ -308,13 +312,13 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
         tile.out[i] = a.out + at;
         tile.position[i] = a.first_position + token;
         const int before_window = a.window > 0 ? tile.position[i] + 1 - a.window : 0;
-        tile.first_seen[i] = before_window > 0 ? before_window : 0;
+        tile.window_begin[i] = before_window > 0 ? before_window : 0;
     }
     return tile;
 }
 
-// Where a tile keeps its sums: attend_part floats for its queries.
-inline void keep_in(QueryTile& tile, float* part, int head_dim) {
+// Has the tile keep its sums in `part`, attend_part floats.
+inline void place_sums(QueryTile& tile, float* part, int head_dim) {
     tile.values = part;
     tile.peak = part + static_cast<int64_t>(tile.count) * head_dim;
     tile.mass = tile.peak + tile.count;
@@ -330,22 +334,22 @@ template <typename Part>
 inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uint8_t* next) {
     const int dim = a.head_dim;
     const int64_t half = kv_part_bytes(Part::kType, dim) / 2;
-    const int begin = tile.first_seen[0] / kPageTokens;
+    const int begin = tile.window_begin[0] / kPageTokens;
     const int end = tile.position[tile.count - 1] / kPageTokens + 1;
     const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
     const int to = (split + 1) * kSplitPages < end ? (split + 1) * kSplitPages : end;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
-        const Ahead<Part> ahead(page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + half,
-                                dim);
-        score_page(tile, viewers(tile, page), page, part, dim, ahead);
+        const Prefetcher<Part> prefetcher(
+            page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + half, dim);
+        score_page(tile, queries_of_page(tile, page), page, part, dim, prefetcher);
     }
-    for (int i = 0; i < tile.count; ++i) soften(tile, i, split, a.scale);
+    for (int i = 0; i < tile.count; ++i) exponentiate(tile, i, split, a.scale);
     for (int i = 0; i < tile.count * dim; ++i) tile.values[i] = 0.0f;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
-        const Ahead<Part> ahead(page + 1 < to ? part_of(a, page + 1) + half : next, dim);
-        add_page(tile, viewers(tile, page), page, part, dim, ahead);
+        const Prefetcher<Part> prefetcher(page + 1 < to ? part_of(a, page + 1) + half : next, dim);
+        add_page(tile, queries_of_page(tile, page), page, part, dim, prefetcher);
     }
 }
 
@@ -384,7 +388,7 @@ inline void write_output(const QueryTile& tile, int head_dim) {
     }
 }
 
-inline int first_split(const QueryTile& tile) { return tile.first_seen[0] / kSplitTokens; }
+inline int first_split(const QueryTile& tile) { return tile.window_begin[0] / kSplitTokens; }
 inline int last_split(const QueryTile& tile) {
     return tile.position[tile.count - 1] / kSplitTokens;
 }
@@ -399,8 +403,8 @@ inline void attend_parts(const AttendArgs& a) {
         float* total_part = a.scratch + kAttendQueries * kSplitTokens;
         float* split_part = total_part + attend_part(kAttendQueries, a.head_dim);
         QueryTile part = total;
-        keep_in(total, total_part, a.head_dim);
-        keep_in(part, split_part, a.head_dim);
+        place_sums(total, total_part, a.head_dim);
+        place_sums(part, split_part, a.head_dim);
         const int begin = first_split(total), end = last_split(total) + 1;
         for (int split = begin; split < end; ++split) {
             const uint8_t* next = split + 1 < end ? part_of(a, (split + 1) * kSplitPages) : a.next;
@@ -417,7 +421,7 @@ void attend(const AttendArgs& a) {
 
 void attend_split(const AttendArgs& a, int split, float* part) {
     QueryTile tile = make_tile(a, 0, a.tokens * a.group);
-    keep_in(tile, part, a.head_dim);
+    place_sums(tile, part, a.head_dim);
     a.kv_type == KvType::kF16 ? run_split<F16Part>(tile, a, split, a.next)
                               : run_split<Q8Part>(tile, a, split, a.next);
 }
@@ -427,9 +431,9 @@ void attend_merge(const AttendArgs& a, float* parts) {
     QueryTile part = total;
     const int64_t size = attend_part(total.count, a.head_dim);
     const int first = first_split(total);
-    keep_in(total, parts + first * size, a.head_dim);
+    place_sums(total, parts + first * size, a.head_dim);
     for (int split = first + 1; split <= last_split(total); ++split) {
-        keep_in(part, parts + split * size, a.head_dim);
+        place_sums(part, parts + split * size, a.head_dim);
         merge_split(total, part, a.head_dim, a.scale);
     }
     write_output(total, a.head_dim);

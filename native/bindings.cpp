@@ -91,14 +91,6 @@ struct FileBytes {
     int64_t size;
 };
 
-struct Packed {
-    Packed(Arena& arena, Runtime& runtime, Format format, const TensorBytes& raw, int rows,
-           int columns, std::vector<float> bias)
-        : matrix(arena, runtime.pool, runtime.kernels, format, raw, rows, columns,
-                 std::move(bias)) {}
-    Matrix matrix;
-};
-
 void check_sequences(const std::vector<TokenSequence>& sequences) {
     for (const TokenSequence& sequence : sequences) {
         if (sequence.empty()) throw std::invalid_argument("a token sequence must not be empty");
@@ -158,14 +150,14 @@ void add_readout(Step& step, const Program& program, const std::optional<IntRows
 class Submitted {
   public:
     Submitted(nb::object owner, Ints ids, Ints positions, const IntRows& spans, Ints pages,
-              const Ints& rows, nb::list samplers, bool may_sample,
+              const Ints& rows, const nb::list& samplers, bool may_sample,
               const std::optional<IntRows>& scored, std::vector<std::tuple<int, int, Sums>> pooled)
         : owner_(std::move(owner)),
           program_(nb::cast<Program&>(owner_)),
           ids_(std::move(ids)),
           positions_(std::move(positions)),
           pages_(std::move(pages)),
-          samplers_(std::move(samplers)),
+          samplers_(samplers),
           pooled_(std::move(pooled)) {
         if (ids_.size() != positions_.size()) {
             throw std::invalid_argument("as many positions as ids");
@@ -184,7 +176,10 @@ class Submitted {
         open_ = true;
     }
     ~Submitted() {
-        if (open_) close();
+        try {
+            if (open_) close();
+        } catch (...) {  // the error is part of a result that nobody asked for
+        }
     }
     Submitted(const Submitted&) = delete;
     Submitted& operator=(const Submitted&) = delete;
@@ -209,7 +204,7 @@ class Submitted {
     nb::object owner_;
     Program& program_;
     Ints ids_, positions_, pages_;
-    nb::list samplers_;
+    nb::tuple samplers_;  // not the list, which its owner may change
     std::vector<std::tuple<int, int, Sums>> pooled_;
     Step step_;
     bool open_ = false;
@@ -250,10 +245,10 @@ void bind_storage(nb::module_& m) {
     nb::class_<FileBytes>(m, "FileBytes", "Bytes of an open file, by its descriptor.")
         .def(nb::init<int, int64_t, int64_t>(), nb::arg("file"), nb::arg("offset"),
              nb::arg("size"));
-    nb::class_<Packed>(m, "Matrix", "A matrix (rows, columns) packed from its file bytes.")
+    nb::class_<Matrix>(m, "Matrix", "A matrix (rows, columns) packed from its file bytes.")
         .def(
             "__init__",
-            [](Packed* self, Arena& arena, Runtime& runtime, int type,
+            [](Matrix* self, Arena& arena, Runtime& runtime, int type,
                std::variant<FileBytes, Bytes> raw, int rows, int columns, Floats bias) {
                 std::vector<float> values = vector_of(bias);
                 const auto* file = std::get_if<FileBytes>(&raw);
@@ -263,15 +258,16 @@ void bind_storage(nb::module_& m) {
                 const TensorBytes bytes =
                     file ? TensorBytes(file->file, file->offset) : TensorBytes(memory->data());
                 nb::gil_scoped_release release;
-                new (self) Packed(arena, runtime, format, bytes, rows, columns, std::move(values));
+                new (self) Matrix(arena, runtime.pool, runtime.kernels, format, bytes, rows,
+                                  columns, std::move(values));
             },
             nb::arg("arena"), nb::arg("runtime"), nb::arg("type"), nb::arg("raw"), nb::arg("rows"),
             nb::arg("columns"), nb::arg("bias"), nb::keep_alive<1, 2>(),
             "RuntimeError: the file ends before the matrix does, or cannot be read.")
-        .def_prop_ro("bytes", [](const Packed& p) { return p.matrix.bytes(); })
-        .def_prop_ro("non_finite_row", [](const Packed& p) { return p.matrix.non_finite_row(); })
+        .def_prop_ro("bytes", &Matrix::bytes)
+        .def_prop_ro("non_finite_row", &Matrix::non_finite_row)
         .def_prop_ro("quantised",
-                     [](const Packed& p) { return is_quantised(p.matrix.packed().format); });
+                     [](const Matrix& matrix) { return is_quantised(matrix.packed().format); });
     nb::class_<KvCache>(m, "KvCache", "Pages of keys and values of one type, f16 or q8_0.")
         .def(
             "__init__",
@@ -294,15 +290,17 @@ void bind_storage(nb::module_& m) {
              nb::call_guard<nb::gil_scoped_release>(), "Makes a page hold what another one holds.")
         .def(
             "read",
-            [](KvCache& kv, int64_t page, MutableBytes bytes) {
+            [](KvCache& kv, int64_t page, const MutableBytes& bytes) {
                 check_page_size(kv, bytes.size());
+                nb::gil_scoped_release release;  // `bytes` holds its buffer
                 kv.read(page, bytes.data());
             },
             nb::arg("page"), nb::arg("bytes"), "Copies a page's bytes out.")
         .def(
             "write",
-            [](KvCache& kv, int64_t page, Bytes bytes) {
+            [](KvCache& kv, int64_t page, const Bytes& bytes) {
                 check_page_size(kv, bytes.size());
+                nb::gil_scoped_release release;
                 kv.write(page, bytes.data());
             },
             nb::arg("page"), nb::arg("bytes"), "Makes a page hold bytes that `read` gave.")
@@ -316,12 +314,13 @@ void bind_sampler_params(nb::module_& m) {
             check_sequences(sequences);
             new (self) Breakers(sequences);
         });
-    nb::class_<Pieces>(m, "Pieces", "The bytes of all tokens, and which of them end an output.")
+    nb::class_<TokenPieces>(m, "TokenPieces",
+                            "The bytes of all tokens, and which of them end an output.")
         .def("__init__",
-             [](Pieces* self, const std::vector<nb::bytes>& texts, std::vector<int> ends) {
+             [](TokenPieces* self, const std::vector<nb::bytes>& texts, std::vector<int> ends) {
                  std::vector<std::string> copies;
                  for (const nb::bytes& text : texts) copies.emplace_back(text.c_str(), text.size());
-                 new (self) Pieces(copies, std::move(ends));
+                 new (self) TokenPieces(copies, std::move(ends));
              });
     nb::class_<SamplerParams>(m, "SamplerParams",
                               "What a sampler does; the default is a plain draw.")
@@ -340,7 +339,9 @@ void bind_sampler_params(nb::module_& m) {
             [](SamplerParams& p, std::shared_ptr<Breakers> b) { p.dry_breakers = std::move(b); })
         .def_prop_rw(
             "pieces", [](const SamplerParams& p) { return p.pieces; },
-            [](SamplerParams& p, std::shared_ptr<Pieces> pieces) { p.pieces = std::move(pieces); })
+            [](SamplerParams& p, std::shared_ptr<TokenPieces> pieces) {
+                p.pieces = std::move(pieces);
+            })
         .def_rw("bias", &SamplerParams::bias)
         .def_prop_rw(
             "bad_sequences", [](const SamplerParams& p) { return p.bad_sequences; },
@@ -403,16 +404,13 @@ void bind_program(nb::module_& m) {
     nb::class_<Program>(m, "Program", "A recorded model; see native/program.h.")
         .def(
             "__init__",
-            [](Program* self, Runtime& runtime, const nb::tuple& caches, int max_tokens,
-               int max_rows) {
-                std::vector<KvCache*> list;
-                for (nb::handle cache : caches) list.push_back(nb::cast<KvCache*>(cache));
+            [](Program* self, Runtime& runtime, std::vector<std::shared_ptr<KvCache>> caches,
+               int max_tokens, int max_rows) {
                 new (self)
-                    Program(runtime.pool, runtime.kernels, std::move(list), max_tokens, max_rows);
+                    Program(runtime.pool, runtime.kernels, std::move(caches), max_tokens, max_rows);
             },
             nb::arg("runtime"), nb::arg("caches"), nb::arg("max_tokens"), nb::arg("max_rows"),
-            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-            "`caches`: a tuple of a KvCache for each group of layers.")
+            nb::keep_alive<1, 2>(), "`caches`: a KvCache for each group of layers.")
         .def("buffer", &Program::buffer, nb::arg("width"), nb::arg("per_row"))
         .def(
             "rope_table",
@@ -421,8 +419,11 @@ void bind_program(nb::module_& m) {
             },
             nb::arg("dim"), nb::arg("interleaved"), nb::arg("cosine"), nb::arg("sine"))
         .def(
-            "embed", [](Program& p, const Packed& table, int out) { p.embed(table.matrix, out); },
-            nb::arg("table"), nb::arg("out"), nb::keep_alive<1, 2>(), "Looks rows up.")
+            "embed",
+            [](Program& p, std::shared_ptr<Matrix> table, int out) {
+                p.embed(std::move(table), out);
+            },
+            nb::arg("table"), nb::arg("out"), "Looks rows up.")
         .def(
             "norm",
             [](Program& p, int in, Floats weight, float eps, int out, bool quantise) {
@@ -432,13 +433,13 @@ void bind_program(nb::module_& m) {
         .def("quantise", &Program::quantise, nb::arg("in_"))
         .def(
             "matmul",
-            [](Program& p, int in, std::vector<std::pair<Packed*, int>> parts, bool accumulate) {
+            [](Program& p, int in, std::vector<std::pair<std::shared_ptr<Matrix>, int>> parts,
+               bool accumulate) {
                 std::vector<MatmulPart> list;
-                for (const auto& [packed, out] : parts) list.push_back({&packed->matrix, out});
+                for (auto& [matrix, out] : parts) list.push_back({std::move(matrix), out});
                 p.matmul(in, std::move(list), accumulate);
             },
-            nb::arg("in_"), nb::arg("parts"), nb::arg("accumulate"),
-            "Matrices must outlive the program: its owner keeps them.")
+            nb::arg("in_"), nb::arg("parts"), nb::arg("accumulate"))
         .def("gated_silu", &Program::gated_silu, nb::arg("gate"), nb::arg("up"), nb::arg("out"),
              nb::arg("quantise"))
         .def("gated_gelu", &Program::gated_gelu, nb::arg("gate"), nb::arg("up"), nb::arg("out"),
@@ -463,11 +464,11 @@ void bind_program(nb::module_& m) {
         .def(
             "begin",
             [](nb::object self, Ints ids, Ints positions, IntRows spans, Ints pages, Ints rows,
-               nb::list samplers, bool may_sample, std::optional<IntRows> scored,
+               const nb::list& samplers, bool may_sample, std::optional<IntRows> scored,
                std::vector<std::tuple<int, int, Sums>> pooled) {
                 return std::make_unique<Submitted>(
                     std::move(self), std::move(ids), std::move(positions), spans, std::move(pages),
-                    rows, std::move(samplers), may_sample, scored, std::move(pooled));
+                    rows, samplers, may_sample, scored, std::move(pooled));
             },
             nb::arg("ids"), nb::arg("positions"), nb::arg("spans"), nb::arg("pages"),
             nb::arg("rows"), nb::arg("samplers"), nb::arg("may_sample") = true,

@@ -21,7 +21,7 @@ class Instruction {
     static KvCache& cache(Program& p, int index) { return *p.caches_[index]; }
     static int threads(const Program& p) { return p.pool_.threads(); }
     static const RopeTable& rope(const Program& p, int table) { return p.ropes_[table]; }
-    static float* scratch(Program& p, int thread) { return p.scratch_[thread][0].values; }
+    static float* scratch(Program& p, int thread) { return p.scratch_[thread].data(); }
     static Program::Buffer& buffer(Program& p, int index) { return p.buffers_[index]; }
     static int width(const Program& p, int index) { return p.buffers_[index].width; }
     static float* row(Program& p, int index, int64_t i) {
@@ -36,7 +36,7 @@ class Instruction {
     static int token_row(const Program& p, int i) { return p.wanted_[p.first_row_ + i]; }
     static Candidates& candidates(Program& p, int thread) { return p.candidates_[thread]; }
     static const AttentionPlan& attention(const Program& p) { return p.attention_; }
-    static float* parts(Program& p) { return p.parts_[0].values; }
+    static float* parts(Program& p) { return p.parts_.data(); }
     // Quantises columns [column, column + count) of a row, whole blocks.
     static void quantise_columns(Program& p, int index, int64_t i, int column, int count) {
         Program::Buffer& b = p.buffers_[index];

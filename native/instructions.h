@@ -14,7 +14,7 @@ struct MatmulPart;
 using InstructionPointer = std::unique_ptr<Instruction>;
 
 // row_instructions.cpp
-InstructionPointer make_embed(const Matrix& table, int out);
+InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out);
 InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
 InstructionPointer make_quantise(int in);
 InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps, int heads);

@@ -4,8 +4,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "mapping.h"
-
 namespace heddle {
 
 KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pages)
@@ -22,15 +20,10 @@ KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pa
                                     ", at most " + std::to_string(kWidestHead) + ", not " +
                                     std::to_string(head_dim));
     }
-    if (pages_ * page_bytes() == 0) return;  // no layers: nothing is stored
-    base_ = static_cast<uint8_t*>(map_memory(static_cast<size_t>(pages_ * page_bytes())));
-    ahead_ = std::make_unique<FaultAhead>(base_, pages_ * page_bytes());
-}
-
-KvCache::~KvCache() {
-    ahead_.reset();
-    if (base_ == nullptr) return;
-    unmap_memory(base_, static_cast<size_t>(pages_ * page_bytes()));
+    const int64_t bytes = pages_ * page_bytes_;
+    if (bytes == 0) return;  // no layers: nothing is stored
+    memory_ = Mapping(static_cast<size_t>(bytes));
+    ahead_ = std::make_unique<FaultAhead>(memory_.base(), bytes);
 }
 
 void KvCache::copy(int64_t source, int64_t target) {

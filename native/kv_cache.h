@@ -10,6 +10,7 @@
 
 #include "fault_ahead.h"
 #include "kernels.h"
+#include "mapping.h"
 
 namespace heddle {
 
@@ -18,12 +19,9 @@ constexpr int kWidestHead = 512;
 
 class KvCache {
   public:
-    // Throws std::bad_alloc; std::invalid_argument: the type cannot hold heads of that size.
+    // Throws std::bad_alloc; std::system_error: no thread provides memory ahead;
+    // std::invalid_argument: the type cannot hold heads of that size.
     KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pages);
-    ~KvCache();
-    KvCache(const KvCache&) = delete;
-    KvCache& operator=(const KvCache&) = delete;
-
     int64_t pages() const { return pages_; }
     static int64_t page_bytes(KvType type, int layers, int kv_heads, int head_dim) {
         return kv_part_bytes(type, head_dim) * layers * kv_heads;
@@ -43,7 +41,7 @@ class KvCache {
     int kv_heads() const { return kv_heads_; }
     int head_dim() const { return head_dim_; }
     uint8_t* at(int64_t page, int layer, int head) {
-        return base_ + page * page_bytes_ +
+        return memory_.base() + page * page_bytes_ +
                (static_cast<int64_t>(layer) * kv_heads_ + head) * part_bytes_;
     }
 
@@ -53,8 +51,8 @@ class KvCache {
     KvType type_;
     int layers_, kv_heads_, head_dim_;
     int64_t pages_, part_bytes_, page_bytes_;
-    uint8_t* base_ = nullptr;
-    std::unique_ptr<FaultAhead> ahead_;
+    Mapping memory_;
+    std::unique_ptr<FaultAhead> ahead_;  // of memory_, and ends before it
 };
 
 }  // namespace heddle

@@ -6,7 +6,8 @@
 
 namespace heddle {
 
-void* map_memory(size_t bytes) {
+Mapping::Mapping(size_t bytes) : bytes_(bytes) {
+    if (bytes == 0) return;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
 #if defined(MAP_NORESERVE)
     flags |= MAP_NORESERVE;
@@ -16,9 +17,11 @@ void* map_memory(size_t bytes) {
 #if defined(MADV_HUGEPAGE)
     madvise(base, bytes, MADV_HUGEPAGE);  // a hint, which only Linux has; refusal costs speed only
 #endif
-    return base;
+    base_ = static_cast<uint8_t*>(base);
 }
 
-void unmap_memory(void* base, size_t bytes) { munmap(base, bytes); }
+Mapping::~Mapping() {
+    if (base_ != nullptr) munmap(base_, bytes_);
+}
 
 }  // namespace heddle

@@ -1,13 +1,34 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <utility>
 
 namespace heddle {
 
 // Anonymous memory of whole pages, zeroed, in huge pages where the system takes that hint: a head's
 // part of a page is a few KiB, and with small pages each part costs TLB misses and restarts the
-// prefetcher. Throws std::bad_alloc.
-void* map_memory(size_t bytes);
-void unmap_memory(void* base, size_t bytes);
+// prefetcher.
+class Mapping {
+  public:
+    Mapping() = default;
+    // Throws std::bad_alloc. No bytes: no memory.
+    explicit Mapping(size_t bytes);
+    ~Mapping();
+    Mapping(Mapping&& other) noexcept
+        : base_(std::exchange(other.base_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    Mapping& operator=(Mapping&& other) noexcept {
+        std::swap(base_, other.base_);
+        std::swap(bytes_, other.bytes_);
+        return *this;
+    }
+
+    uint8_t* base() const { return base_; }
+    size_t bytes() const { return bytes_; }
+
+  private:
+    uint8_t* base_ = nullptr;
+    size_t bytes_ = 0;
+};
 
 }  // namespace heddle

@@ -19,10 +19,10 @@ int first_page(int position, int window) {
     return window > 0 ? std::max(position + 1 - window, 0) / kPageTokens : 0;
 }
 
-const KvCache& checked(const std::vector<KvCache*>& caches) {
+const KvCache& checked(const std::vector<std::shared_ptr<KvCache>>& caches) {
     if (caches.empty()) throw std::invalid_argument("a program needs a KV cache");
     const KvCache& first = *caches.front();
-    for (const KvCache* cache : caches) {
+    for (const auto& cache : caches) {
         if (cache->kv_heads() != first.kv_heads() || cache->head_dim() != first.head_dim()) {
             throw std::invalid_argument("KV caches of one program have heads of one shape");
         }
@@ -32,8 +32,8 @@ const KvCache& checked(const std::vector<KvCache*>& caches) {
 
 }  // namespace
 
-Program::Program(ThreadPool& pool, const Kernels& kernels, std::vector<KvCache*> caches,
-                 int max_tokens, int max_rows)
+Program::Program(ThreadPool& pool, const Kernels& kernels,
+                 std::vector<std::shared_ptr<KvCache>> caches, int max_tokens, int max_rows)
     : pool_(pool),
       kernels_(kernels),
       caches_(std::move(caches)),
@@ -46,7 +46,7 @@ Program::Program(ThreadPool& pool, const Kernels& kernels, std::vector<KvCache*>
     if (max_tokens < 1 || max_rows < 1)
         throw std::invalid_argument("a step needs a token and a row");
     for (auto& scratch : scratch_) {
-        scratch.resize(static_cast<size_t>(attend_scratch(caches_[0]->head_dim()) / kLineFloats));
+        scratch.resize(static_cast<size_t>(attend_scratch(caches_[0]->head_dim())));
     }
 }
 
@@ -118,14 +118,14 @@ void Program::append(std::unique_ptr<Instruction> instruction) {
     nanoseconds_.push_back(0.0);
 }
 
-void Program::embed(const Matrix& table, int out) {
+void Program::embed(std::shared_ptr<const Matrix> table, int out) {
     check_per_token(out);
-    const PackedMatrix& m = table.packed();
+    const PackedMatrix& m = table->packed();
     if (m.columns != at(out).width) {
         throw std::invalid_argument("the table has another width than its output");
     }
     vocabulary_ = vocabulary_ == 0 ? m.rows : std::min(vocabulary_, m.rows);
-    append(make_embed(table, out));
+    append(make_embed(std::move(table), out));
 }
 
 void Program::norm(int in, std::vector<float> weight, float eps, int out, bool quantise) {
@@ -338,8 +338,8 @@ void Program::begin(Step& step) {
     for (const ScoredRow& scored : step.scored) wanted_.push_back(scored.row);
     for (const PooledRow& pooled : step.pooled) wanted_.push_back(pooled.row);
     attention_.cut(step, widest_group_);
-    const int64_t part_lines = attend_part(widest_group_, caches_[0]->head_dim()) / kLineFloats;
-    parts_.resize(static_cast<size_t>(attention_.parts() * part_lines));
+    const int64_t part_floats = attend_part(widest_group_, caches_[0]->head_dim());
+    parts_.resize(static_cast<size_t>(attention_.parts() * part_floats));
     const int with_logits = static_cast<int>(wanted_.size() - step.pooled.size());
     step_ = &step;
     try {
@@ -356,6 +356,21 @@ bool Program::finish() {
     if (step_ == nullptr) throw std::logic_error("no step has begun");
     const Clock::duration elsewhere = Clock::now() - left_;
     step_->may_sample.store(true, std::memory_order_release);
+    try {
+        finish_passes();
+    } catch (...) {
+        step_ = nullptr;
+        throw;
+    }
+    step_ = nullptr;
+    const std::chrono::duration<double> taken = Clock::now() - begun_ - elsewhere / pool_.threads();
+    seconds_.store(seconds() + taken.count(), std::memory_order_relaxed);
+    // A thread that left an item out has completed it for the pool, so the caller sees the flag.
+    return !abandoned();
+}
+
+// The first pass has begun; the others follow.
+void Program::finish_passes() {
     const int end = static_cast<int>(instructions_.size());
     const int all = static_cast<int>(wanted_.size());
     const int with_logits = all - static_cast<int>(step_->pooled.size());
@@ -366,11 +381,6 @@ bool Program::finish() {
     for (int row = with_logits; row < all; row += max_rows_) {
         run_pass(rows_begin_, logits_begin_, row, std::min(all - row, max_rows_));
     }
-    step_ = nullptr;
-    const std::chrono::duration<double> taken = Clock::now() - begun_ - elsewhere / pool_.threads();
-    seconds_.store(seconds() + taken.count(), std::memory_order_relaxed);
-    // A thread that left an item out has completed it for the pool, so the caller sees the flag.
-    return !abandoned();
 }
 
 int Program::instructions() const { return last_instruction_ - first_instruction_; }

@@ -21,6 +21,7 @@
 #include "attention_plan.h"
 #include "kernels.h"
 #include "kv_cache.h"
+#include "line_floats.h"
 #include "step.h"
 #include "storage.h"
 #include "thread_pool.h"
@@ -34,25 +35,19 @@ struct RopeTable {
     std::vector<float> cosine, sine;
 };
 
-constexpr int kLineFloats = 16;
-
-// A cache line: vectors in lines are loaded and stored whole.
-struct alignas(64) FloatLine {
-    float values[kLineFloats];
-};
-
 struct MatmulPart {
-    const Matrix* matrix;
+    std::shared_ptr<const Matrix> matrix;
     int out;
 };
 
 class Instruction;
 
-class Program final : private Job {
+class Program final : private Task {
   public:
-    // `caches` hold one group of layers each. Their heads must be alike.
-    Program(ThreadPool& pool, const Kernels& kernels, std::vector<KvCache*> caches, int max_tokens,
-            int max_rows);
+    // `caches` hold one group of layers each. Their heads must be alike. The program owns them and
+    // its matrices together with others; `pool` and `kernels` must outlive it.
+    Program(ThreadPool& pool, const Kernels& kernels, std::vector<std::shared_ptr<KvCache>> caches,
+            int max_tokens, int max_rows);
     ~Program() override;
     Program(const Program&) = delete;
     Program& operator=(const Program&) = delete;
@@ -63,7 +58,7 @@ class Program final : private Job {
 
     // Instructions. `width` of buffers must agree; std::invalid_argument otherwise. `quantise`
     // asks for int8 beside the float output, for the matmuls that read it.
-    void embed(const Matrix& table, int out);
+    void embed(std::shared_ptr<const Matrix> table, int out);
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void quantise(int in);
     void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
@@ -88,7 +83,8 @@ class Program final : private Job {
     // other work. In both cases nothing has begun.
     void begin(Step& step);
     // The caller joins in until the step has ended, and its samplers may run. False if the step was
-    // abandoned: its results and the KV it was to write are undefined then.
+    // abandoned. Rethrows what an instruction threw, std::bad_alloc for one; the program can run
+    // the next step. In both cases the step's results and the KV it was to write are undefined.
     bool finish();
     // Ends the step in flight after the items that threads are at, and every later one at once.
     // From any thread, for good.
@@ -139,10 +135,11 @@ class Program final : private Job {
     // A pass runs instructions over some of the rows that are wanted.
     void begin_pass(int first_instruction, int last_instruction, int first_row, int row_count);
     void run_pass(int first_instruction, int last_instruction, int first_row, int row_count);
+    void finish_passes();
 
     ThreadPool& pool_;
     const Kernels& kernels_;
-    std::vector<KvCache*> caches_;
+    std::vector<std::shared_ptr<KvCache>> caches_;
     std::vector<int> windows_;  // positions seen in each cache at most; 0 for all
     int max_tokens_, max_rows_;
     int vocabulary_ = 0;  // rows of the smallest embedding table
@@ -154,15 +151,15 @@ class Program final : private Job {
     std::vector<Buffer> buffers_;
     std::vector<RopeTable> ropes_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
-    std::vector<std::vector<FloatLine>> scratch_;  // per thread, for attention
-    int widest_group_ = 1;                         // query heads per key/value head
+    std::vector<LineFloats> scratch_;  // per thread, for attention
+    int widest_group_ = 1;             // query heads per key/value head
     Step* step_ = nullptr;
     std::vector<int32_t> wanted_;  // token rows of the step: sampled, then scored, then pooled
     int first_instruction_ = 0, last_instruction_ = 0;  // of the pass
     int first_row_ = 0, row_count_ = 0;                 // of the pass, among those wanted
     std::vector<Candidates> candidates_;                // per thread, for scores
     AttentionPlan attention_;                           // of the current step
-    std::vector<FloatLine> parts_;                      // running sums of its splits
+    LineFloats parts_;                                  // running sums of its splits
     Clock::time_point begun_, left_;  // when the caller began the step, and when it left it
     std::atomic<double> seconds_{0.0};
     std::atomic<bool> abandoned_{false};

@@ -36,13 +36,14 @@ class RowInstruction : public Instruction {
 
 class Embed final : public RowInstruction {
   public:
-    Embed(const Matrix& table, int out) : RowInstruction("embed", out), table_(table), out_(out) {}
+    Embed(std::shared_ptr<const Matrix> table, int out)
+        : RowInstruction("embed", out), table_(std::move(table)), out_(out) {}
     void run_row(Program& p, int i) override {
-        table_.dequantise_row(step(p).ids[i], row(p, out_, i));
+        table_->dequantise_row(step(p).ids[i], row(p, out_, i));
     }
 
   private:
-    const Matrix& table_;
+    std::shared_ptr<const Matrix> table_;
     int out_;
 };
 
@@ -209,8 +210,8 @@ class Sample final : public Instruction {
 
 }  // namespace
 
-InstructionPointer make_embed(const Matrix& table, int out) {
-    return std::make_unique<Embed>(table, out);
+InstructionPointer make_embed(std::shared_ptr<const Matrix> table, int out) {
+    return std::make_unique<Embed>(std::move(table), out);
 }
 
 InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int out, bool quantise) {

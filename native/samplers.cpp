@@ -293,7 +293,7 @@ bool follows_surprise(const P& p) { return p.temperature > 0.0f && p.mirostat !=
 
 }  // namespace
 
-Pieces::Pieces(const std::vector<std::string>& texts, std::vector<int> ends)
+TokenPieces::TokenPieces(const std::vector<std::string>& texts, std::vector<int> ends)
     : ends_(std::move(ends)) {
     for (const std::string& text : texts) {
         begins_.push_back(bytes_.size());
@@ -303,13 +303,13 @@ Pieces::Pieces(const std::vector<std::string>& texts, std::vector<int> ends)
     std::sort(ends_.begin(), ends_.end());
 }
 
-std::string_view Pieces::text(int token) const {
+std::string_view TokenPieces::text(int token) const {
     const size_t place = static_cast<size_t>(token);
     if (place + 1 >= begins_.size()) return {};  // padding of the vocabulary
     return std::string_view(bytes_).substr(begins_[place], begins_[place + 1] - begins_[place]);
 }
 
-bool Pieces::is_end(int token) const {
+bool TokenPieces::is_end(int token) const {
     return std::binary_search(ends_.begin(), ends_.end(), token);
 }
 

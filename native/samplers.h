@@ -36,9 +36,9 @@ extern const Stage kPenalties;
 extern const Stage kMirostat;  // no member of Stage: it is always the last
 
 // The bytes of all tokens, empty for control tokens, and which tokens end an output.
-class Pieces {
+class TokenPieces {
   public:
-    Pieces(const std::vector<std::string>& texts, std::vector<int> ends);
+    TokenPieces(const std::vector<std::string>& texts, std::vector<int> ends);
 
     std::string_view text(int token) const;
     bool is_end(int token) const;
@@ -74,7 +74,7 @@ struct SamplerParams {
     int mirostat = 0;           // the version, 0 or 2
     float mirostat_tau = 5.0f;  // bits
     float mirostat_eta = 0.1f;
-    std::shared_ptr<const Pieces> pieces;  // where the stage `infill` runs
+    std::shared_ptr<const TokenPieces> pieces;  // where the stage `infill` runs
     std::vector<const Stage*> order;
     std::unordered_map<int, float> bias;
     std::vector<TokenSequence> bad_sequences;

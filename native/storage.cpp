@@ -9,7 +9,6 @@
 #include <string>
 
 #include "file_blocks.h"
-#include "mapping.h"
 #include "simd.h"
 
 namespace heddle {
@@ -264,19 +263,16 @@ const uint8_t* TensorBytes::fetch(int64_t from, int64_t bytes,
     return scratch.get();
 }
 
-Arena::~Arena() {
-    for (const Chunk& chunk : chunks_) unmap_memory(chunk.base, static_cast<size_t>(chunk.size));
-}
-
 uint8_t* Arena::allocate(int64_t bytes) {
     bytes = (bytes + 63) / 64 * 64;
-    if (chunks_.empty() || chunks_.back().used + bytes > chunks_.back().size) {
-        const int64_t size = std::max(bytes, kChunkBytes);
-        void* base = map_memory(static_cast<size_t>(size));
-        chunks_.push_back({static_cast<uint8_t*>(base), size, 0});
+    const auto room = [](const Chunk& chunk) {
+        return static_cast<int64_t>(chunk.memory.bytes()) - chunk.used;
+    };
+    if (chunks_.empty() || room(chunks_.back()) < bytes) {
+        chunks_.push_back({Mapping(static_cast<size_t>(std::max(bytes, kChunkBytes))), 0});
     }
     Chunk& chunk = chunks_.back();
-    uint8_t* at = chunk.base + chunk.used;
+    uint8_t* at = chunk.memory.base() + chunk.used;
     chunk.used += bytes;
     allocated_ += bytes;
     return at;

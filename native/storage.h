@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "mapping.h"
 #include "thread_pool.h"
 
 namespace heddle {
@@ -39,7 +40,6 @@ class TensorBytes {
 class Arena {
   public:
     Arena() = default;
-    ~Arena();
     Arena(const Arena&) = delete;
     Arena& operator=(const Arena&) = delete;
     // 64-byte aligned, zeroed. Throws std::bad_alloc.
@@ -48,8 +48,7 @@ class Arena {
 
   private:
     struct Chunk {
-        uint8_t* base;
-        int64_t size;
+        Mapping memory;
         int64_t used;
     };
     std::vector<Chunk> chunks_;
@@ -59,10 +58,13 @@ class Arena {
 // A packed matrix together with the bias it owns.
 class Matrix {
   public:
-    // `raw` has rows * row_bytes bytes in file order and is not needed afterwards.
+    // `raw` has rows * row_bytes bytes in file order and is not needed afterwards. The arena must
+    // outlive the matrix.
     // Throws std::runtime_error when it cannot be read.
     Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
            const TensorBytes& raw, int rows, int columns, std::vector<float> bias);
+    Matrix(const Matrix&) = delete;
+    Matrix& operator=(const Matrix&) = delete;
     const PackedMatrix& packed() const { return packed_; }
     int panels() const;
     int64_t bytes() const { return packed_.panel_bytes * panels(); }

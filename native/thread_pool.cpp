@@ -3,10 +3,10 @@
 #include <sched.h>
 
 #include <chrono>
-#include <exception>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
 
 namespace heddle {
 
@@ -28,28 +28,16 @@ constexpr int kSpins = 4'000;
 // busy engine (scheduling, delivery) is below it, so decoding pays no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(300);
 
-class ForJob final : public Job {
+class ForTask final : public Task {
   public:
-    ForJob(int items, const std::function<void(int)>& f) : items_(items), f_(f) {}
+    ForTask(int items, const std::function<void(int)>& f) : items_(items), f_(f) {}
     int instructions() const override { return 1; }
     int items(int) const override { return items_; }
-    void run(int, int item, int) override {
-        try {
-            f_(item);
-        } catch (...) {  // out of a worker it would end the process
-            std::lock_guard<std::mutex> lock(mutex_);
-            if (!failure_) failure_ = std::current_exception();
-        }
-    }
-    void rethrow() const {
-        if (failure_) std::rethrow_exception(failure_);
-    }
+    void run(int, int item, int) override { f_(item); }
 
   private:
     int items_;
     const std::function<void(int)>& f_;
-    std::mutex mutex_;
-    std::exception_ptr failure_;  // of the first item that failed
 };
 
 }  // namespace
@@ -76,9 +64,9 @@ void ThreadPool::stop() {
     for (std::thread& thread : workers_) thread.join();
 }
 
-void ThreadPool::begin(Job& job) {
-    if (job_ != nullptr) throw std::logic_error("the threads have another job");
-    const int count = job.instructions();
+void ThreadPool::begin(Task& task) {
+    if (task_ != nullptr) throw std::logic_error("the threads have another task");
+    const int count = task.instructions();
     if (count > capacity_) {
         claimed_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count * threads()));
         completed_ = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(count));
@@ -86,7 +74,7 @@ void ThreadPool::begin(Job& job) {
     }
     for (int i = 0; i < count; ++i) completed_[i].store(0, std::memory_order_relaxed);
     for (int i = 0; i < count * threads(); ++i) claimed_[i].store(0, std::memory_order_relaxed);
-    job_ = &job;
+    task_ = &task;
     // The lock orders the epoch with a worker's decision to sleep.
     std::lock_guard<std::mutex> lock(mutex_);
     epoch_.fetch_add(1);
@@ -94,28 +82,30 @@ void ThreadPool::begin(Job& job) {
 }
 
 void ThreadPool::finish() {
-    work(*job_, 0);
+    work(*task_, 0);
     epoch_.fetch_add(1);
     // Sequentially consistent with the worker's entry: it either sees the closed epoch and leaves,
     // or is counted here.
     while (inside_.load() != 0) pause_briefly();
-    job_ = nullptr;
+    task_ = nullptr;
+    if (!failed_.load()) return;
+    failed_ = false;
+    std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadPool::parallel_for(int items, const std::function<void(int)>& f) {
-    ForJob job(items, f);
-    run(job);
-    job.rethrow();
+    ForTask task(items, f);
+    run(task);
 }
 
-void ThreadPool::work(Job& job, int thread) {
-    const int count = job.instructions();
+void ThreadPool::work(Task& task, int thread) {
+    const int count = task.instructions();
     for (int i = 0; i < count; ++i) {
-        const int items = job.items(i);
+        const int items = task.items(i);
         const std::atomic<int>& completed = completed_[i];
         if (completed.load(std::memory_order_acquire) == items) continue;
         for (int k = 0; k < threads(); ++k) {
-            work_lane(job, i, items, (thread + k) % threads(), thread);
+            work_lane(task, i, items, (thread + k) % threads(), thread);
         }
         for (int spins = 0; completed.load(std::memory_order_acquire) != items; ++spins) {
             if (spins < kSpins) {
@@ -127,19 +117,32 @@ void ThreadPool::work(Job& job, int thread) {
     }
 }
 
-void ThreadPool::work_lane(Job& job, int instruction, int items, int lane, int thread) {
+void ThreadPool::work_lane(Task& task, int instruction, int items, int lane, int thread) {
     const int first = static_cast<int>(int64_t{items} * lane / threads());
     const int last = static_cast<int>(int64_t{items} * (lane + 1) / threads());
     std::atomic<int>& claimed = claimed_[instruction * threads() + lane];
     while (claimed.load(std::memory_order_relaxed) < last - first) {
         const int item = first + claimed.fetch_add(1, std::memory_order_relaxed);
         if (item >= last) return;
-        job.run(instruction, item, thread);
+        run_item(task, instruction, item, thread);
         completed_[instruction].fetch_add(1, std::memory_order_release);
     }
 }
 
-bool ThreadPool::wait_for_job(uint64_t& seen) {
+// An exception that left a worker would end the process. Items after it are completed, but not run:
+// other threads wait for their completion.
+void ThreadPool::run_item(Task& task, int instruction, int item, int thread) noexcept {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    try {
+        task.run(instruction, item, thread);
+    } catch (...) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!failure_) failure_ = std::current_exception();
+        failed_ = true;
+    }
+}
+
+bool ThreadPool::wait_for_task(uint64_t& seen) {
     const auto until = std::chrono::steady_clock::now() + kLinger;
     const auto open = [&] {
         const uint64_t epoch = epoch_.load();
@@ -161,12 +164,12 @@ bool ThreadPool::wait_for_job(uint64_t& seen) {
 
 void ThreadPool::worker(int thread) {
     uint64_t seen = 0;
-    while (wait_for_job(seen)) {
+    while (wait_for_task(seen)) {
         inside_.fetch_add(1);
         const uint64_t epoch = epoch_.load();
         if (epoch % 2 == 1) {
             seen = epoch;
-            work(*job_, thread);
+            work(*task_, thread);
         }
         inside_.fetch_sub(1);
     }

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,9 +20,9 @@
 namespace heddle {
 
 // A sequence of instructions, each a number of independent items.
-class Job {
+class Task {
   public:
-    virtual ~Job() = default;
+    virtual ~Task() = default;
     virtual int instructions() const = 0;
     virtual int items(int instruction) const = 0;
     virtual void run(int instruction, int item, int thread) = 0;
@@ -37,36 +38,40 @@ class ThreadPool {
 
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-    // Runs the job to its end. One caller at a time.
-    void run(Job& job) {
-        begin(job);
+    // Runs the task to its end. One caller at a time.
+    void run(Task& task) {
+        begin(task);
         finish();
     }
     // The halves of `run`. The workers compute between them; the caller joins in with `finish`,
-    // which returns when the job has ended. Throws std::logic_error if a job is open.
-    void begin(Job& job);
+    // which returns when the task has ended. `begin` throws std::logic_error if a task is open.
+    // After the first exception of an item no further item runs, and `finish` rethrows that
+    // exception when all threads have left the task. The pool can be used again.
+    void begin(Task& task);
     void finish();
 
-    // Runs f(item) for item in [0, items) over the threads. Rethrows what one of them threw, when
-    // all have ended.
+    // Runs f(item) for item in [0, items) over the threads, with the same rule for exceptions.
     void parallel_for(int items, const std::function<void(int)>& f);
 
   private:
     void stop();
     void worker(int thread);
-    void work(Job& job, int thread);
-    void work_lane(Job& job, int instruction, int items, int lane, int thread);
-    bool wait_for_job(uint64_t& seen);
+    void work(Task& task, int thread);
+    void work_lane(Task& task, int instruction, int items, int lane, int thread);
+    void run_item(Task& task, int instruction, int item, int thread) noexcept;
+    bool wait_for_task(uint64_t& seen);
 
     std::vector<std::thread> workers_;
     std::unique_ptr<std::atomic<int>[]> claimed_;    // per instruction and lane
     std::unique_ptr<std::atomic<int>[]> completed_;  // per instruction
     int capacity_ = 0;                               // instructions they hold
 
-    Job* job_ = nullptr;              // guarded by epoch_ and inside_
-    std::atomic<uint64_t> epoch_{0};  // odd while a job is open
-    std::atomic<int> inside_{0};      // workers that may touch job_
+    Task* task_ = nullptr;            // guarded by epoch_ and inside_
+    std::atomic<uint64_t> epoch_{0};  // odd while a task is open
+    std::atomic<int> inside_{0};      // workers that may touch task_
     std::atomic<bool> stopping_{false};
+    std::atomic<bool> failed_{false};  // an item of the open task threw
+    std::exception_ptr failure_;       // the first exception; guarded by mutex_
     std::mutex mutex_;
     std::condition_variable wake_;
     int sleeping_ = 0;  // guarded by mutex_

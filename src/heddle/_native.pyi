@@ -108,7 +108,7 @@ class Breakers:
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None: ...
 
-class Pieces:
+class TokenPieces:
     """The bytes of all tokens, and which of them end an output."""
 
     def __init__(self, texts: Sequence[bytes], ends: Sequence[int]) -> None: ...
@@ -130,7 +130,7 @@ class SamplerParams:
         """
 
     dry_breakers: Breakers
-    pieces: Pieces
+    pieces: TokenPieces
     bias: dict[int, float]
     bad_sequences: Sequence[Sequence[int]]
     end_tokens: Sequence[int]
@@ -169,15 +169,18 @@ class Step:
             One pick per sampler; -1 as token where a logit is NaN or infinite. And for each scored
             row log probability, rank, and the likeliest; 0 as rank in that case. None if the step
             was abandoned.
+
+        Raises:
+            MemoryError, RuntimeError: a compute thread failed. The program can run other steps.
         """
 
 class Program:
     """A recorded model: instructions over numbered buffers; see native/program.h."""
 
     def __init__(
-        self, runtime: Runtime, caches: tuple[KvCache, ...], max_tokens: int, max_rows: int
+        self, runtime: Runtime, caches: Sequence[KvCache], max_tokens: int, max_rows: int
     ) -> None:
-        """`caches` hold one group of layers each."""
+        """`caches` hold one group of layers each; the program keeps them alive."""
     def buffer(self, width: int, per_row: bool) -> int: ...
     def rope_table(self, dim: int, interleaved: bool, cosine: _Floats, sine: _Floats) -> int: ...
     def embed(self, table: Matrix, out: int) -> None:
@@ -185,7 +188,7 @@ class Program:
     def norm(self, in_: int, weight: _Floats, eps: float, out: int, quantise: bool) -> None: ...
     def quantise(self, in_: int) -> None: ...
     def matmul(self, in_: int, parts: Sequence[tuple[Matrix, int]], accumulate: bool) -> None:
-        """Matrices must outlive the program: its owner keeps them."""
+        """The program keeps the matrices alive."""
     def gated_silu(self, gate: int, up: int, out: int, quantise: bool) -> None: ...
     def gated_gelu(self, gate: int, up: int, out: int, quantise: bool) -> None: ...
     def norm_heads(self, in_: int, weight: _Floats, eps: float, heads: int) -> None: ...

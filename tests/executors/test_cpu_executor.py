@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from tiny_files import SMALL, one_token_plan, tiny_file
 
 from heddle import _native
 from heddle.config import EngineConfig
-from heddle.errors import ConfigError, OutOfMemoryError
+from heddle.errors import ConfigError, EngineFailedError, OutOfMemoryError
 from heddle.executors.cpu import memory
 from heddle.executors.cpu.executor import load
 from heddle.step import Chunk, Scoring, StepPlan
@@ -57,17 +56,60 @@ def test_threads_that_the_system_does_not_give_are_told(tmp_path: Path) -> None:
     assert done.stdout.endswith("; set fewer\n")
 
 
-def test_a_closed_executor_holds_nothing_of_the_model(tmp_path):
+def test_a_closed_executor_holds_nothing_of_the_model(tmp_path, monkeypatch):
+    arena = _native.Arena()
+    monkeypatch.setattr(_native, "Arena", lambda: arena)
+    held = sys.getrefcount(arena)
     executor = load(tiny_file(tmp_path), SMALL)
     execute(executor, one_token_plan())
-    weights = weakref.ref(executor._kept[1].output_norm.values)
     computed = executor.compute_seconds
-    assert weights() is not None
+    assert sys.getrefcount(arena) > held
     executor.close()
     executor.close()
-    assert weights() is None
+    assert sys.getrefcount(arena) == held
     assert executor.memory.pages * executor.page_bytes > 0
     assert executor.compute_seconds == computed > 0
+
+
+class FailedStep:
+    """A native step in which a compute thread failed."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def finish(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError("std::bad_alloc"), "no memory left for the step"),
+        (RuntimeError("broken"), "a compute thread failed: broken"),
+    ],
+)
+def test_an_error_of_a_compute_thread_is_one_of_the_engine(tmp_path, error, message):
+    executor = load(tiny_file(tmp_path), SMALL)
+    expected = execute(executor, one_token_plan())
+    executor.submit(one_token_plan())
+    step, *rest = executor._submitted
+    step.finish()
+    executor._submitted = (FailedStep(error), *rest)
+    with pytest.raises(EngineFailedError, match=message):
+        executor.collect()
+    assert execute(executor, one_token_plan()) == expected
+
+
+def test_a_thread_that_the_kv_cache_does_not_get_is_told(tmp_path, monkeypatch):
+    class Crowded:
+        bytes_of_page = _native.KvCache.bytes_of_page
+
+        def __init__(self, *sizes: object) -> None:
+            raise RuntimeError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(_native, "KvCache", Crowded)
+    with pytest.raises(ConfigError, match="no thread for the KV cache: Resource"):
+        load(tiny_file(tmp_path), SMALL)
 
 
 def test_pages_of_other_cosines_are_others(tmp_path, monkeypatch):

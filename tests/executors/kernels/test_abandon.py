@@ -88,7 +88,7 @@ def test_steps_of_one_runtime_follow_one_another(threads: int) -> None:
     step = program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, [])
     with pytest.raises(RuntimeError, match="another step has not been finished"):
         program.begin(ids, ids, NO_SPANS, NOTHING, NOTHING, [])
-    with pytest.raises(RuntimeError, match="the threads have another job"):
+    with pytest.raises(RuntimeError, match="the threads have another task"):
         first.runtime.read_rate(1 << 20, 0.0)
     assert step.finish() == ([], [])
     with pytest.raises(ValueError, match="finished before"):

@@ -137,7 +137,6 @@ class CpuExecutor:
         self.threads = runtime.threads
         self.weight_bytes = loader.matmul_bytes
         self._held_bytes = loader.arena.allocated
-        self._kept = (loader.arena, weights)  # the program holds bare pointers into both
         self.kv_type = config.kv_type
         self._kv = kv
         self.memory = kv.memory
@@ -220,6 +219,8 @@ class CpuExecutor:
             )
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
+        except MemoryError as error:
+            raise _out_of_memory() from error
         self._submitted = step, plan, sampling, samplers, fill
 
     def collect(self) -> StepResult:
@@ -230,7 +231,7 @@ class CpuExecutor:
             if fill is not None:
                 fill()
         finally:
-            read = step.finish()
+            read = _finished(step)
         self.compute_seconds = self._program.seconds
         if read is None:
             raise StepAbandonedError("the step was abandoned")
@@ -272,7 +273,7 @@ class CpuExecutor:
 
     def close(self) -> None:
         """Let go of all that has threads or memory; what it tells of itself stays. Idempotent."""
-        for name in ("_submitted", "_program", "_kv", "_kept", "_samplers", "_masks", "_sums"):
+        for name in ("_submitted", "_program", "_kv", "_samplers", "_masks", "_sums"):
             vars(self).pop(name, None)
 
 
@@ -302,6 +303,22 @@ def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
 
 def _most_rows(config: EngineConfig) -> int:
     return min(max(config.slots, _LEAST_ROWS), config.batch_tokens)
+
+
+def _finished(step: _native.Step) -> tuple[list[_native.Pick], list[_native.Score]] | None:
+    """What `Step.finish` returns; an error of a compute thread becomes one of the engine."""
+    try:
+        return step.finish()
+    except MemoryError as error:
+        raise _out_of_memory() from error
+    except RuntimeError as error:
+        raise EngineFailedError(f"a compute thread failed: {error}") from error
+
+
+def _out_of_memory() -> EngineFailedError:
+    return EngineFailedError(
+        "the machine has no memory left for the step; set a smaller kv_cache, or fewer slots"
+    )
 
 
 def _failure(token: int, chunk: Chunk) -> HeddleError | None:

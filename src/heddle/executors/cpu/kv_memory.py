@@ -31,7 +31,7 @@ class KvMemory:
         places: of each layer its cache, and its number there.
 
     Raises (on construction):
-        ConfigError: the memory cannot be mapped.
+        ConfigError: the memory cannot be mapped, or the thread that provides it not started.
         UnsupportedModelError: no native cache holds heads of this size.
     """
 
@@ -50,6 +50,11 @@ class KvMemory:
             raise ConfigError(
                 f"cannot map a KV cache of {self.memory.bytes} bytes; set a smaller kv_cache",
                 param="kv_cache",
+            ) from error
+        except RuntimeError as error:
+            raise ConfigError(
+                f"the system gives no thread for the KV cache: {error};"
+                " allow this process more threads"
             ) from error
 
     def copy(self, copy: PageCopy) -> None:

@@ -53,9 +53,9 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
 
 
 @lru_cache(maxsize=2)
-def _pieces(pieces: TokenPieces) -> _native.Pieces:
+def _pieces(pieces: TokenPieces) -> _native.TokenPieces:
     """The native form, once for all requests of a model."""
-    return _native.Pieces(pieces.texts, pieces.ends)
+    return _native.TokenPieces(pieces.texts, pieces.ends)
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,150 @@
+// Programs on kernels that fail, or abandon the step, at a known place: how a step ends then.
+//
+// Prints what is wrong and exits with 1 if anything is.
+#include <atomic>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "program.h"
+
+using namespace heddle;
+
+namespace {
+
+constexpr int kColumns = 64;
+constexpr int kRows = 768;  // panels enough for every item to have several, at every level
+
+bool failed = false;
+
+void expect(bool good, const char* what) {
+    if (good) return;
+    std::fprintf(stderr, "%s\n", what);
+    failed = true;
+}
+
+// Called before each matmul kernel, which has no state of its own.
+std::function<void(const MatmulArgs&)> before_matmul;
+
+void watched_matmul(const MatmulArgs& args) {
+    before_matmul(args);
+    portable_kernels()->matmul(args);
+}
+
+Kernels watched_kernels() {
+    Kernels kernels = *portable_kernels();
+    kernels.matmul = watched_matmul;
+    return kernels;
+}
+
+// A program of one matmul, and a step of all its tokens.
+class Bench {
+  public:
+    Bench(int threads, int tokens)
+        : pool(threads),
+          kernels_(watched_kernels()),
+          cache_(std::make_shared<KvCache>(KvType::kF16, 1, 1, 16, 1)),
+          program(pool, kernels_, {cache_}, tokens, 1) {
+        const int in = program.buffer(kColumns, false);
+        out_ = program.buffer(kRows, false);
+        program.embed(matrix(tokens), in);
+        program.matmul(in, {{matrix(kRows), out_}}, false);
+        for (int i = 0; i < tokens; ++i) ids_.push_back(i);
+        step_.tokens = tokens;
+        step_.ids = step_.positions = ids_.data();
+    }
+    bool run() {
+        program.begin(step_);
+        return program.finish();
+    }
+    // Every output is a sum over columns of ones.
+    bool right() const {
+        for (int64_t i = 0; i < int64_t{step_.tokens} * kRows; ++i) {
+            if (program.data(out_)[i] != static_cast<float>(kColumns)) return false;
+        }
+        return true;
+    }
+
+  private:
+    std::shared_ptr<const Matrix> matrix(int rows) {
+        const std::vector<float> ones(static_cast<size_t>(rows) * kColumns, 1.0f);
+        const TensorBytes raw(reinterpret_cast<const uint8_t*>(ones.data()));
+        return std::make_shared<Matrix>(arena_, pool, kernels_, Format::kF32, raw, rows, kColumns,
+                                        std::vector<float>());
+    }
+
+  public:
+    ThreadPool pool;
+
+  private:
+    Kernels kernels_;
+    Arena arena_;
+    std::shared_ptr<KvCache> cache_;
+
+  public:
+    Program program;
+
+  private:
+    int out_ = 0;
+    std::vector<int32_t> ids_;
+    Step step_;
+};
+
+// In a long step an item has several panels. The look before the next item does not count here: the
+// first kernel call abandons the step, so any other call is one that nothing looked before.
+void check_abandoned_between_panels() {
+    constexpr int kTokens = 1025;  // the fewest that make a step long; see matmul_instruction.cpp
+    Bench bench(1, kTokens);
+    int panels = 0, calls = 0;
+    before_matmul = [&](const MatmulArgs& args) {
+        panels += args.last_panel - args.first_panel;
+        ++calls;
+        bench.program.abandon();
+    };
+    expect(!bench.run(), "an abandoned step says that it was finished");
+    expect(calls == 1 && panels == 1, "a long matmul does not stop after the panel it is at");
+}
+
+// Both threads are in the matmul when the one that is to fail does.
+void check_failure(bool in_worker) {
+    Bench bench(2, 8);
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<int> inside{0}, calls{0};
+    std::atomic<bool> thrown{false};
+    before_matmul = [&](const MatmulArgs&) {
+        ++calls;
+        ++inside;
+        while (inside < 2) std::this_thread::yield();
+        if ((std::this_thread::get_id() != caller) == in_worker) {
+            thrown = true;
+            throw std::bad_alloc();
+        }
+        while (!thrown) std::this_thread::yield();
+    };
+    bool caught = false;
+    try {
+        bench.run();
+    } catch (const std::bad_alloc&) {
+        caught = true;
+    }
+    expect(caught, "an exception of a compute thread does not reach the caller");
+
+    before_matmul = [](const MatmulArgs&) {};
+    expect(bench.run(), "after an exception the next step is taken to be abandoned");
+    expect(bench.right(), "after an exception the next step computes something else");
+    std::atomic<int> items{0};
+    bench.pool.parallel_for(100, [&](int) { ++items; });
+    expect(items == 100, "after an exception the pool leaves items out");
+}
+
+}  // namespace
+
+int main() {
+    check_abandoned_between_panels();
+    check_failure(true);
+    check_failure(false);
+    return failed ? 1 : 0;
+}
