@@ -5,7 +5,7 @@
 #   scripts/sanitize.sh thread
 #   scripts/sanitize.sh short      # address,undefined over the portable kernels and a few tests
 #
-# `short` is part of CI: it takes about two minutes on two cores, most of it to compile at -O1.
+# `short` is part of CI: it takes three minutes of processor time, most of it to compile at -O1.
 #
 # Exits with 77 if the compiler has no runtime for these sanitizers.
 #

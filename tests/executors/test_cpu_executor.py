@@ -74,27 +74,27 @@ def test_a_closed_executor_holds_nothing_of_the_model(tmp_path, monkeypatch):
 class FailedStep:
     """A native step in which a compute thread failed."""
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    def __init__(self, kind: type[Exception]) -> None:
+        self.kind = kind
 
     def finish(self) -> None:
-        raise self.error
+        raise self.kind("broken")
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("kind", "message"),
     [
-        (MemoryError("std::bad_alloc"), "no memory left for the step"),
-        (RuntimeError("broken"), "a compute thread failed: broken"),
+        (MemoryError, "no memory left for the step"),
+        (RuntimeError, "a compute thread failed: broken"),
     ],
 )
-def test_an_error_of_a_compute_thread_is_one_of_the_engine(tmp_path, error, message):
+def test_an_error_of_a_compute_thread_is_one_of_the_engine(tmp_path, kind, message):
     executor = load(tiny_file(tmp_path), SMALL)
     expected = execute(executor, one_token_plan())
     executor.submit(one_token_plan())
     step, *rest = executor._submitted
     step.finish()
-    executor._submitted = (FailedStep(error), *rest)
+    executor._submitted = (FailedStep(kind), *rest)
     with pytest.raises(EngineFailedError, match=message):
         executor.collect()
     assert execute(executor, one_token_plan()) == expected
