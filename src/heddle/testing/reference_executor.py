@@ -14,13 +14,13 @@ import time
 from array import array
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import EngineFailedError, GrammarError, StepAbandonedError
+from heddle.executors.arithmetic import MODEL_SOURCES, source_digest
 from heddle.executors.failures import non_finite, nothing_allowed
 from heddle.executors.graph.forward import compute, model_work, record
 from heddle.executors.serving import (
@@ -57,6 +57,14 @@ if TYPE_CHECKING:
     Float32 = NDArray[np.float32]
 
 _log = logging.getLogger(__name__)
+
+SOURCES = (
+    *MODEL_SOURCES,
+    "testing/reference_executor.py",
+    "testing/reference_memory.py",
+    "testing/reference_ops.py",
+)
+"""Python code that the bits of pages depend on."""
 
 _KV_CACHE = 1 << 30
 """Default bytes of KV pages."""
@@ -314,10 +322,8 @@ def _least_seconds(work: Callable[[], object]) -> float:
 
 
 def _arithmetic_digest() -> str:
-    """A digest that identifies this code, and what NumPy computes on this machine."""
-    digest = hashlib.sha256(np.__version__.encode())
-    for source in sorted(Path(__file__).parent.glob("reference_*.py")):
-        digest.update(source.read_bytes())
+    """A digest that identifies the code, and what NumPy computes on this machine."""
+    digest = hashlib.sha256(f"{np.__version__} {source_digest(*SOURCES)}".encode())
     angles = np.arange(1 << 12) * 0.7
     values = np.cos(angles).astype(np.float32)
     digest.update(np.sin(angles).tobytes() + np.exp(values).tobytes())

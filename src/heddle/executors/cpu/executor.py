@@ -11,8 +11,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from heddle import _native
 from heddle.cores import usable_cores
 from heddle.embedding import EmbeddingParams
@@ -22,6 +20,7 @@ from heddle.errors import (
     StepAbandonedError,
     UnsupportedModelError,
 )
+from heddle.executors.arithmetic import MODEL_SOURCES, source_digest, trigonometry_digest
 from heddle.executors.cpu.batch import Layout, StateSum
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.kv_memory import KvMemory, plan_memory
@@ -46,6 +45,7 @@ from heddle.step import Deferred, Failed, Sampled, StepResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from heddle.config import EngineConfig
@@ -62,6 +62,15 @@ if TYPE_CHECKING:
         _native.Step, StepPlan, list[Chunk], list[_native.Sampler], Callable[[], None] | None
     ]
 
+
+SOURCES = (
+    *MODEL_SOURCES,
+    "executors/cpu/batch.py",
+    "executors/cpu/kv_memory.py",
+    "executors/cpu/lowering.py",
+    "executors/cpu/weights.py",
+)
+"""Python code that the bits of pages depend on. Samplers and masks only choose tokens."""
 
 _NOTHING_LEFT = -2
 """What a sampler gives in place of a token when all are forbidden."""
@@ -166,7 +175,7 @@ class CpuExecutor:
 
     @property
     def page_format(self) -> str:
-        arithmetic = f"{_program_digest()} {_trigonometry_digest()}"
+        arithmetic = f"{_native_digest()} {source_digest(*SOURCES)} {trigonometry_digest()}"
         size = f"{PAGE_TOKENS} {page_layout(self.memory)}"
         return f"cpu {self.kv_type} {size} {arithmetic}"
 
@@ -277,22 +286,9 @@ class CpuExecutor:
             vars(self).pop(name, None)
 
 
-def _program_digest() -> str:
-    """Stands for the program as it is installed: a change anywhere may be one of arithmetic."""
-    package = Path(__file__).parent.parent
-    digest = hashlib.sha256(Path(_native.__file__).read_bytes())
-    for source in sorted(package.rglob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def _trigonometry_digest() -> str:
-    """Stands for NumPy's cosines and sines, which rope tables are made of.
-
-    Last places differ between its versions and, since it uses what the processor has, machines.
-    """
-    angles = np.arange(1 << 14) * 0.7
-    return hashlib.sha256(np.cos(angles).tobytes() + np.sin(angles).tobytes()).hexdigest()
+def _native_digest() -> str:
+    """Stands for the native module as it is installed: kernels, packing and pages."""
+    return hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
 
 
 def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:

@@ -1,0 +1,95 @@
+"""Which changes of the program make pages on disk worthless, and which do not."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle.executors import arithmetic
+from heddle.executors.arithmetic import source_digest
+from heddle.executors.cpu import executor as cpu
+from heddle.testing import reference_executor as reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(arithmetic.__file__).parent.parent
+COMPUTING_ROOMS = {"models", "weights", "executors", "testing"}
+NO_ARITHMETIC = {
+    "executors/arithmetic.py",  # digests
+    "executors/cpu/memory.py",  # what the machine has
+    "executors/failures.py",  # errors
+    "testing/reference_sampler.py",  # the choice of tokens
+}
+SOURCES = {"cpu": cpu.SOURCES, "reference": reference.SOURCES}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    python_only = lambda folder, names: [  # noqa: E731
+        name for name in names if not (Path(folder, name).is_dir() or name.endswith(".py"))
+    ]
+    return Path(shutil.copytree(PACKAGE, tmp_path / "heddle", ignore=python_only))
+
+
+@pytest.mark.parametrize("device", SOURCES)
+def test_pages_outlive_edits_that_change_no_bit_of_them(package: Path, device: str) -> None:
+    def digest() -> str:
+        return source_digest(*SOURCES[device], package=package)
+
+    before = source_digest(*SOURCES[device])
+    assert digest() == before, "it does not depend on where the package is"
+    for name in ("server/app.py", "scheduler/scheduler.py", "executors/cpu/samplers.py", "step.py"):
+        edit(package / name)
+        assert digest() == before
+    for name in ("models/blocks.py", "executors/graph/recording.py", "weights/gguf/names.py"):
+        edit(package / name)
+        after = digest()
+        assert after != before
+        before = after
+
+
+def edit(path: Path) -> None:
+    path.write_text(path.read_text() + "\n")
+
+
+@pytest.mark.parametrize("device", SOURCES)
+def test_the_digest_covers_what_its_modules_import(device: str) -> None:
+    """A module of the computing rooms that is missing would leave wrong pages in use."""
+    covered = {path for pattern in SOURCES[device] for path in PACKAGE.glob(pattern)}
+    assert all(list(PACKAGE.glob(pattern)) for pattern in SOURCES[device])
+    missing = {
+        imported.relative_to(PACKAGE).as_posix()
+        for path in covered
+        for imported in computing_imports(path)
+        if imported not in covered
+    }
+    assert missing <= NO_ARITHMETIC
+
+
+def computing_imports(path: Path) -> Iterator[Path]:
+    """Files of the computing rooms that a module imports when it runs."""
+    for node in ast.walk(without_types(ast.parse(path.read_text()))):
+        if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("heddle.")):
+            continue
+        parts = str(node.module).split(".")[1:]
+        if parts[0] not in COMPUTING_ROOMS:
+            continue
+        module = PACKAGE.joinpath(*parts)
+        if module.is_dir():
+            yield from (module / f"{alias.name}.py" for alias in node.names)
+        else:
+            yield module.with_suffix(".py")
+
+
+def without_types(tree: ast.Module) -> ast.Module:
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    return tree
