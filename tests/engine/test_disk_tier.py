@@ -19,14 +19,14 @@ from heddle.engine.streams import Collector
 from heddle.errors import ConfigError, EngineClosedError
 from heddle.scheduler.sequence import SlotState
 from heddle.state import PAGE_TOKENS
-from heddle.types import SamplingParams
+from heddle.types import FinishReason, SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from heddle.types import Output
+    from heddle.types import Delta, Output
 
     Start = Callable[..., Engine]
 
@@ -182,6 +182,33 @@ def test_a_model_whose_file_is_gone_is_served_without_a_disk_tier(
     assert engine.snapshot().prefix_cache.disk is None
     assert "without its disk tier: [Errno 2]" in caplog.text
     directory.PageDirectory(tmp_path / "cache", 1000).close()
+
+
+def test_a_cancel_does_not_wait_for_the_disk(
+    start: Start, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heddle.engine.thread.PATIENCE", 2 * PATIENCE)
+    with start() as engine:
+        engine.complete(PROMPT, params())
+    waits, begin = threading.Event(), DiskTier.begin
+
+    def begun(*arguments: Any) -> None:
+        begin(*arguments)
+        waits.set()
+
+    monkeypatch.setattr(DiskTier, "begin", begun)
+    engine = start(slots=2)
+    ends = [threading.Event(), threading.Event()]
+
+    def sink(end: threading.Event) -> Callable[[Delta], None]:
+        return lambda delta: end.set() if delta.finish is FinishReason.CANCELLED else None
+
+    tickets = engine.submit_many((PROMPT, params(), sink(end)) for end in ends)
+    assert waits.wait(PATIENCE)
+    for ticket, end in zip(tickets, ends, strict=True):
+        ticket.cancel()
+        assert end.wait(PATIENCE / 4), "the disk does not answer so soon"
+    slow_disk.set()
 
 
 def test_others_run_while_a_request_waits_for_the_disk(

@@ -452,18 +452,18 @@ def test_a_caller_who_stays_away_is_not_waited_for_twice(start, executor) -> Non
 def test_a_caller_who_has_gone_is_not_waited_for(start, monkeypatch) -> None:
     engine = start(batch_window_us=1_000_000)
     thread, timeouts = engine._thread, []
-    wait = thread._wake.wait
+    wait = thread._bell.wait
 
-    def watched(timeout: float | None = None) -> bool:
+    def watched(timeout: float | None = None) -> None:
         timeouts.append(timeout)
-        return wait(timeout)
+        wait(timeout)
 
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     while not thread._asking:
         time.sleep(0.001)  # lets the engine end the step
-    sequence.cancel()  # taken when the engine wakes next
-    monkeypatch.setattr(thread._wake, "wait", watched)
+    monkeypatch.setattr(thread._bell, "wait", watched)
+    sequence.cancel()
     engine.complete("hello", params(max_tokens=3))
     assert set(timeouts) <= {None}, "the engine only waited for work"
 

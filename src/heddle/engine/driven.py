@@ -269,11 +269,10 @@ class DrivenSequence:
         self._cancelled = False
 
     def _leave(self) -> None:
-        """End the request, if there is one, and have the engine know at once."""
+        """End the request, if there is one."""
         run, self._run = self._run, None
         if run is not None:
             run.ticket.cancel()
-            self._thread.take_cancels()
 
     def _heal(self, taken_back: list[int]) -> SampledToken:
         """Sample what agrees with the text of these tokens until there is text beyond it."""

@@ -18,8 +18,9 @@ from heddle.text.tokenizer.token_rules import token_rules
 from heddle.types import Delta, FinishReason, Usage
 
 if TYPE_CHECKING:
-    from collections import abc, deque
+    from collections import abc
 
+    from heddle.engine.bell import Cancels
     from heddle.engine.loading import LoadedModel
     from heddle.step import Scored, TokenRules
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -45,14 +46,14 @@ class Ticket:
     """
 
     id: int
-    _cancels: deque[int]
+    _cancels: Cancels
 
     def cancel(self) -> None:
         """End the request, from any thread; its last delta says CANCELLED. No effect once over.
 
         Takes no lock, so that finalizers may call it wherever garbage collection runs them.
         """
-        self._cancels.append(self.id)
+        self._cancels.add(self.id)
 
 
 @dataclass(slots=True, eq=False)

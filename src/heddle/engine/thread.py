@@ -2,7 +2,7 @@
 
 Requests come in under a lock that the thread holds while it plans a step and while it takes one in,
 never while it computes one. Text, stop strings and sinks are handled without the lock, so that a
-sink may submit and cancel. Nobody polls: without work the thread sleeps on a condition variable.
+sink may submit and cancel. Nobody polls: without work the thread waits for a bell (`bell.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import os
 import threading
 import time
 from _thread import start_new_thread
-from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
+from heddle.engine.bell import Bell, Cancels
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
 from heddle.errors import (
@@ -61,7 +61,7 @@ class EngineThread:
     owner has dropped stops it.
 
     Attributes:
-        cancels: ids of requests to end. Append from any thread, without a lock: finalizers do.
+        cancels: requests to end.
         to_ring: mailboxes posted to since the last ring. Of this thread alone.
     """
 
@@ -69,12 +69,12 @@ class EngineThread:
         """Raises ConfigError: the prefix cache's directory cannot be used."""
         self._model = model
         self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
+        self._bell = Bell()
         self._cache = CacheManager(
             model.executor.memory,
             enabled=config.prefix_cache,
             most_nodes=config.prefix_cache_nodes,
-            disk=open_disk_tier(model, config, self._notify),
+            disk=open_disk_tier(model, config, self._bell.ring),
         )
         self._scheduler = Scheduler(
             config.slots,
@@ -101,7 +101,7 @@ class EngineThread:
         self._counters = Counters()
         self.to_ring: list[Mailbox] = []
         # Safe by themselves:
-        self.cancels: deque[int] = deque()
+        self.cancels = Cancels(self._bell)
         self._observers: tuple[Observer, ...] = ()
         # A daemon, so that a program that forgets to close its engine can end.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
@@ -128,19 +128,14 @@ class EngineThread:
             for request in requests:
                 self._requests[request.sequence.id] = request
             self._accepted += len(requests)
-            self._wake.notify()
+            self._bell.ring()
 
     def resume(self, request: Request) -> None:
         """Have the next token of a driven sequence computed. Raises as `accept`."""
         with self._open():
             request.last_token_at = time.perf_counter()
             self._scheduler.resume(request.sequence)
-            self._wake.notify()
-
-    def take_cancels(self) -> None:
-        """See to `cancels` now, although there may be no other work."""
-        if self._pid == os.getpid():
-            self._notify()
+            self._bell.ring()
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
         """Raise the ContextLengthError of a prompt of so many tokens, if it is too long."""
@@ -163,7 +158,7 @@ class EngineThread:
             self._drain = drain and (self._refusal is None or self._drain)
             if self._refusal is None:
                 self._refusal = EngineClosedError("the engine is closed")
-            self._wake.notify()
+            self._bell.ring()
             if not self._drain:
                 self._model.executor.abandon()
         if threading.current_thread() is not self._thread:
@@ -179,7 +174,7 @@ class EngineThread:
 
     def snapshot(self) -> EngineSnapshot:
         """Slots, queue, pages and totals. From any thread; takes no lock."""
-        cancelled = set(self.cancels.copy())
+        cancelled = self.cancels.pending()
         slots = []
         for index, sequence in enumerate(self._scheduler.slots):
             if sequence is None:
@@ -233,11 +228,6 @@ class EngineThread:
         with self._open():
             self._cache.flush()
 
-    def _notify(self) -> None:
-        """Pages have come from disk, a late mask is made, or something was cancelled."""
-        with self._lock:
-            self._wake.notify()
-
     @contextmanager
     def _open(self) -> Iterator[None]:
         """Hold the lock; or raise the reason why nothing is accepted any more."""
@@ -280,7 +270,7 @@ class EngineThread:
         with self._lock:
             self._take_cancels()
             while not (self._scheduler.busy or self._events or self._cancelled or self._refusal):
-                self._wake.wait()
+                self._wait()
                 self._take_cancels()
             self._gather()
             if self._refusal is not None and not (self._drain and self._scheduler.busy):
@@ -288,8 +278,8 @@ class EngineThread:
             began = time.perf_counter()
             plan = self._scheduler.schedule()
             if not (plan.chunks or self._accepted or self._events or self._cancelled):
-                # All wait for the disk or a mask, which notify; a disk that does not is given up.
-                self._wake.wait(PATIENCE)
+                # All wait for the disk or a mask, which ring; a disk that does not is given up.
+                self._wait(PATIENCE)
                 return True
             accepted, self._accepted = self._accepted, 0
         for _ in range(accepted):
@@ -302,6 +292,14 @@ class EngineThread:
         self._counters.step_seconds += time.perf_counter() - began
         return True
 
+    def _wait(self, timeout: float | None = None) -> None:
+        """Let go of the lock until the bell rings: for pages, a late mask, or whoever calls."""
+        self._lock.release()
+        try:
+            self._bell.wait(timeout)
+        finally:
+            self._lock.acquire()
+
     def _gather(self) -> None:
         """Let callers who just got a token ask for the next one, so that one step serves them all.
 
@@ -313,12 +311,11 @@ class EngineThread:
             left = until - time.perf_counter()
             if left <= 0.0 or self._refusal is not None:
                 break
-            self._wake.wait(left)
+            self._wait(left)
             self._take_cancels()
 
     def _take_cancels(self) -> None:
-        while self.cancels:
-            request_id = self.cancels.popleft()
+        for request_id in self.cancels.take():
             if self._scheduler.cancel(request_id):
                 self._cancelled.append(self._requests[request_id])
 
@@ -347,7 +344,7 @@ class EngineThread:
             events = self._scheduler.update(result, self._computed_at - began)
         for outcome in result.sampled:
             if isinstance(outcome, Deferred):
-                outcome.ready.add_done_callback(lambda _: self._notify())
+                outcome.ready.add_done_callback(lambda _: self._bell.ring())
         self._events = [event for event in events if not event.sequence.driven]
         driven = [event for event in events if event.sequence.driven]
         self._deliver_tokens(driven)  # at once: the next step is to have what they ask for now
@@ -490,7 +487,7 @@ class EngineThread:
         except Exception:
             _log.exception("the sink of request %d failed; it is cancelled", request.sequence.id)
             request.sink = _ignore
-            self.cancels.append(request.sequence.id)
+            self.cancels.add(request.sequence.id)
 
     def _ring(self) -> None:
         for mailbox in self.to_ring:
