@@ -15,6 +15,9 @@ namespace {
 constexpr float kFirstWindow = 3.0f;
 constexpr float kNextWindow = 1.5f;
 
+// At a lower temperature none but the best weighs anything, and scores leave the range of floats.
+constexpr float kColdest = 1e-15f;
+
 // By the exponent bits, all set in NaN and infinity: compilers make vectors of integer tests.
 bool all_finite(const float* logits, int count) {
     constexpr uint32_t kExponent = 0x7F800000;
@@ -143,7 +146,7 @@ double Candidates::entropy() {
     double mass = 0.0, weighted = 0.0;
     each([&](float logit, float weight, int) {
         mass += weight;
-        weighted += weight * ((logit - peak_) * factor_);
+        if (weight > 0.0f) weighted += weight * ((logit - peak_) * factor_);  // not 0 * infinity
     });
     return std::log(mass) - weighted / mass;
 }
@@ -289,10 +292,9 @@ void Candidates::allow_only(const uint8_t* mask, size_t bytes) {
 }
 
 void Candidates::cool(float temperature) {
-    const float factor = factor_ / temperature;
-    if (factor < INFINITY) {
-        factor_ = std::max(factor, FLT_MIN);  // not 0, or a logit of -inf would become NaN
-    } else {                                  // the others weigh nothing
+    if (temperature >= kColdest) {
+        factor_ /= temperature;
+    } else {  // the others weigh nothing
         show_best(1);
         cut(1);
     }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -142,7 +143,8 @@ void Candidates::each_logit(F f) const {
 template <typename Map, typename F>
 void Candidates::edit(const Map& by_token, F f) {
     const auto scaled = [&](float logit, const auto& entry) {
-        return f(logit * factor_, entry) / factor_;
+        if (logit == -INFINITY) return logit;  // excluded
+        return std::clamp(f(logit * factor_, entry) / factor_, -FLT_MAX, FLT_MAX);
     };
     if (listed_) {
         for (Candidate& c : list_) {

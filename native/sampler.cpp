@@ -61,11 +61,7 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
         return result;
     }
     if (params_.pieces) find_end();
-    for (const Stage* stage : chain_) {
-        stage->apply(candidates_, params_, state_);
-        if (!std::isfinite(candidates_.peak()))
-            return Pick{};  // a penalty left the range of floats
-    }
+    for (const Stage* stage : chain_) stage->apply(candidates_, params_, state_);
     const float number = uniform(params_.seed, state_.history.output_tokens());
     const Candidate chosen =
         params_.temperature == 0.0f ? candidates_.best() : candidates_.draw(number);

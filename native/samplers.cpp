@@ -19,6 +19,10 @@ constexpr float kLogitSlack = 1e-3f;
 // DRY takes no more off, so that tokens which are all repetitions still have a best one.
 constexpr float kMostDry = 1e30f;
 
+// At this temperature all candidates weigh the same, to the precision of floats. Scores of a hotter
+// one, and penalties on them, would leave the range of floats.
+constexpr float kHottest = 1e15f;
+
 // The sampler `infill` compares so many candidates with each other, and what weighs less than this
 // share is a guess to it.
 constexpr int kMostFillings = 256;
@@ -248,9 +252,10 @@ void infill(Candidates& c, const SamplerParams& p, SamplerState& state) {
 
 void temperature(Candidates& c, const SamplerParams& p, SamplerState&) {
     const int left = c.size();
-    if (p.dynatemp_range == 0.0f || left == 1) return c.cool(p.temperature);
-    const float low = std::max(0.0f, p.temperature - p.dynatemp_range);
-    const float high = p.temperature + p.dynatemp_range;
+    const float degree = std::min(p.temperature, kHottest);
+    if (p.dynatemp_range == 0.0f || left == 1) return c.cool(degree);
+    const float low = std::max(0.0f, degree - p.dynatemp_range);
+    const float high = degree + p.dynatemp_range;
     const double spread = c.entropy() / std::log(static_cast<double>(left));
     const double reach = std::pow(std::max(0.0, spread), p.dynatemp_exponent);
     c.cool(static_cast<float>(low + (high - low) * reach));

@@ -422,17 +422,42 @@ def test_one_logit_that_is_not_finite_means_no_token(isa, value):
             assert native(params).pick(isa, logits) == (-1, 0.0, [])
 
 
-def test_a_penalty_that_leaves_the_range_of_floats_means_no_token():
+def test_a_penalty_that_leaves_the_range_of_floats_leaves_a_best_token():
     logits = np.full(10, 3e38, np.float32)
     params = SamplingParams(seed=1, repetition_penalty=0.01)
-    assert native(params, Past(prompt=[3])).pick("auto", logits)[0] == -1
+    assert native(params, Past(prompt=[3])).pick("auto", logits)[0] == 3
+
+
+@pytest.mark.parametrize("dynatemp_range", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "temperature", [1e-310, 1e-44, 1e-38, 1e-37, 1e-20, 1e-9, 1e9, 1e20, 1e37, 1e38, 1e39, 1e300]
+)
+def test_penalties_after_an_extreme_temperature(temperature, dynatemp_range):
+    """Scores divided by 1e-38, or multiplied back by 1e38, leave the range of floats."""
+    rng = np.random.default_rng(8)
+    logits = rng.normal(0, 8, 300).astype(np.float32)
+    for seed in range(20):
+        params = SamplingParams(
+            temperature=temperature,
+            dynatemp_range=dynatemp_range,
+            repetition_penalty=(0.01, 100.0)[seed % 2],
+            frequency_penalty=(-2.0, 2.0)[seed // 2 % 2],
+            dry_multiplier=0.8,
+            seed=seed,
+            samplers=(Stage.TEMPERATURE, Stage.PENALTIES, Stage.DRY),
+        )
+        best = int(logits.argmax())
+        past = Past([best, 7, 8, 7, 8], [int(t) for t in rng.integers(0, 9, 9)])
+        token = native(params, past).pick("auto", logits)[0]
+        if token != sample(logits, params, past).token:
+            assert near_a_boundary(logits, params, past)
 
 
 @pytest.mark.parametrize(
     "cut", [{"top_k": 10**6}, {"top_p": 0.9999999}, {"typical_p": 0.9999999}], ids=str
 )
 def test_a_logit_that_a_penalty_takes_below_the_range_of_floats_is_waited_for_by_no_one(cut):
-    """At a temperature of 1e-38 a negative logit is -inf, and all others were waited for."""
+    """At a temperature of 1e-38 a negative logit was -inf, and all others were waited for."""
     order = tuple(Stage)
     order = (Stage.TEMPERATURE, *(stage for stage in order if stage is not Stage.TEMPERATURE))
     params = SamplingParams(

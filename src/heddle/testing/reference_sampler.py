@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 _MOST_FILLINGS = 256
 """How many candidates the sampler `infill` considers. It compares all pairs."""
 
+_COLDEST, _HOTTEST = 1e-15, 1e15
+"""Temperatures beyond which only the best token weighs anything, and all tokens weigh the same."""
+
 _MOST_DRY = 1e30
 """The most that DRY subtracts. If all tokens are repetitions, one of them is still the best."""
 
@@ -280,17 +283,16 @@ def temperature(candidates: Candidates, params: SamplingParams, _past: Past) -> 
 
     With `dynatemp_range` r the temperature is T - r + 2 r * (H / log n) ** `dynatemp_exponent`. The
     lower end T - r is at least 0. H is the entropy of the n candidates (kalomaze, llama.cpp PR
-    4972).
+    4972). Below 1e-15 only the best candidate is left. T counts as 1e15 at most.
     """
-    degree, count = params.temperature, len(candidates.ids)
+    degree, count = min(params.temperature, _HOTTEST), len(candidates.ids)
     if params.dynatemp_range > 0 and count > 1:
         low, high = max(0.0, degree - params.dynatemp_range), degree + params.dynatemp_range
         spread = candidates.entropy / math.log(count)
         degree = low + (high - low) * spread**params.dynatemp_exponent
-    with np.errstate(all="ignore"):
-        logits = candidates.logits / degree
-    # If the highest logit is out of range, the others have no weight beside it.
-    return replace(candidates, logits=logits) if np.isfinite(logits.max()) else candidates.first(1)
+    if degree < _COLDEST:
+        return candidates.first(1)
+    return replace(candidates, logits=candidates.logits / degree)
 
 
 def mirostat(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = tuple(row.name for row in PARAMETERS if row.native)
 
+_LEAST_TEMPERATURE = 1e-30
+"""Only the best token is left at such a temperature, as at lower ones."""
+
 
 def bound_sampler(binding: Binding, params: SamplingParams) -> _native.Sampler:
     """The sampler of a binding's sequence, which has seen the tokens so far."""
@@ -35,10 +38,10 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
     """
     if params.seed is None:
         raise ValueError("params.seed must be drawn before a sampler is made")
-    native = _native.SamplerParams(
-        {name: getattr(params, name) for name in _NUMBERS},
-        [stage.value for stage in params.samplers],
-    )
+    numbers = {name: getattr(params, name) for name in _NUMBERS}
+    if params.temperature > 0:  # also as a float32
+        numbers["temperature"] = max(params.temperature, _LEAST_TEMPERATURE)
+    native = _native.SamplerParams(numbers, [stage.value for stage in params.samplers])
     native.bias = dict(params.logit_bias)
     native.bad_sequences = rules.bad_sequences
     native.end_tokens = rules.end_tokens
