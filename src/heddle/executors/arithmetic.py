@@ -14,10 +14,12 @@ MODEL_SOURCES = (
     "models/*.py",
     "executors/graph/*.py",
     "executors/serving.py",
+    "weights/*/*.py",  # readers of files
     "weights/checkpoint.py",
+    "weights/files.py",
+    "weights/formats.py",
     "weights/quants.py",
     "weights/tensor_types.py",
-    "weights/gguf/*.py",
 )
 """From the files of a model to its graph, on every device. A device adds sources of its own.
 
