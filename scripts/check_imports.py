@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
 OPEN = {
     *{"types", "embedding", "checks", "config", "cores", "errors", "parameters", "state", "step"},
-    "roofline",
+    *{"memory", "roofline"},
 }
 """Files that every room may import."""
 
@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "cores": set(),
     "embedding": {"checks", "types"},
     "errors": set(),
+    "memory": set(),
     "parameters": {"checks"},
     "roofline": set(),
     "state": set(),

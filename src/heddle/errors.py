@@ -131,6 +131,14 @@ class EngineClosedError(HeddleError):
     retry_after = 5.0
 
 
+class GrammarTrialError(HeddleError):
+    """No child process can be started to try a grammar in. The grammar is not at fault."""
+
+    status = 503
+    code = "grammar_trial_failed"
+    retry_after = 5.0
+
+
 class EngineFailedError(HeddleError):
     """A step failed inside the executor. The requests it carried end with this error."""
 
@@ -173,9 +181,11 @@ class ConfigError(HeddleError):
 
 
 class OutOfMemoryError(HeddleError):
-    """The machine has less memory than the model needs with these settings."""
+    """The machine has less memory than the model, or a large body, needs."""
 
+    status = 503
     code = "out_of_memory"
+    retry_after = 5.0
 
 
 class ModelSourceError(HeddleError):

@@ -61,3 +61,22 @@ def test_a_command_that_ignores_interrupts_goes_on(tmp_path: Path) -> None:
     done = run(tmp_path, ignore + raised + RUNS)
     assert done.returncode == 0
     assert "serve" in done.stdout
+
+
+def test_the_process_does_not_wait_for_threads_that_work(tmp_path: Path) -> None:
+    """A large body or a grammar kept a stopped server alive for up to 38 s."""
+    script = """
+import atexit, threading
+import heddle.cli
+from heddle.__main__ import main
+
+def run(arguments):
+    threading.Thread(target=threading.Event().wait).start()
+    atexit.register(print, "cleared up")
+    return 3
+
+heddle.cli.run = run
+main()
+"""
+    done = run(tmp_path, script)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "cleared up\n", "")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from heddle import memory
 from heddle.errors import OutOfMemoryError
-from heddle.executors.cpu import memory
+from heddle.executors.cpu.memory import check_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,12 +56,12 @@ def test_the_limit_on_address_space_leaves_what_is_not_mapped(
 ) -> None:
     (kernel / "meminfo").write_text("MemAvailable:  8000000 kB\n")
     (kernel / "statm").write_text(f"{600 * MIB // resource.getpagesize()} 5 3 1 0 2 0\n")
-    space = [1000 * MIB]
+    space = [1512 * MIB]
     monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (space[0], space[0]))
     assert memory.available_bytes() == 400 * MIB
-    memory.check_memory(300 * MIB, 100 * MIB)
+    check_memory(300 * MIB, 100 * MIB)
     with pytest.raises(OutOfMemoryError, match=r"ulimit -v\) leaves, 0\.42 GB: set a smaller kv"):
-        memory.check_memory(300 * MIB, 101 * MIB)
+        check_memory(300 * MIB, 101 * MIB)
     space[0] = 500 * MIB  # a limit may be lower than what is mapped already
     assert memory.available_bytes() == 0
     space[0] = resource.RLIM_INFINITY

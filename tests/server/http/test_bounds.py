@@ -15,9 +15,10 @@ import pytest
 from pydantic import ValidationError
 
 from heddle.config import ServerConfig
-from heddle.errors import BodyTooLargeError, InvalidRequestError
+from heddle.errors import BodyTooLargeError, InvalidRequestError, OutOfMemoryError
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
 from heddle.server.generate.request import GenerationRequest
+from heddle.server.http import body
 from heddle.server.http.body import Bodies, _check_parts
 from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.schema import Schema
@@ -146,6 +147,27 @@ def test_the_wait_for_a_place_is_not_held_against_a_body() -> None:
         assert await task == 300_000
 
     asyncio.run(asyncio.wait_for(work(), PATIENCE))
+
+
+def test_a_large_body_is_refused_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed allocation in a library ends the process, and every other client's answer."""
+    left = [0]
+    monkeypatch.setattr(body, "available_bytes", lambda: left[0])
+
+    async def work(bodies: Bodies) -> None:
+        def take(size: int) -> Any:
+            request: Any = FakeRequest(completion(size))
+            request.arrived.set()
+            return bodies.take(request, CompletionRequest, length_of)
+
+        assert await take(200_000) == 200_000
+        left[0] = 29_999_999
+        with pytest.raises(OutOfMemoryError, match="may take 30 MB of memory; 30 MB are left"):
+            await take(300_000)
+        left[0] = 31_000_000
+        assert await take(300_000) == 300_000
+
+    run(work)
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from heddle.server.http import protocol
 from heddle.server.http.protocol import Lingering
 from heddle.types import FinishReason
 from patience import PATIENCE
@@ -283,3 +285,78 @@ def test_many_who_send_no_http_and_go_leave_nothing(serve: Callable[..., Running
         thread.join(PATIENCE)
     server.until(lambda: not connections(server))
     server.until(lambda: not server.server.server_state.tasks)
+
+
+# --- very many -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 32])
+def test_a_body_in_very_many_small_chunks_is_refused(
+    serve: Callable[..., Running], size: int
+) -> None:
+    """Each chunk holds up the event loop for 20 µs, and a read may bring 40,000."""
+    with connect(serve()) as client:
+        chunk = b"%x\r\n%s\r\n" % (size, b" " * size)
+        lines = (b"Content-Type: application/json\r\n", CHUNKED)
+        client.sendall(head(*lines) + chunk * 70_000)
+        status, headers, body = parsed(until_closed(client))
+    assert (status, headers["connection"]) == (400, "close")
+    assert "send larger chunks" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 900), (64, 10_000)])
+def test_a_body_may_come_in_many_chunks(
+    serve: Callable[..., Running], size: int, count: int
+) -> None:
+    body = b'{"prompt":"hello","max_tokens":1}'
+    with connect(serve()) as client:
+        for _ in range(2):  # the count begins anew with each body
+            chunk = b"%x\r\n%s\r\n" % (size, b" " * size)
+            lines = (b"Content-Type: application/json\r\n", CHUNKED)
+            last = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+            client.sendall(head(*lines) + chunk * count + last)
+            answer = client.recv(1 << 16)
+            while not answer.endswith(b"}"):
+                answer += client.recv(1 << 16)
+            assert parsed(answer)[0] == 200
+
+
+def test_at_the_most_of_connections_the_longest_waiting_are_closed(
+    serve: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "most_connections", lambda: 6)
+    server = serve()
+    with ExitStack() as clients:
+        stream = clients.enter_context(connect(server))
+        stream.sendall(request({"stream": True, "max_tokens": 400}))
+        assert stream.recv(12) == b"HTTP/1.1 200"
+        idle = [clients.enter_context(connect(server)) for _ in range(20)]
+        for client in idle[:14]:
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+        assert connections(server) <= 6
+        with connect(server) as late:
+            late.sendall(request({"max_tokens": 1}))
+            assert late.recv(12) == b"HTTP/1.1 200"
+        assert b"[DONE]" in until_done(stream)
+
+
+def until_done(client: socket.socket) -> bytes:
+    answer = b""
+    while not answer.endswith(b"\r\n0\r\n\r\n"):
+        part = client.recv(1 << 16)
+        assert part, "cut"
+        answer += part
+    return answer
+
+
+def test_the_most_of_connections_leaves_half_of_the_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = [1024]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit[0], limit[0]))
+    assert protocol.most_connections() == 512
+    limit[0] = 1 << 20
+    assert protocol.most_connections() == 4096
+    limit[0] = resource.RLIM_INFINITY
+    assert protocol.most_connections() == 4096

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fake_model import FakeTokenizer
-from heddle.errors import EngineClosedError, GrammarError
+from heddle.errors import EngineClosedError, GrammarError, GrammarTrialError
 from heddle.text.constrained import trial as module
 from heddle.text.constrained.trial import ByteTokens, Trial, _Child
 from heddle.types import Grammar
@@ -102,6 +103,36 @@ def test_a_grammar_on_trial_holds_up_no_other(trial: Trial) -> None:
     busy = trial._free.get()  # as by another thread, for as long as it takes
     trial.check(Grammar.regex("g*"))
     trial._free.put(busy)
+
+
+def test_a_lower_limit_on_address_space_is_kept() -> None:
+    """The child may not raise the limit it inherits: it ended, and the grammar was blamed."""
+    script = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_AS, ({2 << 30}, {2 << 30}))
+from fake_model import FakeTokenizer
+from heddle.text.constrained.trial import Trial
+from heddle.types import Grammar
+Trial(FakeTokenizer()).check(Grammar.regex("a*"))
+"""
+    path = os.pathsep.join(sys.path)
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": path}
+    )
+
+
+def test_a_child_that_does_not_start_is_not_the_grammars_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trial = Trial(FakeTokenizer())
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(GrammarTrialError, match="does not start: it ended with status 1"):
+            trial.check(Grammar.regex("a*"))
+        broken.setattr(sys, "executable", "/nowhere")
+        with pytest.raises(GrammarTrialError, match="does not start: No such file"):
+            trial.check(Grammar.regex("a*"))
+    trial.check(Grammar.regex("a*"))
 
 
 def test_the_children_end_with_their_trial() -> None:

@@ -9,8 +9,9 @@ import numpy as np
 
 from heddle import _native
 from heddle.errors import ConfigError, UnsupportedModelError
-from heddle.executors.cpu.memory import available_bytes, check_memory
+from heddle.executors.cpu.memory import check_memory
 from heddle.executors.serving import check_pages, layer_places, load_of, page_groups
+from heddle.memory import available_bytes
 from heddle.state import divide
 
 if TYPE_CHECKING:

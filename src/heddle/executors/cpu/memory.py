@@ -1,22 +1,14 @@
-"""How much memory the process may still take, and how much the processor's caches hold."""
+"""Whether a model fits the memory, and how much the processor's caches hold."""
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 from heddle.config import parse_size
 from heddle.errors import OutOfMemoryError
+from heddle.memory import memory_limits
 
-_MEMINFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
-_STATM = Path("/proc/self/statm")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-
-
-def available_bytes() -> int:
-    """The least of what :func:`_limits` tells; where it tells nothing, a small machine's memory."""
-    return min(_limits().values(), default=2 << 30)
 
 
 def check_memory(model: int, kv_cache: int) -> None:
@@ -27,7 +19,7 @@ def check_memory(model: int, kv_cache: int) -> None:
     Raises:
         OutOfMemoryError: they are not.
     """
-    limits = _limits()
+    limits = memory_limits()
     if not limits or model + kv_cache <= min(limits.values()):
         return
     source = min(limits, key=lambda name: limits[name])
@@ -45,33 +37,8 @@ def check_memory(model: int, kv_cache: int) -> None:
     )
 
 
-def _limits() -> dict[str, int]:
-    """Bytes the process may still take by each limit that the system tells, with a name for it."""
-    amounts = {}
-    if _MEMINFO.exists():
-        for line in _MEMINFO.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                amounts["the memory that is available"] = int(line.split()[1]) * 1024
-    limit = _CGROUP / "memory.max"
-    if limit.exists() and (most := limit.read_text().strip()).isdecimal():
-        amounts["what the container's limit leaves"] = max(0, int(most) - _used_in_cgroup())
-    space, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if space != resource.RLIM_INFINITY and _STATM.exists():
-        mapped = int(_STATM.read_text().split()[0]) * resource.getpagesize()
-        amounts["what the limit on address space (ulimit -v) leaves"] = max(0, space - mapped)
-    return amounts
-
-
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.2f} GB"
-
-
-def _used_in_cgroup() -> int:
-    """Without copies of files: the kernel counts them, and drops them for memory asked for."""
-    lines = (_CGROUP / "memory.stat").read_text().splitlines()
-    amounts = {name: int(amount) for name, amount in map(str.split, lines)}
-    files = amounts["inactive_file"] + amounts["active_file"]
-    return int((_CGROUP / "memory.current").read_text()) - files
 
 
 def cache_bytes() -> int:

@@ -21,7 +21,9 @@ from heddle.errors import (
     BodyTooLargeError,
     InvalidRequestError,
     MediaTypeError,
+    OutOfMemoryError,
 )
+from heddle.memory import available_bytes
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.errors import from_validation
 from heddle.server.http.hints import ignored
@@ -46,6 +48,10 @@ _LARGE = 256 * 1024
 """Bytes from which a body needs a place, from their arrival until the body is translated. One large
 body at a time is translated: 8 MB of text take 2 s and 800 MB to become token ids."""
 _PLACES = 16
+
+_MEMORY_A_BYTE = 100
+"""Bytes of memory to have for a byte of a large body. Libraries end the process where an allocation
+fails, so that the memory is looked at before."""
 
 _MOST_PARTS = 200_000
 """Lists, objects and strings of a body. Parsing holds the GIL: 0.4 s for the 570,000
@@ -82,6 +88,7 @@ class Bodies:
             BodyTooLargeError: it is longer than `max_body` bytes.
             BodyTimeoutError: it did not arrive within `body_timeout` seconds.
             InvalidRequestError: it is no JSON, has too many parts, or breaks the schema.
+            OutOfMemoryError: it is large, and there is not the memory to translate it.
             ClientGoneError: the client went away before it was worked on.
         """
         declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -143,6 +150,8 @@ class Bodies:
 
         def work() -> T:
             try:
+                if len(raw) >= _LARGE:
+                    _check_memory(len(raw))
                 return translate(self._parse(raw, schema, request.scope))
             finally:
                 if len(raw) >= _LARGE:
@@ -189,6 +198,20 @@ class Bodies:
                 return parse_leniently(raw, schema, scope)
         except ValidationError as error:
             raise from_validation(error) from None
+
+
+def _check_memory(size: int) -> None:
+    """Make sure that a body of `size` bytes can be translated.
+
+    Raises:
+        OutOfMemoryError: the system has too little memory left.
+    """
+    wanted, left = size * _MEMORY_A_BYTE, available_bytes()
+    if wanted > left:
+        raise OutOfMemoryError(
+            f"a body of {size:,} bytes may take {wanted / 1e6:,.0f} MB of memory;"
+            f" {left / 1e6:,.0f} MB are left. Send a shorter one, or send it later"
+        )
 
 
 def _check_parts(raw: bytes) -> None:

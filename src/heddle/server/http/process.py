@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from heddle.errors import ConfigError
-from heddle.server.http.protocol import HTTPProtocol
+from heddle.server.http.protocol import HTTPProtocol, most_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +38,13 @@ _TICK = 0.1
 _SEND_BUFFER = 256 * 1024
 """Bytes that the kernel keeps for a client that does not read: 1,000 tokens of a stream. By itself
 it would keep 4 MB for each."""
+
+_ACCEPTED = 128
+"""Connections that the event loop accepts in one go. asyncio accepts so many before it tells of the
+first, and where file descriptors run out it logs a traceback for each of the others."""
+
+_QUEUED = 2048
+"""Connections that wait in the kernel to be accepted."""
 
 _KEEP_ALIVE = 75
 """Seconds an idle connection stays open: longer than clients keep theirs, so that it is they who
@@ -127,6 +134,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE,
                 ws="none",
+                backlog=min(_ACCEPTED, most_connections() // 4),
             )
         )
         self._engine = engine
@@ -136,6 +144,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Say so when connections are accepted."""
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_QUEUED)
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

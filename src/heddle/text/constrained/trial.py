@@ -24,7 +24,7 @@ from functools import lru_cache
 from queue import LifoQueue
 from typing import TYPE_CHECKING
 
-from heddle.errors import EngineClosedError, GrammarError
+from heddle.errors import EngineClosedError, GrammarError, GrammarTrialError
 from heddle.text.constrained.grammar import GrammarCompiler, first_of, last_of
 from heddle.types import Grammar, GrammarKind
 
@@ -73,6 +73,7 @@ class Trial:
 
         Raises:
             GrammarError: compiling takes too long, or too much memory.
+            GrammarTrialError: no child starts.
             EngineClosedError: the trial is closed.
         """
         if self._closed:
@@ -134,19 +135,33 @@ class _Child:
             process.kill()  # whoever waits for its answer cleans up
 
     def _start(self) -> subprocess.Popen[bytes]:
-        process = self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            process_group=0,  # an interrupt from the keyboard is for the parent
-        )
+        try:
+            process = self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                process_group=0,  # an interrupt from the keyboard is for the parent
+            )
+        except OSError as error:
+            raise _not_started(error.strerror or str(error)) from error
         self._end_process = weakref.finalize(self, _end, process)
         if self._closed:  # `close` came before there was a process
             process.kill()
-        _ask(process, [self._seconds, _description(self._tokens)])
+        answer = _ask(process, [self._seconds, _description(self._tokens)])
+        if answer is None and not self._closed:
+            self._end_process()
+            self._process = None
+            raise _not_started(f"it ended with status {process.returncode}")
         return process
+
+
+def _not_started(reason: str) -> GrammarTrialError:
+    return GrammarTrialError(
+        f"the child process that tries grammars does not start: {reason}. Give the server more"
+        " memory and processes, or send the request later"
+    )
 
 
 def _ask(child: subprocess.Popen[bytes], question: object) -> str | None:
@@ -218,8 +233,10 @@ def main() -> None:
 
     seconds, tokens = json.loads(sys.stdin.readline())
     compiler, ends = GrammarCompiler(ByteTokens(**tokens), keep=0), tokens["eos_ids"]
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    memory = _MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most)
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     except (OSError, ValueError):  # macOS refuses it; only the limit on processor time remains
         if sys.platform == "linux":
             raise
