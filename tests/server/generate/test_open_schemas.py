@@ -104,3 +104,14 @@ def test_a_server_may_open_them_and_a_request_close_them(serve: Any, asked: list
     server.post("/v1/completions", body)
     server.post("/v1/completions", body | {"open_schemas": False})
     assert [CLOSED in text for text in asked] == [False, True]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_integers_end_and_references_are_found_in_open_schemas_too(
+    shared: Running, asked: list[str], is_open: bool
+) -> None:
+    """A small model wrote digits until it was cut; LiteLLM's references were a 400."""
+    schema = {"properties": {"n": {"$ref": "/$defs/n"}}, "$defs": {"n": {"type": "integer"}}}
+    shared.post("/v1/completions", {"prompt": "x", "guided_json": schema, "open_schemas": is_open})
+    assert '"maximum":9007199254740991' in asked[0]
+    assert '"$ref":"#/$defs/n"' in asked[0]

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from heddle.errors import InvalidRequestError
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.constrained.closed_schema import closed
+from heddle.text.constrained.usual_schema import usual
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
@@ -151,21 +152,26 @@ def use_of(
 def close_schemas(
     params: SamplingParams, use: ToolUse, wanted_open: bool | None, service: Service
 ) -> tuple[SamplingParams, ToolUse]:
-    """Parameters and functions with closed schemas, unless body or server ask for open ones.
+    """Parameters and functions with usual schemas, closed unless body or server ask for open ones.
 
     The chat template still gets the schemas as the request has them.
 
     Raises:
         GrammarError: a schema is too long.
     """
-    if service.config.open_schemas if wanted_open is None else wanted_open:
-        return params, use
-    functions = [replace(one, schema=closed(one.schema)) for one in use.functions]
-    grammar = None if params.grammar is None else _closed_grammar(params.grammar)
+    is_open = service.config.open_schemas if wanted_open is None else wanted_open
+
+    def served(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        return usual(schema) if is_open else closed(usual(schema))
+
+    functions = [replace(one, schema=served(one.schema)) for one in use.functions]
+    grammar = None if params.grammar is None else _served_grammar(params.grammar, served)
     return replace(params, grammar=grammar), replace(use, functions=functions)
 
 
-def _closed_grammar(grammar: Grammar) -> Grammar:
+def _served_grammar(
+    grammar: Grammar, served: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> Grammar:
     if grammar.kind is not GrammarKind.JSON_SCHEMA:
         return grammar
     try:
@@ -173,7 +179,7 @@ def _closed_grammar(grammar: Grammar) -> Grammar:
     except ValueError:
         return grammar  # compiling it gives the error
     return (
-        Grammar.json_schema(closed(schema), grammar.param) if isinstance(schema, dict) else grammar
+        Grammar.json_schema(served(schema), grammar.param) if isinstance(schema, dict) else grammar
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -31,6 +31,24 @@ def closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return _Closing(schema).copy(schema)
 
 
+def with_parts(
+    schema: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A copy of the schema, in which each schema right inside is what `change` makes of it."""
+
+    def changed(part: Any) -> Any:
+        return change(part) if isinstance(part, dict) else part
+
+    def changed_value(key: str, value: Any) -> Any:
+        if key in _BY_NAME and isinstance(value, dict):
+            return {name: changed(part) for name, part in value.items()}
+        if key in _IN_LISTS and isinstance(value, list):
+            return [changed(part) for part in value]
+        return changed(value) if key in _SINGLE else value
+
+    return {key: changed_value(key, value) for key, value in schema.items()}
+
+
 class _Closing:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -40,20 +58,10 @@ class _Closing:
     def copy(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         if id(schema) in self._open:
             return schema
-        copied = {key: self._copy_value(key, value) for key, value in schema.items()}
+        copied = with_parts(schema, self.copy)
         if _is_all_named(schema):
             copied["additionalProperties"] = False
         return copied
-
-    def _copy_value(self, key: str, value: Any) -> Any:
-        if key in _BY_NAME and isinstance(value, dict):
-            return {name: self._copy_part(part) for name, part in value.items()}
-        if key in _IN_LISTS and isinstance(value, list):
-            return [self._copy_part(part) for part in value]
-        return self._copy_part(value) if key in _SINGLE else value
-
-    def _copy_part(self, part: Any) -> Any:
-        return self.copy(part) if isinstance(part, dict) else part
 
     def _find_combined(self, schema: Mapping[str, Any]) -> None:
         if _is_combined(schema):
