@@ -174,10 +174,14 @@ class HTTPProtocol(H11Protocol):
 
         This connection is among those that wait, so that there is always one to close.
         """
-        waiting = (one for one in self.connections if isinstance(one, HTTPProtocol))
+        protocols = (one for one in self.connections if isinstance(one, HTTPProtocol))
+        open_ones = [one for one in protocols if not one.transport.is_closing()]
+        excess = len(open_ones) - most_connections()
+        if excess <= 0:
+            return  # others are just being closed
         oldest = heapq.nsmallest(
-            1 + len(self.connections) // 16,
-            (one for one in waiting if one._is_waiting),
+            excess + len(open_ones) // 16,
+            (one for one in open_ones if one._is_waiting),
             key=lambda one: one._waits_since,
         )
         for one in oldest:
