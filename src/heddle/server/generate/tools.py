@@ -121,7 +121,9 @@ def use_of(
     Args:
         functions: of the request.
         choice: "auto", "none" or "required"; None for "auto".
-        named: the function that the answer must call; `choice` has no effect then.
+        named: the function that the answer must call, once; `choice` and `parallel` have no effect
+            then. OpenAI defines a named choice so, and small models repeat a call that they may
+            repeat.
         parallel: whether the answer may hold several calls.
 
     Raises:
@@ -146,7 +148,8 @@ def use_of(
             f"tool_choice names {named!r}, which tools does not have; send it or choose another",
             param="tool_choice",
         )
-    return ToolUse(() if choice == "none" else functions, required, named, parallel)
+    several = parallel and named is None
+    return ToolUse(() if choice == "none" else functions, required, named, several)
 
 
 def close_schemas(

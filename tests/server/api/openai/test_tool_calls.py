@@ -147,6 +147,17 @@ def test_several_calls(family: Any) -> None:
     assert called(single) == expected[:1]
 
 
+def test_a_function_that_is_named_is_called_once(family: Any) -> None:
+    server, _, two = family
+    if two is None:
+        return  # the family has no way to write two calls
+    server.says(two % ("clock", "{}", "clock", "{}"))
+    [choice] = ask(server, tools=TOOLS, tool_choice=CLOCK).choices
+    assert (called(choice), choice.finish_reason) == ([("clock", "{}")], "tool_calls")
+    [choice] = ask(server, tools=TOOLS, tool_choice="required").choices
+    assert called(choice) == [("clock", "{}")] * 2
+
+
 def test_words_instead_of_a_call(family: Any) -> None:
     server, _, _ = family
     server.says(" It is warm. \n")
