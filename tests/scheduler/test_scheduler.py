@@ -204,14 +204,14 @@ def test_several_are_added_all_or_none() -> None:
     with pytest.raises(ContextLengthError):
         rig.scheduler.add(rig.sequence(4, 2), too_long)
     assert rig.scheduler.waiting == 1
-    with pytest.raises(InvalidRequestError, match="4 requests at once") as error:
+    with pytest.raises(InvalidRequestError, match="4 requests were sent at once") as error:
         rig.scheduler.add(*(rig.sequence(identity, 2) for identity in range(6, 10)))
     assert error.value.param == "n"
 
 
 def test_a_prompt_that_fills_the_context_is_refused() -> None:
     rig = Rig(context=50)
-    with pytest.raises(ContextLengthError, match="50 tokens and the context holds 50"):
+    with pytest.raises(ContextLengthError, match="50 tokens; the context holds 50"):
         rig.add(1, prompt=50)
     rig.add(2, prompt=49)
 
@@ -352,7 +352,7 @@ def test_a_result_that_does_not_answer_the_plan_is_refused() -> None:
     rig = Rig()
     rig.add(1, prompt=2)
     rig.scheduler.schedule()
-    with pytest.raises(ValueError, match="one entry per thing to be read"):
+    with pytest.raises(ValueError, match="one outcome for each request"):
         rig.scheduler.update(StepResult((Sampled(3, 1, 0.0),)))
 
 

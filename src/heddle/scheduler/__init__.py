@@ -1,1 +1,4 @@
-"""Which tokens of which sequences the next step computes. Integers only: no arrays, no text."""
+"""Decides which tokens of which sequences the next step computes.
+
+Works on integers only: no arrays, no text.
+"""

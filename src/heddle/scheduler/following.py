@@ -1,8 +1,9 @@
-"""Who computes what another one needs: requests that begin alike compute that part once.
+"""Following: sequences that share a prefix compute it once.
 
-A sequence whose tokens an older one is just computing follows it: it holds a slot, gets no tokens,
-and takes over what the leader has computed once that is all they share, or the leader has gone.
-Only older sequences are followed, so nobody waits in a circle, and the oldest follows no one.
+A sequence follows an older sequence, its leader, that is computing tokens of their shared prefix.
+A follower holds a slot and computes nothing. It waits until the leader has computed all tokens that
+they share, or computes no more of them. Then it takes the leader's prefix from the prefix cache.
+Sequences follow only older ones. So there is no circle of waits, and the oldest never waits.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
 def find_leader(
     sequence: Sequence, running: Iterable[Sequence], known: int
 ) -> tuple[Sequence | None, int]:
-    """The older sequence that computes most of `sequence`'s tokens beyond the first `known`.
+    """Find the older sequence that computes most of `sequence`'s tokens beyond the first `known`.
 
-    `running` is in arrival order. Returns it, or None, and how many leading tokens they share, up
-    to the first that `sequence` needs to compute itself.
+    `running` is in arrival order.
+
+    Returns:
+        The leader, or None if there is none, and how many leading tokens both share. The count
+        ends at the first token that `sequence` must compute itself.
     """
     leader, shared = None, known
     most = sequence.first_needed
@@ -33,15 +37,18 @@ def find_leader(
         if not _publishes_its_prompt(older) or _salt(older) != _salt(sequence):
             continue
         if older.tokens[shared : shared + 1] != sequence.tokens[shared : shared + 1]:
-            continue  # quick: they share no more than is known
+            continue  # a quick test: they share no more than the known tokens
         length = min(common_prefix(older.tokens, sequence.tokens), most)
         if length > max(shared, older.computed):
             leader, shared = older, length
     return leader, shared
 
 
-def leads_no_more(leader: Sequence, shared: int) -> bool:
-    """Whether there is nothing to wait for: all is computed, or the leader publishes no more."""
+def is_wait_over(leader: Sequence, shared: int) -> bool:
+    """Whether a follower waits no longer.
+
+    The leader has computed all `shared` tokens, waits for a mask, or publishes nothing more.
+    """
     if leader.computed >= shared or leader.awaited is not None:
         return True
     return leader.table.cursor is None

@@ -1,4 +1,4 @@
-"""Whose is what an executor read, and what the scheduler makes known of it."""
+"""Assigns the outcomes of a step to sequences, and defines the scheduler's events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Event(NamedTuple):
-    """Something was read from a sequence, or it failed. `finish` is set when that was its end.
+    """A sequence got an outcome of a step, or has ended. `finish` is set if it has ended.
 
-    `outcome` is None where it ends because all is computed, and nothing but the scores before was
-    wanted.
+    `outcome` is None if the sequence ends because all its tokens are computed, and its caller
+    wanted nothing but the scores of earlier events.
     """
 
     sequence: Sequence
@@ -25,7 +25,9 @@ class Event(NamedTuple):
 def outcomes_of(
     carried: list[tuple[Sequence, Chunk]], result: StepResult
 ) -> list[tuple[Sequence, Outcome]]:
-    """What was read from each sequence; of one sequence, scores before the token after them.
+    """The outcomes of a step, each with its sequence.
+
+    The scores of a sequence come before the token that the same step samples for it.
 
     Raises:
         ValueError: the result does not answer the plan.
@@ -38,6 +40,10 @@ def outcomes_of(
     pairs: list[tuple[Sequence, Outcome]] = []
     for outcomes, sequences in kinds:
         if [outcome.slot for outcome in outcomes] != [s.slot for s in sequences]:
-            raise ValueError("a step result must hold one entry per thing to be read, in order")
+            raise ValueError(
+                "a step result must hold one outcome for each request of the plan, in order; its"
+                f" slots are {[outcome.slot for outcome in outcomes]}, the plan's"
+                f" {[s.slot for s in sequences]}"
+            )
         pairs += zip(sequences, outcomes, strict=True)
     return pairs

@@ -1,8 +1,8 @@
-"""How many prompt tokens a step may carry while streams run: what bounds their gaps.
+"""Bounds the gaps of running streams: limits the prompt tokens of steps that also decode.
 
-A running stream waits one step for its next token, and a prompt in the step makes it longer. Steps
-are timed by the engine; from their times come the cost of decoding n streams and of one more prompt
-token, and the prompt tokens that fit what is left of the gap.
+A running stream waits one step for its next token, and prompt tokens make that step longer. The
+engine times the steps. From their times the pace learns two costs: that of decoding n streams, and
+that of one more prompt token. It allows the prompt tokens that fit into the rest of the gap.
 """
 
 from __future__ import annotations
@@ -11,37 +11,42 @@ from collections import deque
 from statistics import median
 
 GAP = 2.6
-"""Decode steps that a step with prompts may last, unless the user says otherwise.
+"""Longest step with prompt tokens, in decode steps, unless the user sets a gap.
 
-Prompts have 60% of the time: a first token comes within twice the time of an idle engine.
+Prompts get 60% of the time: a first token comes within twice the time of an idle engine.
 """
 
-# Times that a cost is the median of: an interrupted step changes nothing. Fewer for prompt tokens,
-# which cost more the deeper they lie. (With 15 the p99 gap on SmolLM2 was 3.5 decode steps, not
-# 3.3, and the longest 4.1, not 3.6: medians of 7 rounds, 4 streams beside 1,350 prompt tokens.)
+# A cost is the median of so many recent times, so an interrupted step does not change it. There are
+# fewer for prompt tokens: a token costs more the deeper its position. (With 15 instead of 5 the p99
+# gap on SmolLM2 was 3.5 decode steps, not 3.3, and the longest 4.1, not 3.6: medians of 7 rounds,
+# 4 streams beside 1,350 prompt tokens.)
 _RECENT_DECODES, _RECENT_TOKENS = 15, 5
-_LEAST = 4  # prompt tokens: prompts must go on whatever the gap is
-_FIRST = 16  # prompt tokens as long as nothing has been measured
-# Tiles of few tokens are slower than those of prompts alone; counts until a mixed step was timed.
-_MIXED = 2.0
+_LEAST_TOKENS = 4  # prompt tokens that a step always allows: no gap may stop prefill
+_FIRST_TOKENS = 16  # prompt tokens that a step allows before any step was timed
+# Cost of a prompt token beside decodes, relative to its cost in a step of prompts alone: tiles of
+# few tokens are slower. Used until a step with both was timed.
+_MIXED_COST = 2.0
 
 
 class Pace:
-    """Costs of steps so far, and what they allow. Not thread-safe.
+    """The costs of recent steps, and the prompt tokens that they allow. Not thread-safe.
 
     Args:
-        max_gap: seconds that a step with running streams may last; None for GAP decode steps.
+        max_gap: longest step in seconds while streams run; None for GAP decode steps.
     """
 
     def __init__(self, max_gap: float | None = None) -> None:
         self._max_gap = max_gap
-        self._decode: dict[int, deque[float]] = {}  # seconds of steps of n decodes alone
-        # Seconds of one more prompt token: beside decodes, and in steps of prompts alone.
+        self._decode: dict[int, deque[float]] = {}  # n -> seconds of steps with n decodes only
+        # Seconds for one prompt token: in steps with decodes, and in steps of prompts alone.
         self._mixed: deque[float] = deque(maxlen=_RECENT_TOKENS)
         self._idle: deque[float] = deque(maxlen=_RECENT_TOKENS)
 
     def observe(self, decodes: int, prompt_tokens: float, seconds: float) -> None:
-        """Take in the time of a step that carried so many of each, or what costs as much."""
+        """Record the time of a step with so many decodes and prompt tokens.
+
+        `prompt_tokens` is a cost in tokens: a scored token counts more than 1.
+        """
         if prompt_tokens == 0:
             self._decode.setdefault(decodes, deque(maxlen=_RECENT_DECODES)).append(seconds)
         elif decodes == 0:
@@ -50,21 +55,21 @@ class Pace:
             self._mixed.append(max(seconds - alone, 0.0) / prompt_tokens)
 
     def allowance(self, decodes: int) -> int:
-        """Prompt tokens that a step may carry beside so many decodes, at least _LEAST."""
+        """How many prompt tokens a step may carry beside `decodes` decodes; at least 4."""
         alone = self._decode_seconds(decodes)
         token = self._token_seconds()
         if alone is None or token is None:
-            return _FIRST
+            return _FIRST_TOKENS
         gap = GAP * alone if self._max_gap is None else self._max_gap
-        return max(_LEAST, round((gap - alone) / token)) if token > 0.0 else _FIRST
+        return max(_LEAST_TOKENS, round((gap - alone) / token)) if token > 0.0 else _FIRST_TOKENS
 
     def _token_seconds(self) -> float | None:
         if self._mixed:
             return median(self._mixed)
-        return _MIXED * median(self._idle) if self._idle else None
+        return _MIXED_COST * median(self._idle) if self._idle else None
 
     def _decode_seconds(self, decodes: int) -> float | None:
-        """Of a step with so many decodes, or the nearest number of them that was seen."""
+        """Seconds of a step with so many decodes only, or the nearest number that was timed."""
         if not self._decode:
             return None
         nearest = min(self._decode, key=lambda seen: abs(seen - decodes))

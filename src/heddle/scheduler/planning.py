@@ -1,4 +1,4 @@
-"""Collects what one step does: chunks, and the copies that must come before and after them."""
+"""Collects the plan of one step: its chunks, and the copies before and after them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlanBuilder:
         self._snapshots: list[StateCopy] = []
 
     def bind(self, sequence: Sequence, binding: Binding) -> None:
-        """Give a slot to a sequence, and the slot the state that the sequence goes on from."""
+        """Bind a slot to a sequence. Restore or clear the slot's fixed-size state."""
         self._bindings.append(binding)
         if sequence.table.state is not None:
             self._restores.append(StateCopy(sequence.slot, sequence.table.state))
@@ -38,7 +38,7 @@ class PlanBuilder:
             self._clears.append(sequence.slot)
 
     def copy_pages(self, sequence: Sequence) -> None:
-        """Copy the page that the sequence goes on from, in each group."""
+        """Copy the page inside which the sequence continues, in each group."""
         table, number = sequence.table, sequence.computed // PAGE_TOKENS
         if table.source is not None:
             self._copies.append(PageCopy(table.source, table.pages[number]))
@@ -48,13 +48,13 @@ class PlanBuilder:
                 self._copies.append(PageCopy(window.source, target, group))
 
     def snapshot(self, sequence: Sequence) -> None:
-        """Copy the state that the chunk leaves, if there is room for a snapshot."""
+        """Copy the fixed-size state after the chunk, if there is room for a snapshot."""
         snapshot = self._cache.begin_snapshot(sequence.table)
         if snapshot is not None:
             self._snapshots.append(StateCopy(sequence.slot, snapshot))
 
     def plan(self) -> StepPlan:
-        """What was collected."""
+        """The plan of everything collected."""
         return StepPlan(
             tuple(self._bindings),
             tuple(self.chunks),
@@ -66,10 +66,10 @@ class PlanBuilder:
 
 
 def next_snapshot(sequence: Sequence, every: int) -> int:
-    """The next position at which a snapshot of the sequence's state is taken.
+    """The next position at which to take a snapshot of the sequence's state.
 
-    Snapshots are taken at multiples of `every`, and where the prompt ends: a next turn goes on from
-    there.
+    The positions are the multiples of `every` and the end of the prompt: the next turn of a chat
+    continues from there.
     """
     position = sequence.computed - sequence.computed % every + every
     prompt = sequence.prompt_tokens

@@ -1,28 +1,30 @@
-"""Hands out each step's tokens: admission, prefixes, budget, preemption, finish.
+"""Decides which tokens each step computes: admission, prefixes, budget, preemption, finish.
 
 The life of a sequence::
 
     add -> waiting -> running (holds a slot) -> ended
                ^         |
-               +---------+ preempted: pages and slot given back, tokens kept
+               +---------+ preempted: gives up slot and pages, keeps its tokens
 
-Waiting sequences are taken in arrival order and never overtaken, and whoever must give way is the
-youngest that runs. So every running sequence is older than every waiting one: the oldest always
-moves on, and no one is passed over for good.
+The scheduler admits waiting sequences in arrival order, and preempts the youngest running sequence
+first. So every running sequence is older than every waiting one. The oldest always advances, and no
+sequence starves.
 
-A driven sequence pauses after each token until its caller resumes it. Paused ones give way before
-all others, the longest idle first: to whoever lacks a slot as well as to whoever lacks a page. What
-was theirs stays in the prefix cache as long as it can, and they queue again when they are resumed.
+A driven sequence pauses after each token until its caller resumes it. The scheduler preempts paused
+sequences before all others, the longest idle first, if another sequence lacks a slot or a page.
+Their pages stay in the prefix cache as long as there is memory. They queue again when they are
+resumed.
 
-There is no prefill phase and no decode phase: a sequence needs the tokens from `computed` to
-`total`, and whoever reaches `total` has its next token sampled, or ends if it may have no more. It
-begins where the prefix cache ends: at `computed` tokens, or, while an older sequence computes more
-of its tokens, not yet. Where pages of its prefix are on disk, `computed` goes on by what was read,
-and others may follow it. What is asked of a prompt's own tokens (log probabilities, an embedding)
-is read from chunks on the way; then they are computed whatever the cache has.
+There is no prefill phase and no decode phase. A sequence needs the tokens from `computed` to
+`total` computed. When `computed` reaches `total`, the step samples the next token, or the sequence
+ends if it may have no more. A sequence starts at the end of its prefix hit. If an older sequence is
+computing more of its tokens, it follows that sequence first. If pages of its prefix are on disk,
+`computed` grows with the pages read, and others may follow it. Logprobs of the prompt and
+embeddings are read from the chunks of the prompt; the tokens that they need are computed even if
+the cache has them.
 
-What has been computed is published when someone may look: before a prefix is looked up, and when a
-sequence gives its slot back. A step that only decodes pays nothing for the cache.
+The scheduler publishes computed tokens only when a sequence may look for them: before it looks up a
+prefix, and when a sequence gives up its slot. A step that only decodes pays nothing for the cache.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
-from heddle.scheduler.following import find_leader, leads_no_more
+from heddle.scheduler.following import find_leader, is_wait_over
 from heddle.scheduler.outcomes import Event, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
 from heddle.state import PAGE_TOKENS
@@ -47,25 +49,25 @@ if TYPE_CHECKING:
 
 
 _LOADS = 4
-"""Pages from disk that go to memory before a step for which streams wait: 0.2 ms each or less."""
+"""Most pages that are copied from disk before a step while streams run: 0.2 ms each or less."""
 
 
 class Scheduler:
-    """Slots and the queue before them. Not thread-safe: `schedule`, then `update`, in turns.
+    """Slots and the queue before them. Not thread-safe. Call `schedule` and `update` in turns.
 
     Args:
-        slots: sequences that run at once.
+        slots: most sequences that run at once.
         batch_tokens: most tokens in one step.
-        queue: sequences that may wait when all slots are taken.
-        cache: where pages and prefixes come from.
+        queue: most sequences that wait when all slots are taken.
+        cache: provides pages and prefixes.
         context: most tokens of one sequence.
-        pace: bounds the prompt tokens of steps in which streams wait for a token; None does not.
-        score_cost: what it costs beside computing a token to score it, in tokens computed.
+        pace: limits the prompt tokens of steps that also decode; None: no limit.
+        score_cost: extra cost of scoring a token, where computing a token costs 1.
 
     Attributes:
-        preemptions: how often a sequence gave its slot and pages back.
-        computed_prompt_tokens: prompt tokens that steps have computed, those that preemption threw
-            away included.
+        preemptions: how often a sequence was preempted.
+        computed_prompt_tokens: prompt tokens that steps have computed, including those that were
+            lost by preemption.
     """
 
     def __init__(
@@ -81,15 +83,15 @@ class Scheduler:
         self._batch_tokens = batch_tokens
         self._pace = pace
         self._score_cost = score_cost
-        self._room = slots + queue
+        self._most_requests = slots + queue
         self._cache = cache
-        self._stops = cache.snapshot_tokens
+        self._snapshot_every = cache.snapshot_tokens
         self._context = context
         self._capacity = min(context, cache.pages * PAGE_TOKENS)
         self._slots: list[Sequence | None] = [None] * slots
         self._live: dict[int, Sequence] = {}  # not ended
         self._waiting: deque[Sequence] = deque()  # in arrival order
-        self._running: list[Sequence] = []  # in arrival order, those that drain included
+        self._running: list[Sequence] = []  # in arrival order, including draining sequences
         self._in_flight: list[tuple[Sequence, Chunk]] = []
         self._turn = 0
         self.preemptions = 0
@@ -97,44 +99,44 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether `schedule` has work to hand out."""
+        """Whether a sequence has work: is alive and not paused."""
         return any(not sequence.paused for sequence in self._live.values())
 
     @property
     def waiting(self) -> int:
-        """How many sequences have no slot."""
+        """How many sequences wait for a slot."""
         return len(self._waiting)
 
     @property
     def slots(self) -> tuple[Sequence | None, ...]:
-        """Who holds each slot."""
+        """The sequence that holds each slot; None if the slot is free."""
         return tuple(self._slots)
 
-    # --- in and out ------------------------------------------------------------------------------
+    # --- add, cancel, resume ---------------------------------------------------------------------
 
     def add(self, *sequences: Sequence) -> None:
         """Queue the sequences, all or none, and set their `limit`.
 
-        `max_tokens` beyond what the context or the KV cache holds is cut to it.
+        The limit is at most what the context and the KV cache hold, whatever `max_tokens` says.
 
         Raises:
             ContextLengthError: a prompt leaves no room for the output, now or ever.
             OverloadedError: the queue is full.
-            InvalidRequestError: they are more than slots and queue together hold.
+            InvalidRequestError: there are more sequences than slots and queue together hold.
         """
         for sequence in sequences:
             self.check_length(sequence.prompt_tokens, output=sequence.most_output != 0)
-        if len(sequences) > self._room:
+        if len(sequences) > self._most_requests:
             raise InvalidRequestError(
-                f"{len(sequences)} requests at once, but slots and queue hold {self._room}; "
-                "send fewer at a time or raise the setting `queue`",
+                f"{len(sequences)} requests were sent at once; slots and queue hold"
+                f" {self._most_requests}. Send fewer at a time or raise the setting `queue`",
                 param="n",
             )
         held = sum(not sequence.paused for sequence in self._live.values())
-        if held + len(sequences) > self._room:
+        if held + len(sequences) > self._most_requests:
             raise OverloadedError(
-                f"{held} requests are running or waiting and slots and queue hold {self._room}; "
-                "try again later"
+                f"{held} requests are running or waiting; slots and queue hold"
+                f" {self._most_requests}. Try again later"
             )
         for sequence in sequences:
             most = sequence.most_output
@@ -144,10 +146,12 @@ class Scheduler:
             self._waiting.append(sequence)
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Accept a prompt of so many tokens, with or without `output` after it. From any thread.
+        """Check that a prompt of so many tokens fits. Any thread may call this.
+
+        With `output`, one more token must fit too.
 
         Raises:
-            ContextLengthError: it is too long, or leaves no room for one more token, now or ever.
+            ContextLengthError: the prompt is too long, now or ever.
         """
         most = self._capacity - output
         if tokens <= most:
@@ -155,16 +159,16 @@ class Scheduler:
         holder = "context" if self._context <= self._capacity else "KV cache"
         included = ", output included" if output else ""
         raise ContextLengthError(
-            f"the prompt has {tokens} tokens and the {holder} holds {self._capacity}{included};"
-            f" send at most {most}",
+            f"the prompt has {tokens} tokens; the {holder} holds {self._capacity}{included}."
+            f" Send at most {most} tokens",
             param="prompt",
         )
 
     def cancel(self, sequence_id: int) -> bool:
-        """End a sequence early: no event names it any more. False if it has ended already.
+        """End a sequence early. Return False if it has ended already.
 
-        Its slot is free at once, or after `update` if the step in flight carries it: until then
-        that step writes to its pages.
+        No later event names it. Its slot is free at once, or after `update` if the step in flight
+        carries the sequence: until then that step writes to its pages.
         """
         sequence = self._live.pop(sequence_id, None)
         if sequence is None:
@@ -178,9 +182,9 @@ class Scheduler:
         return True
 
     def resume(self, sequence: Sequence) -> None:
-        """Have the next token of a paused sequence computed. No effect if it has ended.
+        """Let a paused sequence compute its next token. No effect if it has ended.
 
-        Its `limit` is for its caller to observe: it must have fewer tokens than that.
+        The caller must observe its `limit`: it must have fewer tokens than that.
         """
         if sequence.ended or not sequence.paused:
             return
@@ -189,15 +193,17 @@ class Scheduler:
             self._waiting.append(sequence)
 
     def cancel_all(self) -> None:
-        """End every sequence early, between steps, and publish what they have computed."""
+        """End every sequence early and publish its computed tokens. Call it between steps."""
         for sequence_id in list(self._live):
             self.cancel(sequence_id)
 
     # --- one step --------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """The next step. Has a chunk when `busy`, unless all that run wait: for the disk, or for
-        what their next tokens are to be sampled under.
+        """Plan the next step.
+
+        The plan has a chunk if `busy`, unless all running sequences wait for the disk or for a
+        mask.
         """
         self._cache.tick()
         for sequence in self._running:
@@ -206,12 +212,12 @@ class Scheduler:
         self._load_restored()
         self._resume_followers()
         self._admit()
-        shares = self._share_out()
+        shares = self._assign_tokens()
         while not self._grow_tables(shares):
-            # Ends at the latest when the oldest is alone: it fits.
+            # The loop ends at the latest when only the oldest runs: its pages fit.
             self._preempt(self._longest_idle() or self._running[-1])
-            shares = self._share_out()
-        builder, stops = PlanBuilder(self._cache), self._stops
+            shares = self._assign_tokens()
+        builder, every = PlanBuilder(self._cache), self._snapshot_every
         chunks, in_flight = builder.chunks, self._in_flight
         for sequence, count in shares:
             if not sequence.bound:
@@ -219,19 +225,19 @@ class Scheduler:
             if sequence.table.source is not None:
                 builder.copy_pages(sequence)
             chunk = sequence.chunk(count)
-            if stops and sequence.computed + count == next_snapshot(sequence, stops):
+            if every and sequence.computed + count == next_snapshot(sequence, every):
                 builder.snapshot(sequence)
             chunks.append(chunk)
             in_flight.append((sequence, chunk))
-            self._to_the_back(sequence)
+            self._end_turn(sequence)
         return builder.plan()
 
     def update(self, result: StepResult, seconds: float | None = None) -> list[Event]:
-        """Take in what the planned step computed: what was read from living sequences, in events.
+        """Apply the result of the planned step. Returns events of sequences that had not ended.
 
         Args:
-            result: of the step that `schedule` planned.
-            seconds: how long it took, for the pace.
+            result: result of the step that `schedule` planned.
+            seconds: how long the step took, for the pace.
 
         Raises:
             ValueError: the result does not answer the plan.
@@ -249,10 +255,10 @@ class Scheduler:
             if isinstance(outcome, Failed):
                 self._cache.disown(sequence.table)
             if isinstance(outcome, Deferred):
-                sequence.computed -= 1  # its last token is computed again, to the same bits
+                sequence.computed -= 1  # a later step computes the last token again: same bits
                 sequence.awaited = outcome.ready
             elif not sequence.ended:
-                events.append(Event(sequence, outcome, self._take(sequence, outcome)))
+                events.append(Event(sequence, outcome, self._apply(sequence, outcome)))
         for sequence, _ in carried:
             if not sequence.ended and sequence.computed == sequence.limit:
                 self._end(sequence)
@@ -261,7 +267,7 @@ class Scheduler:
         return events
 
     def abandon(self) -> list[Sequence]:
-        """The planned step failed: end what it carried. Returns those that lived until then."""
+        """End the sequences of the planned step, which has failed. Returns those not yet ended."""
         carried, self._in_flight = self._in_flight, []
         failed = [sequence for sequence, _ in carried if not sequence.ended]
         for sequence in failed:
@@ -269,10 +275,10 @@ class Scheduler:
         self._vacate_ended(carried)
         return failed
 
-    # --- who may begin ---------------------------------------------------------------------------
+    # --- admission and prefixes ------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Give slots to those who waited longest, while the tokens they have fit the cache."""
+        """Give slots to waiting sequences in arrival order, while their tokens fit the cache."""
         if not self._waiting or not (self._slot_is_free or self._longest_idle()):
             return
         self._publish()
@@ -290,7 +296,7 @@ class Scheduler:
             unclaimed -= cost
             sequence.slot = self._slots.index(None)
             self._slots[sequence.slot] = sequence
-            self._to_the_back(sequence)
+            self._end_turn(sequence)
             self._running.append(self._waiting.popleft())
 
     @property
@@ -298,12 +304,12 @@ class Scheduler:
         return len(self._running) < len(self._slots)
 
     def _longest_idle(self) -> Sequence | None:
-        """The paused sequence with a slot whose last step is longest ago."""
+        """The paused sequence with a slot whose last step was earliest; None if there is none."""
         idle = (sequence for sequence in self._running if sequence.paused)
         return min(idle, key=lambda sequence: sequence.turn, default=None)
 
     def _load_restored(self) -> None:
-        """Let sequences go on by the pages that have been read for them."""
+        """Give sequences the pages that the disk tier has read for them."""
         streams = any(one.generating and not one.paused for one in self._running)
         most = _LOADS if streams else self._cache.pages
         for sequence in list(self._running):
@@ -311,39 +317,40 @@ class Scheduler:
                 most -= self._load(sequence, sequence.restore, most)
 
     def _load(self, sequence: Sequence, restore: Restore, most: int) -> int:
-        """Let one of them go on, by at most so many pages; returns how many."""
+        """Give one sequence up to `most` pages from disk. Returns how many it got."""
         count = self._cache.load(sequence.table, restore, most)
         while restore.ready and count < most and (idle := self._longest_idle()) is not None:
-            self._preempt(idle)  # its output took the pages, and it may be idle for ever
+            self._preempt(idle)  # its output holds the pages, and its caller may never come back
             count += self._cache.load(sequence.table, restore, most - count)
         sequence.computed = self._cache.restored(sequence.table, restore, sequence.computed)
         if restore.ended and not restore.ready:
             sequence.restore = None
             if len(sequence.table.pages) * PAGE_TOKENS > sequence.computed:
-                self._restart(sequence)  # pages without the state at their end
+                self._restart(sequence)  # it has pages, but no snapshot of the state at their end
         return count
 
     def _restart(self, sequence: Sequence) -> None:
-        """Begin again with what the cache has: what was restored cannot be gone on from."""
+        """Start again from the prefix cache: the sequence cannot continue its restored pages."""
         self._cache.release(sequence.table)
         sequence.computed = 0
         self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
 
     def _resume_followers(self) -> None:
-        """Let go on who waited for tokens that are there by now, or will not come."""
+        """End the waits of followers whose leader has computed the prefix, or never will."""
         for sequence in self._running:
             leader = sequence.leader
-            if leader is not None and leads_no_more(leader, sequence.shared_tokens):
+            if leader is not None and is_wait_over(leader, sequence.shared_tokens):
                 self._publish()
                 self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
 
     def _take_prefix(self, sequence: Sequence, room: Room) -> Room | None:
-        """Attach what the cache has of the sequence, and follow who is computing more of it.
+        """Attach the sequence's cached prefix, and follow a sequence that computes more of it.
 
-        If no one is, begin to restore what there is of it on disk.
+        If there is no such sequence, start to restore more of the prefix from disk.
 
-        Returns how much of the room the sequence needs for the tokens it has; None if that is too
-        much. Then, and if it has computed more by itself, it is left as it is.
+        Returns how much of `room` the sequence needs for the tokens it has. Returns None, and
+        changes only its leader (to None), if the room is too small or the sequence has already
+        computed more than the cache has.
         """
         sequence.leader = None
         most = sequence.first_needed
@@ -355,8 +362,8 @@ class Scheduler:
         restore = None if leader else self._cache.find_on_disk(whole, sequence.tokens, most)
         cost = self._cache.cost(match, sequence.total)
         if leader is not None or restore is not None or not room.holds(cost):
-            # The rest of a page comes with what the leader or the disk adds; or, in a cache that
-            # this sequence fills to the last page, there is none to copy from while it is copied.
+            # Take full pages only. The leader or the disk adds the rest of the last page. Or the
+            # sequence fills the cache: then no page is left to be the source of a copy.
             match = whole
             cost = self._cache.cost(match, sequence.total)
         if not room.holds(cost):
@@ -370,10 +377,10 @@ class Scheduler:
         return cost
 
     def _unclaimed(self) -> Room:
-        """Pages of each group that no running sequence needs for tokens it has.
+        """Pages of each group that no running sequence needs for the tokens it has.
 
-        Admission hands out no others. Hence only output, which no one can foresee, ever causes a
-        preemption.
+        Admission gives out only these. So only output, whose length is unknown, causes
+        preemptions.
         """
         unclaimed = self._cache.room
         for sequence in self._running:
@@ -385,12 +392,12 @@ class Scheduler:
         return self._cache.claim(sequence.table, sequence.total)
 
     def _publish(self) -> None:
-        """Let what has been computed be found."""
+        """Publish the computed tokens of all running sequences."""
         for sequence in self._running:
             self._cache.publish(sequence.table, sequence.tokens, sequence.computed)
 
     def _bind(self, sequence: Sequence) -> Binding:
-        """Tell the executor who holds the slot from now on."""
+        """The binding that tells the executor: this sequence holds its slot from now on."""
         sequence.bound = True
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
@@ -406,10 +413,10 @@ class Scheduler:
             sequence.mu,
         )
 
-    # --- how a step is put together --------------------------------------------------------------
+    # --- planning a step and applying its result -------------------------------------------------
 
-    def _share_out(self) -> list[tuple[Sequence, int]]:
-        """Who gets how many tokens: decodes one each, then prompts in arrival order."""
+    def _assign_tokens(self) -> list[tuple[Sequence, int]]:
+        """How many tokens each sequence gets: decodes 1 each, then prompts in arrival order."""
         running = [sequence for sequence in self._running if not sequence.waits]
         decodes = sum(sequence.generating for sequence in running)
         budget = self._batch_tokens - decodes
@@ -424,32 +431,34 @@ class Scheduler:
             elif budget > 0:
                 cost = self._cost(sequence)
                 count = min(sequence.remaining, max(1, int(budget / cost)))
-                if self._stops:
-                    count = min(count, next_snapshot(sequence, self._stops) - sequence.computed)
+                if self._snapshot_every:
+                    count = min(
+                        count, next_snapshot(sequence, self._snapshot_every) - sequence.computed
+                    )
                 budget -= math.ceil(count * cost)
                 shares.append((sequence, count))
         return shares
 
     def _cost(self, sequence: Sequence) -> float:
-        """What one of its next tokens costs, in tokens that nothing is read from."""
+        """Cost of one of its next tokens; 1.0 is the cost of a token that is not scored."""
         return 1.0 + self._score_cost if sequence.scores else 1.0
 
     def _take_turns(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
-        """One token each for those whose turn it is.
+        """Give one token each to the sequences whose turn it is.
 
-        When decodes alone use up the budget, prompts take turns with them, or they would starve.
+        If decodes alone use up the budget, prompts take turns with them. Else they would starve.
         """
         line = sorted(running, key=lambda sequence: sequence.turn)
         return [(sequence, 1) for sequence in line[: self._batch_tokens]]
 
-    def _to_the_back(self, sequence: Sequence) -> None:
+    def _end_turn(self, sequence: Sequence) -> None:
         self._turn += 1
         sequence.turn = self._turn
 
     def _grow_tables(self, shares: list[tuple[Sequence, int]]) -> bool:
-        """Get the pages that the shares write to; false if there are too few.
+        """Get the pages that the shares write to. Returns False if there are too few.
 
-        Windowed pages that the shares do not see go first.
+        First it gives back windowed pages that the shares no longer see.
         """
         if self._cache.has_windows:
             for sequence, _ in shares:
@@ -460,9 +469,10 @@ class Scheduler:
         )
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take slot and pages. Back to the head of the queue: it is older than all who wait there.
+        """Take a sequence's slot and pages, and put it at the head of the queue.
 
-        One that is paused waits for its caller first.
+        It belongs there: it is older than all waiting sequences. A paused sequence queues only
+        when its caller resumes it.
         """
         self._vacate(sequence)
         sequence.computed = 0
@@ -472,17 +482,17 @@ class Scheduler:
         self.preemptions += 1
 
     def _count_computed(self, sequence: Sequence, count: int) -> None:
-        """A step has computed so many tokens of the sequence more."""
+        """Record that a step has computed `count` more tokens of the sequence."""
         prompt = sequence.prompt_tokens - sequence.computed
         if prompt > 0:
             self.computed_prompt_tokens += min(prompt, count)
         sequence.computed += count
         self._cache.copied(sequence.table)
-        if self._stops and sequence.table.snapshot is not None:
+        if self._snapshot_every and sequence.table.snapshot is not None:
             self._cache.end_snapshot(sequence.table, sequence.tokens, sequence.computed)
 
-    def _take(self, sequence: Sequence, outcome: Outcome) -> FinishReason | None:
-        """Take in what was read; end the sequence if it failed or this was the last of it."""
+    def _apply(self, sequence: Sequence, outcome: Outcome) -> FinishReason | None:
+        """Apply an outcome to its sequence. Ends the sequence and returns why, if it is over."""
         match outcome:
             case Failed():
                 reason: FinishReason | None = FinishReason.ERROR
@@ -499,7 +509,7 @@ class Scheduler:
 
     @staticmethod
     def _append(sequence: Sequence, sampled: Sampled) -> FinishReason | None:
-        """Append the token; whether, and why, it is the last one."""
+        """Append the token. Returns the finish reason if it is the last one, else None."""
         sequence.tokens.append(sampled.token)
         sequence.mu = sampled.mu
         if sequence.driven:
@@ -519,7 +529,7 @@ class Scheduler:
                 self._vacate(sequence)
 
     def _vacate(self, sequence: Sequence) -> None:
-        """Give back slot and pages. No step in flight may carry the sequence."""
+        """Take slot and pages from a sequence. No step in flight may carry it."""
         if sequence.restore is not None:
             self._cache.cancel_restore(sequence.restore)
         self._cache.publish(sequence.table, sequence.tokens, sequence.computed)

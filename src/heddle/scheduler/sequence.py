@@ -1,4 +1,4 @@
-"""One request as the scheduler sees it: token ids, two counts and a place."""
+"""One choice as the scheduler sees it: its token ids, how many are computed, its slot."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ class SlotState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt and what has been generated after it. Once it is accepted only the scheduler writes
-    to it.
+    """A prompt and the output after it. After `Scheduler.add` only the scheduler writes to it.
 
     Attributes:
         id: unique among the sequences of a scheduler.
-        params: what is asked for, with `seed` drawn.
+        params: parameters of the request, with `seed` drawn.
         tokens: prompt, then output; grows by one per sampled token.
         prompt_tokens: how many of `tokens` are the prompt.
         stop_tokens: token ids that end it.
-        rules: of its sampling, for the executor.
-        limit: most `tokens` it may reach; set when the scheduler accepts it. Where that is the
-            prompt, it ends when all of it is computed.
+        rules: token rules, for the executor.
+        limit: most `tokens` that it may have; set when the scheduler accepts it. If the limit is
+            the prompt's length, the sequence ends when the prompt is computed.
         computed: leading tokens whose KV is in the pages of `table`.
         slot: index of its slot; -1 while it waits.
         table: its pages; empty while it waits.
-        bound: the executor knows that `slot` holds it.
-        ended: finished or cancelled; a slot held nevertheless is draining.
-        turn: who has the lowest is next when decodes must take turns.
-        leader: an older sequence that computes more of this one's tokens than are cached. While
-            there is one, this sequence waits for it.
+        bound: the executor has a binding of `slot` to it.
+        ended: finished or cancelled. If it still holds a slot, that slot is draining.
+        turn: order in which sequences take turns; the lowest is next.
+        leader: older sequence that computes more of this sequence's tokens than are cached. This
+            sequence waits as long as it has a leader.
         shared_tokens: leading tokens that it has in common with its leader.
-        restore: pages of its tokens that are being read from disk. While there is one, this
-            sequence waits for it, and `computed` goes on by what was read.
-        awaited: done when its next token can be sampled, which was deferred; None before and after.
-        scored: leading tokens of the prompt whose log probabilities have been told.
-        cached_tokens: tokens that were found in the prefix cache when it first began; None before.
-        mu: what the executor wants back with the next binding.
-        driven: its caller asks for every token, and decides what ends it.
-        paused: it has the token that was asked for, and computes nothing until the next is. It
-            keeps slot and pages unless others need them.
-        pooling: what its embedding is made of; None where none is wanted.
+        restore: pages of its tokens that the disk tier is reading. This sequence waits as long as
+            it has a restore, and `computed` grows with the pages read.
+        awaited: future of a deferred token: done when the token can be sampled. None if no token
+            is deferred.
+        scored: leading tokens of the prompt whose logprobs have been reported.
+        cached_tokens: length of the prefix hit when it first started; None before.
+        mu: mirostat's bound after its newest token, for the next binding.
+        driven: its caller asks for every token, and decides when it ends.
+        paused: its caller has not asked for another token yet. It computes nothing, and keeps its
+            slot and pages unless others need them.
+        pooling: how its embedding is pooled; None if no embedding is wanted.
         prompt_logprobs: how many alternatives to report beside each token of the prompt; None if
             the prompt is not scored.
-        most_output: tokens that it may generate; None without a limit of its own.
+        most_output: most tokens that it may generate; None if its request sets no limit.
     """
 
     id: int
@@ -103,15 +103,15 @@ class Sequence:
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether something is wanted of all positions of the prompt, so that no hit is of use."""
+        """Whether all positions of the prompt must be computed, so that prefix hits are no use."""
         return self.prompt_logprobs is not None or self.pooling is Pooling.MEAN
 
     @property
     def first_needed(self) -> int:
-        """The first position that must be computed, because something will be read from it.
+        """The first position that must be computed, because a step reads logits or states there.
 
-        The next token is read from the last one, and the log probability of a prompt's token from
-        the one before it.
+        The next token is sampled at the last position. The logprob of a prompt token is read at
+        the position before it.
         """
         if self.pooling is Pooling.MEAN:
             return 0
@@ -119,11 +119,11 @@ class Sequence:
 
     @property
     def scores(self) -> bool:
-        """Whether log probabilities of its prompt are still to be told."""
+        """Whether logprobs of its prompt are still to be reported."""
         return self.prompt_logprobs is not None and self.scored < self.prompt_tokens
 
     def chunk(self, count: int) -> Chunk:
-        """The next so many of its tokens, and what is read from them."""
+        """The chunk of its next `count` tokens, and what the step reads from them."""
         start = self.computed
         end = start + count
         return Chunk(
@@ -138,7 +138,7 @@ class Sequence:
         )
 
     def _scoring(self, start: int, end: int) -> Scoring | None:
-        """What can be told of the prompt's tokens once positions [start, end) are computed."""
+        """The prompt tokens whose logprobs the positions [start, end) give; None if none."""
         first, until = max(1, self.scored), min(end + 1, self.prompt_tokens)
         if until <= self.scored:
             return None
@@ -146,7 +146,7 @@ class Sequence:
         return Scoring(first - 1 - start, self.tokens[first:until], self.prompt_logprobs)
 
     def _pool(self, start: int, end: int) -> Pool | None:
-        """Which states of positions [start, end) are part of its embedding."""
+        """The hidden states at positions [start, end) that its embedding uses; None if none."""
         complete = end == len(self.tokens)
         if self.pooling is Pooling.MEAN:
             return Pool(0, complete)
@@ -154,35 +154,35 @@ class Sequence:
 
     @property
     def total(self) -> int:
-        """Tokens so far, prompt included."""
+        """Number of its tokens, prompt and output."""
         return len(self.tokens)
 
     @property
     def remaining(self) -> int:
-        """Tokens to compute before the next one can be sampled."""
+        """Number of tokens to compute before the next one can be sampled."""
         return len(self.tokens) - self.computed
 
     @property
     def output_tokens(self) -> int:
-        """Tokens generated so far."""
+        """Number of tokens generated so far."""
         return len(self.tokens) - self.prompt_tokens
 
     @property
     def generating(self) -> bool:
-        """Whether the next step needs no more than its newest token, a generated one."""
+        """Whether it decodes: at most its newest token, a generated one, is left to compute."""
         total = len(self.tokens)
         return total - self.computed <= 1 and total > self.prompt_tokens
 
     @property
     def waits(self) -> bool:
-        """Whether what it needs next is coming from elsewhere, so that it computes nothing."""
+        """Whether it computes nothing now: it waits for caller, mask, leader or disk."""
         if self.paused or self.awaited is not None:
             return True
         return self.leader is not None or self.restore is not None
 
     @property
     def state(self) -> SlotState:
-        """State of its slot."""
+        """What its slot is doing."""
         if self.ended:
             return SlotState.DRAINING
         if self.paused:
