@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_core import to_json
+
+from heddle.errors import UnsupportedParameterError
+from heddle.server.http.lenient import parse_leniently
+from heddle.server.http.schema import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +92,27 @@ def test_a_constraint_is_never_dropped(lenient: Running, path: str, fields: dict
         assert answer.status_code == 400
         [name] = fields
         assert f"{name} is not supported by this server" in answer.json()["error"]["message"]
+
+
+CONSTRAINTS = """
+    grammar json_schema ebnf regex structural_tag structured_outputs
+    response_format format output_format output_config text
+    guided_json guided_regex guided_choice guided_grammar
+    guided_whitespace_pattern grammar_lazy grammar_triggers
+    tools tool_choice parallel_tool_calls functions function_call
+    stop stop_sequences stop_words stop_regex stop_token_ids stop_strings
+    include_stop_str_in_output bad_words bad_words_ids allowed_token_ids
+    logit_bias min_tokens ignore_eos logits_processors
+    max_tokens max_completion_tokens max_output_tokens max_new_tokens
+    n_predict truncate_prompt_tokens lora lora_path continue_final_message
+"""
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS.split())
+def test_every_constraint_is_refused_where_it_is_unknown(name: str) -> None:
+    with pytest.raises(UnsupportedParameterError, match=f"{name} is not supported") as error:
+        parse_leniently(to_json({"mood": "good", name: "x"}), Schema, {"heddle.unknown_fields": []})
+    assert error.value.param == name
 
 
 @pytest.mark.parametrize(
