@@ -1,4 +1,4 @@
-"""Which leaf goes first."""
+"""The order in which leaves are evicted."""
 
 from array import array
 
@@ -19,7 +19,7 @@ def popped(queue: LeafQueue) -> list[Node]:
     return list(iter(queue.pop, None))
 
 
-def test_the_oldest_goes_first_and_of_those_the_shortest() -> None:
+def test_leaves_pop_by_age_then_by_length() -> None:
     queue = LeafQueue()
     leaves = {(age, length): leaf(age, length) for age in (3, 1, 2) for length in (7, 2, 5)}
     for one in leaves.values():
@@ -28,7 +28,7 @@ def test_the_oldest_goes_first_and_of_those_the_shortest() -> None:
     assert popped(queue) == [leaves[key] for key in sorted(leaves)]
 
 
-def test_what_is_no_longer_so_does_not_come_up() -> None:
+def test_stale_entries_are_not_popped() -> None:
     queue = LeafQueue()
     used, locked, grown, parent, gone, stays = leaves = [leaf(1, 4) for _ in range(6)]
     for one in leaves:
@@ -52,6 +52,6 @@ def test_stale_entries_do_not_pile_up(uses: list[tuple[int, int]]) -> None:
         queue.push(leaves[which])
         assert len(queue._heap) <= 64 + 2 * len(leaves)
     pushed = {leaves[which] for which, _ in uses}
-    first = dict.fromkeys(popped(queue))  # one may be queued twice with the same claim
+    first = dict.fromkeys(popped(queue))  # a leaf may have two equal entries
     assert set(first) == pushed
     assert [one.last_used for one in first] == sorted(one.last_used for one in pushed)

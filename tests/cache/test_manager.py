@@ -1,4 +1,4 @@
-"""Page tables grow and are released; every page has exactly the owners it should."""
+"""Page tables grow and are released; every page has exactly its right owners."""
 
 import pytest
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def test_pages_for(tokens: int, pages: int) -> None:
     assert pages_for(tokens) == pages
 
 
-def test_a_page_table_without_room_is_left_as_it_was() -> None:
+def test_a_page_table_that_cannot_grow_is_unchanged() -> None:
     manager = CacheManager(StateMemory(PAGES))
     first, second = PageTable(), PageTable()
     assert manager.grow(first, 4 * PAGE_TOKENS)
@@ -47,7 +47,7 @@ def test_integrity_finds_a_page_that_lost_its_table() -> None:
 
 
 class Sequence:
-    """A table and the tokens it stands for."""
+    """A page table and its tokens."""
 
     def __init__(self, manager: CacheManager, tokens: list[int], salt: str | None = None) -> None:
         self.manager, self.tokens, self.salt = manager, tokens, salt
@@ -88,20 +88,20 @@ def test_whole_pages_are_shared_and_the_last_one_is_copied() -> None:
     assert manager.available == 1
 
 
-def test_what_an_attached_sequence_takes_was_foretold() -> None:
+def test_an_attached_sequence_takes_the_pages_of_its_computed_cost() -> None:
     manager = CacheManager(StateMemory(20))
     first = Sequence(manager, words(1, 2))
     first.compute()
     first.end()
     second = Sequence(manager, words(1, 3, 4))
     second.compute()
-    assert second.before - manager.available == second.cost - 1  # the source was let go
+    assert second.before - manager.available == second.cost - 1  # the copy released the source page
     third = Sequence(manager, words(1, 2, 5))
     third.compute()
     assert third.before - manager.available == third.cost - 1
 
 
-def test_a_sequence_that_computes_what_is_there_takes_the_pages_of_the_tree() -> None:
+def test_a_sequence_that_computes_cached_tokens_adopts_the_pages_of_the_tree() -> None:
     manager = CacheManager(StateMemory(20))
     first, second = (Sequence(manager, words(1, 2)) for _ in range(2))
     first.compute()
@@ -111,7 +111,7 @@ def test_a_sequence_that_computes_what_is_there_takes_the_pages_of_the_tree() ->
     assert (manager.stats().nodes, manager.stats().cached_tokens) == (1, 80)
 
 
-def test_growing_evicts_what_no_table_holds_and_not_more_than_needed() -> None:
+def test_growing_evicts_only_unheld_pages_and_no_more_than_needed() -> None:
     manager = CacheManager(StateMemory(PAGES))
     for number in (1, 2):
         sequence = Sequence(manager, words(number))
@@ -128,8 +128,8 @@ def test_growing_evicts_what_no_table_holds_and_not_more_than_needed() -> None:
     manager.check_integrity()
 
 
-def test_a_boundary_page_that_only_a_lock_keeps_can_be_had() -> None:
-    """Two go on from the middle of a page; the one whose copy was lent ends."""
+def test_a_boundary_page_that_only_a_lock_keeps_is_available() -> None:
+    """Two sequences continue from the middle of a page; the one whose copy the node names ends."""
     manager = CacheManager(StateMemory(PAGES))
     first, second = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
     first.compute()  # 3 pages
@@ -154,7 +154,7 @@ def test_a_node_limit_evicts_leaves() -> None:
     assert [manager.match(None, words(1, n)).length for n in (5, 6, 7)] == [40, 79, 79]
 
 
-def test_a_flush_leaves_tables_alone_and_they_publish_no_more() -> None:
+def test_after_a_flush_tables_keep_their_pages_and_publish_nothing() -> None:
     manager = CacheManager(StateMemory(PAGES))
     running = Sequence(manager, words(1, 2))
     running.compute(50)
@@ -167,7 +167,7 @@ def test_a_flush_leaves_tables_alone_and_they_publish_no_more() -> None:
     assert manager.stats().nodes == 1
 
 
-def test_switched_off_nothing_is_found_or_kept() -> None:
+def test_a_disabled_cache_finds_and_keeps_nothing() -> None:
     manager = CacheManager(StateMemory(PAGES))
     Sequence(manager, words(1)).compute()
     manager.set_enabled(False)
@@ -181,7 +181,7 @@ def test_switched_off_nothing_is_found_or_kept() -> None:
     assert Sequence(manager, words(2)).found == 40
 
 
-def test_what_a_disowned_sequence_published_is_gone_but_for_what_others_use() -> None:
+def test_disown_removes_the_nodes_that_no_other_sequence_uses() -> None:
     manager = CacheManager(StateMemory(20))
     first, bad = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
     first.compute()
@@ -205,7 +205,7 @@ def test_statistics() -> None:
 
 
 class Tables(RuleBasedStateMachine):
-    """Random tables against a naive model: a set of free pages, its smallest first."""
+    """Random tables against a naive model: a set of free pages, taken smallest first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class Tables(RuleBasedStateMachine):
 TestTables = Tables.TestCase
 
 
-def test_at_the_end_the_most_recently_used_comes_first_and_leads_to_the_rest() -> None:
+def test_warm_pages_start_with_the_most_recently_used_prefix() -> None:
     manager = CacheManager(StateMemory(40))
     for text in (words(1, 2, 3, 4, 5), words(6, 7)):
         sequence = Sequence(manager, text)

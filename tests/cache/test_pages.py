@@ -5,7 +5,7 @@ import pytest
 from heddle.cache.pages import NO_TICKET, PagePool, RevocablePool
 
 
-def test_the_lowest_free_page_goes_first() -> None:
+def test_the_lowest_free_page_is_taken_first() -> None:
     pool = PagePool(4)
     assert [pool.take() for _ in range(4)] == [0, 1, 2, 3]
     for page in (3, 0, 2):
@@ -13,7 +13,7 @@ def test_the_lowest_free_page_goes_first() -> None:
     assert [pool.take() for _ in range(3)] == [0, 2, 3]
 
 
-def test_a_page_is_free_when_its_last_owner_goes() -> None:
+def test_a_page_is_free_once_its_last_owner_releases_it() -> None:
     pool = PagePool(2)
     page = pool.take()
     pool.hold(page)
@@ -33,7 +33,7 @@ def test_a_page_is_free_when_its_last_owner_goes() -> None:
     pool.check_integrity({}, {})
 
 
-def test_a_free_page_can_neither_be_shared_nor_given_back() -> None:
+def test_a_free_page_cannot_be_shared_or_released() -> None:
     pool = PagePool(1)
     for share in (pool.hold, pool.keep):
         with pytest.raises(ValueError, match="page 0 is free and cannot be shared"):
@@ -44,7 +44,7 @@ def test_a_free_page_can_neither_be_shared_nor_given_back() -> None:
         pool.forget(0)
 
 
-def test_who_keeps_a_page_cannot_let_it_go() -> None:
+def test_keeping_a_page_gives_no_right_to_release_a_hold() -> None:
     pool = PagePool(1)
     page = pool.take()
     pool.keep(page)
@@ -53,14 +53,14 @@ def test_who_keeps_a_page_cannot_let_it_go() -> None:
         pool.let_go(page)
 
 
-def test_an_empty_pool_says_so() -> None:
+def test_an_empty_pool_raises_index_error() -> None:
     pool = PagePool(1)
     pool.take()
     with pytest.raises(IndexError):
         pool.take()
 
 
-def test_integrity_finds_a_page_freed_behind_the_count() -> None:
+def test_integrity_finds_a_page_freed_without_the_count() -> None:
     pool = PagePool(2)
     page = pool.take()
     pool._free.append(page)
@@ -79,18 +79,18 @@ def test_integrity_finds_a_wrong_total() -> None:
 
 
 def kept(pool: RevocablePool) -> tuple[int, int]:
-    """A page that one node names and no one holds: the page and its ticket."""
+    """A page that one node keeps and no sequence holds: the page and its ticket."""
     page = pool.take()
     ticket = pool.keep_for_node(page)
     pool.let_go(page)
     return page, ticket
 
 
-def test_the_longest_idle_page_is_revoked_when_none_is_free() -> None:
+def test_the_longest_idle_page_is_revoked_when_no_page_is_free() -> None:
     pool = RevocablePool(2)
     (first, old), (second, ticket) = kept(pool), kept(pool)
     pool.hold(first)
-    pool.let_go(first)  # used again, so the other one has been idle longer
+    pool.let_go(first)  # used again, so the other page has been idle longer
     assert pool.take() == second
     assert (pool.page(ticket), pool.page(old)) == (None, first)
     assert pool.take() == first
@@ -98,7 +98,7 @@ def test_the_longest_idle_page_is_revoked_when_none_is_free() -> None:
     pool.check_integrity({first: 1, second: 1}, {})
 
 
-def test_a_stale_ticket_stays_stale_and_may_be_forgotten() -> None:
+def test_a_stale_ticket_stays_stale_and_can_be_forgotten() -> None:
     pool = RevocablePool(1)
     page, stale = kept(pool)
     assert pool.revoke()
@@ -122,6 +122,6 @@ def test_a_held_page_is_never_revoked() -> None:
         pool.take()
 
 
-def test_an_empty_pool_knows_no_ticket() -> None:
+def test_an_empty_pool_has_no_valid_ticket() -> None:
     assert RevocablePool(0).page(NO_TICKET) is None
     assert RevocablePool(3).page(NO_TICKET) is None

@@ -1,4 +1,4 @@
-"""The prefix tree: what is found, how nodes are cut and joined, who goes first."""
+"""The prefix tree: matches, splits and joins of nodes, and the order of eviction."""
 
 from array import array
 from collections import Counter
@@ -18,7 +18,7 @@ def run(tokens: Iterable[int]) -> "array[int]":
 
 
 class Writer:
-    """Publishes strings in pages of its own, as a sequence does."""
+    """Publishes strings in its own pages, as a sequence does."""
 
     def __init__(self, pages: int = 200) -> None:
         self.pool = PagePool(pages)
@@ -27,7 +27,7 @@ class Writer:
         self.cursors: list[Node] = []
 
     def write(self, tokens: list[int], salt: str | None = None, *, stay: bool = False) -> Node:
-        """Put a string into the tree; the cursor leaves at once, or stays."""
+        """Put a string into the tree. The cursor leaves at once unless `stay`."""
         self.tree.clock += 1
         node = self.tree.enter(self.tree.match(salt, run(tokens)))
         pages = [self.pool.take() for _ in range(-(-len(tokens) // PAGE_TOKENS))]
@@ -73,7 +73,7 @@ class Writer:
         return sorted(node.tokens.tolist() for node in self.tree.walk())
 
 
-def test_a_match_ends_where_tokens_part() -> None:
+def test_a_match_ends_at_the_first_different_token() -> None:
     writer = Writer()
     writer.write([1, 2, 3, 4, 5])
     writer.write([1, 2, 3, 7, 8])
@@ -82,8 +82,8 @@ def test_a_match_ends_where_tokens_part() -> None:
     assert writer.runs() == [[1, 2, 3], [4, 5], [7, 8]]
 
 
-def test_a_node_of_two_sequences_is_cut_for_a_third() -> None:
-    """The upper half is locked once, by the lower half, however many sequences stand there."""
+def test_a_node_with_two_cursors_is_split_for_a_third() -> None:
+    """The lower half locks the upper half once, for any number of cursors in it."""
     writer = Writer()
     first = writer.write([1, 2, 3, 4], stay=True)
     cursors = [first, writer.enter([1, 2, 3, 4]), writer.enter([1, 2])]
@@ -96,7 +96,7 @@ def test_a_node_of_two_sequences_is_cut_for_a_third() -> None:
     assert writer.tree.nodes == 0
 
 
-def test_salts_share_nothing() -> None:
+def test_salts_share_no_nodes() -> None:
     writer = Writer()
     writer.write([1, 2, 3], "one")
     assert [writer.found([1, 2, 3], salt) for salt in ("one", "other", None)] == [3, 0, 0]
@@ -112,7 +112,7 @@ def test_common_prefix(tokens: list[int], cut: int, data: st.DataObject) -> None
     assert common_prefix(tokens, other[1:]) == common_prefix(other[1:], tokens) == expected
 
 
-def test_a_root_goes_with_the_last_of_its_nodes() -> None:
+def test_a_root_is_removed_with_its_last_node() -> None:
     writer = Writer()
     for salt in ("a", "b"):
         writer.write([1, 2], salt)
@@ -125,7 +125,7 @@ def test_a_root_goes_with_the_last_of_its_nodes() -> None:
     assert list(writer.tree._roots) == ["b"]
 
 
-def test_a_cut_inside_a_page_keeps_the_page_twice() -> None:
+def test_a_split_inside_a_page_gives_the_page_to_both_nodes() -> None:
     writer = Writer()
     writer.write([*range(80)])
     node = writer.enter([*range(40), 99])
@@ -135,7 +135,7 @@ def test_a_cut_inside_a_page_keeps_the_page_twice() -> None:
     writer.check()
 
 
-def test_a_cut_between_pages_does_not() -> None:
+def test_a_split_between_pages_shares_no_page() -> None:
     writer = Writer()
     writer.write([*range(80)])
     node = writer.enter(range(64))
@@ -144,19 +144,22 @@ def test_a_cut_between_pages_does_not() -> None:
     writer.check()
 
 
-def test_a_deeper_node_tells_the_page_of_a_boundary() -> None:
+def test_a_match_takes_a_boundary_page_from_its_deepest_node() -> None:
     writer = Writer()
     writer.write([*range(80)])  # pages 0, 1, 2
-    writer.write([*range(40), *range(100, 140)])  # pages 0, 1 and 2 again would be 3, 4, 5
+    writer.write([*range(40), *range(100, 140)])  # its own pages are 3, 4, 5
     first = writer.tree.match(None, run(range(80)))
     second = writer.tree.match(None, run([*range(40), *range(100, 140)]))
     assert first.pages == [0, 1, 2]
     assert second.pages == [0, 4, 5]
-    assert writer.tree.match(None, run(range(33))).pages == [0, 4]  # the newest copy was lent
+    assert writer.tree.match(None, run(range(33))).pages == [
+        0,
+        4,
+    ]  # the newest copy serves both branches
     assert second.whole_pages().pages == [0, 4]
 
 
-def test_whole_pages_of_a_match() -> None:
+def test_whole_pages_drops_the_partial_page_of_a_match() -> None:
     writer = Writer()
     writer.write([*range(40)])
     writer.write([*range(40), *range(100, 110)])
@@ -166,7 +169,7 @@ def test_whole_pages_of_a_match() -> None:
     assert (nothing.length, nothing.pages, len(nothing.path)) == (0, [], 1)
 
 
-def test_a_leaf_grows_under_its_one_cursor_and_no_other() -> None:
+def test_a_leaf_grows_in_place_only_with_a_single_cursor() -> None:
     writer = Writer()
     pages = [writer.pool.take() for _ in range(3)]
     cursor = writer.enter([])
@@ -183,7 +186,7 @@ def test_a_leaf_grows_under_its_one_cursor_and_no_other() -> None:
     writer.check()
 
 
-def test_a_boundary_that_no_one_needs_goes_away() -> None:
+def test_nodes_are_joined_when_no_cursor_needs_their_boundary() -> None:
     writer = Writer()
     writer.write([*range(70)])
     first = writer.enter(range(40))
@@ -197,10 +200,10 @@ def test_a_boundary_that_no_one_needs_goes_away() -> None:
     writer.check()
 
 
-def test_a_joined_node_names_the_page_that_holds_the_tokens_of_both() -> None:
+def test_a_joined_node_keeps_the_page_that_holds_the_tokens_of_both() -> None:
     writer = Writer()
     upper = writer.write([*range(80)], stay=True)  # pages 0, 1, 2
-    writer.write([*range(40), *range(100, 140)])  # lends page 4 to what is above both
+    writer.write([*range(40), *range(100, 140)])  # its page 4 goes to the node above both branches
     writer.leave(upper)
     writer.tree.evict()
     upper = writer.enter(range(40))
@@ -226,7 +229,7 @@ def test_nodes_end_at_multiples_of_the_longest_run() -> None:
     assert sorted(node.end for node in writer.tree.walk()) == ends
 
 
-def test_the_least_recently_used_leaf_goes_first_and_never_a_locked_one() -> None:
+def test_eviction_takes_the_least_recently_used_unlocked_leaf() -> None:
     writer = Writer()
     writer.write([1, 2, 3])
     writer.write([1, 2, 4])
@@ -240,7 +243,7 @@ def test_the_least_recently_used_leaf_goes_first_and_never_a_locked_one() -> Non
     assert (writer.pool.kept, writer.pool.free) == (0, 200)
 
 
-def test_of_leaves_used_at_one_time_the_shorter_goes_first() -> None:
+def test_eviction_takes_the_shorter_of_two_leaves_of_equal_age() -> None:
     writer = Writer()
     nodes = [writer.write(tokens, stay=True) for tokens in ([1] * 9, [2] * 3, [3] * 5)]
     for node in nodes:
@@ -248,7 +251,7 @@ def test_of_leaves_used_at_one_time_the_shorter_goes_first() -> None:
     assert [len(node.tokens) for node in iter(writer.tree.evict, None)] == [3, 5, 9]
 
 
-def test_a_cut_leaf_goes_by_its_new_length() -> None:
+def test_a_split_leaf_is_ordered_by_its_new_length() -> None:
     writer = Writer()
     nodes = [writer.write(tokens, stay=True) for tokens in ([1] * 9, [2] * 5)]
     for node in nodes:
@@ -259,7 +262,7 @@ def test_a_cut_leaf_goes_by_its_new_length() -> None:
     writer.check()
 
 
-def test_pruning_takes_what_leads_to_one_node_alone() -> None:
+def test_pruning_removes_a_node_and_ancestors_that_lead_only_to_it() -> None:
     writer = Writer()
     writer.write([1, 2, 3])
     writer.write([1, 2, 4])
@@ -271,7 +274,7 @@ def test_pruning_takes_what_leads_to_one_node_alone() -> None:
     writer.check()
 
 
-def test_a_snapshot_stays_at_its_token_and_goes_with_its_node() -> None:
+def test_a_snapshot_stays_at_its_token_and_is_dropped_with_its_node() -> None:
     writer = Writer()
     node = writer.write([*range(10)], stay=True)
     ticket = writer.snapshot(node)
@@ -293,14 +296,14 @@ def test_a_snapshot_stays_at_its_token_and_goes_with_its_node() -> None:
     assert (writer.states.kept, writer.states.free) == (0, 9)
 
 
-def test_a_snapshot_that_is_taken_again_replaces_the_one_before() -> None:
+def test_a_new_snapshot_replaces_the_previous_one_of_its_node() -> None:
     writer = Writer()
     node = writer.write([1, 2, 3], stay=True)
     first, second = writer.snapshot(node), writer.snapshot(node)
     assert (first, second, node.state, writer.states.kept) == (0, 1, second, 1)
 
 
-def test_clear_drops_everything() -> None:
+def test_clear_removes_all_nodes() -> None:
     writer = Writer()
     writer.write([1, 2, 3], "a")
     node = writer.write([1, 2, 4], stay=True)
@@ -322,7 +325,7 @@ def test_clear_drops_everything() -> None:
         (lambda node: setattr(node, "start", 1), "start is not the parent's end"),
     ],
 )
-def test_integrity_finds(damage, said: str) -> None:
+def test_integrity_check_names_the_damage(damage, said: str) -> None:
     writer = Writer()
     node = writer.write([1, 2, 3])
     damage(node)

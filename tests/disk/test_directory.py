@@ -1,4 +1,4 @@
-"""A directory of page files: budget, order, lock, permissions, and what it leaves alone."""
+"""A directory of page files: budget, order, lock, permissions, and foreign files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def directory(path: Path) -> Iterator[PageDirectory]:
 
 
 def there(directory: PageDirectory) -> list[int]:
-    """Numbers of the files, which index and directory agree on."""
+    """Numbers of the files. Checks that index and directory agree."""
     names = {file.stem for file in directory.path.glob("*.page")}
     assert names == set(directory._sizes)
     sizes = sum(file.stat().st_size for file in directory.path.glob("*.page"))
@@ -47,14 +47,14 @@ def there(directory: PageDirectory) -> list[int]:
 
 
 def reopened(directory: PageDirectory, capacity: int = 1000) -> PageDirectory:
-    """What the next process finds, and leaves the lock to others again."""
+    """The directory as the next process opens it; the old lock is released."""
     directory.close()
     opened = PageDirectory(directory.path, capacity)
     directory._descriptor = opened._descriptor
     return opened
 
 
-def test_a_file_comes_back(directory: PageDirectory) -> None:
+def test_a_written_file_is_read_back(directory: PageDirectory) -> None:
     directory.write(name(1), [b"one", memoryview(b" and two")])
     assert name(1) in directory
     assert directory.read(name(1)) == b"one and two"
@@ -73,7 +73,7 @@ def test_only_this_user_may_read_it(directory: PageDirectory) -> None:
     assert [stat.S_IMODE(mode) for mode in modes] == [0o700, 0o600, 0o600]
 
 
-def test_the_least_recently_used_goes(directory: PageDirectory) -> None:
+def test_the_least_recently_used_file_is_removed_first(directory: PageDirectory) -> None:
     for number in range(4):
         directory.write(name(number), [bytes(250)])
     directory.touch([name(1), name(0), name(9)])
@@ -83,13 +83,13 @@ def test_the_least_recently_used_goes(directory: PageDirectory) -> None:
     assert there(directory) == [0, 4, 5]
 
 
-def test_what_is_larger_than_all_is_not_written(directory: PageDirectory) -> None:
+def test_a_file_larger_than_the_budget_is_not_written(directory: PageDirectory) -> None:
     directory.write(name(1), [bytes(1000)])
     directory.write(name(2), [bytes(1001)])
     assert there(directory) == [1]
 
 
-def test_the_order_outlives_the_process(directory: PageDirectory) -> None:
+def test_the_order_of_use_survives_a_restart(directory: PageDirectory) -> None:
     for number in range(4):
         directory.write(name(number), [bytes(250)])
     directory.mark([name(2), name(7), name(0)])
@@ -100,16 +100,16 @@ def test_the_order_outlives_the_process(directory: PageDirectory) -> None:
     assert there(reopened(directory, 750)) == [0, 4]
 
 
-def test_a_clock_that_stands_still_or_goes_back_keeps_the_order(
+def test_the_order_of_use_survives_a_clock_that_stops_or_goes_back(
     directory: PageDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names are in the opposite order: of two files of one time the first name would go."""
+    """The names are in reverse order: of two files with equal times the first name is removed."""
     clock = [50]
     monkeypatch.setattr(module.time, "time_ns", lambda: clock[0])
     for number in (4, 3, 2):
         directory.write(name(number), [bytes(250)])
     clock[0] = 7
-    directory = reopened(directory)  # the next process goes on from the latest time that it finds
+    directory = reopened(directory)  # the next process continues after the latest file time
     directory.write(name(1), [bytes(250)])
     directory.mark([name(3)])
     found = [directory.file(name(number)).stat().st_mtime_ns for number in (4, 2, 1, 3)]
@@ -117,7 +117,7 @@ def test_a_clock_that_stands_still_or_goes_back_keeps_the_order(
     assert there(reopened(directory, 500)) == [1, 3]
 
 
-def test_marking_a_file_that_someone_took_is_no_failure(directory: PageDirectory) -> None:
+def test_marking_a_removed_file_raises_nothing(directory: PageDirectory) -> None:
     directory.write(name(1), [b"x"])
     directory.file(name(1)).unlink()
     directory.mark([name(1)])
@@ -125,7 +125,7 @@ def test_marking_a_file_that_someone_took_is_no_failure(directory: PageDirectory
         directory.read(name(1))
 
 
-def test_half_written_files_go_and_foreign_ones_stay(directory: PageDirectory) -> None:
+def test_half_written_files_are_removed_and_foreign_files_stay(directory: PageDirectory) -> None:
     directory.write(name(1), [b"x"])
     half = directory.path / f"{name(2)}.page.new"
     half.write_bytes(b"half")
@@ -143,7 +143,7 @@ def test_half_written_files_go_and_foreign_ones_stay(directory: PageDirectory) -
     assert all(file.exists() for file in foreign)
 
 
-def test_what_cannot_be_removed_is_forgotten(directory: PageDirectory) -> None:
+def test_a_file_that_cannot_be_removed_leaves_the_index(directory: PageDirectory) -> None:
     directory.write(name(1), [b"x"])
     directory.file(name(1)).unlink()
     directory.file(name(1)).mkdir()
@@ -151,17 +151,17 @@ def test_what_cannot_be_removed_is_forgotten(directory: PageDirectory) -> None:
     assert (name(1) in directory, directory.bytes) == (False, 0)
 
 
-def test_a_file_that_grew_is_not_read_whole(directory: PageDirectory) -> None:
+def test_a_file_that_grew_is_not_read_to_its_end(directory: PageDirectory) -> None:
     directory.write(name(1), [b"abc"])
     directory.file(name(1)).write_bytes(bytes(10_000))
     assert len(directory.read(name(1))) == 4
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_nothing_is_left_of_a_failed_write(
+def test_a_failed_write_leaves_no_file(
     directory: PageDirectory, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    """Whether the medium is full at once or after a while."""
+    """The disk is full at the first write, or after some bytes."""
     real, written = os.write, 0
 
     def write(descriptor: int, data: memoryview) -> int:
@@ -189,14 +189,14 @@ def test_a_write_may_take_several_calls(
     assert directory.read(name(1)) == b"abcde"
 
 
-def test_one_at_a_time(directory: PageDirectory) -> None:
+def test_a_directory_is_locked_within_a_process(directory: PageDirectory) -> None:
     with pytest.raises(DirectoryInUseError):
         PageDirectory(directory.path, 1000)
     there(reopened(directory))
 
 
 @pytest.mark.parametrize("step", ["flock", "scan"])
-def test_a_directory_that_cannot_be_taken_is_left_to_others(
+def test_a_directory_that_cannot_be_opened_stays_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def refuse(*_: object) -> None:
@@ -210,7 +210,7 @@ def test_a_directory_that_cannot_be_taken_is_left_to_others(
     PageDirectory(tmp_path, 1000).close()
 
 
-def test_one_process_at_a_time(directory: PageDirectory) -> None:
+def test_a_directory_is_locked_across_processes(directory: PageDirectory) -> None:
     code = (
         "import sys, pathlib; from heddle.disk.directory import *\n"
         "try: PageDirectory(pathlib.Path(sys.argv[1]), 1000)\n"
@@ -220,7 +220,7 @@ def test_one_process_at_a_time(directory: PageDirectory) -> None:
     assert subprocess.run(command, check=False, timeout=60).returncode == 7
     directory.close()
     assert subprocess.run(command, check=False, timeout=60).returncode == 0
-    reopened_here = PageDirectory(directory.path, 1000)  # the other's lock went with it
+    reopened_here = PageDirectory(directory.path, 1000)  # closing the first one released its lock
     directory._descriptor = reopened_here._descriptor
 
 
@@ -234,7 +234,7 @@ def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, mode: i
     PageDirectory(tmp_path, 1000).close()
 
 
-def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for path in (file, file / "below"):

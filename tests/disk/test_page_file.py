@@ -1,4 +1,4 @@
-"""A page file is served only if it holds, bit for bit, the page that was asked for."""
+"""A page file is served only if it holds exactly the requested page."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PREFIX = Prefix(b"f" * 32, scope_of("tenant"), array("i", range(2 * PAGE_TOKENS)
 CONTENT = b"".join(parts_of(PREFIX, PAGE))
 
 
-def test_what_is_written_is_read() -> None:
+def test_an_encoded_page_decodes_to_the_same_page() -> None:
     assert page_in(CONTENT, PREFIX, len(PAGE)) == PAGE
     assert len(CONTENT) == file_bytes(PREFIX, len(PAGE))
 
 
-def test_every_flipped_bit_is_noticed() -> None:
+def test_every_flipped_bit_is_detected() -> None:
     for position in range(len(CONTENT)):
         for bit in range(8):
             damaged = bytearray(CONTENT)
@@ -39,7 +39,7 @@ def test_every_flipped_bit_is_noticed() -> None:
                 page_in(bytes(damaged), PREFIX, len(PAGE))
 
 
-def test_every_other_length_is_noticed() -> None:
+def test_every_wrong_length_is_detected() -> None:
     for length in range(len(CONTENT)):
         with pytest.raises(PageFileError, match=f"it has {length} bytes"):
             page_in(CONTENT[:length], PREFIX, len(PAGE))
@@ -60,7 +60,7 @@ def others() -> list[Prefix]:
 
 
 @pytest.mark.parametrize("other", others())
-def test_a_sound_file_of_something_else_is_not_taken(other: Prefix) -> None:
+def test_a_valid_file_of_another_prefix_is_refused(other: Prefix) -> None:
     assert other.name != PREFIX.name
     content = b"".join(parts_of(other, PAGE))
     assert page_in(content, other, len(PAGE)) == PAGE
@@ -68,7 +68,7 @@ def test_a_sound_file_of_something_else_is_not_taken(other: Prefix) -> None:
         page_in(content, PREFIX, len(PAGE))
 
 
-def test_a_file_of_another_format_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_file, "FORMAT", page_file.FORMAT + 1)
     with pytest.raises(PageFileError, match="another model, format"):
         page_in(CONTENT, PREFIX, len(PAGE))
@@ -80,7 +80,7 @@ def test_the_salt_is_not_in_the_file() -> None:
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5))
-def test_names_are_those_of_the_prefixes(seeds: list[int]) -> None:
+def test_a_file_name_depends_only_on_the_prefix(seeds: list[int]) -> None:
     tokens = array("i", [seed for seed in seeds for _ in range(PAGE_TOKENS)])
     prefix = Prefix(b"f" * 32, scope_of(None), tokens)
     names = list(prefix.names())

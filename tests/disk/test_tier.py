@@ -1,4 +1,4 @@
-"""Saving and restoring beside an engine: what is served, what is dropped, and when to give up."""
+"""Saving and restoring pages: which are served, which are dropped, and when the tier ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILE_BYTES = 32 + 88 + 4 * PAGE_TOKENS + PAGE_BYTES  # of a first page
 
 
 class Memory:
-    """Pages of which each byte is the page's number, until something is written there."""
+    """Pages filled with their own number until something is written."""
 
     def __init__(self) -> None:
         self.pages: dict[int, bytes] = {}
@@ -44,7 +44,7 @@ def tokens(pages: int, salt: int = 0) -> array[int]:
 
 
 class Host:
-    """A tier that is worked by hand, in a directory that outlives it."""
+    """A tier without a thread, run by the test, in a directory that outlives it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,7 +78,7 @@ class Host:
         self.work()
 
     def found(self, pages: int = 9, first: int = 0, salt: str | None = None, kind: int = 0) -> int:
-        """Up to which page there are some."""
+        """Number of the page where the prefix on disk ends; 0 if none is found."""
         restore = self.tier.find(salt, tokens(pages, kind), first)
         return 0 if restore is None else len(restore.names)
 
@@ -89,7 +89,7 @@ class Host:
         return restore
 
     def restored(self, pages: int = 9, first: int = 0) -> list[int]:
-        """Numbers of the pages that came back."""
+        """Numbers of the restored pages."""
         restore = self.begin(pages, first)
         got = []
         while not restore.ended or restore.ready:
@@ -124,7 +124,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return taken
 
 
-def test_pages_come_back_in_order(host: Host) -> None:
+def test_pages_are_restored_in_order(host: Host) -> None:
     host.save(5)
     assert host.restored() == [1, 2, 3, 4, 5]
     assert host.restored(pages=3, first=1) == [2, 3]
@@ -135,7 +135,7 @@ def test_pages_come_back_in_order(host: Host) -> None:
     assert host.read == 7
 
 
-def test_pages_come_back_after_a_restart(host: Host) -> None:
+def test_pages_are_restored_after_a_restart(host: Host) -> None:
     host.save(2)
     host.restart(WarmPage(None, tokens(3), 3), WarmPage(None, tokens(4), 4))
     assert host.restored() == [1, 2, 3, 4]
@@ -165,7 +165,7 @@ def test_only_the_same_tokens_find_them(host: Host) -> None:
     assert host.tier.find(None, other, 1) is None
 
 
-def test_a_gap_ends_what_is_found(host: Host) -> None:
+def test_a_lookup_ends_at_the_first_missing_page(host: Host) -> None:
     host.save(4)
     host.directory.remove(host.tier._prefix(None, tokens(3)).name)
     assert host.found() == 2
@@ -183,7 +183,7 @@ def test_a_gap_ends_what_is_found(host: Host) -> None:
         lambda file: file.unlink(),
     ],
 )
-def test_what_is_damaged_is_skipped_with_one_warning(host: Host, warnings, damage) -> None:
+def test_a_damaged_file_is_skipped_with_one_warning(host: Host, warnings, damage) -> None:
     host.save(4)
     damage(host.file(3))
     assert host.restored() == [1, 2]
@@ -230,7 +230,7 @@ def test_a_full_disk_ends_the_tier_with_one_warning(host: Host, warnings, monkey
     assert host.restored() == [1, 2]
 
 
-def test_a_full_disk_at_the_end_is_one_warning(host: Host, warnings, monkeypatch) -> None:
+def test_a_disk_that_is_full_at_close_gives_one_warning(host: Host, warnings, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
@@ -240,7 +240,7 @@ def test_a_full_disk_at_the_end_is_one_warning(host: Host, warnings, monkeypatch
     host.start()
 
 
-def test_what_waits_to_be_written_is_bounded(host: Host, monkeypatch) -> None:
+def test_pages_that_wait_for_a_write_are_bounded(host: Host, monkeypatch) -> None:
     monkeypatch.setattr(host.tier, "_most_saves", 2)
     for page in (3, 2, 1):
         host.tier.save(WarmPage(None, tokens(page), page))
@@ -252,14 +252,14 @@ def test_what_waits_to_be_written_is_bounded(host: Host, monkeypatch) -> None:
     assert host.found(first=1) == 3
 
 
-def test_a_page_is_copied_when_it_is_handed_over(host: Host) -> None:
+def test_save_copies_the_page_at_once(host: Host) -> None:
     host.tier.save(WarmPage(None, tokens(1), 1))
     host.memory.pages[1] = bytes(PAGE_BYTES)
     host.work()
     assert host.restored() == [1]
 
 
-def test_reading_ahead_is_bounded(host: Host, monkeypatch) -> None:
+def test_pages_read_ahead_are_bounded(host: Host, monkeypatch) -> None:
     host.save(6)
     monkeypatch.setattr(host.tier, "_most_ahead", 2)
     restore = host.begin()
@@ -271,7 +271,7 @@ def test_reading_ahead_is_bounded(host: Host, monkeypatch) -> None:
     assert host.restored() == [1, 2, 3, 4, 5, 6]
 
 
-def test_reading_comes_before_writing(host: Host) -> None:
+def test_reads_go_before_writes(host: Host) -> None:
     host.save(1)
     host.tier.save(WarmPage(None, tokens(1, 5), 9))
     restore = host.begin()
@@ -280,7 +280,7 @@ def test_reading_comes_before_writing(host: Host) -> None:
     assert host.tier.stats().writes == 1
 
 
-def test_a_cancelled_restore_is_read_no_further(host: Host) -> None:
+def test_a_cancelled_restore_reads_no_more_pages(host: Host) -> None:
     host.save(3)
     restore = host.begin()
     host.tier.work()
@@ -290,9 +290,7 @@ def test_a_cancelled_restore_is_read_no_further(host: Host) -> None:
     host.tier.cancel(restore)
 
 
-def test_a_page_that_is_read_while_its_restore_is_cancelled_is_dropped(
-    host: Host, monkeypatch
-) -> None:
+def test_a_page_read_during_the_cancel_of_its_restore_is_dropped(host: Host, monkeypatch) -> None:
     host.save(1)
     restore = host.begin()
     read = host.directory.read
@@ -306,7 +304,7 @@ def test_a_page_that_is_read_while_its_restore_is_cancelled_is_dropped(
     assert (len(restore.ready), restore.ended) == (0, True)
 
 
-def test_the_budget_holds_and_what_was_used_stays(host: Host) -> None:
+def test_the_budget_holds_and_recently_used_pages_stay(host: Host) -> None:
     first = FILE_BYTES
     host.restart(capacity=4 * first)
     for kind in range(4):
@@ -320,7 +318,7 @@ def test_the_budget_holds_and_what_was_used_stays(host: Host) -> None:
     assert [host.found(kind=kind) for kind in range(5)] == [0, 0, 1, 0, 1]
 
 
-def test_the_first_pages_of_a_prefix_outlast_the_others(host: Host) -> None:
+def test_the_first_pages_of_a_prefix_are_removed_last(host: Host) -> None:
     host.save(3)
     host.restored()
     host.work()
@@ -328,7 +326,7 @@ def test_the_first_pages_of_a_prefix_outlast_the_others(host: Host) -> None:
     assert host.found() == 2
 
 
-def test_at_the_end_the_most_useful_pages_are_kept(host: Host) -> None:
+def test_close_keeps_the_most_useful_pages(host: Host) -> None:
     host.save(1, kind=1)
     host.restart(capacity=2 * FILE_BYTES + 4 * PAGE_TOKENS)
     warm = [WarmPage(None, tokens(page), page) for page in (1, 2, 3, 4)]
@@ -338,7 +336,7 @@ def test_at_the_end_the_most_useful_pages_are_kept(host: Host) -> None:
     assert host.restored() == [1]
 
 
-def test_without_time_nothing_more_is_kept(host: Host, monkeypatch) -> None:
+def test_close_keeps_no_page_after_its_time_limit(host: Host, monkeypatch) -> None:
     monkeypatch.setattr(module, "_CLOSE_SECONDS", -1.0)
     host.tier.close([WarmPage(None, tokens(page), page) for page in (1, 2)])
     assert host.tier.stats().dropped == 2
@@ -359,7 +357,7 @@ def test_a_flush_leaves_no_file(host: Host) -> None:
     assert len(list(host.path.glob("*.page"))) == 1
 
 
-def test_a_flush_takes_what_is_just_being_written(host: Host, monkeypatch) -> None:
+def test_a_flush_removes_a_file_that_is_being_written(host: Host, monkeypatch) -> None:
     write = host.directory.write
 
     def interrupted(*arguments: object) -> None:
@@ -373,7 +371,7 @@ def test_a_flush_takes_what_is_just_being_written(host: Host, monkeypatch) -> No
     assert host.tier.stats().files == 0
 
 
-def test_a_page_that_a_flush_is_about_to_take_is_written_again(host: Host, monkeypatch) -> None:
+def test_a_page_saved_before_the_sweep_of_a_flush_is_written_again(host: Host, monkeypatch) -> None:
     write = host.directory.write
 
     def interrupted(*arguments: object) -> None:
@@ -401,7 +399,7 @@ def test_a_flush_that_fails_ends_the_tier(host: Host, warnings, monkeypatch) -> 
     assert host.found() == 0
 
 
-def test_a_page_that_does_not_come_ends_the_tier(host: Host, warnings, monkeypatch) -> None:
+def test_a_read_without_progress_ends_the_tier(host: Host, warnings, monkeypatch) -> None:
     host.save(1)
     restore = host.begin()
     host.tier.check(restore)
@@ -413,7 +411,9 @@ def test_a_page_that_does_not_come_ends_the_tier(host: Host, warnings, monkeypat
     assert host.tier.stats().reason
 
 
-def test_a_restore_that_waits_for_others_is_no_reason_to_give_up(host: Host, monkeypatch) -> None:
+def test_a_restore_that_waits_for_other_reads_does_not_end_the_tier(
+    host: Host, monkeypatch
+) -> None:
     for kind in (0, 1):
         host.save(3, kind=kind)
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
@@ -423,7 +423,7 @@ def test_a_restore_that_waits_for_others_is_no_reason_to_give_up(host: Host, mon
     assert second is not None
     host.tier.begin(second)
     for page in (1, 2, 3):
-        clock.now += module.PATIENCE - 1.0  # a slow disk, which comes to the second one later
+        clock.now += module.PATIENCE - 1.0  # a slow disk that reads the second restore later
         host.tier.work()
         host.tier.check(second)
         assert (len(first.ready), len(second.ready), second.ended) == (page, 0, False)
@@ -433,7 +433,7 @@ def test_a_restore_that_waits_for_others_is_no_reason_to_give_up(host: Host, mon
     assert "not read" in (host.tier.stats().reason or "")
 
 
-def test_its_thread_reads_writes_and_ends(tmp_path: Path) -> None:
+def test_the_tier_thread_reads_writes_and_ends(tmp_path: Path) -> None:
     memory, read = Memory(), threading.Semaphore(0)
 
     def opened() -> DiskTier:
@@ -457,7 +457,7 @@ def test_its_thread_reads_writes_and_ends(tmp_path: Path) -> None:
     tier.close()
 
 
-def test_a_bug_in_its_thread_ends_the_tier_alone(tmp_path: Path, warnings) -> None:
+def test_a_bug_in_the_tier_thread_ends_only_the_tier(tmp_path: Path, warnings) -> None:
     directory = PageDirectory(tmp_path / "cache", 10**6)
     read = threading.Semaphore(0)
     tier = DiskTier(directory, Memory(), PAGE_BYTES, b"f" * 32, read.release)

@@ -1,7 +1,7 @@
 """A state machine of random adds, cancels, steps and faults against a naive model.
 
-The model knows what every request says when it is alone, and the order of arrival. Whatever
-happens around a request, it must say just that, end once, and be passed over by no one.
+The model knows the output of every request that runs alone, and the order of arrival. Whatever
+happens around a request, the request must give that output, end once, and never be overtaken.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Machine(RuleBasedStateMachine):
         first = len(self.expected)
         added = []
         for identity in range(first, first + copies):
-            own_seed = seed + identity % 2  # some say the same
+            own_seed = seed + identity % 2  # some have equal outputs
             fields["mirostat"] = 2 * (own_seed % 2)
             params = asked(wish, own_seed, ignore_eos=ignore_eos, **fields)
             ends = frozenset() if ignore_eos else frozenset({END})
@@ -184,7 +184,7 @@ class Machine(RuleBasedStateMachine):
         return plan
 
     def finish(self, plan: StepPlan, poisoned: int | None = None) -> None:
-        """Take the step in. Nothing can be read for slot `poisoned`."""
+        """Run the step and give its result to the scheduler. Slot `poisoned` has no token."""
         result = execute(self.executor, plan)
         if poisoned is not None:
             kinds = (result.sampled, result.scored, result.pooled)
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         return Failed(slot, HeddleError("poisoned")) if outcome.slot == slot else outcome
 
     def take(self, sequence: Sequence, outcome: object) -> FinishReason | None:
-        """Hold what was read against the model; returns how the request should have ended."""
+        """Compare an outcome with the model; returns how the request should have ended."""
         params, said, told = sequence.params, self.said[sequence.id], self.told[sequence.id]
         prompt = sequence.tokens[: sequence.prompt_tokens]
         scores = solo_scores(prompt, 2)[1:] if sequence.prompt_logprobs is not None else ()
@@ -238,7 +238,7 @@ class Machine(RuleBasedStateMachine):
             self.live.remove(sequence)
 
     def check_plan(self, plan: StepPlan) -> None:
-        """Budget, order of service, and nobody left out."""
+        """Check the budget, the order of service, and that no sequence is left out."""
         self.cache.check_integrity()
         sizes = {chunk.slot: len(chunk.tokens) for chunk in plan.chunks}
         assert 1 <= sum(sizes.values()) <= self.batch_tokens
@@ -257,7 +257,7 @@ class Machine(RuleBasedStateMachine):
         self.idle_steps = idle
 
     def most_of(self, sequence: Sequence) -> int:
-        """Tokens of a sequence that one step may compute, however large it is."""
+        """Tokens of a sequence that one step of any size may compute."""
         return sequence.remaining
 
     @invariant()

@@ -1,9 +1,9 @@
 """Random conversations over a prefix cache with a disk tier: evict, restore, damage, fill, restart.
 
 To the state machine of `test_prefix_random.py` this adds a directory that outlives the process, and
-everything that can happen to it. The tier has no thread here: its jobs are done when a rule says
-so, or when all wait for them, and then there must be one. What is restored wrongly the executor
-finds out, since its pages hold the tokens themselves.
+everything that can happen to it. The tier has no thread here: a rule runs its jobs, or the machine
+does when all sequences wait for one; then a job must exist. The executor detects a wrongly restored
+page, since its pages hold the tokens themselves.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class DiskMachine(PrefixMachine):
     # --- what may happen -------------------------------------------------------------------------
 
     def add(self, *_: object) -> None:
-        """No rule here: prompts that nobody else has tell nothing of a disk."""
+        """No rule here: a prompt that shares no prefix does not use the disk."""
 
     @rule(
         kind=st.integers(0, 1),
@@ -147,14 +147,14 @@ class DiskMachine(PrefixMachine):
 
     @rule(now=st.integers(0, 9))
     def disk_is_full(self, now: int) -> None:
-        """And stays so until the next start."""
+        """The disk stays full until the next start."""
         if not now:
             error = OSError(errno.ENOSPC, "No space left on device")
             mock.patch.object(self.tier._directory, "write", side_effect=error).start()
 
     @rule(keep=st.sampled_from([True, True, True, False]))
     def restart(self, keep: bool) -> None:
-        """Requests end, and what they have computed is kept, or is not if the process is killed."""
+        """End all requests. `keep` saves their pages; without it the process is killed."""
         self.scheduler.cancel_all()
         self.live.clear()
         self.cache.check_integrity()
@@ -184,7 +184,7 @@ class DiskMachine(PrefixMachine):
     # --- what must hold --------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """The next plan that has something in it."""
+        """The next plan that is not empty."""
         plan = self.schedule_once()
         while not plan.chunks:
             self.seen["waited for disk"] += 1
@@ -215,7 +215,7 @@ class DiskMachine(PrefixMachine):
         assert all(s.waits for s in running)
 
     def check_beginning(self, s: Sequence, known: Tokens[tuple[str | None, list[int]]]) -> None:
-        """At least where it would begin without a disk; whoever loads before it may have more."""
+        """It begins at least where it would without a disk. Earlier restores may add tokens."""
         there = [tokens for salt, tokens in known if salt == s.params.cache_salt]
         longest = max((common(tokens, s.tokens[: s.first_needed]) for tokens in there), default=0)
         whole = longest - longest % PAGE_TOKENS

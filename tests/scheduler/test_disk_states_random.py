@@ -1,8 +1,7 @@
 """Random conversations over a disk tier whose model has windowed layers or a recurrence.
 
-To the state machine of `test_disk_random.py` this adds windowed pages and snapshots. What is
-restored wrongly the executor finds out: its windowed pages hold tokens, its states are folds of
-them.
+This adds windowed pages and snapshots to the state machine of `test_disk_random.py`. The executor
+detects a wrong restore: its windowed pages hold tokens, and its states are folds of tokens.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class DiskStatesMachine(DiskMachine):
     # --- what must hold --------------------------------------------------------------------------
 
     def paths(self) -> list[tuple[str | None, list[int]]]:
-        """None: what is found depends on windows and snapshots."""
+        """None: a prefix hit depends on windows and snapshots."""
         return []
 
     def check_beginning(self, s: Sequence, known: Tokens[tuple[str | None, list[int]]]) -> None:
@@ -82,7 +81,7 @@ class DiskStatesMachine(DiskMachine):
         assert s.computed == s.total - bool(s.output_tokens)
 
     def check_nothing_is_computed_twice(self, plan: StepPlan) -> None:
-        """Tokens after a snapshot are, and tokens whose windows have gone."""
+        """No check: tokens after a snapshot or with revoked windows are computed again."""
 
     def most_of(self, sequence: Sequence) -> int:
         if not self.snapshots:

@@ -10,12 +10,12 @@ DECODE, TOKEN = 4e-3, 4e-4  # seconds
 
 
 def seconds(decodes: int, prompt_tokens: int) -> float:
-    """A machine whose steps cost exactly this."""
+    """The time of a step on the simulated machine."""
     return (DECODE if decodes else 0.0) + TOKEN * prompt_tokens
 
 
 def run(pace: Pace, decodes: int, steps: int) -> list[float]:
-    """Step times of a long prompt beside so many streams."""
+    """Step times of a long prompt beside `decodes` streams."""
     times = []
     for _ in range(steps):
         tokens = pace.allowance(decodes)
@@ -31,26 +31,26 @@ def warm(max_gap: float | None = None) -> Pace:
     return pace
 
 
-def test_steps_with_a_prompt_last_the_derived_gap() -> None:
+def test_steps_with_prefill_last_the_default_gap() -> None:
     times = run(warm(), 4, 50)
     assert max(times[1:]) <= GAP * DECODE
     assert min(times[1:]) > GAP * DECODE - TOKEN - 1e-9
 
 
-def test_steps_with_a_prompt_last_the_gap_asked_for() -> None:
+def test_steps_with_prefill_last_the_requested_gap() -> None:
     times = run(warm(0.02), 4, 50)
     assert 0.02 - TOKEN - 1e-9 < min(times[1:]) <= max(times[1:]) <= 0.02
 
 
-def test_the_first_chunk_is_small_when_nothing_is_known() -> None:
+def test_the_first_chunk_is_small_before_any_step_was_timed() -> None:
     assert 1 <= Pace().allowance(4) <= 32
 
 
-def test_a_prompt_goes_on_under_a_gap_that_cannot_be_met() -> None:
+def test_prefill_continues_under_a_gap_that_cannot_be_met() -> None:
     assert run(warm(1e-6), 4, 3)[-1] > DECODE
 
 
-def test_an_interrupted_step_changes_nothing() -> None:
+def test_one_slow_step_does_not_change_the_allowance() -> None:
     pace = warm()
     run(pace, 4, 20)
     before = pace.allowance(4)
@@ -59,7 +59,7 @@ def test_an_interrupted_step_changes_nothing() -> None:
     assert pace.allowance(4) == before
 
 
-def test_costs_follow_the_machine() -> None:
+def test_the_allowance_follows_changed_step_times() -> None:
     pace = warm(0.02)
     run(pace, 4, 20)
     before = pace.allowance(4)
@@ -68,7 +68,7 @@ def test_costs_follow_the_machine() -> None:
     assert pace.allowance(4) == before // 2
 
 
-def test_unseen_numbers_of_streams_are_judged_by_the_nearest() -> None:
+def test_an_unseen_number_of_streams_uses_the_costs_of_the_nearest() -> None:
     pace = warm()
     run(pace, 4, 20)
     assert pace.allowance(5) == pace.allowance(4)
@@ -84,7 +84,7 @@ def test_unseen_numbers_of_streams_are_judged_by_the_nearest() -> None:
     st.one_of(st.none(), st.floats(1e-6, 10.0)),
     st.integers(1, 8),
 )
-def test_something_is_always_allowed(
+def test_the_allowance_is_at_least_one_token(
     steps: list[tuple[int, int, float]], max_gap: float | None, decodes: int
 ) -> None:
     pace = Pace(max_gap)
@@ -93,7 +93,7 @@ def test_something_is_always_allowed(
     assert pace.allowance(decodes) >= 1
 
 
-def test_what_idle_prompts_teach_is_taken_with_care_until_a_mixed_step_was_timed() -> None:
+def test_costs_of_idle_prefill_count_double_until_a_mixed_step_was_timed() -> None:
     pace = Pace()
     pace.observe(0, 500, 500 * TOKEN)
     pace.observe(4, 0, DECODE)
@@ -102,5 +102,5 @@ def test_what_idle_prompts_teach_is_taken_with_care_until_a_mixed_step_was_timed
     known = pace.allowance(4)
     assert known == pytest.approx((GAP - 1) * DECODE / TOKEN, abs=1)
     for _ in range(20):
-        pace.observe(0, 500, 500 * TOKEN / 3)  # an idle engine is quicker
+        pace.observe(0, 500, 500 * TOKEN / 3)  # prefill costs less on an idle engine
     assert pace.allowance(4) == known

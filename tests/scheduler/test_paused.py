@@ -1,4 +1,4 @@
-"""Sequences that pause after each token: what they hold, and when they give it up."""
+"""Sequences that pause after each token: what they hold, and when they release it."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def add(rig: Rig, identity: int, prompt: int) -> Sequence:
     return sequence
 
 
-def test_it_computes_nothing_until_it_is_resumed() -> None:
+def test_a_paused_sequence_computes_nothing_until_resumed() -> None:
     rig = Rig(slots=2)
     sequence = add(rig, 1, prompt=5)
     [event] = rig.step()
@@ -31,7 +31,7 @@ def test_it_computes_nothing_until_it_is_resumed() -> None:
     assert rig.shares() == [(0, 1)]
 
 
-def test_the_longest_idle_gives_its_slot_to_who_waits() -> None:
+def test_the_longest_idle_sequence_gives_its_slot_to_a_queued_sequence() -> None:
     rig = Rig(slots=3)
     first, second, third = (add(rig, identity, prompt=5) for identity in (1, 2, 3))
     rig.step()
@@ -40,13 +40,13 @@ def test_the_longest_idle_gives_its_slot_to_who_waits() -> None:
     rig.add(4, prompt=5)
     rig.step()
     assert [one.slot >= 0 for one in (first, second, third)] == [True, False, True]
-    rig.scheduler.resume(second)  # queues again
+    rig.scheduler.resume(second)  # waits in the queue again
     rig.step()
     assert [one.slot >= 0 for one in (first, second, third)] == [True, True, False]
     assert rig.scheduler.cancel(third.id)
 
 
-def test_a_page_that_is_short_comes_from_who_is_idle() -> None:
+def test_a_running_sequence_takes_pages_of_an_idle_sequence() -> None:
     rig = Rig(slots=2, pages=3)
     idle = add(rig, 1, prompt=60)
     rig.step()
@@ -56,7 +56,7 @@ def test_a_page_that_is_short_comes_from_who_is_idle() -> None:
     assert (idle.slot, running.slot >= 0, rig.scheduler.preemptions) == (-1, True, 1)
 
 
-def test_who_waits_for_pages_gets_those_of_who_is_idle() -> None:
+def test_a_queued_sequence_takes_pages_of_an_idle_sequence() -> None:
     rig = Rig(slots=2, pages=3)
     idle = add(rig, 1, prompt=60)
     rig.step()
@@ -65,7 +65,7 @@ def test_who_waits_for_pages_gets_those_of_who_is_idle() -> None:
     assert (idle.slot, running.slot >= 0) == (-1, True)
 
 
-def test_pages_that_come_from_disk_find_room_among_those_of_who_is_idle(tmp_path: Path) -> None:
+def test_a_restore_from_disk_takes_pages_of_an_idle_sequence(tmp_path: Path) -> None:
     def rig_with_disk(pages: int) -> Rig:
         rig = Rig(slots=2, batch_tokens=256, pages=pages)
         tier = DiskTier(
@@ -88,7 +88,7 @@ def test_pages_that_come_from_disk_find_room_among_those_of_who_is_idle(tmp_path
     idle = add(rig, 2, prompt=60)
     rig.step()
     restored = rig.add(1, prompt=161)  # claims all other pages
-    while idle.total <= 97:  # and two of them go for output while it waits
+    while idle.total <= 97:  # the output takes two of the claimed pages during the wait
         rig.scheduler.resume(idle)
         rig.step()
     assert rig.states() == [SlotState.PAUSED, SlotState.WAITING_FOR_PREFIX]

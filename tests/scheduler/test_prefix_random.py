@@ -1,10 +1,10 @@
 """Random conversations over one prefix cache, against a naive model of it.
 
-To the state machine of `machine.py` this adds prompts that begin alike, next turns, salts,
+To the state machine of `machine.py` this adds prompts with shared prefixes, next turns, salts,
 eviction, flush and the kill switch. The model of the cache is a list of strings, searched one by
-one: the paths of the tree, and what running sequences have computed. A request must begin where its
-longest match ends, what two requests share must be computed by one of them, and what a request
-leaves must be found.
+one: the paths of the tree, and the computed tokens of running sequences. A request must begin where
+its longest match ends. Of two requests that share a prefix only one may compute it. The tokens of
+an ended request must be found.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PrefixMachine(Machine):
 
     @rule(which=st.integers(0, 9), tail=tails, most=st.integers(1, 40))
     def add_next_turn(self, which: int, tail: list[int], most: int) -> None:
-        """A prompt that begins with all that another request is and has said."""
+        """A prompt that begins with the prompt and output of another request."""
         if not self.live:
             return
         before = self.live[which % len(self.live)]
@@ -181,7 +181,7 @@ class PrefixMachine(Machine):
                 assert leader.params.cache_salt == s.params.cache_salt
 
     def check_nothing_is_computed_twice(self, plan: StepPlan) -> None:
-        """But for the last token of a prompt, and those that something is read from."""
+        """Only the last token of a prompt, and tokens whose logits are read, may be."""
         sizes = {chunk.slot: len(chunk.tokens) for chunk in plan.chunks}
         prompts = [
             s
@@ -208,7 +208,7 @@ class PrefixMachine(Machine):
                     self.check_end(s)
 
     def check_end(self, s: Sequence) -> None:
-        """What a request leaves is found."""
+        """The cache finds the tokens of an ended request."""
         assert self.cache.match(s.params.cache_salt, s.tokens).length == s.total - 1
         assert s.computed == s.total - bool(s.output_tokens)
 

@@ -1,4 +1,4 @@
-"""Shared prefixes, one rule at a time: who finds what, who waits for whom, what is computed."""
+"""Shared prefixes, one rule at a time: prefix hits, followers, and computed tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from steps import execute
 
 
 def words(number: int, length: int) -> list[int]:
-    """Tokens that no other number's begin with."""
+    """Tokens that differ from the first on for each number."""
     return [number, *((number * i) % 31 + 1 for i in range(1, length))]
 
 
@@ -59,7 +59,7 @@ class Rig:
         return self.scheduler.computed_prompt_tokens
 
 
-def test_a_prompt_that_was_computed_is_found() -> None:
+def test_a_computed_prompt_is_a_prefix_hit() -> None:
     rig = Rig()
     rig.add(words(1, 100))
     rig.finish()
@@ -68,7 +68,7 @@ def test_a_prompt_that_was_computed_is_found() -> None:
     assert (again.cached_tokens, rig.computed) == (99, 101)
 
 
-def test_the_page_a_match_ends_in_is_copied_and_the_others_are_shared() -> None:
+def test_a_hit_copies_its_last_page_and_shares_the_others() -> None:
     rig = Rig()
     first = rig.add(words(1, 100) + words(2, 30), most=50)
     for _ in range(3):
@@ -85,7 +85,7 @@ def test_the_page_a_match_ends_in_is_copied_and_the_others_are_shared() -> None:
     rig.finish()
 
 
-def test_a_match_of_whole_pages_needs_no_copy() -> None:
+def test_a_hit_of_whole_pages_copies_no_page() -> None:
     rig = Rig()
     rig.add(words(1, 2 * PAGE_TOKENS))
     rig.finish()
@@ -95,7 +95,7 @@ def test_a_match_of_whole_pages_needs_no_copy() -> None:
     rig.finish()
 
 
-def test_the_next_turn_finds_the_whole_conversation_but_its_last_token() -> None:
+def test_the_next_turn_hits_the_conversation_except_its_last_token() -> None:
     rig = Rig()
     turn = rig.add(words(1, 50), most=25)
     rig.finish()
@@ -104,7 +104,7 @@ def test_the_next_turn_finds_the_whole_conversation_but_its_last_token() -> None
     assert following.cached_tokens == 50 + 25 - 1
 
 
-def test_what_runs_is_found_as_far_as_it_has_come() -> None:
+def test_a_running_sequence_is_found_up_to_its_computed_tokens() -> None:
     rig = Rig(batch_tokens=40)
     rig.add(words(1, 400))
     for _ in range(3):
@@ -136,7 +136,7 @@ def test_identical_prompts_compute_all_but_their_last_token_once() -> None:
     assert rig.computed == 100 + 7
 
 
-def test_prompts_that_begin_with_one_another() -> None:
+def test_prompts_that_are_prefixes_of_each_other_share_tokens() -> None:
     rig = Rig(batch_tokens=16)
     for length in (50, 150, 100, 20, 200):
         rig.add(words(1, length))
@@ -144,7 +144,7 @@ def test_prompts_that_begin_with_one_another() -> None:
     assert rig.computed == 50 + 100 + 1 + 1 + 50
 
 
-def test_who_waits_holds_a_slot_and_takes_no_tokens() -> None:
+def test_a_follower_holds_a_slot_and_computes_no_tokens() -> None:
     rig = Rig(slots=2, batch_tokens=32)
     rig.add(words(1, 70))
     second = rig.add(words(1, 64) + words(2, 40))
@@ -158,7 +158,7 @@ def test_who_waits_holds_a_slot_and_takes_no_tokens() -> None:
     rig.finish()
 
 
-def test_the_others_go_on_from_what_a_cancelled_one_published() -> None:
+def test_followers_continue_from_the_pages_of_a_cancelled_leader() -> None:
     rig = Rig(batch_tokens=32)
     for number in range(4):
         rig.add(words(1, 200) + words(number + 2, 10))
@@ -173,7 +173,7 @@ def test_the_others_go_on_from_what_a_cancelled_one_published() -> None:
     assert rig.computed == 200 + 3 * 10
 
 
-def test_the_others_go_on_after_a_failed_step() -> None:
+def test_followers_continue_after_a_failed_step_of_their_leader() -> None:
     rig = Rig(batch_tokens=32)
     for number in range(3):
         rig.add(words(1, 200) + words(number + 2, 10))
@@ -185,7 +185,7 @@ def test_the_others_go_on_after_a_failed_step() -> None:
     assert rig.computed == 200 + 2 * 10
 
 
-def test_who_shares_most_is_followed() -> None:
+def test_a_sequence_follows_the_one_that_shares_most_tokens() -> None:
     rig = Rig(batch_tokens=16)
     rig.add(words(1, 100))
     second = rig.add(words(1, 60) + words(2, 60))
@@ -196,7 +196,7 @@ def test_who_shares_most_is_followed() -> None:
     assert rig.computed == 100 + 60 + 8
 
 
-def test_a_sequence_that_generates_is_not_followed() -> None:
+def test_a_decoding_sequence_is_not_followed() -> None:
     rig = Rig()
     first = rig.add(words(1, 40), most=20)
     rig.step()
@@ -206,7 +206,7 @@ def test_a_sequence_that_generates_is_not_followed() -> None:
     assert (second.leader, second.cached_tokens) == (None, 40)
 
 
-def test_salts_neither_find_nor_follow_one_another() -> None:
+def test_sequences_of_different_salts_share_nothing() -> None:
     rig = Rig(batch_tokens=16)
     for salt in ("one", "other", None):
         rig.add(words(1, 100), salt=salt)
@@ -217,7 +217,7 @@ def test_salts_neither_find_nor_follow_one_another() -> None:
     assert (again.cached_tokens, rig.computed) == (99, 301)
 
 
-def test_without_the_cache_everyone_computes_everything() -> None:
+def test_without_the_prefix_cache_every_prompt_is_computed() -> None:
     rig = Rig(batch_tokens=16, enabled=False)
     for _ in range(3):
         rig.add(words(1, 100))
@@ -227,7 +227,7 @@ def test_without_the_cache_everyone_computes_everything() -> None:
     assert rig.computed == 400
 
 
-def test_who_waits_goes_on_alone_when_the_cache_is_switched_off() -> None:
+def test_followers_compute_alone_once_the_cache_is_disabled() -> None:
     rig = Rig(batch_tokens=32)
     for number in range(3):
         rig.add(words(1, 200) + words(number + 2, 10))
@@ -239,7 +239,7 @@ def test_who_waits_goes_on_alone_when_the_cache_is_switched_off() -> None:
     assert (rig.computed, rig.cache.stats().nodes) == (3 * 210, 0)
 
 
-def test_after_a_flush_who_has_computed_nothing_begins_anew() -> None:
+def test_after_a_flush_a_follower_without_pages_starts_over() -> None:
     rig = Rig(batch_tokens=32)
     for number in range(3):
         rig.add(words(1, 200) + words(number + 2, 10))
@@ -252,7 +252,7 @@ def test_after_a_flush_who_has_computed_nothing_begins_anew() -> None:
     assert rig.computed == 2 * 210 + 10
 
 
-def test_after_a_flush_who_has_pages_keeps_them() -> None:
+def test_after_a_flush_a_follower_keeps_its_pages() -> None:
     rig = Rig(batch_tokens=32)
     rig.add(words(1, 64))
     rig.finish()
@@ -267,7 +267,7 @@ def test_after_a_flush_who_has_pages_keeps_them() -> None:
     assert rig.computed == 64 + 200 + 155
 
 
-def test_a_preempted_sequence_comes_back_through_what_it_left() -> None:
+def test_a_preempted_sequence_resumes_from_its_cached_prefix() -> None:
     rig = Rig(slots=2, pages=12)
     rig.add(words(1, 150), most=60)
     younger = rig.add(words(2, 150), most=60)
@@ -281,8 +281,8 @@ def test_a_preempted_sequence_comes_back_through_what_it_left() -> None:
     assert total < younger.total
 
 
-def test_who_is_preempted_while_it_waits_begins_anew() -> None:
-    """The output of three others takes the pages that it had claimed."""
+def test_a_follower_that_is_preempted_starts_over() -> None:
+    """The output of three other sequences takes the pages that the follower had claimed."""
     rig = Rig(batch_tokens=4, pages=13)
     for number in (2, 3, 4):
         rig.add(words(number, 1), most=200)
@@ -295,8 +295,8 @@ def test_who_is_preempted_while_it_waits_begins_anew() -> None:
     rig.finish()
 
 
-def test_a_prompt_that_fills_the_cache_is_found_by_whole_pages() -> None:
-    """There is no page to copy from while it is copied."""
+def test_a_prompt_that_fills_the_cache_is_hit_by_whole_pages_only() -> None:
+    """The pool has no page for the copy while the source page is held."""
     rig = Rig(pages=2)
     rig.add(words(1, 63))
     rig.finish()
@@ -305,7 +305,7 @@ def test_a_prompt_that_fills_the_cache_is_found_by_whole_pages() -> None:
     assert again.cached_tokens == PAGE_TOKENS
 
 
-def test_what_a_failed_sequence_computed_is_not_found() -> None:
+def test_a_failed_sequence_leaves_no_prefix() -> None:
     rig = Rig()
     prompt = words(1, 50)
     rig.executor.poisonous = lambda history: len(history) == 53
@@ -314,7 +314,7 @@ def test_what_a_failed_sequence_computed_is_not_found() -> None:
     assert rig.cache.match(None, prompt).length == 0
 
 
-def test_what_fails_after_its_sequence_was_cancelled_is_not_found() -> None:
+def test_a_cancelled_sequence_that_fails_leaves_no_prefix() -> None:
     rig = Rig()
     prompt = words(1, 50)
     rig.executor.poisonous = lambda history: True

@@ -58,7 +58,7 @@ class Rig:
 
 
 class TenAtMost(Pace):
-    """Allows ten prompt tokens beside any streams, and keeps what it is told."""
+    """Allows ten prompt tokens beside any number of streams, and records observations."""
 
     def __init__(self) -> None:
         self.observed: list[tuple[int, int, float]] = []
@@ -71,12 +71,12 @@ class TenAtMost(Pace):
         return 10
 
 
-def test_a_prompt_gets_what_the_pace_allows_beside_running_streams() -> None:
+def test_prefill_beside_decode_gets_the_allowance_of_the_pace() -> None:
     rig, pace = Rig(), TenAtMost()
     rig.scheduler = Scheduler(4, 64, 4, rig.cache, 1024, pace)
     stream = rig.add(1, prompt=40)
     rig.step()
-    assert rig.shares() == [(0, 40)]  # nobody waits for a token yet
+    assert rig.shares() == [(0, 40)]  # no stream is decoding yet
     rig.add(2, prompt=25)
     for second, share in enumerate((10, 10, 5)):
         plan = rig.scheduler.schedule()
@@ -86,11 +86,11 @@ def test_a_prompt_gets_what_the_pace_allows_beside_running_streams() -> None:
     rig.scheduler.cancel(stream.id)
     rig.add(3, prompt=30)
     rig.add(4, prompt=30)
-    plan = rig.scheduler.schedule()  # the second one generates now
+    plan = rig.scheduler.schedule()  # the second sequence decodes now
     assert [len(chunk.tokens) for chunk in plan.chunks] == [1, 10]
 
 
-def test_a_token_that_is_scored_counts_for_more() -> None:
+def test_a_scored_token_counts_for_more_than_one() -> None:
     rig, pace = Rig(), TenAtMost()
     rig.scheduler = Scheduler(4, 64, 4, rig.cache, 1024, pace, score_cost=0.5)
     rig.add(1, prompt=4)
@@ -103,7 +103,7 @@ def test_a_token_that_is_scored_counts_for_more() -> None:
     assert pace.observed == [(1, 9.0, 0.0), (1, 3.0, 1.0), (2, 0.0, 2.0)]
 
 
-def test_a_sequence_from_prompt_to_limit() -> None:
+def test_a_sequence_ends_at_max_tokens() -> None:
     rig = Rig(slots=2)
     sequence = rig.add(1, prompt=5, max_tokens=3)
     assert (rig.states(), rig.scheduler.waiting) == ([SlotState.FREE] * 2, 1)
@@ -125,7 +125,7 @@ def test_an_end_token_finishes_with_stop() -> None:
     assert END not in sequence.tokens[4:-1]
 
 
-def test_a_prompt_is_cut_to_the_budget_and_decodes_go_first() -> None:
+def test_prefill_takes_the_budget_that_decode_leaves() -> None:
     rig = Rig(batch_tokens=16)
     rig.add(1, prompt=4)
     rig.step()
@@ -144,7 +144,7 @@ def test_a_prompt_is_cut_to_the_budget_and_decodes_go_first() -> None:
     ]
 
 
-def test_prompts_are_computed_in_arrival_order() -> None:
+def test_prefill_goes_in_arrival_order() -> None:
     rig = Rig(batch_tokens=16)
     rig.add(1, prompt=20)
     rig.add(2, prompt=3)
@@ -171,7 +171,7 @@ def test_decodes_beyond_the_budget_take_turns() -> None:
     assert served == [6, 6, 6, 6]
 
 
-def test_a_prompt_takes_turns_with_decodes_that_fill_the_budget() -> None:
+def test_prefill_takes_turns_with_decodes_that_fill_the_budget() -> None:
     rig = Rig(slots=3, batch_tokens=2)
     rig.add(1, prompt=1)
     rig.add(2, prompt=1)
@@ -182,7 +182,7 @@ def test_a_prompt_takes_turns_with_decodes_that_fill_the_budget() -> None:
     assert late.total == 7
 
 
-def test_the_queue_is_bounded_and_counts_only_who_must_wait() -> None:
+def test_the_queue_bound_counts_only_sequences_without_a_free_slot() -> None:
     rig = Rig(slots=2, queue=1)
     for identity in range(3):
         rig.add(identity, prompt=2)
@@ -195,7 +195,7 @@ def test_the_queue_is_bounded_and_counts_only_who_must_wait() -> None:
     rig.add(5, prompt=2)
 
 
-def test_several_are_added_all_or_none() -> None:
+def test_several_sequences_are_added_all_or_none() -> None:
     rig = Rig(slots=2, queue=1)
     rig.add(0, prompt=2)
     with pytest.raises(OverloadedError):
@@ -224,7 +224,7 @@ def test_a_prompt_that_fills_the_pages_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("pages", "context", "total"), [(64, 50, 50), (2, 1024, 64)])
-def test_output_ends_where_the_room_ends(pages: int, context: int, total: int) -> None:
+def test_output_ends_at_the_context_or_the_last_page(pages: int, context: int, total: int) -> None:
     rig = Rig(pages=pages, context=context)
     for most in (None, 1000):
         sequence = rig.add(1, prompt=40, max_tokens=most)
@@ -234,7 +234,7 @@ def test_output_ends_where_the_room_ends(pages: int, context: int, total: int) -
         assert sequence.total == total
 
 
-def test_pages_are_taken_only_as_they_are_needed() -> None:
+def test_pages_are_taken_one_at_a_time_as_needed() -> None:
     rig = Rig(batch_tokens=PAGE_TOKENS)
     rig.add(1, prompt=4 * PAGE_TOKENS)
     for used in (1, 2, 3, 4, 5):
@@ -242,7 +242,7 @@ def test_pages_are_taken_only_as_they_are_needed() -> None:
         assert rig.cache.pages - rig.cache.available == used
 
 
-def test_the_youngest_gives_its_pages_back_and_resumes() -> None:
+def test_the_youngest_sequence_is_preempted_and_resumes() -> None:
     rig = Rig(slots=3, batch_tokens=512, pages=6)
     prompts = {1: 40, 2: 40, 3: 20}
     sequences = [rig.add(i, prompt=n, max_tokens=70) for i, n in prompts.items()]
@@ -253,13 +253,13 @@ def test_the_youngest_gives_its_pages_back_and_resumes() -> None:
         if rig.scheduler.preemptions > before:
             held = {sequence.id for sequence in rig.scheduler.slots if sequence}
             preempted += [s.id for s in sequences if not s.ended and s.id not in held]
-    assert preempted == [3, 2, 3]  # 3 waits again behind 2
+    assert preempted == [3, 2, 3]  # 3 is queued again, behind 2
     for sequence in sequences:
         prompt = sequence.tokens[: sequence.prompt_tokens]
         assert sequence.tokens == prompt + solo_output(prompt, sequence.params, 6 * PAGE_TOKENS)
 
 
-def test_a_resumed_sequence_is_bound_with_its_output_and_samples_once_it_is_whole() -> None:
+def test_a_resumed_sequence_samples_only_after_all_its_tokens_are_computed() -> None:
     rig = Rig(slots=2, batch_tokens=32, pages=4)
     rig.add(1, prompt=60, max_tokens=10)
     younger = rig.add(2, prompt=60, max_tokens=10)
@@ -275,7 +275,7 @@ def test_a_resumed_sequence_is_bound_with_its_output_and_samples_once_it_is_whol
     assert events[0].outcome.token == younger.tokens[-1]
 
 
-def test_a_waiting_prompt_is_not_let_in_to_be_thrown_out_at_once() -> None:
+def test_a_prompt_is_not_admitted_while_it_would_be_preempted_at_once() -> None:
     rig = Rig(slots=2, batch_tokens=32, pages=4)
     rig.add(1, prompt=70, max_tokens=20)
     rig.add(2, prompt=40, max_tokens=5)  # one page is free, and it needs two
@@ -296,7 +296,7 @@ def test_a_short_prompt_does_not_overtake_a_long_one_that_waits_for_pages() -> N
     assert short.ended
 
 
-def test_cancel_while_waiting() -> None:
+def test_cancel_removes_a_sequence_from_the_queue() -> None:
     rig = Rig(slots=1)
     rig.add(1, prompt=2)
     rig.step()
@@ -325,7 +325,7 @@ def test_cancel_during_a_step_drains_the_slot() -> None:
     assert sequence.output_tokens == 0
 
 
-def test_a_failed_step_ends_what_it_carried_and_nothing_else() -> None:
+def test_a_failed_step_ends_only_the_sequences_of_its_plan() -> None:
     rig = Rig(slots=2, queue=4, batch_tokens=1)
     carried, spared, queued = (rig.add(i, prompt=1, max_tokens=2) for i in (1, 2, 3))
     rig.scheduler.schedule()
@@ -348,7 +348,7 @@ def test_a_failed_step_does_not_end_a_cancelled_sequence_twice() -> None:
     assert rig.states() == [SlotState.FREE] * 4
 
 
-def test_a_result_that_does_not_answer_the_plan_is_refused() -> None:
+def test_a_result_that_does_not_match_the_plan_is_refused() -> None:
     rig = Rig()
     rig.add(1, prompt=2)
     rig.scheduler.schedule()
@@ -356,7 +356,7 @@ def test_a_result_that_does_not_answer_the_plan_is_refused() -> None:
         rig.scheduler.update(StepResult((Sampled(3, 1, 0.0),)))
 
 
-def test_a_failed_entry_ends_its_sequence_and_no_other() -> None:
+def test_a_failed_outcome_ends_only_its_sequence() -> None:
     rig = Rig(slots=2)
     failing, sound = rig.add(1, prompt=5), rig.add(2, prompt=5)
     error = HeddleError("no token")
@@ -371,7 +371,7 @@ def test_a_failed_entry_ends_its_sequence_and_no_other() -> None:
     assert rig.cache.available == 63
 
 
-def test_a_failed_entry_of_a_cancelled_sequence_is_no_event() -> None:
+def test_a_failed_outcome_of_a_cancelled_sequence_gives_no_event() -> None:
     rig = Rig(slots=1)
     rig.add(1, prompt=5)
     rig.scheduler.schedule()

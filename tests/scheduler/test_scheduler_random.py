@@ -1,4 +1,4 @@
-"""The scheduler does what the naive model says, whatever comes."""
+"""The scheduler agrees with the naive model under random events."""
 
 from hypothesis import settings
 from machine import Machine

@@ -1,8 +1,8 @@
 """Random conversations over a prefix cache whose model has a recurrence, and perhaps windows.
 
-To the state machine of `test_windows_random.py` this adds a state of fixed size for each slot. The
-executor folds each token into the slot's state and finds out if a sequence goes on from a state
-that its own tokens do not lead to. A request must begin at the longest snapshot that is there.
+This adds a fixed-size state for each slot to the state machine of `test_windows_random.py`. The
+executor folds each token into the slot's state. It detects a sequence that continues from a state
+of other tokens. A request must begin at the longest snapshot in the cache.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SnapshotMachine(WindowMachine):
     # --- what must hold --------------------------------------------------------------------------
 
     def is_resumable(self, s: Sequence, length: int) -> bool:
-        """Whether there is a snapshot of the state that these tokens lead to, and the windows."""
+        """Whether the cache has the windows and a snapshot of the state after these tokens."""
         if not super().is_resumable(s, length):
             return False
         if not length:
@@ -100,7 +100,7 @@ class SnapshotMachine(WindowMachine):
             assert match.length >= taken - taken % self.spacing
 
     def check_nothing_is_computed_twice(self, plan: StepPlan) -> None:
-        """Tokens after a snapshot are."""
+        """No check: tokens after a snapshot are computed again."""
 
     def end(self) -> None:
         super().end()

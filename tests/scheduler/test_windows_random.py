@@ -1,9 +1,8 @@
 """Random conversations over a prefix cache whose model has windowed layers beside others.
 
-To the state machine of `test_prefix_random.py` this adds groups of pages that see a window only.
-The executor finds out if a sequence reads a windowed page that another sequence has taken, or holds
-a page behind its window. A request must begin at the longest position whose windows are still
-there.
+This adds groups of windowed pages to the state machine of `test_prefix_random.py`. The executor
+detects a sequence that reads a windowed page of another sequence, or holds a page behind its
+window. A request must begin at the longest position whose windows are still in the cache.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ class WindowMachine(PrefixMachine):
             self.groups.append(WindowMemory(window.positions, count, reach=reach))
         super().start(slots, batch_tokens, pages, most_nodes, run_tokens)
         self.seen |= {"shortened": 0, "revoked": 0}
-        self.alone: set[int] = set()  # in little room a follower goes on by itself
+        self.alone: set[int] = set()  # with few pages a follower continues alone
 
     def make_executor(self, pages: int) -> FakeExecutor:
         return FakeExecutor(pages, windows=tuple(self.groups))
 
     def revocations(self) -> int:
-        """How often a page was taken from the tree, in all windowed groups."""
+        """Number of pages revoked from the tree, in all windowed groups."""
         pools = [group.pool for group in self.cache._windows]
         return sum(ticket // pool.size for pool in pools for ticket in pool._tickets)
 
@@ -107,7 +106,7 @@ class WindowMachine(PrefixMachine):
         return self.cache._tree.match(s.params.cache_salt, run).length
 
     def is_resumable(self, s: Sequence, length: int) -> bool:
-        """Whether all pages that a token at this position sees hold what they should."""
+        """Whether all pages that a token at this position attends to hold its own tokens."""
         run = Run("i", s.tokens[:length])
         path = self.cache._tree.match(s.params.cache_salt, run).path
         for number, (memory, content) in enumerate(
