@@ -1,7 +1,7 @@
-"""What wakes the engine thread, and the cancellations that it wakes for.
+"""Wakes the engine thread, and collects cancellations for it.
 
-Neither takes a lock: finalizers cancel requests, and garbage collection runs them in any thread,
-also in one that holds the engine's lock.
+Neither class takes a lock. Finalizers cancel requests, and garbage collection runs finalizers in
+any thread, also in a thread that holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Bell:
         self._rings: SimpleQueue[None] = SimpleQueue()  # `put` may interrupt itself
 
     def ring(self) -> None:
-        """Have the next `wait` return, or the one that goes on. From any thread."""
-        if self._rings.empty():  # else they would add up while nobody waits
+        """Make the current or the next `wait` return. Any thread may call this."""
+        if self._rings.empty():  # else rings would add up while no thread waits
             self._rings.put(None)
 
     def wait(self, timeout: float | None = None) -> None:
         """Return once the bell has rung since the last wait, or after `timeout` seconds.
 
-        It may return without a reason: look for work again.
+        It may also return without a ring: look for work again.
         """
         try:
             self._rings.get(timeout=timeout)
@@ -33,21 +33,21 @@ class Bell:
 
 
 class Cancels:
-    """Ids of requests to end. Added from any thread, taken by the engine thread."""
+    """Ids of requests to end. Any thread adds them; the engine thread takes them."""
 
     def __init__(self, bell: Bell) -> None:
         self._bell = bell
         self._ids: deque[int] = deque()
 
     def add(self, request_id: int) -> None:
-        """End a request, if it has not ended."""
+        """Ask the engine thread to end a request. No effect if it has ended."""
         self._ids.append(request_id)
         self._bell.ring()
 
     def take(self) -> list[int]:
-        """The ids that were added since the last call."""
+        """Take the ids added since the last call."""
         return [self._ids.popleft() for _ in range(len(self._ids))]
 
     def pending(self) -> set[int]:
-        """The ids that were not taken yet. From any thread."""
+        """The ids that the engine thread has not taken yet. Any thread may call this."""
         return set(self._ids.copy())

@@ -1,4 +1,4 @@
-"""Opens the disk tier for a model: the directory, and what the bytes of its pages depend on."""
+"""Opens the disk tier for a model, and fingerprints everything that its pages depend on."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 def open_disk_tier(
     model: LoadedModel, config: EngineConfig, on_read: Callable[[], None]
 ) -> DiskTier | None:
-    """The tier that the settings ask for; None if they ask for none, or it cannot be had now.
+    """Open the disk tier; None if the settings ask for none, or it is not available now.
 
-    Another process may have the directory, or the model's file may be gone.
+    It is not available if another process uses the directory, or the model's file is gone.
 
     Raises:
         ConfigError: the directory cannot be used.
@@ -58,20 +58,22 @@ def open_disk_tier(
 def fingerprint(model: LoadedModel) -> bytes:
     """32 bytes that are equal only if the same tokens give the same pages, bit for bit.
 
-    They cover all bytes of the model's files (0.6 s a GB once it is in memory: name, size and time
-    would take a finetune for its parent some day) and, by the format, the program.
+    They cover all bytes of the model's files: name, size and time would some day mistake a finetune
+    for its parent. That takes 0.6 s per GB once a file is in memory. Through the page format they
+    also cover the program.
 
     Raises:
-        ModelFileError: the file has changed since it was loaded: its digest says nothing about the
+        ModelFileError: a file has changed since it was loaded, so its digest says nothing about the
             weights in memory.
-        OSError: it cannot be read.
+        OSError: a file cannot be read.
     """
     digests = []
     for path in sorted(model.info.stamps) or [model.info.path]:
         with path.open("rb") as file:
             digests.append(hashlib.file_digest(file, "sha256").hexdigest())
     weights = " ".join(digests)
-    if model.file_state() not in ("unchanged", None):  # after it was read, so that both are covered
+    # Checked after reading, so that a change before or during the reading is seen.
+    if model.file_state() not in ("unchanged", None):
         raise ModelFileError(
             f"{model.info.path} has changed since it was loaded; load it again", field="file"
         )

@@ -1,9 +1,9 @@
-"""A sequence that its caller drives, token by token: for autocomplete inside an application.
+"""A driven sequence: its caller asks for each token, for autocomplete inside an application.
 
-What a :class:`DrivenSequence` holds is tokens. To the engine it is a request from the first token
-asked for until the tokens are changed (a prompt, a trim, a restore) or it is cancelled; then that
-request ends, and what it has computed stays in the prefix cache. So a trim gives pages back, and
-the next token begins with what the cache has of the tokens that are left.
+A :class:`DrivenSequence` holds only tokens. When its caller asks for a token, it submits a request
+to the engine. The request lasts until the caller changes the tokens (a prompt, a trim, a restore)
+or cancels. Then the request ends, and its computed tokens stay in the prefix cache. So a trim gives
+pages back, and the next request starts with a prefix hit on the tokens that are left.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ if TYPE_CHECKING:
     from heddle.types import Delta, SamplingParams
 
 _CONTEXT_TOKENS = 8
-"""Tokens before a new one in which a character may have begun that the new one ends."""
+"""How many tokens before a new one may hold the first bytes of a character that it completes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """What one call of `decode_prompt` or `sample_next` gives.
+    """The result of one call of `decode_prompt` or `sample_next`.
 
     Attributes:
-        token: its id; -1 when cancelled.
-        text: what it adds to the text, whole characters only: empty while one is unfinished.
-        logprob: natural logarithm of its probability under the model's raw distribution, before
-            bias, penalties and temperature; NaN when cancelled.
-        top: (token id, logprob) of the likeliest tokens, best first, as many as the parameter
-            `logprobs` says.
-        is_eos: it ends the text, or with `single_line` the line.
+        token: id of the token; -1 if cancelled.
+        text: text that the token adds, complete characters only; empty while a character is
+            incomplete.
+        logprob: natural logarithm of the token's probability under the model's raw distribution,
+            before bias, penalties and temperature; NaN if cancelled.
+        top: (token id, logprob) of the most likely tokens, best first, as many as the parameter
+            `logprobs` asks for.
+        is_eos: the token ends the text, or with `single_line` the line.
         was_cancelled: there is no token, because the sequence was cancelled.
     """
 
@@ -62,7 +63,7 @@ _CANCELLED = SampledToken(-1, "", math.nan, was_cancelled=True)
 
 @dataclass(frozen=True, slots=True)
 class SequenceSnapshot:
-    """A state to go back to. Holds tokens and no pages: cheap to keep, and never invalid.
+    """A state of a driven sequence. Holds tokens and no pages: cheap to keep, always valid.
 
     Attributes:
         tokens: token ids of prompt and output, in order.
@@ -76,8 +77,8 @@ class SequenceSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """The request of a sequence; None comes out of `results` when it was cancelled."""
+class _Active:
+    """The active request of a sequence. `results` yields None after a cancel."""
 
     request: Request
     ticket: Ticket
@@ -92,18 +93,19 @@ _MEANINGLESS: dict[str, tuple[object, str]] = {
     "shown_specials": ((), "look at the ids of the tokens"),
     "prompt_logprobs": (None, "ask Engine.complete for them"),
 }
-"""Parameters that have no meaning here: their values if left out, and what to do instead."""
+"""Parameters without meaning for a driven sequence: the default value, and what to do instead."""
 
 
 class DrivenSequence:
-    """Tokens that grow by one when asked. Made by `Engine.create_sequence`.
+    """Tokens that grow by one with each call. `Engine.create_sequence` makes it.
 
-    Calls on one sequence follow one another, from whichever threads; only `cancel` and `position`
-    do not wait. Threads that drive a sequence each share the engine's steps.
+    Any thread may call it. Calls on one sequence wait for one another, except `cancel` and
+    `position`. If several threads drive one sequence each, the sequences share the engine's steps.
 
-    While nobody asks it keeps a slot and its pages, unless others need them; it is computed again
-    then, with the same bits. Given the same seed, the token at a position depends on the tokens
-    before it and on how many of those are output; not on what was trimmed, restored or evicted.
+    Between calls the sequence keeps a slot and its pages, unless other requests need them. Then it
+    is computed again at the next call, with the same bits. With the same seed, the token at a
+    position depends on the tokens before it and on how many of those are output. It does not
+    depend on what was trimmed, restored or evicted.
     """
 
     def __init__(
@@ -117,18 +119,18 @@ class DrivenSequence:
         *,
         single_line: bool,
     ) -> None:
-        """See `Engine.create_sequence`. `next_id` gives an id that no request has had.
+        """See `Engine.create_sequence`. `next_id` returns an id that no request has had.
 
-        `owner` lives as long as this: the engine, which ends its thread when it is dropped.
+        The sequence keeps `owner`, the engine, alive: an engine ends its thread when it is dropped.
 
         Raises:
-            InvalidRequestError: a parameter has no meaning here.
+            InvalidRequestError: a parameter has no meaning for a driven sequence.
         """
         for name, (unset, way_out) in _MEANINGLESS.items():
             if getattr(params, name) != unset:
                 raise InvalidRequestError(
-                    f"{name} has no meaning for a sequence that its caller drives; leave it out and"
-                    f" {way_out}",
+                    f"{name} is {getattr(params, name)!r}; it has no meaning for a driven sequence."
+                    f" Leave it out and {way_out}",
                     param=name,
                 )
         self._owner = owner
@@ -144,39 +146,39 @@ class DrivenSequence:
         self._tokens: list[int] = []
         self._prompt_tokens = 0
         self._bounds: list[float | None] = []
-        self._detokenizer: Detokenizer | None = None  # has seen all tokens; None if it has not
+        self._detokenizer: Detokenizer | None = None  # up to date with the tokens; else None
         self._word_goes_on = False
         # Written under the lock, read by `cancel` without:
-        self._run: _Run | None = None
+        self._active: _Active | None = None
         # Written without the lock:
         self._cancelled = False
 
     @property
     def position(self) -> int:
-        """How many tokens it has, prompt and output: where the next one goes."""
+        """Number of tokens, prompt and output; also the position of the next token."""
         return len(self._tokens)
 
     def decode_prompt(
         self, tokens: Sequence[int], start: int = 0, *, heal: bool = False
     ) -> SampledToken:
-        """Put `tokens` at position `start`, drop what was there, and sample what follows.
+        """Replace the tokens from position `start` on with `tokens`, and sample the next token.
 
-        All tokens are prompt from then on. What is computed is what the prefix cache does not
-        have, so nothing is gained by finding out how much of an edited text is the same.
+        All these tokens are then the prompt. The engine computes only tokens that the prefix cache
+        does not have. So callers need not find out which part of an edited text is unchanged.
 
         Args:
             tokens: token ids, at least one.
             start: in [0, position].
-            heal: the text may end inside a token. Then up to 4 tokens are taken back and sampled
-                again, as output, among tokens that agree with their text; what is returned is the
-                first token with text beyond the prompt's, and the text beyond.
+            heal: the text may end inside a token. Then up to 4 tokens are removed and sampled
+                again, as output, among tokens that agree with their text. The call returns the
+                first token whose text reaches beyond the prompt's, and the text beyond.
 
         Raises:
             InvalidRequestError: `start` is out of range, or a token is not in the vocabulary.
-            ContextLengthError: with these tokens there is no room for one more.
+            ContextLengthError: these tokens leave no room for one more.
             OverloadedError: the engine's queue is full; `sample_next` tries again.
             EngineClosedError, EngineFailedError: the engine is no longer running.
-            NonFiniteLogitsError: the model computed no number after these tokens.
+            NonFiniteLogitsError: the logits after these tokens are NaN or infinite.
         """
         with self._lock:
             self._check_position(start, "start")
@@ -191,24 +193,24 @@ class DrivenSequence:
             return self._heal(whole[len(prompt) :]) if healed else self._sample_free()
 
     def sample_next(self) -> SampledToken:
-        """Sample one token more and append it.
+        """Sample the next token and append it.
 
-        The token that ends a text is appended too, and may be gone on from.
+        A token that ends the text is appended too, and the caller may continue after it.
 
         Raises:
-            InvalidRequestError: there are no tokens to go on from.
+            InvalidRequestError: there are no tokens yet.
             ContextLengthError: the context, or the KV cache, is full.
             OverloadedError, EngineClosedError, EngineFailedError, NonFiniteLogitsError: as
-                :meth:`decode_prompt`. The tokens are what they were.
+                :meth:`decode_prompt`. The tokens are unchanged.
         """
         with self._lock:
             return self._sample_free()
 
     def force_word_continuation(self) -> None:
-        """Have the next token that is sampled go on with the word that the text ends in.
+        """Force the next sampled token to continue the word at the end of the text.
 
-        It begins with a letter, a digit or `_`, likely or not, or ends an unfinished character.
-        Holds for one token; the first of `decode_prompt` is one.
+        That token begins with a letter, a digit or `_`, even if it is unlikely, or it completes an
+        incomplete character. The call affects one token, which may be that of `decode_prompt`.
         """
         with self._lock:
             self._word_goes_on = True
@@ -225,40 +227,41 @@ class DrivenSequence:
             self._change(self._tokens[:keep], prompt, self._bounds[: keep - prompt])
 
     def snapshot(self) -> SequenceSnapshot:
-        """The state as it is now, for :meth:`restore`."""
+        """The current state, for :meth:`restore`."""
         with self._lock:
             return SequenceSnapshot(tuple(self._tokens), self._prompt_tokens, tuple(self._bounds))
 
     def restore(self, snapshot: SequenceSnapshot) -> None:
-        """Go back to a state, of this sequence or of another one of the same model.
+        """Go back to a state of this sequence, or of another sequence of the same model.
 
-        The parameters stay this sequence's own.
+        This sequence keeps its own parameters.
         """
         with self._lock:
             self._change(list(snapshot.tokens), snapshot.prompt_tokens, list(snapshot.bounds))
 
     def cancel(self) -> None:
-        """Have the call that waits for a token return, and all later ones, with `was_cancelled`.
+        """Make the call that waits for a token, and all later calls, return `was_cancelled`.
 
-        That holds until `decode_prompt`, `trim` or `restore` is called. From any thread; waits for
-        nothing and computes nothing. The tokens stay as they are.
+        That ends with the next call of `decode_prompt`, `trim` or `restore`. Any thread may call
+        this. It returns at once, and the tokens do not change.
         """
         self._cancelled = True
-        if (run := self._run) is not None:
-            run.results.put(None)
-            run.ticket.cancel()
+        if (active := self._active) is not None:
+            active.results.put(None)
+            active.ticket.cancel()
 
     def __del__(self) -> None:
-        run = getattr(self, "_run", None)  # there is none if the parameters were refused
-        if run is not None:
-            run.ticket.cancel()
+        active = getattr(self, "_active", None)  # missing if `__init__` refused the parameters
+        if active is not None:
+            active.ticket.cancel()
 
     # --- under the lock --------------------------------------------------------------------------
 
     def _check_position(self, value: int, param: str) -> None:
         if not 0 <= value <= len(self._tokens):
             raise InvalidRequestError(
-                f"{param} must be in [0, {len(self._tokens)}], the tokens there are; got {value}",
+                f"{param} is {value}; it must be in [0, {len(self._tokens)}], as the sequence has"
+                f" {len(self._tokens)} tokens",
                 param=param,
             )
 
@@ -269,13 +272,13 @@ class DrivenSequence:
         self._cancelled = False
 
     def _leave(self) -> None:
-        """End the request, if there is one."""
-        run, self._run = self._run, None
-        if run is not None:
-            run.ticket.cancel()
+        """End the active request, if there is one."""
+        active, self._active = self._active, None
+        if active is not None:
+            active.ticket.cancel()
 
     def _heal(self, taken_back: list[int]) -> SampledToken:
-        """Sample what agrees with the text of these tokens until there is text beyond it."""
+        """Sample tokens that agree with the text of `taken_back` until one reaches beyond it."""
         rest = b"".join(map(self._model.tokenizer.token_bytes, taken_back))
         while rest:
             result = self._sample(self._continuations.disagreeing(rest), rest)
@@ -288,7 +291,7 @@ class DrivenSequence:
         return self._sample_free()
 
     def _sample_free(self) -> SampledToken:
-        """Sample any token, or one that goes on with a word if that was asked for."""
+        """Sample any token; only tokens that continue the word if the caller has forced that."""
         if not self._word_goes_on:
             return self._sample()
         result = self._sample(self._continuations.not_in_word)
@@ -296,17 +299,19 @@ class DrivenSequence:
         return result
 
     def _sample(self, forbidden: tuple[int, ...] = (), known: bytes = b"") -> SampledToken:
-        """Sample a token that is not forbidden. The text that the caller knows is not told."""
+        """Sample a token that is not forbidden. The result's text leaves out the `known` bytes."""
         if self._cancelled:
             return _CANCELLED
         if not self._tokens:
-            raise InvalidRequestError("there are no tokens; decode a prompt first", param="tokens")
+            raise InvalidRequestError(
+                "the sequence has no tokens; call decode_prompt first", param="tokens"
+            )
         self._thread.check_length(len(self._tokens))
         try:
-            run = self._run
-            run = self._begin(forbidden) if run is None or forbidden else self._go_on(run)
-            delta = run.results.get()
-        except BaseException:  # refused; or an interrupt, and its token must not come later
+            active = self._active
+            active = self._begin(forbidden) if active is None or forbidden else self._go_on(active)
+            delta = active.results.get()
+        except BaseException:  # refused or interrupted: no later call may get this call's token
             self._leave()
             raise
         if delta is None:
@@ -314,20 +319,20 @@ class DrivenSequence:
             self._cancelled = True  # `cancel` may have set it before the tokens were changed
             return _CANCELLED
         if delta.finish is not None:
-            self._run = None
-            assert delta.error is not None  # who cancels says so first
+            self._active = None
+            assert delta.error is not None  # a cancel puts None into the results first
             raise delta.error
-        if forbidden:  # what it may not sample is its own for as long as it runs
+        if forbidden:  # a request keeps its forbidden tokens, so the next token needs a new one
             self._leave()
-        return self._append(delta, run.request.sequence.mu, known)
+        return self._append(delta, active.request.sequence.mu, known)
 
-    def _go_on(self, run: _Run) -> _Run:
-        """Have the engine compute the next token."""
-        self._thread.resume(run.request)
-        return run
+    def _go_on(self, active: _Active) -> _Active:
+        """Ask the engine for the next token of the active request."""
+        self._thread.resume(active.request)
+        return active
 
-    def _begin(self, forbidden: tuple[int, ...]) -> _Run:
-        """Have the engine compute a token in a new request."""
+    def _begin(self, forbidden: tuple[int, ...]) -> _Active:
+        """Ask the engine for a token in a new request."""
         self._leave()
         results: SimpleQueue[Delta | None] = SimpleQueue()
         request = prepare(self._model, self._next_id(), self._tokens, self._params, results.put)
@@ -335,12 +340,12 @@ class DrivenSequence:
         sequence.prompt_tokens, sequence.driven = self._prompt_tokens, True
         sequence.mu = self._bounds[-1] if self._bounds else None
         sequence.rules = dataclasses.replace(sequence.rules, forbidden=forbidden)
-        run = _Run(request, Ticket(request.sequence.id, self._thread.cancels), results)
-        self._run = run  # before it is accepted: `cancel` must find it
+        active = _Active(request, Ticket(request.sequence.id, self._thread.cancels), results)
+        self._active = active  # before the engine accepts it, so that `cancel` finds it
         self._thread.accept([request])
-        if self._cancelled:  # it may have looked for the run before there was one
+        if self._cancelled:  # `cancel` may have run before `_active` was set
             results.put(None)
-        return run
+        return active
 
     def _append(self, delta: Delta, bound: float | None, known: bytes) -> SampledToken:
         (sampled,) = delta.tokens
@@ -363,7 +368,10 @@ class DrivenSequence:
 
 
 def _beyond(known: bytes, piece: bytes) -> str:
-    """Whole characters that `piece` has more than `known`, which it begins with; else none."""
+    """The complete characters of `piece` after `known`; empty if `piece` is not longer.
+
+    The longer of the two begins with the shorter one.
+    """
     decode = codecs.getincrementaldecoder("utf-8")
     shown = decode("replace").decode(known)
     return decode("replace").decode(piece)[len(shown) :]

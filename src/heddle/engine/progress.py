@@ -1,4 +1,4 @@
-"""How far a batch of prompts is, on a terminal."""
+"""Progress bar for a batch of prompts, on a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MANY = 16
-"""Prompts from which on a batch is worth a bar."""
+"""Fewest prompts in a batch for which the bar is shown by default."""
 
 
 @contextmanager
 def batch_progress(prompts: int, wanted: bool | None) -> Iterator[Callable[[], None]]:
-    """A bar on standard error while the block runs; what it gives counts one prompt as done.
+    """Show a bar on standard error while the block runs.
 
-    `wanted` None shows it for many prompts on a terminal, and takes it away at the end.
+    The block gets a function that counts one prompt as done. With `wanted` None the bar is shown
+    only for MANY prompts or more on a terminal, and removed at the end.
     """
     if wanted is False or (wanted is None and prompts < MANY):
         yield _nothing
