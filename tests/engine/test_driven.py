@@ -414,8 +414,8 @@ def test_a_token_that_was_asked_for_before_an_interrupt_does_not_come_later(
         with pytest.raises(KeyboardInterrupt):
             sequence.sample_next()
     assert take(sequence, 1) == expected(PROMPT, 2)[1:]
-    wait(sequence._run.request)
-    assert sequence._run.request.sequence.total == sequence.position
+    wait(sequence._active.request)
+    assert sequence._active.request.sequence.total == sequence.position
 
 
 def test_callers_who_ask_together_are_served_by_one_step(start, executor) -> None:
@@ -446,7 +446,7 @@ def test_a_caller_who_stays_away_is_not_waited_for_twice(start, executor) -> Non
     away, busy = engine.create_sequence(params()), engine.create_sequence(params(2))
     away.decode_prompt(PROMPT)
     assert [busy.decode_prompt(PROMPT).token, *take(busy, 20)] == expected(PROMPT, 21, 2)
-    assert engine._thread._asking == [busy._run.request.sequence]
+    assert engine._thread._asking == [busy._active.request.sequence]
 
 
 def test_a_caller_who_has_gone_is_not_waited_for(start, monkeypatch) -> None:
@@ -498,7 +498,7 @@ def test_what_has_no_meaning_is_refused(engine: Engine) -> None:
 
 def test_positions_and_tokens_are_checked_before_anything_changes(start) -> None:
     sequence = start(context=64).create_sequence(params())
-    with pytest.raises(InvalidRequestError, match="decode a prompt first"):
+    with pytest.raises(InvalidRequestError, match="call decode_prompt first"):
         sequence.sample_next()
     first = sequence.decode_prompt(PROMPT).token
     for call, param in (

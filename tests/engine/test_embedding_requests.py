@@ -63,7 +63,7 @@ def test_the_salt_holds(engine: Engine) -> None:
 def test_a_text_may_fill_the_context(start: Start) -> None:
     engine = start(context=100)
     assert engine.embed(PROMPT).vector == embedding(PROMPT)
-    with pytest.raises(ContextLengthError, match="send at most 100"):
+    with pytest.raises(ContextLengthError, match="Send at most 100"):
         engine.embed([*PROMPT, 1])
 
 

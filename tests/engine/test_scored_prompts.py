@@ -64,9 +64,9 @@ def test_a_prompt_may_be_all(engine: Engine, wanted: int | None) -> None:
 def test_a_prompt_without_output_may_fill_the_context(start: Start) -> None:
     engine = start(context=100)
     assert engine.complete(PROMPT, scored(max_tokens=0)).prompt_logprobs is not None
-    with pytest.raises(ContextLengthError, match="send at most 100"):
+    with pytest.raises(ContextLengthError, match="Send at most 100"):
         engine.complete([*PROMPT, 1], scored(max_tokens=0))
-    with pytest.raises(ContextLengthError, match="output included; send at most 99"):
+    with pytest.raises(ContextLengthError, match="output included. Send at most 99"):
         engine.complete(PROMPT, scored(max_tokens=1))
 
 

