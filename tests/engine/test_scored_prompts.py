@@ -66,7 +66,7 @@ def test_a_prompt_without_output_may_fill_the_context(start: Start) -> None:
     assert engine.complete(PROMPT, scored(max_tokens=0)).prompt_logprobs is not None
     with pytest.raises(ContextLengthError, match="Send at most 100"):
         engine.complete([*PROMPT, 1], scored(max_tokens=0))
-    with pytest.raises(ContextLengthError, match="output included. Send at most 99"):
+    with pytest.raises(ContextLengthError, match=r"output included\. Send at most 99"):
         engine.complete(PROMPT, scored(max_tokens=1))
 
 

@@ -1,4 +1,4 @@
-"""One request inside the engine: from what a caller says to a sequence, from its tokens to text."""
+"""A request inside the engine: makes a sequence from its prompt, and text from its tokens."""
 
 from __future__ import annotations
 
@@ -27,47 +27,48 @@ if TYPE_CHECKING:
     from heddle.types import PromptLogprob, SamplingParams
 
 Prompt: TypeAlias = "str | abc.Sequence[int]"
-"""Text, or token ids taken as they are."""
+"""Text, or token ids, to which nothing is added."""
 
 Params: TypeAlias = "SamplingParams | EmbeddingParams"
-"""What is asked for: text after a prompt, or its embedding."""
+"""Parameters of a request: for generated text, or for an embedding."""
 
 Sink: TypeAlias = Callable[[Delta], None]
-"""Takes a request's deltas, from the engine thread. Must not block; what it raises cancels the
-request. The last delta has `finish` set; none follows it."""
+"""A function that the engine thread calls with each delta of a request. It must not block. If it
+raises, the request is cancelled. Only the last delta has `finish` set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A claim on a submitted request.
+    """Identifies a submitted request, and cancels it.
 
     Attributes:
-        id: the request's, unique within its engine.
+        id: id of the request, unique within its engine.
     """
 
     id: int
     _cancels: Cancels
 
     def cancel(self) -> None:
-        """End the request, from any thread; its last delta says CANCELLED. No effect once over.
+        """End the request. Its last delta says CANCELLED. No effect if it has ended.
 
-        Takes no lock, so that finalizers may call it wherever garbage collection runs them.
+        Any thread may call this. It takes no lock, so finalizers may call it wherever garbage
+        collection runs them.
         """
         self._cancels.add(self.id)
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What the engine keeps of a request that has not ended. Touched by the engine thread alone.
+    """A request that has not ended. Only the engine thread uses it.
 
     Attributes:
         sequence: the scheduler's side; `sequence.id` is the request's id.
         detokenizer: turns its tokens into text and looks for stop strings.
-        sink: where its deltas go.
-        last_token_at: when it got its newest token; when it was submitted, before the first.
-        first_step_at: when the first step that carried it began; 0 before.
-        first_token_at: when it got its first token, or what else its prompt was computed for; 0
-            before.
+        sink: gets its deltas.
+        last_token_at: when it got its newest token; before its first token, when it was submitted.
+        first_step_at: when its first step began; 0 before.
+        first_token_at: when it got its first token, its embedding or the last scores of its prompt;
+            0 before.
     """
 
     sequence: Sequence
@@ -76,7 +77,9 @@ class Request:
     last_token_at: float = field(default_factory=time.perf_counter)
     first_step_at: float = 0.0
     first_token_at: float = 0.0
-    _told_first: bool = False  # that nothing is known of the prompt's first token
+    _first_reported: bool = (
+        False  # whether the prompt's first token, without a logprob, is reported
+    )
 
     @property
     def usage(self) -> Usage:
@@ -92,16 +95,16 @@ class Request:
         )
 
     def text_of(self, token: int, finish: FinishReason | None) -> str:
-        """Text that `token` makes safe to send. A token that ends the sequence is no text."""
+        """The text that can be sent after `token`. A token that ends the sequence is no text."""
         if finish is None:
             return self.detokenizer.push(token)
         text = "" if finish is FinishReason.STOP else self.detokenizer.push(token)
         return text + self.detokenizer.finish()
 
     def prompt_logprobs(self, scored: Scored) -> tuple[PromptLogprob | None, ...]:
-        """What is known of further tokens of the prompt. The first of all follows nothing."""
-        first = () if self._told_first else (None,)
-        self._told_first = True
+        """Logprobs of the prompt's next tokens. The prompt's first token has None."""
+        first = () if self._first_reported else (None,)
+        self._first_reported = True
         return (*first, *scored.scores)
 
 
@@ -114,11 +117,13 @@ def prepare(
     *,
     rules: TokenRules | None = None,
 ) -> Request:
-    """Check and tokenize a prompt, draw the seed. `rules` are those of `params`, if known already.
+    """Check and tokenize a prompt, draw the seed, and make the request.
+
+    `rules` are the token rules of `params`, if they are already computed.
 
     Raises:
-        InvalidRequestError: a token id is not in the vocabulary, one of `shown_specials` is no
-            control token, or the prompt is empty and the model has no token that begins a text.
+        InvalidRequestError: a token id is not in the vocabulary, one of `shown_specials` is not a
+            control token, or the prompt is empty and the model has no BOS token.
         GrammarError: the grammar is wrong, or too large.
     """
     started = time.perf_counter()
@@ -130,7 +135,7 @@ def prepare(
         tokens = [tokenizer.bos_id]
     if not tokens:
         raise InvalidRequestError(
-            "the prompt is empty and this model has no token to begin with; send some text",
+            "the prompt is empty and this model has no BOS token to start with; send some text",
             param="prompt",
         )
     if isinstance(params, EmbeddingParams):
@@ -152,7 +157,7 @@ def prepare(
 
 
 def rules_of(model: LoadedModel, params: SamplingParams) -> TokenRules:
-    """The rules of sampling parameters, with their grammar compiled.
+    """The token rules of sampling parameters, with the grammar compiled.
 
     Raises:
         GrammarError: the grammar is wrong, or too large.
@@ -167,17 +172,18 @@ def _control_token(tokenizer: Tokenizer, text: str) -> int:
     token = tokenizer.control_id(text)
     if token is None:
         raise InvalidRequestError(
-            f"shown_specials holds {text!r}, which is no control token of this model",
+            f"shown_specials holds {text!r}, which is not a control token of this model; leave it"
+            " out",
             param="shown_specials",
         )
     return token
 
 
 def check_tokens(model: LoadedModel, given: abc.Sequence[int], param: str) -> list[int]:
-    """The token ids, as a new list of Python's own integers.
+    """The token ids, as a new list of Python integers.
 
     Raises:
-        InvalidRequestError: they are none, or one is not in the vocabulary.
+        InvalidRequestError: `given` holds no token ids, or one is not in the vocabulary.
     """
     tokens = _token_ids(given, param)
     vocabulary = min(model.shape.vocabulary, model.tokenizer.vocabulary_size)
@@ -190,7 +196,7 @@ def check_tokens(model: LoadedModel, given: abc.Sequence[int], param: str) -> li
 
 
 def _token_ids(given: abc.Sequence[int], param: str) -> list[int]:
-    if isinstance(given, (bytes, bytearray)):  # a sequence of integers, but never meant as ids
+    if isinstance(given, (bytes, bytearray)):  # sequences of integers, but no token ids
         raise InvalidRequestError(f"the {param} must be text or token ids, got bytes", param=param)
     try:
         return list(map(operator.index, given))

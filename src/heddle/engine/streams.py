@@ -1,7 +1,8 @@
-"""The receiving ends of requests: a whole output, a blocking iterator, an asyncio iterator.
+"""Readers of deltas: a collector of the complete output, a blocking and an asyncio iterator.
 
-The engine holds only the sink, which appends and wakes. The iterator holds sink and ticket, so one
-that is dropped without being read to the end is finalized at once, and cancels its request.
+The engine refers only to the sink, which appends a delta and wakes the reader. The iterator refers
+to sink and ticket. So Python finalizes an iterator that is dropped before its end at once, and the
+finalizer cancels the request.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     from heddle.types import Delta
 
 _FEW = 16 * 1024
-"""Bytes that a reader may be behind before the backlog is counted: some 50 tokens."""
+"""Bytes of unread deltas below which the backlog is not checked: some 50 tokens."""
 
 
 class Collector:
-    """A sink that puts deltas together and wakes its reader once, at the end."""
+    """A sink that collects deltas and wakes its reader once, at the end."""
 
     def __init__(self) -> None:
         self._deltas: list[Delta] = []
@@ -44,18 +45,18 @@ class Collector:
             self._done.set()
 
     def wait(self) -> Output:
-        """The whole output, once it is there.
+        """Wait for the complete output.
 
         Raises:
-            HeddleError: what the request ended with.
+            HeddleError: the error that the request ended with.
         """
         return Output.of(self._wait())
 
     def wait_embedding(self) -> Embedding:
-        """The embedding, once it is there.
+        """Wait for the embedding.
 
         Raises:
-            HeddleError: what the request ended with.
+            HeddleError: the error that the request ended with.
         """
         last = self._wait()[-1]
         assert last.embedding is not None
@@ -71,9 +72,10 @@ class Collector:
 
 
 class Stream:
-    """Deltas of one request, for a thread that may wait for them.
+    """Blocking iterator over the deltas of one request.
 
-    The last one has `finish` set. An error the request ends with is raised in its place.
+    The last delta has `finish` set. If the request ends with an error, the iterator raises that
+    error instead of the last delta.
     """
 
     def __init__(self, deltas: SimpleQueue[Delta], ticket: Ticket) -> None:
@@ -103,12 +105,13 @@ class Stream:
 
 
 class AsyncStream:
-    """Deltas of one request, for one task of the event loop that made it.
+    """Asyncio iterator over the deltas of one request, for one task of its event loop.
 
-    In another event loop reading raises EventLoopError and changes nothing.
+    Reading in another event loop raises EventLoopError and changes nothing.
 
-    The last one has `finish` set. An error the request ends with is raised in its place. When the
-    task is cancelled while it waits here, so is the request.
+    The last delta has `finish` set. If the request ends with an error, the iterator raises that
+    error instead of the last delta. If the task is cancelled while it waits here, the request is
+    cancelled too.
     """
 
     def __init__(self, streams: AsyncStreams) -> None:
@@ -131,14 +134,14 @@ class AsyncStream:
 
 
 class AsyncStreams:
-    """Deltas of several requests, each with its request's index, in the order of their arrival.
+    """Asyncio iterator over (index, delta) of several requests, for one task of its event loop.
 
-    For one task of the event loop that made it; in another one, reading raises EventLoopError and
-    changes nothing.
+    Deltas come in the order of their arrival; the index is that of the request. Reading in another
+    event loop raises EventLoopError and changes nothing.
 
-    The last delta of a request has `finish` set; after
-    that of the last request the iteration ends. An error that a request ends with is raised in its
-    place and cancels the others. When the task is cancelled while it waits here, so are all.
+    The last delta of a request has `finish` set. The iteration ends when all requests have ended.
+    If a request ends with an error, the iterator raises that error instead of its last delta and
+    cancels the other requests. If the task is cancelled while it waits here, all are cancelled too.
     """
 
     def __init__(self, inbox: Inbox) -> None:
@@ -146,12 +149,12 @@ class AsyncStreams:
         self._unfinished = len(inbox.tickets)  # requests whose last delta was not read
 
     def __len__(self) -> int:
-        """How many requests there are."""
+        """Number of requests."""
         return len(self._inbox.tickets)
 
     @property
     def held(self) -> int:
-        """Bytes of deltas that wait to be read, about."""
+        """Approximate bytes of unread deltas."""
         return self._inbox.held
 
     def __aiter__(self) -> AsyncStreams:
@@ -172,7 +175,7 @@ class AsyncStreams:
         return index, delta
 
     async def complete(self) -> None:
-        """Wait until reading to the end, or to an error, takes no waiting. Wakes the task once."""
+        """Wait until all deltas, or an error, have arrived. Wakes the task once."""
         self._inbox.check_loop()
         try:
             await self._inbox.complete()
@@ -190,25 +193,25 @@ class AsyncStreams:
 
 
 class Inbox:
-    """Takes the deltas of several requests for one reader, through the mailbox of its event loop.
+    """Receives the deltas of several requests for one reader, through the loop's mailbox.
 
     Attributes:
-        held: bytes of deltas that wait to be read, about.
-        tickets: of the requests, once they are accepted.
+        held: approximate bytes of unread deltas.
+        tickets: tickets of the requests; empty until the engine has accepted them.
     """
 
     def __init__(self, mailbox: Mailbox, backlog: Backlog | None = None) -> None:
-        """`backlog` bounds what waits here and in other inboxes; None for no bound."""
+        """`backlog` bounds the unread deltas of this and other inboxes; None: no bound."""
         self.held = 0
         self.tickets: Sequence[Ticket] = ()
         self._mailbox = mailbox
         self._backlog = backlog
         self._deltas: deque[tuple[int, Delta]] = deque()
-        self._ended = 0  # requests that have
+        self._ended = 0  # number of requests that have ended
         self._failure: HeddleError | None = None
         self._closed = False
         self._arrival: asyncio.Future[None] | None = None
-        self._patient = False  # the reader waits for all to end
+        self._patient = False  # the reader waits until all requests have ended
         if backlog is not None:
             backlog.watch(self)
 
@@ -217,9 +220,9 @@ class Inbox:
         return partial(self._mailbox.post, self, index)
 
     def receive(self, index: int, delta: Delta) -> None:
-        """From the event loop."""
+        """Take a delta. The event loop calls this."""
         if self._closed:
-            self._wake()  # who still waits here learns of it
+            self._wake()  # so that a task that still waits here learns of the close
             return
         self._deltas.append((index, delta))
         self.held += delta_bytes(delta)
@@ -231,20 +234,20 @@ class Inbox:
             self._backlog.check()
 
     def check_loop(self) -> None:
-        """Raise EventLoopError in another event loop than the one whose deltas come here."""
+        """Raise EventLoopError if the running event loop is not the one of this inbox."""
         if asyncio.get_running_loop() is not self._mailbox.loop:
             raise EventLoopError(
-                "this stream was made in another event loop, and its deltas arrive there; read it"
-                " in that one, or call generate in this one"
+                "this stream belongs to another event loop; read it there, or call generate in"
+                " this event loop"
             )
 
     async def get(self) -> tuple[int, Delta]:
-        """The next delta and its request's index, once it is there.
+        """Wait for the next delta. Returns the index of its request and the delta.
 
         Raises:
-            RuntimeError: another task waits for it already.
-            BacklogError: the deltas that waited here took too much memory.
-            StopAsyncIteration: another task has closed it.
+            RuntimeError: another task already waits for a delta.
+            BacklogError: the unread deltas of this inbox took too much memory.
+            StopAsyncIteration: another task has closed the inbox.
         """
         while not self._deltas:
             if self._closed:
@@ -255,14 +258,14 @@ class Inbox:
         return index, delta
 
     async def complete(self) -> None:
-        """Return when all requests have ended, or one has failed, or another task has closed it."""
+        """Wait until all requests have ended, one has failed, or the inbox is closed."""
         while not (self._complete or self._closed):
             await self._wait(patient=True)
 
     def close(self) -> None:
-        """Cancel all requests, drop what is here and what will come.
+        """Cancel all requests. Drop unread deltas, and those that still arrive.
 
-        From any thread, without a lock: finalizers call it.
+        Any thread may call this. It takes no lock, because finalizers call it.
         """
         self._closed = True
         self._deltas.clear()
@@ -271,7 +274,7 @@ class Inbox:
             ticket.cancel()
 
     def cut(self, error: BacklogError) -> None:
-        """As :meth:`close`, and tell the reader why."""
+        """As :meth:`close`, and raise `error` in the reader."""
         self._failure = error
         self.close()
         self._wake()
@@ -293,10 +296,11 @@ class Inbox:
 
 
 class Mailbox:
-    """Carries the deltas of all requests of one event loop, with one wake-up per step at most.
+    """Carries the deltas of all requests of one event loop, with at most one wake-up per step.
 
-    Waking an event loop writes to a socket: too much for every token of every stream. So sinks
-    post, and the engine rings the mailboxes that were posted to when the step is delivered.
+    Waking an event loop writes to a socket. That is too slow for every token of every stream. So
+    sinks only post, and the engine rings the mailboxes with new deltas once per step, after it has
+    delivered the step.
 
     Attributes:
         loop: the event loop.
@@ -310,7 +314,10 @@ class Mailbox:
         self._woken = False
 
     def post(self, inbox: Inbox, index: int, delta: Delta) -> None:
-        """From the engine thread. Once the loop is closed no one will read, so requests end."""
+        """Add a delta. The engine thread calls this.
+
+        If the event loop is closed, nobody can read the delta, and the requests are cancelled.
+        """
         if self.loop.is_closed():
             inbox.close()
             return
@@ -319,14 +326,14 @@ class Mailbox:
         self._posted.append((inbox, index, delta))
 
     def ring(self) -> None:
-        """Wake the loop unless it is about to look anyway. From the engine thread."""
+        """Wake the event loop unless it is already woken. The engine thread calls this."""
         if not self._woken:
             self._woken = True
-            with suppress(RuntimeError):  # closed since; the next post ends its request
+            with suppress(RuntimeError):  # the loop was just closed; the next post cancels
                 self.loop.call_soon_threadsafe(self._empty)
 
     def _empty(self) -> None:
-        # Before looking, not after: what is posted from now on may be missed, so it rings again.
+        # Reset first: the loop may miss deltas that are posted from now on, so they must ring.
         self._woken = False
         while self._posted:
             inbox, index, delta = self._posted.popleft()

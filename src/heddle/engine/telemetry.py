@@ -1,4 +1,4 @@
-"""What an engine tells about itself: snapshots, counters, calls to observers."""
+"""Telemetry of an engine: snapshots, counters, and the calls to observers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Observer(Protocol):
-    """Called from the engine thread; must not block. What it raises is logged and dropped."""
+    """The engine thread calls these methods. They must not block. Exceptions are only logged."""
 
     def on_submit(self) -> None:
         """A request was accepted."""
@@ -45,14 +45,14 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class Counters:
-    """Running totals since the engine started. Written by the engine thread alone.
+    """Totals since the engine started. Only the engine thread writes them.
 
     Attributes:
         finished: requests that ended, by reason.
         prompt_tokens: prompt tokens of requests that got a first token.
         generated_tokens: tokens sampled for requests.
-        steps: steps that carried something.
-        step_seconds: wall time from having work to having delivered what came of it, of all steps.
+        steps: steps with at least one chunk.
+        step_seconds: wall time of all steps, each from planning to delivery.
     """
 
     finished: dict[FinishReason, int] = field(
@@ -66,16 +66,16 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SlotSnapshot:
-    """One slot. The counts are 0 and `request` is None while it is free.
+    """One slot. While it is free, the counts are 0 and `request` is None.
 
     Attributes:
-        index: of the slot.
-        state: what it is doing.
+        index: index of the slot.
+        state: what the slot is doing.
         request: id of the request that holds it.
         prompt_tokens: length of the prompt.
         computed: tokens in the KV cache, prompt and output.
         generated_tokens: length of the output.
-        cached_tokens: tokens that the prefix cache had when the request began.
+        cached_tokens: length of the prefix hit when the request started.
     """
 
     index: int
@@ -89,23 +89,24 @@ class SlotSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """An engine at one moment. Read without a lock: the step in flight may show in part.
+    """An engine at one moment. It takes no lock, so it may show a part of the step in flight.
 
     Attributes:
         slots: all slots, by index.
-        running: how many of them are held.
+        running: how many slots are held.
         queue_depth: requests without a slot.
         finished: requests that ended since the start, by reason.
         prompt_tokens: prompt tokens of requests that got a first token, since the start.
-        computed_prompt_tokens: prompt tokens that were computed and not found in the prefix cache,
-            since the start; those that preemption threw away included.
+        computed_prompt_tokens: prompt tokens that steps computed, so not prefix hits, since the
+            start; including those that were lost by preemption.
         generated_tokens: tokens sampled for requests, since the start.
-        preemptions: how often a request gave its slot and pages back, since the start.
-        pages_used, pages_total: KV pages that running requests hold, and all.
+        preemptions: how often a request was preempted, since the start.
+        pages_used, pages_total: KV pages that running requests hold, and all KV pages.
         steps: steps computed since the start.
         step_seconds: wall time of all steps, planning and delivery included.
-        compute_seconds: the part of it that the executor computed. The rest is overhead.
-        prefix_cache: what the prefix cache has and did.
+        compute_seconds: the part of `step_seconds` in which the executor computed. The rest is
+            overhead.
+        prefix_cache: figures of the prefix cache.
     """
 
     slots: tuple[SlotSnapshot, ...]

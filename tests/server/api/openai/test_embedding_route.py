@@ -167,7 +167,7 @@ def test_numbers_that_are_none(serve: Callable[..., Running]) -> None:
         ({"input": None}, "input", "None"),
         ({"input": {"text": "hello"}}, "input", "a string"),
         ({"input": [32]}, "input", "32"),
-        ({"input": "hello" * 200}, "input", "send at most 512"),
+        ({"input": "hello" * 200}, "input", "Send at most 512"),
         ({"input": ["hello"] * 2049}, "input", "2048"),
         ({"encoding_format": "int8"}, "encoding_format", "base64"),
         ({"dimensions": 1}, "dimensions", "must be 2"),
