@@ -19,7 +19,7 @@ options=()
 tests=(tests/executors/kernels tests/executors/test_cpu_executor.py tests/sampling/test_native_sampler.py
     --ignore=tests/executors/kernels/test_kv_memory.py
     --ignore=tests/executors/kernels/test_out_of_memory.py
-    --deselect=tests/executors/test_cpu_executor.py::test_threads_that_the_system_does_not_give_are_told)
+    --deselect=tests/executors/test_cpu_executor.py::test_too_few_system_threads_are_a_config_error)
 if [ "$kind" = short ]; then
     kind=address,undefined
     options=(-DHEDDLE_PORTABLE_ONLY=ON -DCMAKE_CXX_FLAGS_RELEASE=-O1)

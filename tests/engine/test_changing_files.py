@@ -46,7 +46,7 @@ def overwrite(path: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
 
 
-def test_a_tensor_that_was_cut_off_is_named(path: Path) -> None:
+def test_a_truncated_tensor_is_named(path: Path) -> None:
     with GGUFFile.open(path) as file:
         last = max(file.tensors.values(), key=lambda tensor: tensor.offset)
         truncate(path)
@@ -56,7 +56,7 @@ def test_a_tensor_that_was_cut_off_is_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [truncate, overwrite])
-def test_a_file_that_changes_while_it_is_loaded_is_refused(
+def test_a_file_that_changes_during_loading_is_refused(
     path: Path, change: Callable[[Path], None]
 ) -> None:
     changed = []
@@ -75,7 +75,7 @@ def test_a_file_that_changes_while_it_is_loaded_is_refused(
 
 
 @pytest.mark.parametrize("change", [truncate, overwrite])
-def test_what_is_loaded_does_not_depend_on_the_file(
+def test_a_loaded_model_does_not_depend_on_its_file(
     path: Path, change: Callable[[Path], None]
 ) -> None:
     with GGUFCheckpoint.open(path) as checkpoint:
@@ -95,7 +95,7 @@ def logits(executor: cpu.CpuExecutor) -> np.ndarray:
 @pytest.mark.parametrize(
     ("change", "state"), [(None, "unchanged"), (overwrite, "changed"), (os.unlink, "missing")]
 )
-def test_a_model_knows_whether_its_file_has_changed(
+def test_a_model_detects_that_its_file_has_changed(
     model_path: Path, tmp_path: Path, change: Callable[[Path], None] | None, state: str
 ) -> None:
     copy = tmp_path / "copy.gguf"
@@ -110,7 +110,7 @@ def test_a_model_knows_whether_its_file_has_changed(
         assert engine.model.file_state() == state
 
 
-def test_a_header_longer_than_the_first_read_is_the_same(
+def test_a_header_longer_than_the_first_read_is_read_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = {"a.list": [f"piece {i}" for i in range(200)], "a.text": "x" * 5_000, "a.number": 7}
@@ -122,7 +122,9 @@ def test_a_header_longer_than_the_first_read_is_the_same(
         assert file.data("t").view(np.float32).tolist() == [1] * 4
 
 
-def test_a_header_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_beyond_the_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_gguf(tmp_path / "a.gguf", {"a.text": "x" * 5_000})
     monkeypatch.setattr(gguf, "_FIRST_READ", 16)
     monkeypatch.setattr(gguf, "_LARGEST_HEADER", 1_000)

@@ -71,7 +71,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         engine.close()
 
 
-def test_what_an_abandoned_step_wrote_is_not_kept(start: Start) -> None:
+def test_pages_of_an_abandoned_step_are_not_kept(start: Start) -> None:
     """Half of the prompt is computed when the engine is closed amid the second step."""
     executor = FakeExecutor()
     engine = start(executor, batch_tokens=PAGE_TOKENS + 8)
@@ -99,7 +99,7 @@ def test_what_an_abandoned_step_wrote_is_not_kept(start: Start) -> None:
     assert again.usage.cached_tokens == PAGE_TOKENS
 
 
-def test_a_restart_finds_what_was_there(start: Start) -> None:
+def test_a_restart_finds_the_saved_prefix(start: Start) -> None:
     with start() as engine:
         first = engine.complete(PROMPT, params())
         assert disk(engine) == DiskStats(True, None, 0, 0, 4 << 30, 0, 0, 0, 0, 0)
@@ -115,7 +115,7 @@ def test_a_restart_finds_what_was_there(start: Start) -> None:
     assert (stats.disk.files, stats.hits, stats.misses) == (PAGES, 2, 0)
 
 
-def test_the_disk_goes_on_where_memory_ends_inside_a_page(start: Start) -> None:
+def test_the_disk_continues_a_hit_that_ends_inside_a_page(start: Start) -> None:
     with start() as engine:
         engine.complete(PROMPT, params())
     with start() as engine:
@@ -127,7 +127,7 @@ def test_the_disk_goes_on_where_memory_ends_inside_a_page(start: Start) -> None:
         assert found == [PAGE_TOKENS, PAGES * PAGE_TOKENS]
 
 
-def test_what_was_evicted_comes_back(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evicted_pages_are_restored(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     written = threading.Semaphore(0)
     write = directory.PageDirectory.write
 
@@ -146,7 +146,7 @@ def test_what_was_evicted_comes_back(start: Start, monkeypatch: pytest.MonkeyPat
     assert engine.snapshot().prefix_cache.evictions > 0
 
 
-def test_many_at_once_restore_a_prefix_once(start: Start) -> None:
+def test_simultaneous_requests_restore_a_prefix_once(start: Start) -> None:
     with start() as engine:
         engine.complete(PROMPT, params())
     engine = start(slots=4)
@@ -211,7 +211,7 @@ def test_a_cancel_does_not_wait_for_the_disk(
     slow_disk.set()
 
 
-def test_others_run_while_a_request_waits_for_the_disk(
+def test_other_requests_run_while_one_waits_for_the_disk(
     start: Start, slow_disk: threading.Event
 ) -> None:
     with start() as engine:
@@ -227,7 +227,9 @@ def test_others_run_while_a_request_waits_for_the_disk(
 
 
 @pytest.mark.parametrize("what", ["cancel", "flush", "switch", "close"])
-def test_what_ends_a_restore(start: Start, slow_disk: threading.Event, what: str) -> None:
+def test_a_restore_ends_early_without_harm(
+    start: Start, slow_disk: threading.Event, what: str
+) -> None:
     with start() as engine:
         engine.complete(PROMPT, params())
     engine = start(slots=1)
@@ -254,7 +256,7 @@ def test_what_ends_a_restore(start: Start, slow_disk: threading.Event, what: str
         assert right(engine.complete(PROMPT, params()))
 
 
-def test_a_disk_that_does_not_answer_is_given_up(
+def test_a_disk_that_does_not_answer_ends_the_tier(
     start: Start, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with start() as engine:
@@ -269,7 +271,7 @@ def test_a_disk_that_does_not_answer_is_given_up(
     slow_disk.set()
 
 
-def test_a_damaged_file_costs_its_tokens_alone(
+def test_a_damaged_file_costs_only_its_own_tokens(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with start() as engine:
@@ -284,7 +286,7 @@ def test_a_damaged_file_costs_its_tokens_alone(
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_a_second_engine_on_the_directory_goes_without(
+def test_a_second_engine_on_the_directory_runs_without_a_tier(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = start(), start()
@@ -295,7 +297,7 @@ def test_a_second_engine_on_the_directory_goes_without(
     assert disk(start()).enabled
 
 
-def test_an_engine_that_failed_keeps_nothing(start: Start) -> None:
+def test_a_failed_engine_saves_no_pages(start: Start) -> None:
     executor = FakeExecutor()
     engine = start(executor)
     engine.complete(PROMPT, params())
@@ -311,7 +313,7 @@ def test_an_engine_that_failed_keeps_nothing(start: Start) -> None:
     assert disk(engine).files == 0
 
 
-def test_what_runs_at_the_end_is_kept(start: Start) -> None:
+def test_close_saves_the_pages_of_running_requests(start: Start) -> None:
     executor = FakeExecutor()
     engine = start(executor)
     collector = Collector()
@@ -327,7 +329,7 @@ def test_what_runs_at_the_end_is_kept(start: Start) -> None:
     assert disk(engine).files >= (len(PROMPT) + steps - 1) // PAGE_TOKENS
 
 
-def test_a_bug_in_the_tier_ends_the_engine_all_the_same(
+def test_an_engine_closes_despite_a_bug_in_the_tier(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(DiskTier, "close", None)
@@ -337,9 +339,7 @@ def test_a_bug_in_the_tier_ends_the_engine_all_the_same(
     assert "not closed properly" in caplog.text
 
 
-def test_a_directory_that_cannot_be_used_is_a_setting_that_is_refused(
-    start: Start, tmp_path: Path
-) -> None:
+def test_an_unusable_directory_is_refused_as_a_setting(start: Start, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="prefix_cache_dir"):
         start(prefix_cache_dir=str(tmp_path / "model.gguf"))
 

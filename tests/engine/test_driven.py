@@ -52,7 +52,7 @@ def take(sequence: DrivenSequence, count: int) -> list[int]:
 # --- tokens --------------------------------------------------------------------------------------
 
 
-def test_tokens_come_one_by_one_and_the_first_with_the_prompt(engine: Engine) -> None:
+def test_decode_prompt_returns_the_first_token_and_sample_next_the_others(engine: Engine) -> None:
     sequence = engine.create_sequence(params())
     tokens = [sequence.decode_prompt(PROMPT).token]
     assert sequence.position == 6
@@ -63,7 +63,7 @@ def test_tokens_come_one_by_one_and_the_first_with_the_prompt(engine: Engine) ->
     assert (slot.state, slot.generated_tokens) == (SlotState.PAUSED, 41)
 
 
-def test_nothing_is_computed_that_nobody_asked_for(engine: Engine, executor) -> None:
+def test_a_driven_sequence_computes_only_requested_tokens(engine: Engine, executor) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     take(sequence, 3)
@@ -71,7 +71,7 @@ def test_nothing_is_computed_that_nobody_asked_for(engine: Engine, executor) -> 
     assert executor.plans == [[(0, 0, 5)], [(0, 5, 1)], [(0, 6, 1)], [(0, 7, 1)], [(1, 0, 3)]]
 
 
-def test_an_end_of_text_is_told_and_may_be_gone_on_from(engine: Engine) -> None:
+def test_sampling_can_continue_after_an_end_token(engine: Engine) -> None:
     seed = next(seed for seed in range(999) if expected(PROMPT, 2, seed)[1] == END)
     sequence = engine.create_sequence(params(seed))
     assert not sequence.decode_prompt(PROMPT).is_eos
@@ -80,7 +80,7 @@ def test_an_end_of_text_is_told_and_may_be_gone_on_from(engine: Engine) -> None:
     assert sequence.sample_next().token == expected(PROMPT, 3, seed)[2]
 
 
-def test_text_comes_in_whole_characters(engine: Engine, monkeypatch) -> None:
+def test_text_is_returned_in_whole_characters(engine: Engine, monkeypatch) -> None:
     pieces = {token: b"\xc3" if token % 2 else b"\xa9" for token in range(VOCABULARY)}
     monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
     sequence = engine.create_sequence(params())
@@ -96,7 +96,7 @@ def test_text_comes_in_whole_characters(engine: Engine, monkeypatch) -> None:
         assert sequence.sample_next() == results[keep - 5]
 
 
-def test_a_character_of_four_tokens_is_whole(engine: Engine, monkeypatch) -> None:
+def test_a_character_of_four_tokens_is_returned_whole(engine: Engine, monkeypatch) -> None:
     """Three of them are the prompt, so that the text before the new token is looked at."""
     prompt = [1, 2, 3]
     seed = next(seed for seed in range(100) if expected(prompt, 1, seed)[0] not in prompt)
@@ -109,7 +109,7 @@ def test_a_character_of_four_tokens_is_whole(engine: Engine, monkeypatch) -> Non
     assert sequence.decode_prompt(prompt).text == "\N{SPOOL OF THREAD}"
 
 
-def test_text_after_a_trim_is_as_before(engine: Engine) -> None:
+def test_a_trim_does_not_change_the_text_after_it(engine: Engine) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     results = [sequence.sample_next() for _ in range(30)]
@@ -118,7 +118,7 @@ def test_text_after_a_trim_is_as_before(engine: Engine) -> None:
         assert sequence.sample_next() == results[keep - 6]
 
 
-def test_the_end_of_a_line_ends_a_single_line(engine: Engine, monkeypatch) -> None:
+def test_single_line_ends_at_a_line_end(engine: Engine, monkeypatch) -> None:
     pieces = {token: b"a\r\nb" if token % 4 == 0 else b"c" for token in range(VOCABULARY)}
     monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
     sequence = engine.create_sequence(params(), single_line=True)
@@ -129,7 +129,7 @@ def test_the_end_of_a_line_ends_a_single_line(engine: Engine, monkeypatch) -> No
     assert any(result.is_eos for result in results)
 
 
-def test_the_seed_is_drawn_once(engine: Engine) -> None:
+def test_a_driven_sequence_draws_its_seed_once(engine: Engine) -> None:
     sequence = engine.create_sequence()
     first = [sequence.decode_prompt(PROMPT).token, *take(sequence, 5)]
     assert [sequence.decode_prompt(PROMPT).token, *take(sequence, 5)] == first
@@ -138,7 +138,7 @@ def test_the_seed_is_drawn_once(engine: Engine) -> None:
 # --- words ---------------------------------------------------------------------------------------
 
 
-def test_a_word_goes_on_when_it_must_and_only_once(engine: Engine) -> None:
+def test_a_forced_word_continuation_holds_for_one_token(engine: Engine) -> None:
     not_letters = (0, 27, 28, 29, 30, 31)
     for seed in range(40):
         sequence = engine.create_sequence(params(seed))
@@ -153,7 +153,7 @@ def test_a_word_goes_on_when_it_must_and_only_once(engine: Engine) -> None:
         assert take(sequence, 1) == [next_token(history, chosen, not_letters)]
 
 
-def test_a_cancelled_word_still_goes_on_later(engine: Engine) -> None:
+def test_a_forced_word_continuation_survives_a_cancel(engine: Engine) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     sequence.force_word_continuation()
@@ -187,7 +187,7 @@ def test_a_prompt_that_ends_inside_a_token_is_healed(engine: Engine, monkeypatch
     assert any(tokens[:2] == (1, 2) for tokens in seen)
 
 
-def test_a_line_that_a_prompt_ends_is_not_the_end_of_what_follows(engine, monkeypatch) -> None:
+def test_a_line_end_in_the_prompt_does_not_end_a_single_line(engine, monkeypatch) -> None:
     pieces = dict.fromkeys(range(VOCABULARY), b"-") | {1: b"\n", 2: b"\n  "}
     monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
     sequence = engine.create_sequence(params(), single_line=True)
@@ -200,7 +200,7 @@ def test_a_line_that_a_prompt_ends_is_not_the_end_of_what_follows(engine, monkey
 # --- changes -------------------------------------------------------------------------------------
 
 
-def test_a_prompt_may_begin_anywhere_in_what_there_is(engine: Engine) -> None:
+def test_decode_prompt_can_start_at_any_position(engine: Engine) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     take(sequence, 4)
@@ -210,7 +210,7 @@ def test_a_prompt_may_begin_anywhere_in_what_there_is(engine: Engine) -> None:
     assert sequence.position == 10
 
 
-def test_a_trim_gives_pages_back_and_computes_only_what_it_must(start, executor) -> None:
+def test_a_trim_frees_pages_and_computes_one_token_again(start, executor) -> None:
     engine = start(batch_tokens=512)
     sequence = engine.create_sequence(params())
     prompt = [token % 31 + 1 for token in range(200)]
@@ -236,7 +236,7 @@ class Ends:
         return lambda *_: None
 
 
-def test_a_trim_gives_pages_back_before_anything_else_is_asked(engine: Engine) -> None:
+def test_a_trim_frees_pages_before_the_next_call(engine: Engine) -> None:
     ends = Ends()
     engine.observe(ends)
     sequence = engine.create_sequence(params())
@@ -247,7 +247,7 @@ def test_a_trim_gives_pages_back_before_anything_else_is_asked(engine: Engine) -
     assert engine.snapshot().pages_used == 0
 
 
-def test_what_is_published_is_not_written_over_after_a_trim(engine: Engine) -> None:
+def test_published_pages_are_not_overwritten_after_a_trim(engine: Engine) -> None:
     first, second = engine.create_sequence(params()), engine.create_sequence(params())
     prompt = [token % 31 + 1 for token in range(40)]
     first.decode_prompt(prompt)
@@ -260,7 +260,7 @@ def test_what_is_published_is_not_written_over_after_a_trim(engine: Engine) -> N
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
 @pytest.mark.parametrize("mirostat", [0, 2])
-def test_a_snapshot_brings_back_the_same_tokens(start, prefix_cache, mirostat) -> None:
+def test_restoring_a_snapshot_gives_the_same_tokens(start, prefix_cache, mirostat) -> None:
     engine = start(prefix_cache=prefix_cache)
     chosen = params(mirostat=mirostat)
     sequence, other = engine.create_sequence(chosen), engine.create_sequence(chosen)
@@ -299,7 +299,7 @@ OPERATIONS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(OPERATIONS, st.integers(1, 3), st.booleans())
-def test_sequences_that_share_too_few_pages_get_the_tokens_they_would_get_alone(
+def test_sequences_that_compete_for_pages_get_the_same_tokens_as_alone(
     operations, slots, prefix_cache
 ) -> None:
     executor = FakeExecutor(pages=8)
@@ -329,7 +329,7 @@ def test_sequences_that_share_too_few_pages_get_the_tokens_they_would_get_alone(
             assert sequence.position == len(model.tokens)
 
 
-def test_idle_sequences_make_way_for_requests_and_come_back(start, executor) -> None:
+def test_idle_sequences_give_way_to_requests_and_resume(start, executor) -> None:
     engine = start(slots=2)
     sequences = [engine.create_sequence(params(seed)) for seed in range(5)]
     for sequence in sequences:
@@ -348,7 +348,7 @@ def test_idle_sequences_do_not_fill_the_queue(start) -> None:
     assert take(sequences[0], 1) == expected(PROMPT, 2)[1:]
 
 
-def test_a_dropped_sequence_leaves_its_slot(engine: Engine) -> None:
+def test_dropping_a_sequence_frees_its_slot(engine: Engine) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     del sequence
@@ -360,7 +360,7 @@ def test_a_dropped_sequence_leaves_its_slot(engine: Engine) -> None:
 # --- cancelling ----------------------------------------------------------------------------------
 
 
-def test_cancelling_returns_at_once_and_lasts_until_the_tokens_change(engine, executor) -> None:
+def test_cancel_returns_at_once_and_lasts_until_the_tokens_change(engine, executor) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     executor.entered.clear()
@@ -379,7 +379,7 @@ def test_cancelling_returns_at_once_and_lasts_until_the_tokens_change(engine, ex
     assert take(sequence, 20) == expected(PROMPT, 21)[1:]
 
 
-def test_cancelling_while_nobody_asks_computes_nothing(engine, executor) -> None:
+def test_cancel_without_a_waiting_call_computes_nothing(engine, executor) -> None:
     sequence = engine.create_sequence(params())
     sequence.cancel()
     assert sequence.sample_next().was_cancelled
@@ -395,7 +395,7 @@ def test_cancelling_while_nobody_asks_computes_nothing(engine, executor) -> None
 # --- company -------------------------------------------------------------------------------------
 
 
-def test_a_token_that_was_asked_for_before_an_interrupt_does_not_come_later(
+def test_a_token_requested_before_an_interrupt_is_not_returned_later(
     engine: Engine, monkeypatch
 ) -> None:
     def wait(request: Request) -> None:
@@ -418,7 +418,7 @@ def test_a_token_that_was_asked_for_before_an_interrupt_does_not_come_later(
     assert sequence._active.request.sequence.total == sequence.position
 
 
-def test_callers_who_ask_together_are_served_by_one_step(start, executor) -> None:
+def test_callers_that_ask_together_share_a_step(start, executor) -> None:
     engine = start(batch_window_us=1_000_000)  # no timing: everyone is waited for
     count, length = 4, 50
     executor.gate.clear()
@@ -441,7 +441,7 @@ def test_callers_who_ask_together_are_served_by_one_step(start, executor) -> Non
     assert len(together) >= length - count  # all but the first wait for its prompt
 
 
-def test_a_caller_who_stays_away_is_not_waited_for_twice(start, executor) -> None:
+def test_a_step_waits_only_once_for_an_absent_caller(start, executor) -> None:
     engine = start(batch_window_us=1)
     away, busy = engine.create_sequence(params()), engine.create_sequence(params(2))
     away.decode_prompt(PROMPT)
@@ -449,7 +449,7 @@ def test_a_caller_who_stays_away_is_not_waited_for_twice(start, executor) -> Non
     assert engine._thread._asking == [busy._active.request.sequence]
 
 
-def test_a_caller_who_has_gone_is_not_waited_for(start, monkeypatch) -> None:
+def test_a_step_does_not_wait_for_a_cancelled_caller(start, monkeypatch) -> None:
     engine = start(batch_window_us=1_000_000)
     thread, timeouts = engine._thread, []
     wait = thread._bell.wait
@@ -468,7 +468,7 @@ def test_a_caller_who_has_gone_is_not_waited_for(start, monkeypatch) -> None:
     assert set(timeouts) <= {None}, "the engine only waited for work"
 
 
-def test_streams_go_on_beside_a_driven_sequence(engine: Engine) -> None:
+def test_streams_continue_beside_a_driven_sequence(engine: Engine) -> None:
     chosen = params(3, max_tokens=60, ignore_eos=True)
     stream = engine.stream("abc", chosen)
     sequence = engine.create_sequence(params())
@@ -481,7 +481,7 @@ def test_streams_go_on_beside_a_driven_sequence(engine: Engine) -> None:
 # --- refusals and failures -----------------------------------------------------------------------
 
 
-def test_what_has_no_meaning_is_refused(engine: Engine) -> None:
+def test_parameters_without_meaning_for_a_driven_sequence_are_refused(engine: Engine) -> None:
     for wrong in (
         params(max_tokens=5),
         params(stop=("x",)),
@@ -496,7 +496,7 @@ def test_what_has_no_meaning_is_refused(engine: Engine) -> None:
         assert getattr(wrong, refusal.value.param) != default
 
 
-def test_positions_and_tokens_are_checked_before_anything_changes(start) -> None:
+def test_invalid_positions_and_tokens_change_nothing(start) -> None:
     sequence = start(context=64).create_sequence(params())
     with pytest.raises(InvalidRequestError, match="call decode_prompt first"):
         sequence.sample_next()
@@ -521,7 +521,7 @@ def test_positions_and_tokens_are_checked_before_anything_changes(start) -> None
     assert take(sequence, 1) == expected(PROMPT, 56)[55:]
 
 
-def test_a_sequence_survives_a_token_that_could_not_be_sampled(engine, executor) -> None:
+def test_a_driven_sequence_survives_a_failed_token(engine, executor) -> None:
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
     executor.poisonous = lambda history: len(history) == 8
@@ -534,9 +534,7 @@ def test_a_sequence_survives_a_token_that_could_not_be_sampled(engine, executor)
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_an_engine_that_closes_does_not_wait_for_callers_who_ask_for_nothing(
-    engine: Engine, drain: bool
-) -> None:
+def test_close_does_not_wait_for_callers_that_ask_for_no_token(engine: Engine, drain: bool) -> None:
     sequences = [engine.create_sequence(params(seed)) for seed in range(2)]
     for sequence in sequences:
         sequence.decode_prompt(PROMPT)

@@ -55,7 +55,7 @@ def engine_threads() -> set[threading.Thread]:
 
 
 @pytest.mark.parametrize("make", [an_engine, an_llm, a_driven_sequence])
-def test_nothing_is_left(make: Callable[[FakeExecutor], Any]) -> None:
+def test_a_dropped_engine_leaves_no_threads_or_objects(make: Callable[[FakeExecutor], Any]) -> None:
     executor = FakeExecutor()
     before = engine_threads()
     owner = make(executor)
@@ -67,7 +67,7 @@ def test_nothing_is_left(make: Callable[[FakeExecutor], Any]) -> None:
     assert executor.closed
 
 
-def test_what_was_accepted_is_finished() -> None:
+def test_a_dropped_engine_finishes_accepted_requests() -> None:
     executor = FakeExecutor()
     executor.gate.clear()
     stream = Engine(fake_model(executor), EngineConfig()).stream("hello", params(max_tokens=30))
@@ -77,7 +77,7 @@ def test_what_was_accepted_is_finished() -> None:
     assert "".join(delta.text for delta in stream) == text_of(said)
 
 
-def test_garbage_collection_may_run_wherever_the_lock_is_held() -> None:
+def test_garbage_collection_may_run_while_the_lock_is_held() -> None:
     """In the engine thread itself, for one: a finalizer that waits for the lock never returns."""
     executor = FakeExecutor()
     engine = an_engine(executor)
@@ -100,7 +100,7 @@ def executors() -> int:
 
 
 @pytest.mark.model
-def test_native_threads_and_executors_go(model_path: Path) -> None:
+def test_a_dropped_engine_frees_native_threads_and_executors(model_path: Path) -> None:
     config = EngineConfig(slots=1, context=256, threads=4)
     one = SamplingParams(max_tokens=1)
     with LLM(str(model_path), config) as llm:  # libraries start threads of their own, once
@@ -116,7 +116,7 @@ def test_native_threads_and_executors_go(model_path: Path) -> None:
         gc.collect()
 
 
-def test_a_program_may_end_without_closing_its_engine() -> None:
+def test_a_program_can_end_without_closing_its_engine() -> None:
     """Its thread has ended when the handlers run that were registered before the engine's."""
     code = (
         "import atexit, threading\n"

@@ -33,7 +33,7 @@ PROMPT = [(7 * i * i + 3 * i) % 31 + 1 for i in range(100)]
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 512])
 @pytest.mark.parametrize(("pooling", "pooled"), [("mean", PROMPT), ("last", PROMPT[-1:])])
-def test_all_chunks_are_pooled(
+def test_pooling_covers_all_chunks(
     start: Start, pooling: str, pooled: list[int], batch_tokens: int
 ) -> None:
     engine = start(batch_tokens=batch_tokens)
@@ -45,7 +45,7 @@ def test_all_chunks_are_pooled(
     assert engine.snapshot().prompt_tokens == 100
 
 
-def test_the_mean_takes_no_hits_and_the_last_does(engine: Engine) -> None:
+def test_mean_pooling_takes_no_prefix_hits_and_last_pooling_does(engine: Engine) -> None:
     cached = [
         engine.embed(PROMPT, EmbeddingParams(pooling)).usage.cached_tokens
         for pooling in (Pooling.MEAN, Pooling.MEAN, Pooling.LAST, Pooling.LAST)
@@ -54,7 +54,7 @@ def test_the_mean_takes_no_hits_and_the_last_does(engine: Engine) -> None:
     assert engine.complete(PROMPT, SamplingParams(max_tokens=1)).usage.cached_tokens == 99
 
 
-def test_the_salt_holds(engine: Engine) -> None:
+def test_embeddings_keep_salts_apart(engine: Engine) -> None:
     engine.embed(PROMPT, EmbeddingParams(Pooling.LAST, "a"))
     usages = [engine.embed(PROMPT, EmbeddingParams(Pooling.LAST, salt)).usage for salt in "ba"]
     assert [usage.cached_tokens for usage in usages] == [0, 99]
@@ -67,7 +67,7 @@ def test_a_text_may_fill_the_context(start: Start) -> None:
         engine.embed([*PROMPT, 1])
 
 
-def test_preemption_begins_the_sum_anew(start: Start) -> None:
+def test_preemption_restarts_the_sum(start: Start) -> None:
     """Streams that grow take the pages of the youngest, which is just being pooled."""
     engine = start(executor=FakeExecutor(pages=9), slots=6, batch_tokens=7)
     params = SamplingParams(seed=1, ignore_eos=True, max_tokens=60)
@@ -79,7 +79,7 @@ def test_preemption_begins_the_sum_anew(start: Start) -> None:
     assert engine.snapshot().preemptions > 0
 
 
-def test_cancelled_in_the_middle(start: Start) -> None:
+def test_an_embedding_request_can_be_cancelled_midway(start: Start) -> None:
     executor = FakeExecutor()
     engine = start(executor=executor, batch_tokens=1, slots=1)
     executor.before_step = lambda step: ticket.cancel() if step == 50 else None
@@ -105,7 +105,7 @@ def test_a_batch_of_any_length_comes_back_in_order() -> None:
             llm.embed("a", pooling="max")
 
 
-def test_the_setting_says_what_is_pooled_without_a_word() -> None:
+def test_the_model_setting_is_the_default_pooling() -> None:
     model = fake_model(FakeExecutor(), pooling=Pooling.LAST)
     with Engine(model, EngineConfig()) as engine:
         assert engine.embed([3, 4]).vector == embedding([4])

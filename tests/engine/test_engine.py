@@ -38,7 +38,7 @@ def expected(prompt: str, chosen: SamplingParams) -> list[int]:
 # --- outputs -------------------------------------------------------------------------------------
 
 
-def test_generate_gives_text_tokens_reason_and_usage(engine: Engine) -> None:
+def test_complete_returns_text_tokens_reason_and_usage(engine: Engine) -> None:
     chosen = params(max_tokens=6, ignore_eos=True)
     output = engine.complete("hello", chosen)
     tokens = expected("hello", chosen)
@@ -48,7 +48,7 @@ def test_generate_gives_text_tokens_reason_and_usage(engine: Engine) -> None:
     assert output.usage == Usage(5, 6)
 
 
-def test_an_end_token_counts_but_is_no_text(engine: Engine, monkeypatch) -> None:
+def test_an_end_token_is_counted_and_has_no_text(engine: Engine, monkeypatch) -> None:
     pieces = dict(enumerate(PIECES)) | {END: b"<end>"}
     monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
     output = engine.complete("hello", params())
@@ -69,7 +69,7 @@ def test_a_stop_string_ends_the_request_and_frees_its_slot(engine: Engine) -> No
     assert engine.snapshot().running == 0
 
 
-def test_a_stop_string_completed_by_the_last_token_is_a_stop(engine: Engine) -> None:
+def test_a_stop_string_that_the_last_token_completes_gives_reason_stop(engine: Engine) -> None:
     whole = text_of(expected("abc", params(max_tokens=20, ignore_eos=True)))
     last = whole[-1]
     most = whole.index(last) + 1  # where every token so far is one character
@@ -87,7 +87,7 @@ def test_a_stop_token_ends_the_request_and_is_not_shown(engine: Engine) -> None:
     assert output.stop is None
 
 
-def test_a_stop_token_that_is_none_is_refused(engine: Engine) -> None:
+def test_a_stop_token_outside_the_vocabulary_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidRequestError, match="stop_token_ids holds token id 32") as raised:
         engine.complete("hello", SamplingParams(stop_token_ids=(32,)))
     assert raised.value.param == "stop_token_ids"
@@ -115,12 +115,12 @@ def test_a_stop_string_is_found_while_the_next_step_computes(start, executor: Fa
     assert engine.snapshot().pages_used == 0
 
 
-def test_a_seed_is_drawn_where_none_is_given(engine: Engine) -> None:
+def test_a_missing_seed_is_drawn(engine: Engine) -> None:
     free = SamplingParams(max_tokens=30, ignore_eos=True)
     assert len({engine.complete("hello", free).text for _ in range(4)}) > 1
 
 
-def test_token_ids_and_text_are_the_same_prompt(engine: Engine) -> None:
+def test_token_ids_and_text_give_the_same_prompt(engine: Engine) -> None:
     ids = FakeTokenizer().encode("hello")
     assert engine.complete(ids, params(max_tokens=9)) == engine.complete(
         "hello", params(max_tokens=9)
@@ -133,7 +133,7 @@ def test_an_empty_prompt_begins_with_the_bos_token(start) -> None:
     assert output.usage.prompt_tokens == 1
 
 
-def test_many_threads_at_once_get_what_each_would_get_alone(start) -> None:
+def test_many_threads_get_the_outputs_of_requests_that_run_alone(start) -> None:
     executor = FakeExecutor(pages=6)
     engine = start(executor=executor, slots=4, queue=60, batch_tokens=16)
     prompts = [("hello world " * (1 + i % 4)).strip() for i in range(24)]
@@ -156,7 +156,7 @@ def test_many_threads_at_once_get_what_each_would_get_alone(start) -> None:
     assert engine.snapshot().pages_used == 0
 
 
-def test_deltas_come_one_per_token_and_the_last_says_so(engine: Engine) -> None:
+def test_each_token_has_a_delta_and_the_last_has_the_finish_reason(engine: Engine) -> None:
     deltas = list(engine.stream("hello", params(max_tokens=5, ignore_eos=True)))
     assert [len(delta.tokens) for delta in deltas] == [1] * 5
     assert [delta.finish for delta in deltas] == [None] * 4 + [FinishReason.LENGTH]
@@ -177,7 +177,7 @@ def test_deltas_come_one_per_token_and_the_last_says_so(engine: Engine) -> None:
         ("a", params(logit_bias={VOCABULARY: 1.0}), "logit_bias"),
     ],
 )
-def test_what_cannot_be_served_is_refused(
+def test_an_invalid_request_is_refused(
     engine: Engine, prompt: Any, chosen: SamplingParams, param: str
 ) -> None:
     with pytest.raises(InvalidRequestError) as error:
@@ -190,7 +190,9 @@ def test_a_prompt_beyond_the_context_is_refused(start) -> None:
         start(context=8).complete("a" * 8, params())
 
 
-def test_overload_refuses_at_once_and_disturbs_no_one(start, executor: FakeExecutor) -> None:
+def test_overload_refuses_at_once_and_running_requests_continue(
+    start, executor: FakeExecutor
+) -> None:
     engine = start(slots=1, queue=1)
     executor.gate.clear()
     collectors = [Collector() for _ in range(2)]
@@ -220,9 +222,7 @@ def test_several_requests_are_accepted_all_or_none(start, executor: FakeExecutor
 # --- cancelling ----------------------------------------------------------------------------------
 
 
-def test_cancel_during_a_step_drains_the_slot_and_says_so_once(
-    start, executor: FakeExecutor
-) -> None:
+def test_cancel_during_a_step_drains_the_slot_and_ends_once(start, executor: FakeExecutor) -> None:
     engine = start(slots=1)
     executor.gate.clear()
     deltas: SimpleQueue[Delta] = SimpleQueue()
@@ -239,7 +239,7 @@ def test_cancel_during_a_step_drains_the_slot_and_says_so_once(
     assert executor.steps == 2  # the slot was free in the very next step
 
 
-def test_a_cancel_between_computing_and_delivering_the_last_token_comes_too_late(
+def test_a_cancel_after_the_last_token_was_computed_has_no_effect(
     engine: Engine, executor: FakeExecutor
 ) -> None:
     text = engine.complete("hello", params(max_tokens=6, ignore_eos=True)).text
@@ -260,7 +260,7 @@ def test_a_cancel_between_computing_and_delivering_the_last_token_comes_too_late
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
-def test_cancel_of_a_waiting_request(start, executor: FakeExecutor) -> None:
+def test_cancel_ends_a_queued_request(start, executor: FakeExecutor) -> None:
     engine = start(slots=1)
     executor.gate.clear()
     first, second = Collector(), Collector()
@@ -283,7 +283,9 @@ def test_cancel_after_the_end_changes_nothing(engine: Engine) -> None:
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
-def test_closing_or_dropping_a_stream_cancels(engine: Engine, executor: FakeExecutor) -> None:
+def test_closing_or_dropping_a_stream_cancels_its_request(
+    engine: Engine, executor: FakeExecutor
+) -> None:
     # Each waits with its second token until it is given up.
     executor.before_step = lambda step: executor.gate.clear() if step in (0, 2) else None
     stream = engine.stream("hello", params(ignore_eos=True))
@@ -299,7 +301,7 @@ def test_closing_or_dropping_a_stream_cancels(engine: Engine, executor: FakeExec
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 2
 
 
-def test_a_sink_may_submit_and_cancel(engine: Engine) -> None:
+def test_a_sink_can_submit_and_cancel(engine: Engine) -> None:
     second = Collector()
     first: SimpleQueue[Delta] = SimpleQueue()
 
@@ -321,7 +323,7 @@ def test_a_sink_may_submit_and_cancel(engine: Engine) -> None:
 # --- closing -------------------------------------------------------------------------------------
 
 
-def test_close_ends_what_runs_and_what_waits(start, executor: FakeExecutor) -> None:
+def test_close_ends_running_and_queued_requests(start, executor: FakeExecutor) -> None:
     engine = start(slots=1)
     executor.gate.clear()
     collectors = [Collector(), Collector()]
@@ -354,7 +356,7 @@ def test_close_with_drain_lets_requests_finish(start, executor: FakeExecutor) ->
     assert len({collector.wait().text for collector in collectors}) == 1
 
 
-def test_a_close_without_drain_cuts_a_draining_one_short(start, executor: FakeExecutor) -> None:
+def test_close_without_drain_ends_a_close_that_drains(start, executor: FakeExecutor) -> None:
     engine = start()
     executor.gate.clear()
     collector = Collector()
@@ -375,7 +377,9 @@ def test_a_close_without_drain_cuts_a_draining_one_short(start, executor: FakeEx
     cutting.join()
 
 
-def test_a_close_with_drain_does_not_prolong_one_without(start, executor: FakeExecutor) -> None:
+def test_close_with_drain_does_not_prolong_a_close_without_drain(
+    start, executor: FakeExecutor
+) -> None:
     engine = start()
     executor.gate.clear()
     collector = Collector()
@@ -393,13 +397,13 @@ def test_a_close_with_drain_does_not_prolong_one_without(start, executor: FakeEx
     assert executor.steps == 1  # the second had begun when the first token was delivered
 
 
-def test_an_idle_engine_closes(executor: FakeExecutor) -> None:
+def test_close_ends_an_idle_engine(executor: FakeExecutor) -> None:
     with Engine(fake_model(executor), EngineConfig()) as engine:
         assert not engine.closed
     assert executor.closed
 
 
-def test_a_sink_may_close_the_engine(engine: Engine, executor: FakeExecutor) -> None:
+def test_a_sink_can_close_the_engine(engine: Engine, executor: FakeExecutor) -> None:
     collector = Collector()
 
     def sink(delta: Delta) -> None:
@@ -478,7 +482,7 @@ def test_a_snapshot_counts_steps_and_their_time(start, executor: FakeExecutor) -
     assert after.compute_seconds == 1.5
 
 
-def test_observers_hear_everything_in_order(engine: Engine) -> None:
+def test_observers_get_all_events_in_order(engine: Engine) -> None:
     recorder = Recorder()
     engine.observe(recorder)
     engine.complete("hello", params(max_tokens=3, ignore_eos=True))
@@ -486,7 +490,7 @@ def test_observers_hear_everything_in_order(engine: Engine) -> None:
     assert recorder.calls == [("submit",), ("first",), ("token",), ("token",), finish]
 
 
-def test_an_observer_that_fails_is_logged_and_harms_no_one(engine: Engine, caplog) -> None:
+def test_a_failing_observer_is_logged_and_stops_nothing(engine: Engine, caplog) -> None:
     engine.observe(object())  # type: ignore[arg-type]
     recorder = Recorder()
     engine.observe(recorder)
@@ -495,7 +499,7 @@ def test_an_observer_that_fails_is_logged_and_harms_no_one(engine: Engine, caplo
     assert "an observer failed in on_finish" in caplog.text
 
 
-def test_usage_tells_the_times(executor: FakeExecutor, engine: Engine) -> None:
+def test_usage_has_the_times_of_a_request(executor: FakeExecutor, engine: Engine) -> None:
     executor.before_step = lambda _: time.sleep(0.01)
     began = time.perf_counter()
     usage = engine.complete("hello", params(max_tokens=3)).usage
@@ -505,7 +509,7 @@ def test_usage_tells_the_times(executor: FakeExecutor, engine: Engine) -> None:
     assert engine.complete("hello", params(max_tokens=1)).usage.completion_seconds == 0
 
 
-def test_a_preemption_does_not_begin_the_times_anew(start) -> None:
+def test_preemption_does_not_restart_the_times(start) -> None:
     """Of requests that lost their pages after their first token, whose times are over two lives."""
     engine = start(executor=FakeExecutor(pages=6), slots=4, batch_tokens=16)
     collectors = [Collector() for _ in range(4)]

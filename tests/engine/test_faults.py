@@ -31,7 +31,7 @@ def failing_on(*steps: int):
     return before_step
 
 
-def test_a_fork_is_told_that_it_has_no_engine(engine: Engine, monkeypatch) -> None:
+def test_a_forked_process_is_told_that_it_has_no_engine(engine: Engine, monkeypatch) -> None:
     parent = os.getpid()
     driven = engine.create_sequence(params())
     driven.decode_prompt([8, 5])
@@ -49,7 +49,7 @@ def test_a_fork_is_told_that_it_has_no_engine(engine: Engine, monkeypatch) -> No
     assert engine.complete("hello", params(max_tokens=2)).usage.completion_tokens == 2
 
 
-def test_a_failed_step_ends_its_requests_and_no_other(start, executor: FakeExecutor) -> None:
+def test_a_failed_step_ends_only_its_requests(start, executor: FakeExecutor) -> None:
     engine = start(slots=1)
     executor.before_step = failing_on(1)
     executor.gate.clear()
@@ -66,7 +66,7 @@ def test_a_failed_step_ends_its_requests_and_no_other(start, executor: FakeExecu
     assert not engine.closed
 
 
-def test_a_request_without_a_token_fails_alone(start, executor: FakeExecutor, caplog) -> None:
+def test_a_request_that_gets_no_token_fails_alone(start, executor: FakeExecutor, caplog) -> None:
     engine = start(slots=3)
     many = params(max_tokens=40, ignore_eos=True)
     prompts = ["hello", "world"]
@@ -85,7 +85,9 @@ def test_a_request_without_a_token_fails_alone(start, executor: FakeExecutor, ca
     assert "the logits are NaN" in caplog.text
 
 
-def test_requests_that_fail_alone_do_not_close_the_engine(engine, executor: FakeExecutor) -> None:
+def test_failures_of_single_requests_do_not_close_the_engine(
+    engine, executor: FakeExecutor
+) -> None:
     executor.poisonous = lambda history: True
     for _ in range(MAX_FAILURES + 1):
         with pytest.raises(NonFiniteLogitsError):
@@ -94,7 +96,7 @@ def test_requests_that_fail_alone_do_not_close_the_engine(engine, executor: Fake
     assert engine.complete("hello", params(max_tokens=2, ignore_eos=True)).text
 
 
-def test_the_scheduler_is_told_of_a_stop_string_under_the_lock(engine, monkeypatch) -> None:
+def test_a_stop_string_ends_its_sequence_under_the_lock(engine, monkeypatch) -> None:
     """Stop strings are found while the next step computes, beside threads that submit."""
     thread = engine._thread
     cancel, held = thread._scheduler.cancel, []
@@ -125,7 +127,7 @@ def test_a_cancelled_request_does_not_also_fail(start, executor: FakeExecutor) -
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
-def test_failures_in_a_row_close_the_engine(start, executor: FakeExecutor) -> None:
+def test_consecutive_failed_steps_close_the_engine(start, executor: FakeExecutor) -> None:
     engine = start(slots=1)
     executor.before_step = failing_on(*range(MAX_FAILURES))
     executor.gate.clear()
@@ -142,7 +144,9 @@ def test_failures_in_a_row_close_the_engine(start, executor: FakeExecutor) -> No
     assert (executor.closed, executor.steps) == (True, MAX_FAILURES)
 
 
-def test_failures_with_successes_between_do_not_close_it(engine, executor: FakeExecutor) -> None:
+def test_failed_steps_between_successful_ones_do_not_close_the_engine(
+    engine, executor: FakeExecutor
+) -> None:
     executor.before_step = failing_on(0, 1, 3, 4, 6)
     for _ in range(5):
         with pytest.raises(EngineFailedError):
@@ -150,7 +154,7 @@ def test_failures_with_successes_between_do_not_close_it(engine, executor: FakeE
     assert not engine.closed
 
 
-def test_a_sink_that_fails_cancels_its_request_alone(engine: Engine, caplog) -> None:
+def test_a_failing_sink_cancels_only_its_request(engine: Engine, caplog) -> None:
     fine = Collector()
     calls: list[Delta] = []
 
@@ -171,7 +175,7 @@ def test_a_sink_that_fails_cancels_its_request_alone(engine: Engine, caplog) -> 
     assert "the sink is full" in caplog.text
 
 
-def test_tokens_that_cannot_become_text_fail_their_request_alone(engine, monkeypatch) -> None:
+def test_tokens_that_cannot_be_decoded_fail_only_their_request(engine, monkeypatch) -> None:
     tokenizer = engine.model.tokenizer
     whole = tokenizer.token_bytes
     short = params(max_tokens=5, ignore_eos=True)
@@ -193,7 +197,7 @@ def test_tokens_that_cannot_become_text_fail_their_request_alone(engine, monkeyp
     assert beside.wait() == alone
 
 
-def test_a_bug_in_the_engine_thread_leaves_nobody_waiting(
+def test_a_bug_in_the_engine_thread_wakes_all_callers(
     start, executor: FakeExecutor, monkeypatch
 ) -> None:
     engine = start(slots=1)
@@ -216,7 +220,7 @@ def test_a_bug_in_the_engine_thread_leaves_nobody_waiting(
     assert executor.closed
 
 
-def test_threads_that_wait_all_wake_when_the_engine_fails(start, executor: FakeExecutor) -> None:
+def test_all_waiting_threads_wake_when_the_engine_fails(start, executor: FakeExecutor) -> None:
     engine = start(slots=2, queue=8)
     executor.before_step = failing_on(*range(100))
     executor.gate.clear()

@@ -22,7 +22,7 @@ def params(seed=1, **fields):
     return SamplingParams(seed=seed, **fields)
 
 
-def test_a_grammar_holds_in_company_and_after_preemption(start) -> None:
+def test_a_grammar_holds_in_a_batch_and_after_preemption(start) -> None:
     """Outputs match, and are those of a request that is alone."""
     chosen = [params(seed, grammar=Grammar.regex("([a-z]{3}-){30}")) for seed in range(6)]
     chosen[3] = params(3, max_tokens=120, ignore_eos=True)
@@ -42,7 +42,7 @@ def test_a_grammar_holds_in_company_and_after_preemption(start) -> None:
             assert output.finish is FinishReason.STOP
 
 
-def test_a_slot_forgets_the_grammar_of_the_request_before(start) -> None:
+def test_a_slot_drops_the_grammar_of_its_previous_request(start) -> None:
     engine = start(slots=1)
     assert engine.complete("hello", params(grammar=Grammar.choice(["tea"]))).text == "tea"
     free = engine.complete("hello", params())
@@ -50,7 +50,7 @@ def test_a_slot_forgets_the_grammar_of_the_request_before(start) -> None:
     assert [token.token for token in free.tokens] == expected
 
 
-def test_a_grammar_is_prepared_before_it_is_asked_for(engine: Engine) -> None:
+def test_prepare_compiles_a_grammar_before_its_request(engine: Engine) -> None:
     known = engine.model.tokenizer.known_grammar
     tea = Grammar.choice(["tea"])
     assert known(tea) is None
@@ -58,7 +58,7 @@ def test_a_grammar_is_prepared_before_it_is_asked_for(engine: Engine) -> None:
     assert engine.complete("hello", params(grammar=tea)).text == "tea"
 
 
-def test_a_grammar_that_takes_minutes_is_refused(engine: Engine) -> None:
+def test_a_grammar_that_compiles_for_minutes_is_refused(engine: Engine) -> None:
     patterns = [{"type": "string", "pattern": f"^(a|b)*a(a|b){{{i}}}"} for i in range(40)]
     with pytest.raises(GrammarError, match="more than 3 s or 3 GB"):
         engine.prepare_grammar(Grammar.json_schema({"allOf": patterns}))
@@ -66,13 +66,13 @@ def test_a_grammar_that_takes_minutes_is_refused(engine: Engine) -> None:
         engine.prepare_grammar(Grammar.regex("("))
 
 
-def test_a_closed_engine_tries_no_grammar(engine: Engine) -> None:
+def test_a_closed_engine_refuses_to_try_a_grammar(engine: Engine) -> None:
     engine.close()
     with pytest.raises(EngineClosedError):
         engine.prepare_grammar(Grammar.regex("a"))
 
 
-def test_a_late_mask_delays_its_own_request_only(start) -> None:
+def test_a_late_mask_delays_only_its_own_request(start) -> None:
     """Others go on meanwhile, also the one that follows it, and its tokens are the same."""
     late = Future[None]()
     prompt = FakeTokenizer().encode("hello")

@@ -64,7 +64,7 @@ async def read_all(engine: Engine) -> None:
         pass
 
 
-def test_threads_and_event_loops_at_once(llm: LLM) -> None:
+def test_threads_and_event_loops_share_one_engine(llm: LLM) -> None:
     def batch(first: int) -> bool:
         seeds = range(first, first + 10)
         outputs = llm.generate([PROMPT] * 10, [drawn(seed) for seed in seeds])
@@ -96,7 +96,7 @@ def test_threads_and_event_loops_at_once(llm: LLM) -> None:
     assert finished[FinishReason.CANCELLED] == 30, "those whose readers left"
 
 
-def test_an_error_reaches_each_who_was_in_the_step_and_no_one_later(
+def test_a_failed_step_raises_only_in_callers_of_that_step(
     llm: LLM, executor: FakeExecutor
 ) -> None:
     def fail_once(step: int) -> None:
@@ -117,7 +117,7 @@ def test_an_error_reaches_each_who_was_in_the_step_and_no_one_later(
     assert right(5, output.text)
 
 
-def test_a_refusal_is_raised_where_it_is_asked_for(llm: LLM) -> None:
+def test_a_refusal_is_raised_in_its_own_caller(llm: LLM) -> None:
     async def main() -> None:
         with pytest.raises(InvalidRequestError):
             llm.engine.generate([99])

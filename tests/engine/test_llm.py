@@ -45,7 +45,7 @@ def test_prompts_from_a_generator() -> None:
         assert model.generate(iter(["ab", "c"]), params()) == model.generate(["ab", "c"], params())
 
 
-def test_bytes_are_no_token_ids() -> None:
+def test_bytes_are_refused_as_token_ids() -> None:
     with llm() as model, pytest.raises(InvalidRequestError, match="bytes"):
         model.generate([b"\1\2"], params())
 
@@ -55,7 +55,7 @@ def test_one_text_is_a_batch_of_one() -> None:
         assert model.generate("abc", params()) == model.generate(["abc"], params())
 
 
-def test_a_refused_prompt_cancels_the_others_and_takes_no_place() -> None:
+def test_a_refused_prompt_cancels_its_batch_and_frees_the_queue() -> None:
     executor = FakeExecutor()
     with llm(executor, slots=1, queue=1) as model:
         executor.gate.clear()
@@ -85,7 +85,7 @@ def test_close_closes_the_engine() -> None:
     assert executor.closed
 
 
-def test_a_bar_counts_the_prompts_that_are_done(capsys) -> None:
+def test_the_progress_bar_counts_finished_prompts(capsys) -> None:
     with llm() as model:
         model.generate(["ab"] * 30, params(max_tokens=2), progress=True)
         assert "30/30" in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_a_bar_counts_the_prompts_that_are_done(capsys) -> None:
         assert capsys.readouterr().err == ""
 
 
-def test_only_a_batch_of_many_gets_a_bar_on_a_terminal(capsys, monkeypatch) -> None:
+def test_only_a_batch_of_several_prompts_shows_a_progress_bar(capsys, monkeypatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     with llm() as model:
         model.generate(["ab"] * 15, params(max_tokens=2))

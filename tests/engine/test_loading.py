@@ -30,7 +30,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 
 @pytest.mark.model
-def test_a_model_found_by_its_alias_says_what_it_is(model_path: Path) -> None:
+def test_a_model_loaded_by_alias_reports_its_name(model_path: Path) -> None:
     with Engine.load(config=EngineConfig(slots=1, context=256)) as engine:
         info = engine.model.info
         assert info.id == DEFAULT_MODEL
@@ -41,7 +41,7 @@ def test_a_model_found_by_its_alias_says_what_it_is(model_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_a_model_found_by_its_path_answers(model_path: Path) -> None:
+def test_a_model_loaded_by_path_generates(model_path: Path) -> None:
     with LLM(model_path, EngineConfig(slots=2)) as model:
         assert model.engine.model.info.id == model_path.stem
         greeting = [{"role": "user", "content": "Say hello in French."}]
@@ -64,12 +64,12 @@ def test_a_context_beyond_the_model_is_refused(model_path: Path) -> None:
     assert error.value.param == "context"
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelSourceError, match="does not exist"):
         Engine.load(tmp_path / "none.gguf")
 
 
-def test_no_model_file(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.gguf"
     path.write_text("a text")
     with pytest.raises(ModelFileError):
@@ -101,7 +101,7 @@ class Told:
 
 
 @pytest.mark.model
-def test_progress_goes_from_tensor_to_tensor_to_the_end(model_path: Path) -> None:
+def test_progress_counts_tensors_up_to_the_total(model_path: Path) -> None:
     told = Told()
     Engine.load(model_path, EngineConfig(slots=1, context=64), progress=told).close()
     [(label, total, quick)] = told.started
@@ -123,7 +123,7 @@ def test_progress_ends_when_loading_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_a_model_is_not_in_memory_twice_while_it_loads(model_path: Path) -> None:
+def test_loading_needs_less_than_twice_the_model_in_memory(model_path: Path) -> None:
     command = [sys.executable, "-c", MEMORY_OF_A_LOAD, str(model_path)]
     report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     peak, final = (int(re.search(rf"{field}:\s+(\d+)", report)[1]) for field in ("VmHWM", "VmRSS"))

@@ -29,7 +29,7 @@ def right(output: Output, prompt: str = PROMPT) -> bool:
     return [token.token for token in output.tokens] == said
 
 
-def test_figures(engine: Engine) -> None:
+def test_snapshot_has_the_figures_of_the_prefix_cache(engine: Engine) -> None:
     assert engine.snapshot().prefix_cache.capacity_bytes == 64_000
     first, again = (engine.complete(PROMPT, params()) for _ in range(2))
     other = engine.complete("xyz", params())
@@ -48,7 +48,7 @@ def test_figures(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_off_finds_nothing_and_keeps_nothing(start, again: bool) -> None:
+def test_a_disabled_prefix_cache_finds_and_keeps_nothing(start, again: bool) -> None:
     engine = start(prefix_cache=again)
     if again:
         engine.complete(PROMPT, params())
@@ -64,7 +64,7 @@ def test_off_finds_nothing_and_keeps_nothing(start, again: bool) -> None:
         assert engine.complete(PROMPT, params()).usage.cached_tokens == cached
 
 
-def test_a_flush_beside_a_running_step_disturbs_no_one(start, executor: FakeExecutor) -> None:
+def test_a_flush_during_a_step_changes_no_output(start, executor: FakeExecutor) -> None:
     engine = start(batch_tokens=8)
     executor.before_step = lambda step: executor.gate.clear() if step == 1 else None
     collector = Collector()
@@ -79,7 +79,7 @@ def test_a_flush_beside_a_running_step_disturbs_no_one(start, executor: FakeExec
     assert engine.complete(PROMPT, params()).usage.cached_tokens == len(PROMPT) - 1
 
 
-def test_commands_from_many_threads_while_requests_run(start, executor: FakeExecutor) -> None:
+def test_flush_and_switch_from_many_threads_change_no_output(start, executor: FakeExecutor) -> None:
     engine = start(slots=3, batch_tokens=16, executor=FakeExecutor(pages=8))
     stop = threading.Event()
 
@@ -107,7 +107,7 @@ def test_commands_from_many_threads_while_requests_run(start, executor: FakeExec
         disturber.join()
 
 
-def test_a_slot_shows_that_it_waits_for_a_prefix(start, executor: FakeExecutor) -> None:
+def test_a_slot_snapshot_shows_that_it_waits_for_a_prefix(start, executor: FakeExecutor) -> None:
     engine = start(slots=2, batch_tokens=8)
     seen = []
     executor.before_step = lambda step: seen.append(engine.snapshot().slots[1])

@@ -41,7 +41,7 @@ NAMES = [
 ]
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names_are_unchanged() -> None:
     assert sorted(heddle.__all__) == sorted(NAMES)
     assert sorted(dir(heddle)) == sorted(NAMES)
     assert all(getattr(heddle, name).__name__ == name for name in NAMES)

@@ -25,7 +25,7 @@ def scored(**fields: int) -> SamplingParams:
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 512])
-def test_they_come_with_the_output_whatever_the_chunks(start: Start, batch_tokens: int) -> None:
+def test_prompt_logprobs_are_the_same_for_any_chunks(start: Start, batch_tokens: int) -> None:
     output = start(batch_tokens=batch_tokens).complete(PROMPT, scored(max_tokens=5))
     assert output.prompt_logprobs == solo_scores(PROMPT, 2)
     assert [token.token for token in output.tokens] == solo_output(
@@ -34,24 +34,24 @@ def test_they_come_with_the_output_whatever_the_chunks(start: Start, batch_token
     assert output.finish is FinishReason.LENGTH
 
 
-def test_they_come_before_the_first_token(start: Start) -> None:
+def test_prompt_logprobs_come_before_the_first_token(start: Start) -> None:
     deltas = list(start(batch_tokens=30).stream(PROMPT, scored(max_tokens=2)))
     # The fake model's logits cost a tenth of a token: 27 of them fill a step, and one follows none.
     assert [len(delta.prompt_logprobs) for delta in deltas] == [28, 27, 27, 18, 0, 0]
     assert [len(delta.tokens) for delta in deltas] == [0, 0, 0, 0, 1, 1]
 
 
-def test_nothing_is_told_without_being_asked_for(engine: Engine) -> None:
+def test_prompt_logprobs_are_absent_unless_requested(engine: Engine) -> None:
     assert engine.complete(PROMPT, SamplingParams(max_tokens=1)).prompt_logprobs is None
 
 
-def test_of_a_single_token_nothing_is_known(engine: Engine) -> None:
+def test_a_prompt_of_one_token_has_no_logprob(engine: Engine) -> None:
     assert engine.complete([5], scored(max_tokens=1)).prompt_logprobs == (None,)
     assert engine.complete([5], scored(max_tokens=0)).prompt_logprobs == (None,)
 
 
 @pytest.mark.parametrize("wanted", [None, 0, 2])
-def test_a_prompt_may_be_all(engine: Engine, wanted: int | None) -> None:
+def test_a_prompt_can_be_scored_without_output(engine: Engine, wanted: int | None) -> None:
     output = engine.complete(PROMPT, SamplingParams(max_tokens=0, prompt_logprobs=wanted))
     assert (output.text, output.tokens, output.finish) == ("", (), FinishReason.LENGTH)
     assert output.usage == Usage(100, 0)
@@ -70,7 +70,7 @@ def test_a_prompt_without_output_may_fill_the_context(start: Start) -> None:
         engine.complete(PROMPT, scored(max_tokens=1))
 
 
-def test_a_scored_prompt_takes_no_hits_and_leaves_some(engine: Engine) -> None:
+def test_a_scored_prompt_takes_no_prefix_hits_and_publishes_its_own(engine: Engine) -> None:
     for _ in range(2):
         output = engine.complete(PROMPT, scored(max_tokens=0))
         assert output.usage.cached_tokens == 0
@@ -81,7 +81,7 @@ def test_a_scored_prompt_takes_no_hits_and_leaves_some(engine: Engine) -> None:
     assert output.usage.cached_tokens == 99
 
 
-def test_preemption_tells_nothing_twice(start: Start) -> None:
+def test_preemption_repeats_no_prompt_logprobs(start: Start) -> None:
     executor = FakeExecutor(pages=8)
     engine = start(executor=executor, slots=4)
     params = scored(max_tokens=60)
@@ -103,6 +103,6 @@ def test_a_prompt_that_cannot_be_scored_fails_alone(start: Start) -> None:
     assert sum(len(delta.tokens) for delta in stream) == 30
 
 
-def test_a_driven_sequence_has_none(engine: Engine) -> None:
+def test_a_driven_sequence_refuses_prompt_logprobs(engine: Engine) -> None:
     with pytest.raises(InvalidRequestError, match="prompt_logprobs has no meaning"):
         engine.create_sequence(SamplingParams(prompt_logprobs=1))

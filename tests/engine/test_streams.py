@@ -52,7 +52,7 @@ def text(prompt: str, chosen: SamplingParams) -> str:
     return text_of(tokens[:-1] if tokens[-1] == END else tokens)
 
 
-def test_an_async_stream_gives_what_generate_gives(engine: Engine) -> None:
+def test_an_async_stream_gives_the_deltas_of_stream(engine: Engine) -> None:
     async def main() -> list[Delta]:
         return [delta async for delta in engine.generate("hello", params(max_tokens=7))]
 
@@ -63,7 +63,7 @@ def test_an_async_stream_gives_what_generate_gives(engine: Engine) -> None:
     assert sum((delta.tokens for delta in deltas), ()) == output.tokens
 
 
-def test_two_tasks_on_one_stream_are_told_instead_of_left_waiting(
+def test_a_second_task_that_reads_a_stream_gets_an_error(
     engine: Engine, executor: FakeExecutor
 ) -> None:
     async def main() -> None:
@@ -80,7 +80,7 @@ def test_two_tasks_on_one_stream_are_told_instead_of_left_waiting(
 
 
 @pytest.mark.parametrize("patient", [False, True])
-def test_who_waits_for_a_stream_that_another_task_closes_is_not_left_waiting(
+def test_closing_a_stream_wakes_the_task_that_reads_it(
     engine: Engine, executor: FakeExecutor, *, patient: bool
 ) -> None:
     async def wait(streams: AsyncStreams) -> list[str]:
@@ -100,7 +100,7 @@ def test_who_waits_for_a_stream_that_another_task_closes_is_not_left_waiting(
     run(main())
 
 
-def test_many_streams_of_one_loop(engine: Engine) -> None:
+def test_many_streams_run_in_one_loop(engine: Engine) -> None:
     chosen = [params(seed=i, max_tokens=40) for i in range(20)]
 
     async def main() -> list[str]:
@@ -128,7 +128,7 @@ def test_several_streams_are_opened_all_or_none(start, executor: FakeExecutor) -
     assert run(main()) == [text("hello", chosen) for _, chosen in requests]
 
 
-def test_refusals_come_before_the_first_delta(start) -> None:
+def test_a_refusal_is_raised_before_the_first_delta(start) -> None:
     engine = start(context=8)
 
     async def main() -> None:
@@ -175,7 +175,7 @@ def test_cancelling_the_reading_task_cancels_the_request(start, executor: FakeEx
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 1
 
 
-def test_closing_or_dropping_an_async_stream_cancels(engine: Engine, executor) -> None:
+def test_closing_or_dropping_an_async_stream_cancels_its_request(engine: Engine, executor) -> None:
     # Each waits with its second token until it is given up.
     executor.before_step = lambda step: executor.gate.clear() if step in (0, 2) else None
 
@@ -197,7 +197,7 @@ def test_closing_or_dropping_an_async_stream_cancels(engine: Engine, executor) -
     assert engine.snapshot().finished[FinishReason.CANCELLED] == 2
 
 
-def test_a_loop_that_closed_cancels_its_requests(engine, executor: FakeExecutor, caplog) -> None:
+def test_closing_the_loop_cancels_its_requests(engine, executor: FakeExecutor, caplog) -> None:
     kept = []
 
     async def main() -> None:
@@ -212,7 +212,7 @@ def test_a_loop_that_closed_cancels_its_requests(engine, executor: FakeExecutor,
     assert not caplog.records
 
 
-def test_leaving_a_stream_as_the_loop_ends_is_no_fault(
+def test_leaving_a_stream_while_the_loop_ends_raises_nothing(
     engine, executor: FakeExecutor, caplog
 ) -> None:
     async def main() -> None:
@@ -228,7 +228,7 @@ def test_leaving_a_stream_as_the_loop_ends_is_no_fault(
     assert not caplog.records
 
 
-def test_a_stream_is_read_in_the_loop_that_made_it(engine, executor: FakeExecutor) -> None:
+def test_a_stream_can_be_read_only_in_its_own_loop(engine, executor: FakeExecutor) -> None:
     async def make() -> AsyncStreams:
         return engine.generate_many([("hello", params(max_tokens=7))])
 
@@ -261,7 +261,7 @@ class CountingLoop:
         self.calls.append(callback)
 
 
-def test_a_mailbox_wakes_its_loop_once_for_all_that_was_posted() -> None:
+def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
     loop: Any = CountingLoop()
     to_ring: list[Mailbox] = []
     mailbox = Mailbox(loop, to_ring)
@@ -283,7 +283,7 @@ def test_a_mailbox_wakes_its_loop_once_for_all_that_was_posted() -> None:
     assert len(loop.calls) == 2
 
 
-def test_what_is_posted_just_after_the_last_look_wakes_the_loop_again() -> None:
+def test_a_delta_posted_after_the_last_look_wakes_the_loop_again() -> None:
     loop: Any = CountingLoop()
     mailbox = Mailbox(loop, [])
     inbox = Inbox(mailbox)
@@ -363,7 +363,7 @@ def fill(inbox: Inbox, size: int) -> None:
         inbox.receive(0, delta_of(2000))
 
 
-def test_the_reader_who_is_furthest_behind_is_cut_and_no_one_else() -> None:
+def test_only_the_stream_with_the_largest_backlog_is_cancelled() -> None:
     backlog = Backlog(1_000_000)
     (small, kept), (large, lost), (new, young) = (inbox_of(backlog, 2) for _ in range(3))
     fill(small, 300_000)
@@ -381,7 +381,7 @@ def test_the_reader_who_is_furthest_behind_is_cut_and_no_one_else() -> None:
     assert run(small.get())[1].text == "x"
 
 
-def test_what_is_read_or_dropped_counts_no_longer() -> None:
+def test_read_and_dropped_deltas_leave_the_backlog() -> None:
     backlog = Backlog(1_000_000)
     read_from, _ = inbox_of(backlog)
 
@@ -399,7 +399,7 @@ def test_what_is_read_or_dropped_counts_no_longer() -> None:
     assert (backlog.cut, backlog.held) == (0, 0)
 
 
-def test_a_waiting_reader_is_told_that_it_was_cut() -> None:
+def test_a_waiting_reader_gets_the_error_of_its_cancelled_stream() -> None:
     async def main() -> None:
         backlog = Backlog(100_000)
         inbox, _ = inbox_of(backlog, requests=2)
@@ -417,7 +417,7 @@ def test_a_waiting_reader_is_told_that_it_was_cut() -> None:
     run(main())
 
 
-def test_one_who_waits_for_all_is_woken_once() -> None:
+def test_a_reader_of_all_streams_is_woken_once() -> None:
     async def main() -> None:
         inbox, _ = inbox_of(None, requests=2)
         waiting = asyncio.create_task(inbox.complete())
@@ -434,7 +434,9 @@ def test_one_who_waits_for_all_is_woken_once() -> None:
     run(main())
 
 
-def test_an_answer_that_nobody_reads_ends_its_request(start, executor: FakeExecutor) -> None:
+def test_an_unread_answer_beyond_the_backlog_ends_its_request(
+    start, executor: FakeExecutor
+) -> None:
     engine = start(slots=1, context=2048)
     backlog = Backlog(64 * 1024)
     executor.before_step = lambda step: executor.gate.clear() if step == 1000 else None
@@ -455,7 +457,7 @@ def test_an_answer_that_nobody_reads_ends_its_request(start, executor: FakeExecu
     assert (finished[FinishReason.CANCELLED], finished[FinishReason.LENGTH]) == (1, 1)
 
 
-def test_the_size_of_a_delta_is_about_what_it_takes() -> None:
+def test_the_counted_size_of_a_delta_is_near_its_memory() -> None:
     for alternatives in (0, 20):
         before = tracemalloc_of(lambda: None)
         taken = tracemalloc_of(lambda n=alternatives: [real_delta(i, n) for i in range(1000)])

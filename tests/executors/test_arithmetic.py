@@ -37,7 +37,7 @@ def package(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("device", SOURCES)
-def test_pages_outlive_edits_that_change_no_bit_of_them(package: Path, device: str) -> None:
+def test_the_digest_ignores_edits_that_change_no_arithmetic(package: Path, device: str) -> None:
     def digest() -> str:
         return source_digest(*SOURCES[device], package=package)
 

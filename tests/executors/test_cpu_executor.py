@@ -47,7 +47,7 @@ except ConfigError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts address space as Linux tells it")
-def test_threads_that_the_system_does_not_give_are_told(tmp_path: Path) -> None:
+def test_too_few_system_threads_are_a_config_error(tmp_path: Path) -> None:
     tiny_file(tmp_path)
     command = [sys.executable, "-c", CROWDED, str(tmp_path / "tiny.gguf")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -56,7 +56,7 @@ def test_threads_that_the_system_does_not_give_are_told(tmp_path: Path) -> None:
     assert done.stdout.endswith("; set fewer\n")
 
 
-def test_a_closed_executor_holds_nothing_of_the_model(tmp_path, monkeypatch):
+def test_a_closed_executor_frees_the_model(tmp_path, monkeypatch):
     arena = _native.Arena()
     monkeypatch.setattr(_native, "Arena", lambda: arena)
     held = sys.getrefcount(arena)
@@ -88,7 +88,7 @@ class FailedStep:
         (RuntimeError, "a compute thread failed: broken"),
     ],
 )
-def test_an_error_of_a_compute_thread_is_one_of_the_engine(tmp_path, kind, message):
+def test_an_error_of_a_compute_thread_is_a_heddle_error(tmp_path, kind, message):
     executor = load(tiny_file(tmp_path), SMALL)
     expected = execute(executor, one_token_plan())
     executor.submit(one_token_plan())
@@ -100,7 +100,7 @@ def test_an_error_of_a_compute_thread_is_one_of_the_engine(tmp_path, kind, messa
     assert execute(executor, one_token_plan()) == expected
 
 
-def test_a_thread_that_the_kv_cache_does_not_get_is_told(tmp_path, monkeypatch):
+def test_a_kv_cache_without_its_thread_is_a_config_error(tmp_path, monkeypatch):
     class Crowded:
         bytes_of_page = _native.KvCache.bytes_of_page
 
@@ -112,7 +112,7 @@ def test_a_thread_that_the_kv_cache_does_not_get_is_told(tmp_path, monkeypatch):
         load(tiny_file(tmp_path), SMALL)
 
 
-def test_pages_of_other_cosines_are_others(tmp_path, monkeypatch):
+def test_the_page_format_depends_on_the_cosines_of_the_machine(tmp_path, monkeypatch):
     executor = load(tiny_file(tmp_path), SMALL)
     here, cosine = executor.page_format, np.cos
     assert executor.page_format == here
@@ -122,7 +122,7 @@ def test_pages_of_other_cosines_are_others(tmp_path, monkeypatch):
     assert executor.page_format != here
 
 
-def test_an_instruction_level_of_other_machines_is_refused(tmp_path):
+def test_an_unsupported_instruction_level_is_refused(tmp_path):
     levels = _native.isa_levels()
     foreign = "avx512" if "neon" in levels else "neon"
     with pytest.raises(ConfigError, match=f"isa '{foreign}' does not run .* has {levels[0]}"):
@@ -144,7 +144,7 @@ def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
     assert "MB in q8_0 (" in eighth.summary
 
 
-def test_a_kv_cache_that_the_machine_cannot_hold_is_refused_with_figures(tmp_path, monkeypatch):
+def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_limits", lambda: {"the memory that is available": 10**8})
     huge = EngineConfig(slots=1024, threads=1, kv_cache=100 << 30)
     metadata = {"llama.context_length": 10**6}
@@ -155,7 +155,7 @@ def test_a_kv_cache_that_the_machine_cannot_hold_is_refused_with_figures(tmp_pat
     load(tiny_file(tmp_path, metadata), replace(huge, kv_cache=1 << 20)).close()
 
 
-def test_weights_that_the_machine_cannot_hold_are_refused(tmp_path, monkeypatch):
+def test_weights_beyond_free_memory_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "_limits", lambda: {"the memory that is available": 1_000})
     with pytest.raises(OutOfMemoryError, match="take a smaller model") as error:
         load(tiny_file(tmp_path), EngineConfig(threads=1))
@@ -183,7 +183,7 @@ def test_equal_logits_rank_by_token_id(tmp_path, isa):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_what_the_caller_does_before_it_collects_is_not_computing(tmp_path, threads):
+def test_compute_time_excludes_the_work_of_the_caller(tmp_path, threads):
     executor = load(tiny_file(tmp_path), replace(SMALL, threads=threads))
     started = time.perf_counter()
     executor.submit(one_token_plan())

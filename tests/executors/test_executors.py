@@ -73,7 +73,7 @@ def executor(device: str, tmp_path: Path) -> Executor:
     return load_on(device, tiny_file(tmp_path), SMALL)
 
 
-def test_an_unknown_device_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"device 'abacus' .*: cpu, reference") as error:
         loader("abacus")
     assert error.value.param == "device"
@@ -199,7 +199,7 @@ def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(device, tmp_p
         assert "after the first 1 tokens are NaN or infinite" in failed.error.message
 
 
-def test_a_copied_page_is_gone_on_from_as_the_original(device, tmp_path):
+def test_a_copied_page_gives_the_same_token_as_the_original(device, tmp_path):
     """Eight tokens in page 1; the ninth computed after them, after nothing, and after a copy."""
     executor = load_on(device, tiny_file(tmp_path), SMALL)
     binding = Binding(0, replace(GREEDY, logprobs=5), [3], [])
@@ -234,7 +234,7 @@ def test_equal_logits_rank_by_token_id(device, tmp_path):
 
 
 @pytest.mark.parametrize("copy", [PageCopy(0, 10**6), PageCopy(-1, 0), PageCopy(0, 0)])
-def test_a_page_is_copied_to_another_page_only(device, tmp_path, copy):
+def test_a_page_copy_needs_two_different_valid_pages(device, tmp_path, copy):
     executor = load_on(device, tiny_file(tmp_path), SMALL)
     with pytest.raises(HeddleError, match="refused"):
         execute(executor, replace(one_token_plan(), copies=(copy,)))
@@ -272,7 +272,7 @@ def test_a_plan_that_is_refused_leaves_nothing_to_collect(executor):
     assert execute(executor, one_token_plan()).sampled[0].token >= 0
 
 
-def test_an_abandoned_step_has_no_result_and_later_ones_neither(executor):
+def test_abandoned_and_later_steps_have_no_result(executor):
     executor.submit(one_token_plan())
     executor.abandon()
     with pytest.raises(StepAbandonedError):
@@ -282,7 +282,7 @@ def test_an_abandoned_step_has_no_result_and_later_ones_neither(executor):
     executor.close()
 
 
-def test_a_closed_executor_still_tells_its_sizes(executor):
+def test_a_closed_executor_still_reports_its_sizes(executor):
     execute(executor, one_token_plan())
     computed = executor.compute_seconds
     executor.submit(one_token_plan())
@@ -294,7 +294,7 @@ def test_a_closed_executor_still_tells_its_sizes(executor):
     assert "KV cache" in executor.summary
 
 
-def test_its_work_is_that_of_the_model(executor):
+def test_the_work_of_an_executor_is_that_of_its_model(executor):
     work, width = executor.work, PLAIN.width
     attention = 2 * PLAIN.q_width * width + 2 * PLAIN.kv_width * width
     layer = attention + 3 * width * PLAIN.ffn_width
@@ -354,7 +354,7 @@ def test_pages_that_were_read_can_be_written_elsewhere(executor):
         SamplingParams(temperature=1.2, seed=6, mirostat=2),
     ],
 )
-def test_a_sequence_that_was_preempted_goes_on_as_if_it_had_not_been(executor, params):
+def test_preemption_changes_no_token(executor, params):
     def generate(binding: Binding, count: int) -> list[object]:
         tokens, outcomes, computed = [*binding.prompt, *binding.output], [], 0
         bindings: tuple[Binding, ...] = (binding,)
@@ -402,7 +402,7 @@ def windowed_chunk(executor: Executor, start: int, end: int) -> Chunk:
     return Chunk(0, start, LONG[start:end], page_table(0, end), sample, windows=windows)
 
 
-def test_windowed_pages_that_were_given_back_change_no_bit(device, windowed):
+def test_released_windowed_pages_change_no_bit(device, windowed):
     config = replace(SMALL, kv_cache=8 << 20)
     whole = load_on(device, windowed, replace(config, batch_tokens=512))
     giving = load_on(device, windowed, replace(config, batch_tokens=16))
@@ -452,7 +452,7 @@ def test_a_plan_without_pages_that_a_window_reaches_is_refused(device, windowed)
 # --- scores and embeddings -----------------------------------------------------------------------
 
 
-def test_scores_are_those_of_the_same_tokens_sampled(executor):
+def test_scores_equal_the_logprobs_of_the_same_tokens_sampled(executor):
     count = len(PROMPT)
     score = Scoring(0, PROMPT[1:], 3)
     chunk = Chunk(0, 0, PROMPT, page_table(0, count), False, score)
@@ -475,7 +475,7 @@ def test_scores_are_those_of_the_same_tokens_sampled(executor):
     assert execute(executor, StepPlan((), (nothing,))).scored[0].scores == ()
 
 
-def test_an_embedding_is_the_unit_mean_whatever_the_chunks(executor):
+def test_an_embedding_is_the_same_unit_mean_for_any_chunks(executor):
     def embed(cuts: Sequence[int]) -> object:
         bindings: tuple[Binding, ...] = (Binding(0, EmbeddingParams(Pooling.MEAN), PROMPT, []),)
         for start, end in pairwise([0, *cuts, len(PROMPT)]):
@@ -524,7 +524,7 @@ def constrained(executor: Executor, rules: TokenRules, output: Sequence[int] = (
     return outcomes
 
 
-def test_a_grammar_is_followed_from_where_the_output_stands(executor):
+def test_a_grammar_continues_after_the_bound_output(executor):
     rules = TokenRules(grammar=Countdown())
     assert [outcome.token for outcome in constrained(executor, rules)] == [20, 19]
     assert [outcome.token for outcome in constrained(executor, rules, [20])] == [19, 18]
@@ -568,6 +568,6 @@ def test_devices_agree_on_tokens_and_log_probabilities(tmp_path):
     assert np.allclose(found, expected, atol=2e-3)
 
 
-def test_limits_of_the_reference_are_measured(tmp_path):
+def test_the_reference_measures_its_limits(tmp_path):
     limits = load_on("reference", tiny_file(tmp_path), SMALL).measure_limits()
     assert min(limits.multiply_rate, limits.memory_rate, limits.weights_rate) > 0

@@ -77,7 +77,7 @@ def test_a_grammar_that_fails_ends_its_own_request(
     assert masks.failure(0) is None, "whoever comes next has no part in it"
 
 
-def test_a_grammar_is_told_what_was_generated_since(two: Callable) -> None:
+def test_a_grammar_gets_the_tokens_since_its_last_mask(two: Callable) -> None:
     masks, samplers = two(GrammarError("too much"))
     masks.observe(1, 3)
     masks.observe(1, 4)
@@ -85,7 +85,7 @@ def test_a_grammar_is_told_what_was_generated_since(two: Callable) -> None:
     assert samplers[1].masks == [b"\7", b"\3\4"]
 
 
-def test_a_late_mask_is_not_picked_under_and_comes_in_a_later_step() -> None:
+def test_a_late_mask_is_used_in_a_later_step() -> None:
     gate = threading.Event()
 
     class Slow(Grammar):

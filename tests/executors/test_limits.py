@@ -35,14 +35,14 @@ def _matrices(checkpoint):
 
 
 @pytest.mark.parametrize("isa", _native.isa_levels())
-def test_every_level_has_a_peak(isa):
+def test_every_instruction_level_has_a_peak_rate(isa):
     runtime = _native.Runtime(2, isa)
     assert runtime.multiplication
     # Of many, as short as can be: a busy machine interrupts some.
     assert 1e8 < max(runtime.multiply_rate(0.0) for _ in range(20)) < 1e15
 
 
-def test_buffers_are_read():
+def test_the_read_rate_of_buffers_is_measured():
     runtime = _native.Runtime(2, "auto")
     assert 1e7 < max(runtime.read_rate(4 * MIB, 0.0) for _ in range(20)) < 1e14
     assert runtime.read_rate(1, 0.0) > 0
@@ -50,7 +50,7 @@ def test_buffers_are_read():
         runtime.read_rate(0, 0.0)
 
 
-def test_limits_belong_to_threads_and_level(monkeypatch):
+def test_limits_are_measured_for_each_thread_count_and_level(monkeypatch):
     monkeypatch.setattr(limits, "_SECONDS", 0.0)
     monkeypatch.setattr(limits, "_LEAST_BUFFER", 8 * MIB)
     monkeypatch.setattr(limits, "cache_bytes", lambda: MIB)
@@ -61,7 +61,7 @@ def test_limits_belong_to_threads_and_level(monkeypatch):
     assert measure(1, "portable", 16 * MIB).weights_rate > 0
 
 
-def test_the_buffer_is_far_larger_than_the_caches_but_spares_memory(monkeypatch):
+def test_the_measured_buffer_exceeds_the_caches_but_not_free_memory(monkeypatch):
     monkeypatch.setattr(limits, "_SECONDS", 0.0)
     monkeypatch.setattr(limits, "_LEAST_BUFFER", MIB)
     monkeypatch.setattr(limits, "cache_bytes", lambda: 3 * MIB)

@@ -11,7 +11,7 @@ from heddle.executors.cpu.mask_threads import _SLOW_PRIORITY, Making, MaskThread
 from patience import PATIENCE
 
 
-def test_what_is_slow_delays_nothing_behind_it() -> None:
+def test_slow_work_does_not_delay_the_work_behind_it() -> None:
     threads, gate, done = MaskThreads(), threading.Event(), list[int]()
     slow = Making(lambda: done.append(0) if gate.wait(PATIENCE) else None)
     quick = [Making(lambda i=i: done.append(i)) for i in (1, 2, 3)]
@@ -29,7 +29,7 @@ def test_what_is_slow_delays_nothing_behind_it() -> None:
     assert slow.later() is None
 
 
-def test_what_is_slow_gives_way_to_the_steps() -> None:
+def test_a_thread_with_slow_work_gets_a_lower_priority() -> None:
     threads, gate, begun, ids = MaskThreads(), threading.Event(), threading.Event(), list[int]()
 
     def work() -> None:
@@ -64,7 +64,7 @@ def test_the_number_of_threads_is_bounded_and_all_work_is_done() -> None:
     assert all(making.wait(PATIENCE) for making in makings)
 
 
-def test_work_that_nobody_wants_is_not_begun() -> None:
+def test_abandoned_work_is_not_started() -> None:
     threads, gate, done = MaskThreads(), threading.Event(), list[int]()
     first = Making(lambda: gate.wait(PATIENCE) and None)
     second = Making(lambda: done.append(2))
@@ -76,7 +76,7 @@ def test_work_that_nobody_wants_is_not_begun() -> None:
     assert done == []
 
 
-def test_the_threads_end_with_their_owner() -> None:
+def test_the_mask_threads_end_with_their_owner() -> None:
     threads = MaskThreads()
     thread: list[threading.Thread] = []
     making = Making(lambda: thread.append(threading.current_thread()))

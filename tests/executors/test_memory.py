@@ -33,25 +33,25 @@ def limit(kernel: Path, most: str, *, current: int, files: int) -> None:
     (kernel / "memory.stat").write_text(stat)
 
 
-def test_a_kernel_that_tells_nothing_has_a_little(kernel: Path) -> None:
+def test_available_memory_has_a_small_default(kernel: Path) -> None:
     assert memory.available_bytes() == 2048 * MIB
 
 
-def test_what_the_kernel_says_is_available(kernel: Path) -> None:
+def test_available_memory_is_what_the_kernel_reports(kernel: Path) -> None:
     (kernel / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:  4000 kB\n")
     assert memory.available_bytes() == 4000 * 1024
     limit(kernel, "max", current=10**12, files=3)
     assert memory.available_bytes() == 4000 * 1024
 
 
-def test_a_limit_leaves_what_is_neither_used_nor_a_copy_of_a_file(kernel: Path) -> None:
+def test_a_cgroup_limit_leaves_memory_that_is_free_or_file_cache(kernel: Path) -> None:
     limit(kernel, str(1000 * MIB), current=990 * MIB, files=600 * MIB)
     assert memory.available_bytes() == 610 * MIB
     limit(kernel, str(1000 * MIB), current=1001 * MIB, files=3)
     assert memory.available_bytes() == 0
 
 
-def test_the_limit_on_address_space_leaves_what_is_not_mapped(
+def test_an_address_space_limit_leaves_what_is_not_mapped(
     kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (kernel / "meminfo").write_text("MemAvailable:  8000000 kB\n")

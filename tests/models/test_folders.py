@@ -31,7 +31,7 @@ every_model = pytest.mark.parametrize(
 
 
 @every_model
-def test_the_reference_is_as_transformers(model: TinyModel, tmp_path: Path) -> None:
+def test_the_reference_agrees_with_transformers(model: TinyModel, tmp_path: Path) -> None:
     known = json.loads((DATA / f"{model.architecture}_logits.json").read_text())
     with HuggingFaceCheckpoint.open(model.write_folder(tmp_path)) as checkpoint:
         logits = ReferenceModel(checkpoint).logits(TOKENS)
@@ -40,7 +40,7 @@ def test_the_reference_is_as_transformers(model: TinyModel, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("model", [QWEN3[0], GEMMA3[0]], ids=["qwen3", "gemma3"])
-def test_an_engine_answers_from_a_folder(model: TinyModel, dtype: str, tmp_path: Path) -> None:
+def test_an_engine_generates_from_a_folder(model: TinyModel, dtype: str, tmp_path: Path) -> None:
     """Alone and beside others, as the reference does greedily."""
     folder = model.write_folder(tmp_path / "tiny", dtype)
     with HuggingFaceCheckpoint.open(folder) as checkpoint:
@@ -93,7 +93,7 @@ def test_a_tensor_in_two_shards_or_a_shard_elsewhere_is_refused(tmp_path: Path) 
         HuggingFaceCheckpoint.open(folder)
 
 
-def test_pickled_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_pickled_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
     folder = PLAIN.write_folder(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UnsupportedModelError, match=r"a pickle.*save_pretrained"):
@@ -162,21 +162,21 @@ def built(folder: Path) -> Decoder:
         ),
     ],
 )
-def test_windows_are_where_the_configuration_puts_them(
+def test_the_configuration_decides_which_layers_have_windows(
     changes: dict[str, Any], windows: list[int], tmp_path: Path
 ) -> None:
     model = built(PLAIN.write_folder(tmp_path, **changes))
     assert [layer.attention.spec.window for layer in model.layers] == windows
 
 
-def test_keys_of_older_transformers_are_understood(tmp_path: Path) -> None:
+def test_keys_of_older_transformers_are_read(tmp_path: Path) -> None:
     old: dict[str, Any] = {"rope_parameters": None, "rope_theta": 500.0}
     old["rope_scaling"] = {"type": "linear", "factor": 4.0}
     rope = built(PLAIN.write_folder(tmp_path, **old)).layers[0].attention.rope
     assert (rope.base, set(rope.factors)) == (500.0, {4.0})
 
 
-def test_a_folder_says_what_it_holds(tmp_path: Path) -> None:
+def test_inspection_describes_a_folder(tmp_path: Path) -> None:
     outline = read_outline(PLAIN.write_folder(tmp_path / "my-model", "BF16"))
     assert (outline.format, outline.architecture, outline.name) == (
         "safetensors",

@@ -27,7 +27,7 @@ def attentions(model: Decoder) -> list[Attention]:
     return [layer.attention for layer in model.layers]
 
 
-def test_every_sixth_layer_sees_the_whole_context(tmp_path: Path) -> None:
+def test_every_sixth_layer_attends_to_the_whole_context(tmp_path: Path) -> None:
     model = build(replace(SIX_TO_ONE, layers=13).checkpoint(tmp_path))
     assert [one.spec.window for one in attentions(model)] == [4, 4, 4, 4, 4, 0] * 2 + [4]
     bases = ([BASE] * 5 + [SIX_TO_ONE.base]) * 2 + [BASE]
@@ -41,7 +41,7 @@ def test_keys_override_the_period_and_the_base_of_local_layers(tmp_path: Path) -
     assert {one.rope.base for one in attentions(model)} == {500.0, SIX_TO_ONE.base}
 
 
-def test_a_window_wider_than_a_number_of_the_native_core_is_the_widest(tmp_path: Path) -> None:
+def test_a_window_beyond_int32_becomes_the_largest_int32(tmp_path: Path) -> None:
     key = "gemma3.attention.sliding_window"
     for window, used in ((2**31 - 1, 2**31 - 1), (2**31, 2**31 - 1), (2**62, 2**31 - 1)):
         model = build(SIX_TO_ONE.checkpoint(tmp_path, {key: window}))
@@ -56,7 +56,7 @@ def test_scaling_stretches_global_layers_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("layers", "divisor"), [(26, 16), (62, 5376 / 32)])
-def test_the_27b_model_has_a_scale_of_its_own(layers: int, divisor: float) -> None:
+def test_the_27b_model_has_its_own_attention_scale(layers: int, divisor: float) -> None:
     values = {"layers": layers, "width": 5376, "mlp_width": 8, "heads": 32, "key_dim": 16}
     values |= {"context": 64, "vocabulary": 32, "window": 4}
     model = gemma3.build(Hyperparameters(values | {"norm_eps": 1e-6, "rope.base": 1e6}), 0)
@@ -64,7 +64,7 @@ def test_the_27b_model_has_a_scale_of_its_own(layers: int, divisor: float) -> No
 
 
 @pytest.mark.parametrize("key", ["attention.sliding_window", "rope.freq_base"])
-def test_keys_without_a_safe_default_are_asked_for(key: str, tmp_path: Path) -> None:
+def test_keys_without_a_safe_default_are_required(key: str, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=f"{key} must be a positive .*number, got None"):
         build(SIX_TO_ONE.checkpoint(tmp_path, {f"gemma3.{key}": None}))
 

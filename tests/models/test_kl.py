@@ -34,7 +34,7 @@ SmolLM2, 1.16 on Gemma 3."""
 
 
 @pytest.mark.parametrize("alias", LLAMA_CPP)
-def test_the_figures_are_of_the_text_that_is_here(alias: str) -> None:
+def test_the_recorded_figures_belong_to_the_current_text(alias: str) -> None:
     text, measured = (DATA / "text.txt").read_bytes(), LLAMA_CPP[alias]
     assert hashlib.sha256(text).hexdigest() == measured["text"]["sha256"]
     assert len(measured["tokens"]) == measured["positions"] >= 512

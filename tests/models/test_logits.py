@@ -51,7 +51,9 @@ def checkpoint(model: TinyModel, tmp_path: Path) -> GGUFCheckpoint:
 
 
 @every_model
-def test_the_reference_is_as_transformers(model: TinyModel, checkpoint: GGUFCheckpoint) -> None:
+def test_the_reference_agrees_with_transformers(
+    model: TinyModel, checkpoint: GGUFCheckpoint
+) -> None:
     expected = np.array(EXPECTED[model.architecture][model.name]["logits"])
     logits = ReferenceModel(checkpoint).logits(TOKENS)
     assert logits.dtype == np.float32
@@ -79,7 +81,7 @@ def test_a_long_text_is_computed_in_chunks(checkpoint: GGUFCheckpoint) -> None:
 
 
 @every_model
-def test_the_executor_is_as_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
+def test_the_executor_agrees_with_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
     """The weights are floats; with f16 keys and values in both, what is left are a few of those
     that round the other way."""
     tokens = TOKENS * 4
@@ -98,7 +100,7 @@ def test_the_executor_is_as_the_reference_in_any_chunks(checkpoint: GGUFCheckpoi
     [replace(model, context=1_100) for model in LLAMA + QWEN2 + QWEN3 + GEMMA3],
     ids=lambda model: f"{model.architecture}-{model.name}",
 )
-def test_positions_past_a_thousand_are_as_the_reference_has_them(
+def test_positions_past_a_thousand_agree_with_the_reference(
     model: TinyModel, checkpoint: GGUFCheckpoint
 ) -> None:
     """Rope tables are made in parts of 1,024 positions; attention goes in splits of 256."""
@@ -116,7 +118,7 @@ def test_positions_past_a_thousand_are_as_the_reference_has_them(
     [replace(models[0], head_dim=32) for models in (LLAMA, QWEN2, QWEN3, GEMMA3)],
     ids=["llama", "qwen2", "qwen3", "gemma3"],
 )
-def test_q8_0_keys_and_values_are_as_the_reference_keeps_them(
+def test_q8_0_keys_and_values_agree_with_the_reference(
     checkpoint: GGUFCheckpoint,
 ) -> None:
     """Some round to the next code: a 127th of the largest of their block."""
@@ -146,7 +148,7 @@ def last_logits(executor: CpuExecutor, tokens: list[int], ends: Iterable[int]) -
 
 
 @every_model
-def test_embeddings_are_as_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
+def test_embeddings_agree_with_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
     tokens = TOKENS * 4
     config = EngineConfig(slots=1, threads=2, context=len(tokens), batch_tokens=17)
     executor, reference = load(checkpoint, config), ReferenceModel(checkpoint)

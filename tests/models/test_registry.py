@@ -28,14 +28,14 @@ def rope_of(model: Decoder) -> RopeSpec:
     return model.layers[0].attention.rope
 
 
-def test_every_family_has_a_file_and_a_name_belongs_to_one() -> None:
+def test_each_family_has_a_file_and_each_architecture_one_family() -> None:
     for family in FAMILIES:
         assert callable(importlib.import_module(f"heddle.models.{family.module}").build)
     for format in ("gguf", "hf"):
         assert len(names(format)) == sum(len(getattr(family, format)) for family in FAMILIES)
 
 
-def test_an_unknown_architecture_is_named_beside_the_known(tmp_path: Path) -> None:
+def test_an_unknown_architecture_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
         UnsupportedModelError, match=r"'blocks' is not supported; supported: .*llama"
     ):
@@ -72,7 +72,7 @@ def test_hyperparameters_have_their_defaults(tmp_path: Path) -> None:
         ("llama.rope.scaling.factor", -2.0),
     ],
 )
-def test_a_senseless_hyperparameter_is_named(key: str, value: object, tmp_path: Path) -> None:
+def test_an_invalid_hyperparameter_is_named(key: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError) as caught:
         build(PLAIN.checkpoint(tmp_path, {key: value}))
     assert caught.value.field == key
@@ -86,7 +86,7 @@ def test_a_senseless_hyperparameter_is_named(key: str, value: object, tmp_path: 
         ("llama.attention.value_length", 8),
     ],
 )
-def test_what_would_compute_something_else_is_refused_by_name(
+def test_unsupported_hyperparameters_are_refused_by_name(
     key: str, value: object, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedModelError) as caught:
@@ -101,7 +101,7 @@ def test_linear_scaling_divides_positions(tmp_path: Path) -> None:
     assert rope_of(build(PLAIN.checkpoint(tmp_path, none))).factors == ()
 
 
-def test_yarn_stretches_slow_pairs_and_keeps_quick_ones(tmp_path: Path) -> None:
+def test_yarn_scales_slow_pairs_and_keeps_fast_pairs(tmp_path: Path) -> None:
     scaling = {
         "llama.rope.scaling.type": "yarn",
         "llama.rope.scaling.factor": 4.0,
@@ -115,7 +115,7 @@ def test_yarn_stretches_slow_pairs_and_keeps_quick_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("context", "divisor"), [(0, 3.0), (65, 3.0), (64, 2.0)])
-def test_longrope_takes_the_divisors_of_the_context_that_is_served(
+def test_longrope_uses_the_divisors_of_the_served_context(
     context: int, divisor: float, tmp_path: Path
 ) -> None:
     scaling = {
@@ -133,7 +133,7 @@ def test_longrope_takes_the_divisors_of_the_context_that_is_served(
     assert rope.scale == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)))
 
 
-def test_divisors_in_the_file_come_on_top_of_scaling(tmp_path: Path) -> None:
+def test_divisors_of_the_file_multiply_with_scaling(tmp_path: Path) -> None:
     divisors = np.float32([1, 1, 1, 2, 2, 2, 8, 8])
     scaling = {"llama.rope.scaling.factor": 4.0}
     checkpoint = PLAIN.checkpoint(tmp_path, scaling, [Tensor.of("rope_freqs.weight", divisors)])

@@ -44,7 +44,7 @@ def write_model(path: Path, kind: TensorType) -> GGUFCheckpoint:
 
 
 @pytest.mark.parametrize("kind", TensorType.supported(), ids=lambda kind: kind.name)
-def test_the_executor_is_as_the_reference(kind: TensorType, tmp_path: Path) -> None:
+def test_the_executor_agrees_with_the_reference(kind: TensorType, tmp_path: Path) -> None:
     """Their distance is that of activations in int8, a few hundredths."""
     file = write_model(tmp_path, kind)
     executor = load(file, EngineConfig(slots=1, threads=2, context=len(TOKENS)))
@@ -55,7 +55,7 @@ def test_the_executor_is_as_the_reference(kind: TensorType, tmp_path: Path) -> N
     executor.close()
 
 
-def test_a_type_that_is_not_supported_is_named_with_its_tensor(tmp_path: Path) -> None:
+def test_an_unsupported_type_is_named_with_its_tensor(tmp_path: Path) -> None:
     rows = Tensor.random("blk.0.ffn_up.weight", TensorType.IQ1_S, (256, 256), seed=1)
     tensors = [rows if tensor.name == rows.name else tensor for tensor in WIDE.tensors()]
     file = GGUFCheckpoint.open(write_gguf(tmp_path / "grid.gguf", WIDE.metadata(), tensors))
@@ -65,7 +65,7 @@ def test_a_type_that_is_not_supported_is_named_with_its_tensor(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", [TensorType.TQ2_0, TensorType.MXFP4], ids=lambda kind: kind.name)
-def test_a_scale_that_is_no_number_is_refused(kind: TensorType, tmp_path: Path) -> None:
+def test_a_nan_scale_is_refused(kind: TensorType, tmp_path: Path) -> None:
     at, scale = (64, b"\x00\x7e") if kind is TensorType.TQ2_0 else (0, b"\xff")
     data = bytearray(random_matrix(np.random.default_rng(4), kind, 256, 256).tobytes())
     block = 256 // kind.block_elements * kind.block_bytes * 77  # of row 77

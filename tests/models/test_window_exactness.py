@@ -123,7 +123,7 @@ def pages_of(executor: CpuExecutor, count: int) -> int:
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 33, 200])
-def test_alone_in_chunks(
+def test_chunks_of_a_single_sequence_give_the_same_bits(
     checkpoint: GGUFCheckpoint, expected: list[Bits], batch_tokens: int
 ) -> None:
     rig = Rig(checkpoint, slots=1, batch_tokens=batch_tokens, prefix_cache=False)
@@ -134,7 +134,7 @@ def test_alone_in_chunks(
 
 
 @pytest.mark.parametrize("batch_tokens", [16, 100])
-def test_in_company_from_cold_and_from_the_prefix_cache(
+def test_a_batch_gives_the_same_bits_cold_and_cached(
     checkpoint: GGUFCheckpoint, expected: list[Bits], batch_tokens: int
 ) -> None:
     rig = Rig(checkpoint, slots=4, batch_tokens=batch_tokens)
@@ -143,7 +143,7 @@ def test_in_company_from_cold_and_from_the_prefix_cache(
     assert max(rig.found) > 0  # type: ignore[type-var]
 
 
-def test_a_hit_ends_at_the_token_where_the_windows_are_still_there(
+def test_a_hit_ends_at_the_last_token_with_complete_windows(
     checkpoint: GGUFCheckpoint, expected: list[Bits]
 ) -> None:
     rig = Rig(checkpoint, slots=2, batch_tokens=32)
@@ -154,7 +154,7 @@ def test_a_hit_ends_at_the_token_where_the_windows_are_still_there(
     assert (again, rig.found) == (expected[:1], [600])
 
 
-def test_a_hit_is_shorter_where_windowed_pages_were_revoked(
+def test_revoked_windowed_pages_shorten_a_hit(
     checkpoint: GGUFCheckpoint, expected: list[Bits]
 ) -> None:
     rig = Rig(checkpoint, slots=1, batch_tokens=32)
@@ -177,7 +177,7 @@ def test_requests_with_one_prefix_compute_it_once(
     assert rig.scheduler.computed_prompt_tokens == 500 + len(prompts)
 
 
-def test_after_preemption(checkpoint: GGUFCheckpoint) -> None:
+def test_preempted_sequences_give_the_same_bits(checkpoint: GGUFCheckpoint) -> None:
     """Four sequences that begin in 14 pages and want more in the end."""
     prompts, params = [TEXT[i : i + 90] for i in (0, 100, 200, 300)], replace(GREEDY, max_tokens=60)
     budget = pages_of(load(checkpoint, EngineConfig(context=CONTEXT, batch_tokens=32)), 14)
@@ -195,7 +195,7 @@ def alone_at_once(
     return rig.run(prompts, params)
 
 
-def test_drawn_tokens_in_little_room(checkpoint: GGUFCheckpoint) -> None:
+def test_sampled_tokens_are_the_same_with_few_pages(checkpoint: GGUFCheckpoint) -> None:
     budget = pages_of(load(checkpoint, EngineConfig(context=CONTEXT, batch_tokens=24)), 19)
     rig = Rig(checkpoint, slots=3, batch_tokens=24, kv_cache=budget)
     expected = alone_at_once(checkpoint, PROMPTS, DRAWN)
@@ -204,7 +204,7 @@ def test_drawn_tokens_in_little_room(checkpoint: GGUFCheckpoint) -> None:
     assert rig.cache.stats().evictions > 0
 
 
-def test_from_disk_after_a_restart(
+def test_pages_restored_after_a_restart_give_the_same_bits(
     checkpoint: GGUFCheckpoint, expected: list[Bits], tmp_path: Path
 ) -> None:
     for found in (0, 5 * PAGE_TOKENS):
@@ -217,7 +217,7 @@ def test_from_disk_after_a_restart(
 
 
 @pytest.mark.parametrize("tokens", [40, 500, CONTEXT])
-def test_a_sequence_holds_the_pages_that_its_windows_need(
+def test_a_sequence_holds_only_the_pages_that_its_windows_need(
     checkpoint: GGUFCheckpoint, tokens: int
 ) -> None:
     rig = Rig(checkpoint, slots=1, batch_tokens=32)

@@ -64,7 +64,7 @@ def everything(file: GGUFFile) -> int:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_metadata_comes_back_as_python_values(tmp_path: Path, version: int) -> None:
+def test_metadata_is_returned_as_python_values(tmp_path: Path, version: int) -> None:
     with opened(tmp_path, gguf_bytes(METADATA, TENSORS, version=version)) as file:
         assert file.version == version
         assert list(file.metadata) == list(METADATA)
@@ -81,7 +81,7 @@ def test_metadata_comes_back_as_python_values(tmp_path: Path, version: int) -> N
                 assert value == expected
 
 
-def test_tensors_come_back_in_row_major_shape_with_their_bytes(tmp_path: Path) -> None:
+def test_tensors_have_row_major_shapes_and_their_bytes(tmp_path: Path) -> None:
     with opened(tmp_path, gguf_bytes(METADATA, TENSORS)) as file:
         assert list(file.tensors) == [tensor.name for tensor in TENSORS]
         for tensor in TENSORS:
@@ -101,7 +101,7 @@ def test_the_alignment_of_the_file_is_used(tmp_path: Path) -> None:
         assert file.data("matrix").tobytes() == TENSORS[1].data
 
 
-def test_agrees_with_the_gguf_package(tmp_path: Path) -> None:
+def test_the_reader_agrees_with_the_gguf_package(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", METADATA, TENSORS[:-1])
     theirs = GGUFReader(path)
     with GGUFFile.open(path) as ours:
@@ -136,7 +136,7 @@ def test_string_arrays_are_sequences(tmp_path: Path) -> None:
         tokens[4]
 
 
-def test_views_outlive_the_file_but_none_is_handed_out_after(tmp_path: Path) -> None:
+def test_a_closed_file_keeps_old_views_and_gives_no_new_ones(tmp_path: Path) -> None:
     file = opened(tmp_path, gguf_bytes(METADATA, TENSORS))
     view = file.data("matrix")
     file.close()
@@ -238,7 +238,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_refused_and_the_field_named(tmp_path: Path, case: str) -> None:
+def test_a_broken_file_is_refused_with_the_field_at_fault(tmp_path: Path, case: str) -> None:
     content, field = BROKEN[case]
     with pytest.raises(ModelFileError) as caught:
         opened(tmp_path, content)
@@ -255,7 +255,7 @@ def test_other_versions_are_unsupported(tmp_path: Path, version: int, message: s
         opened(tmp_path, gguf_bytes({}, version=version))
 
 
-def test_nested_arrays_are_refused_for_what_they_are(tmp_path: Path) -> None:
+def test_nested_arrays_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="a is an array of arrays, which is not supported"):
         opened(tmp_path, gguf_bytes({"a": nested(1)}))
 
@@ -271,7 +271,7 @@ def test_a_token_that_is_not_utf8_fails_when_it_is_read(tmp_path: Path) -> None:
         assert caught.value.field == "tokens[1]"
 
 
-def test_claims_are_not_allocated(tmp_path: Path) -> None:
+def test_claimed_sizes_are_not_allocated(tmp_path: Path) -> None:
     claims = (10, 2**32), (STRING, 2**32)
     for kind, count in claims:
         content = gguf_bytes({"a": Raw(ARRAY, struct.pack("<IQ", kind, count))})
@@ -283,7 +283,7 @@ def test_claims_are_not_allocated(tmp_path: Path) -> None:
         assert peak < 1 << 20
 
 
-def test_what_is_no_file_is_a_source_error(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_a_source_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "absent.gguf"):
         with pytest.raises(ModelSourceError, match="is not a file"):
             GGUFFile.open(path)
@@ -320,7 +320,7 @@ HEADER_SIZE = 1100
     ),
     cut=st.integers(0, len(SOUND)),
 )
-def test_mutations_end_in_a_typed_error_or_a_readable_file(
+def test_a_mutated_file_gives_a_typed_error_or_is_readable(
     tmp_path: Path, edits: list[tuple[int, int, bytes]], cut: int
 ) -> None:
     content = SOUND

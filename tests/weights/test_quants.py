@@ -44,12 +44,12 @@ def assert_agrees(kind: TensorType, blocks: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("kind", SUPPORTED, ids=lambda kind: kind.name)
-def test_random_bytes(kind: TensorType) -> None:
+def test_random_blocks_agree_with_gguf(kind: TensorType) -> None:
     assert_agrees(kind, random_blocks(kind, 700, seed=1))
 
 
 @pytest.mark.parametrize("kind", SUPPORTED, ids=lambda kind: kind.name)
-def test_odd_scales(kind: TensorType) -> None:
+def test_special_scale_values_agree_with_gguf(kind: TensorType) -> None:
     """Wherever a type keeps its scales: each odd pair of numbers is put at each pair of bytes."""
     pairs = np.stack(np.meshgrid(ODD_FLOAT16, ODD_FLOAT16), axis=-1).reshape(-1, 2)
     raw = pairs.view(np.uint8)
@@ -61,13 +61,13 @@ def test_odd_scales(kind: TensorType) -> None:
 
 
 @pytest.mark.parametrize("kind", SUPPORTED, ids=lambda kind: kind.name)
-def test_sizes_around_the_chunks_decoded_at_a_time(kind: TensorType) -> None:
+def test_sizes_around_the_decoding_chunk_agree_with_gguf(kind: TensorType) -> None:
     chunk = (1 << 16) // kind.block_elements
     for count in (1, chunk - 1, chunk, chunk + 1):
         assert_agrees(kind, random_blocks(kind, count, seed=count))
 
 
-def test_shape_is_kept_and_the_result_is_fresh() -> None:
+def test_the_result_is_a_new_array_of_the_same_shape() -> None:
     raw = np.arange(24, dtype=np.float32).view(np.uint8)
     raw.flags.writeable = False
     values = dequantize(raw, TensorType.F32, (2, 3, 4))

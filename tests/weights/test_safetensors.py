@@ -32,7 +32,7 @@ SOUND = {
 }
 
 
-def test_a_file_of_the_official_writer_is_read(tmp_path: Path) -> None:
+def test_a_file_from_the_safetensors_package_is_read(tmp_path: Path) -> None:
     tensors: dict[str, np.ndarray] = {
         "matrix": np.arange(12, dtype=np.float32).reshape(3, 4),
         "half": np.arange(5, dtype=np.float16),
@@ -48,7 +48,7 @@ def test_a_file_of_the_official_writer_is_read(tmp_path: Path) -> None:
             assert bytes(file.read(stored.offset, stored.nbytes, name)) == values.tobytes()
 
 
-def test_tensors_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_tensors_can_be_in_any_order(tmp_path: Path) -> None:
     path = write_raw_safetensors(tmp_path / "x", SOUND, bytes(range(28)))
     with SafetensorsFile.open(path) as file:
         start = file.tensors["a"].offset
@@ -95,7 +95,7 @@ def test_a_wrong_header_is_refused_by_name(header: object, problem: str, tmp_pat
         (struct.pack("<Q", 13) + b'{"a":1,"a":2}', "a name occurs twice"),
     ],
 )
-def test_what_is_no_safetensors_file_is_refused(
+def test_a_file_that_is_not_safetensors_is_refused(
     content: bytes, problem: str, tmp_path: Path
 ) -> None:
     (tmp_path / "x").write_bytes(content)
@@ -107,7 +107,7 @@ def test_what_is_no_safetensors_file_is_refused(
 
 @given(st.data())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damage_ends_in_a_typed_error_or_in_tensors_of_the_file(
+def test_a_damaged_file_gives_a_typed_error_or_readable_tensors(
     tmp_path: Path, data: st.DataObject
 ) -> None:
     text = json.dumps(SOUND).encode()

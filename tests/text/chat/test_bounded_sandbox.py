@@ -42,7 +42,7 @@ BOMBS = [
 
 
 @pytest.mark.parametrize("source", BOMBS)
-def test_a_bomb_is_refused(source: str) -> None:
+def test_a_template_that_computes_without_end_is_refused(source: str) -> None:
     began = time.thread_time()
     with pytest.raises(InvalidRequestError, match=r"messages: (it \w+|'lipsum' is undefined)"):
         ChatTemplate(source, "", "").render([{"role": "user", "content": "x"}])
@@ -59,7 +59,9 @@ def test_a_bomb_is_refused(source: str) -> None:
         "{{ messages | list }}",  # a filter may take seconds, so that each looks at the time
     ],
 )
-def test_every_kind_of_work_looks_at_the_time(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_work_checks_the_time_limit(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bounded_sandbox, "_SECONDS", -1.0)
     with pytest.raises(InvalidRequestError, match="it takes more than -1 s"):
         ChatTemplate(source, "", "").render([], f=str)
@@ -80,7 +82,7 @@ def test_loading_a_template_computes_nothing() -> None:
     assert template.render({BUDGET: Budget()}) == "x"
 
 
-def test_what_templates_do_is_as_before() -> None:
+def test_ordinary_templates_render_as_without_the_sandbox() -> None:
     source = (
         "{% for m in messages %}{{ loop.index ~ '/' ~ loop.length }}{{ m.role + ':' }}"
         "{{ '%-4s|' % m.content }}{{ m | tojson(indent=1) }}{% if loop.last %}{{ 2 ** 10 }}"
@@ -91,7 +93,7 @@ def test_what_templates_do_is_as_before() -> None:
     assert text == f"1/2u:x   |{object_text}2/2u:x   |{object_text}1024a-b"
 
 
-def test_indentation_of_what_a_client_sends_is_bounded() -> None:
+def test_the_indentation_of_client_values_is_bounded() -> None:
     """Each of 50,000 numbers has a line, and each line the indentation of its depth."""
     deep: Any = [1] * 50_000
     for _ in range(200):
@@ -102,7 +104,7 @@ def test_indentation_of_what_a_client_sends_is_bounded() -> None:
     assert len(template.render([], tools=[1, 2])) == len("[\n    1,\n    2\n]")
 
 
-def test_an_error_without_words_has_a_reason() -> None:
+def test_an_error_without_a_message_still_has_a_reason() -> None:
     template = ChatTemplate("{{ f() }}", "", "")
 
     def full() -> None:

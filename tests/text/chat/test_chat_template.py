@@ -27,7 +27,7 @@ def render(source: str, messages: list[dict[str, Any]] | None = None, **variable
     return template.render(MESSAGES if messages is None else messages, **variables)
 
 
-def test_chatml() -> None:
+def test_a_chatml_template_renders() -> None:
     source = (
         "{% for message in messages %}"
         "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
@@ -52,7 +52,7 @@ def test_blocks_leave_no_whitespace() -> None:
     assert render(source) == "<s>\nHi <b> & é</s>\n"
 
 
-def test_names_that_llama_cpp_gives() -> None:
+def test_templates_get_the_names_that_llama_cpp_defines() -> None:
     source = "{{ date_string }} {{ enable_thinking }}"
     before = datetime.now().strftime("%d %b %Y")
     written = render(source)
@@ -61,7 +61,7 @@ def test_names_that_llama_cpp_gives() -> None:
     assert render(source, date_string="26 Jul 2024", enable_thinking=False) == "26 Jul 2024 False"
 
 
-def test_loop_controls() -> None:
+def test_loop_controls_work() -> None:
     source = (
         "{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ m.role }}{% endfor %}"
     )
@@ -75,7 +75,7 @@ def test_to_json_keeps_order_and_characters() -> None:
     assert render("{{ 'é' | tojson(ensure_ascii=True) }}") == '"\\u00e9"'
 
 
-def test_today() -> None:
+def test_strftime_now_gives_the_date() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", render("{{ strftime_now('%Y-%m-%d') }}"))
 
 
@@ -84,13 +84,13 @@ def test_generation_tags_are_transparent() -> None:
     assert render(source) == "system!"
 
 
-def test_tools_are_none_unless_given() -> None:
+def test_tools_are_none_by_default() -> None:
     source = "{% if tools is none %}none{% else %}{{ tools[0].name }}{% endif %}"
     assert render(source) == "none"
     assert render(source, tools=[{"name": "f"}]) == "f"
 
 
-def test_variables_are_the_templates() -> None:
+def test_extra_variables_reach_the_template() -> None:
     source = "{{ 'thinking' if deeply else 'not' }}"
     assert render(source) == "not"
     assert render(source, deeply=True) == "thinking"
@@ -125,13 +125,13 @@ def test_a_template_can_refuse_messages() -> None:
         "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
     ],
 )
-def test_what_fails_in_a_template_is_the_requests_error(source: str) -> None:
+def test_an_error_while_rendering_is_a_request_error(source: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         render(source)
     assert caught.value.param == "messages"
 
 
-def test_every_rendering_has_its_own_steps() -> None:
+def test_each_rendering_has_its_own_step_budget() -> None:
     template = ChatTemplate("{% for i in range(60000) %}{% endfor %}done", "", "")
     assert [template.render(MESSAGES) for _ in range(3)] == ["done"] * 3
 
@@ -149,14 +149,14 @@ def test_every_rendering_has_its_own_steps() -> None:
         "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
     ],
 )
-def test_a_template_that_does_not_parse_is_the_files_error(source: str) -> None:
+def test_a_template_that_does_not_parse_is_a_model_file_error(source: str) -> None:
     with pytest.raises(ModelFileError) as caught:
         ChatTemplate(source, "", "")
     assert caught.value.field == "tokenizer.chat_template"
 
 
 @pytest.mark.model
-def test_the_default_models_own_template(model_path: Path) -> None:
+def test_the_template_of_the_default_model_renders(model_path: Path) -> None:
     checkpoint = GGUFCheckpoint.open(model_path)
     metadata = dict(checkpoint.file.metadata)
     source = metadata["tokenizer.chat_template"]
@@ -171,7 +171,7 @@ def test_the_default_models_own_template(model_path: Path) -> None:
     assert ids.count(1) == 3
 
 
-def test_a_message_that_goes_on_is_cut_where_its_content_ends() -> None:
+def test_a_continued_message_ends_with_its_content() -> None:
     template = ChatTemplate(
         "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</s>{% endfor %}"
         "{% if add_generation_prompt %}<assistant>{% endif %}",

@@ -39,7 +39,7 @@ def template(source: str) -> ChatTemplate:
         ("{{ tools | tojson }}{{ messages }} calls in a form of its own", HERMES, False, None),
     ],
 )
-def test_what_a_template_shows(
+def test_the_dialect_follows_the_template(
     source: str, form: object, knows_tools: bool, marks: Marks | None
 ) -> None:
     dialect = template(source).dialect
@@ -58,7 +58,7 @@ def test_what_a_template_shows(
         ("So", "So", THINK, False),
     ],
 )
-def test_where_an_answer_begins(
+def test_the_prompt_can_open_reasoning(
     prompt: str, begun: str, marks: Marks | None, reasons: bool
 ) -> None:
     dialect = template(templates.QWEN3).dialect
@@ -80,7 +80,7 @@ HISTORY = [
 ]
 
 
-def test_a_template_that_knows_tools_is_given_them() -> None:
+def test_a_template_with_tools_gets_the_tools() -> None:
     dialect = template(templates.HERMES).dialect
     assert dialect.conversation(HISTORY, TOOLS) == (HISTORY, TOOLS)
     assert dialect.conversation(ASKED, []) == (ASKED, None)
@@ -90,13 +90,13 @@ def test_a_template_that_knows_tools_is_given_them() -> None:
     ("source", "role"),
     [(templates.HERMES, "system"), (templates.HERMES + "{# developer #}", "developer")],
 )
-def test_what_developers_say_is_not_left_out(source: str, role: str) -> None:
+def test_developer_messages_are_not_left_out(source: str, role: str) -> None:
     said = [{"role": "developer", "content": "Be brief."}, *ASKED]
     messages, _ = template(source).dialect.conversation(said, [])
     assert messages == [{"role": role, "content": "Be brief."}, *ASKED]
 
 
-def test_llama_has_one_call_in_a_message() -> None:
+def test_llama_gets_one_call_in_each_message() -> None:
     messages, _ = template(templates.LLAMA).dialect.conversation(HISTORY, TOOLS)
     assert [(m["content"], m.get("tool_calls")) for m in messages[:4]] == [
         ("Hi", None),
@@ -107,7 +107,7 @@ def test_llama_has_one_call_in_a_message() -> None:
     assert template(templates.LLAMA).render(messages).count('"parameters"') == 2
 
 
-def test_mistral_has_ids_of_nine_letters() -> None:
+def test_mistral_gets_call_ids_of_nine_letters() -> None:
     messages, _ = template(templates.MISTRAL).dialect.conversation(HISTORY, TOOLS)
     first, second = (one["id"] for one in messages[1]["tool_calls"])
     assert len(first) == 9
@@ -117,7 +117,7 @@ def test_mistral_has_ids_of_nine_letters() -> None:
     assert template(templates.MISTRAL).render(messages, tools=TOOLS)
 
 
-def test_other_templates_are_given_text() -> None:
+def test_other_templates_get_calls_as_text() -> None:
     messages, tools = template(templates.CHATML).dialect.conversation(HISTORY, TOOLS)
     assert tools is None
     assert [m["role"] for m in messages] == ["system", "user", "assistant", "user", "assistant"]

@@ -72,7 +72,7 @@ def test_calls_follow_their_functions(form: Any, make: Any) -> None:
 
 @pytest.mark.parametrize("form", TWO, ids=repr)
 @pytest.mark.parametrize("make", [enforced, late])
-def test_several_calls(form: Any, make: Any) -> None:
+def test_a_form_allows_several_calls(form: Any, make: Any) -> None:
     text = TWO[form] % ("f2", "{}", "f", '{"city": "Rome"}')
     assert refused_at(make(form), text) is None
     refused = refused_at(make(form, parallel=False), text)
@@ -81,12 +81,12 @@ def test_several_calls(form: Any, make: Any) -> None:
 
 
 @pytest.mark.parametrize("form", ONE, ids=repr)
-def test_words_are_free_unless_a_call_is_enforced(form: Any) -> None:
+def test_text_is_unconstrained_unless_a_call_is_enforced(form: Any) -> None:
     assert refused_at(enforced(form), "Hello.") == ""
     assert refused_at(late(form), "Hello. <b> [x] {") is None
 
 
-def test_a_late_grammar_holds_from_inside_a_token() -> None:
+def test_a_late_grammar_can_start_inside_a_token() -> None:
     """One token has the end of the mark and the beginning of the call."""
     tokens = [*map(ord, "<tool_call"), *TOKENIZER.encode(">{")]
     assert TOKENIZER.token_text(tokens[-1]) == ">{"
@@ -96,20 +96,20 @@ def test_a_late_grammar_holds_from_inside_a_token() -> None:
     assert after_name == sorted(map(ord, '2"'))
 
 
-def test_a_call_without_a_mark_is_held_once_it_is_known() -> None:
+def test_a_call_without_a_mark_is_constrained_once_its_name_is_known() -> None:
     text = '{"name": "f", "parameters": {"%s": "Rome"}}'
     assert refused_at(late(LLAMA), text % "city") is None
     assert refused_at(late(LLAMA), text % "town") == '{"name": "f", "parameters": {"'
     assert refused_at(late(LLAMA), '{"name": "Bob", "parameters": {"town": 1}}') is None
 
 
-def test_a_late_grammar_that_is_broken_already_leaves_the_output_free() -> None:
+def test_a_late_grammar_that_the_output_already_violates_is_dropped() -> None:
     state = TOKENIZER.grammar(late(LLAMA)).begin()
     assert state.next_mask(TOKENIZER.encode('{"id": 7, "name": "f"')) == b""
     assert state.next_mask(TOKENIZER.encode("whatever")) == b""
 
 
-def test_late_masks_do_not_depend_on_how_tokens_are_cut() -> None:
+def test_late_masks_do_not_depend_on_how_tokens_are_grouped() -> None:
     tokens = TOKENIZER.encode('Hm.<tool_call>\n{"name": "f", "arguments": {"city": "Rome"}}')
     one_by_one = TOKENIZER.grammar(late(HERMES)).begin()
     masks = [one_by_one.next_mask([token]) for token in tokens]
@@ -119,14 +119,14 @@ def test_late_masks_do_not_depend_on_how_tokens_are_cut() -> None:
         assert state.next_mask(tokens[: place + 1]) == masks[place]
 
 
-def test_a_mark_in_reasoning_begins_nothing() -> None:
+def test_a_mark_in_reasoning_starts_no_call() -> None:
     grammar = late(HERMES, Marks("<think>", "</think>"))
     assert refused_at(grammar, "<think><tool_call>x</think>yes") is None
     assert refused_at(grammar, "<think></think><tool_call>x") is not None
 
 
 @pytest.mark.parametrize("marks", [Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]")])
-def test_reasoning_comes_before_what_is_enforced(marks: Marks) -> None:
+def test_reasoning_is_allowed_before_an_enforced_call(marks: Marks) -> None:
     call = ONE[HERMES] % ("f2", "{}")
     thought = f"{marks.opening}x <tool_call>{marks.closing}\n"
     assert refused_at(enforced(HERMES, marks), thought + call) is None
@@ -137,14 +137,14 @@ def test_reasoning_comes_before_what_is_enforced(marks: Marks) -> None:
     assert refused_at(begun, call) is not None
 
 
-def test_an_answer_may_be_something_else() -> None:
+def test_an_enforced_call_can_have_an_alternative() -> None:
     grammar = enforced(HERMES, otherwise={"enum": [1, "a"]})
     assert refused_at(grammar, '"a"') is None
     assert refused_at(grammar, ONE[HERMES] % ("f2", "{}")) is None
     assert refused_at(grammar, "2") == ""
 
 
-def test_what_is_unknown_of_a_schema_is_an_error_for_strict_functions_alone() -> None:
+def test_unsupported_schema_keywords_are_errors_only_for_strict_functions() -> None:
     schema = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
     grammar = Grammar.lark(calls_grammar(HERMES, [Callee("f", schema)], TOKENIZER.control_id))
     assert TOKENIZER.grammar(grammar)

@@ -33,7 +33,7 @@ CLOSED = {**NAMED, "additionalProperties": False}
         ({"properties": {"properties": NAMED}}, None),
     ],
 )
-def test_what_names_properties_is_closed(schema: dict, expected: dict | None) -> None:
+def test_an_object_that_names_properties_is_closed(schema: dict, expected: dict | None) -> None:
     if expected is None:  # a member of that name is no keyword
         expected = {"properties": {"properties": CLOSED}, "additionalProperties": False}
     assert closed(schema) == expected
@@ -54,11 +54,11 @@ def test_what_names_properties_is_closed(schema: dict, expected: dict | None) ->
         {"properties": True, "anyOf": 3, "items": [NAMED], "$ref": "#/nowhere"},
     ],
 )
-def test_what_says_so_or_has_several_parts_stays_open(schema: dict) -> None:
+def test_an_explicitly_open_or_combined_object_stays_open(schema: dict) -> None:
     assert closed(schema) == schema
 
 
-def test_only_what_a_combination_reaches_stays_open() -> None:
+def test_only_schemas_that_a_combination_reaches_stay_open() -> None:
     schema = {
         "properties": {"both": {"allOf": [{"$ref": "#/$defs/a"}, NAMED]}, "one": NAMED},
         "$defs": {"a": NAMED.copy(), "c": NAMED.copy()},

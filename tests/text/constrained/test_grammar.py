@@ -80,7 +80,7 @@ def accepts(compiler, grammar, tokens):
     return True
 
 
-def test_a_choice_allows_its_strings_and_no_others():
+def test_a_choice_allows_only_its_strings():
     grammar = Grammar.choice(["tea", "ten", "to"])
     words = {
         "".join(word)
@@ -94,23 +94,23 @@ def test_a_choice_allows_its_strings_and_no_others():
 @settings(deadline=None)
 @given(word=st.text("abc", max_size=6))
 @pytest.mark.parametrize("pattern", ["a*b+c?", "(ab|c){1,3}", "[ab]c.*"])
-def test_a_regex_is_for_the_whole_output(pattern, word):
+def test_a_regex_matches_the_whole_output(pattern, word):
     expected = re.fullmatch(pattern, word) is not None
     assert accepts(COMPILER, Grammar.regex(pattern), ids(word)) == expected
 
 
-def test_lark():
+def test_a_lark_grammar_is_followed():
     grammar = Grammar.lark('start: "a" start "b" | "-"')
     assert accepts(COMPILER, grammar, ids("aa-bb"))
     assert not accepts(COMPILER, grammar, ids("aa-b"))
 
 
-def test_a_mask_has_a_bit_per_token():
+def test_a_mask_has_one_bit_for_each_token():
     mask = COMPILER.compile(Grammar.regex("(.|\\n)*")).begin().next_mask([])
     assert tokens_of(mask) == list(range(VOCABULARY))
 
 
-def test_masks_do_not_depend_on_how_tokens_are_cut():
+def test_masks_do_not_depend_on_how_tokens_are_grouped():
     compiled = COMPILER.compile(Grammar.regex("(ab|cd)*-(e|f){3,9}"))
     tokens = ids("abcdab-efef")
     step_by_step = compiled.begin()
@@ -119,7 +119,7 @@ def test_masks_do_not_depend_on_how_tokens_are_cut():
         assert compiled.begin().next_mask(tokens[:length]) == masks[length]
 
 
-def test_states_know_nothing_of_each_other():
+def test_states_of_one_grammar_are_independent():
     compiled = COMPILER.compile(Grammar.choice(["ab", "cd"]))
     one, other = compiled.begin(), compiled.begin()
     one.next_mask(ids("a"))
@@ -134,7 +134,7 @@ def test_json_may_be_compact_or_indented(space):
 
 
 @pytest.mark.parametrize("space", ["  ", "\n\n", " \n", "\n" + " " * 33])
-def test_json_has_no_room_without_end(space):
+def test_json_whitespace_is_bounded(space):
     assert not accepts(JSON, Grammar.json_schema({"type": "object"}), f"{{{space}}}".encode())
 
 
@@ -188,7 +188,7 @@ for _ in range(300):
     ],
     ids=lambda grammar: grammar.text[:40],
 )
-def test_what_is_wrong_impossible_or_too_large_is_refused(grammar):
+def test_an_invalid_impossible_or_too_large_grammar_is_refused(grammar):
     with pytest.raises(GrammarError, match=r"grammar cannot be served: .+") as raised:
         JSON.compile(grammar)
     assert raised.value.param == "grammar"
@@ -196,19 +196,19 @@ def test_what_is_wrong_impossible_or_too_large_is_refused(grammar):
     assert len(raised.value.message) < 1000
 
 
-def test_what_is_wrong_with_a_pattern_is_said():
+def test_the_error_says_what_is_wrong_with_a_pattern():
     with pytest.raises(GrammarError, match=r'invalid regex "\[ab" .*: unclosed character class$'):
         JSON.compile(Grammar.regex("[ab"))
     with pytest.raises(GrammarError, match=r"look-ahead and look-behind, is not supported$"):
         JSON.compile(Grammar.regex("a(?=b)"))
 
 
-def test_what_the_vocabulary_cannot_say_is_refused():
+def test_a_grammar_that_the_vocabulary_cannot_spell_is_refused():
     with pytest.raises(GrammarError, match="nothing"):
         JSON.compile(Grammar.choice(["\u00e9"]))
 
 
-def test_a_grammar_that_becomes_too_much_work_fails_alone():
+def test_a_grammar_that_becomes_too_much_work_fails_only_its_output():
     """Each letter after the first `a` doubles the states that its lexer has to tell apart."""
     compiled = COMPILER.compile(Grammar.regex("[ab]*a[ab]{60}c"))
     state, beside = compiled.begin(), compiled.begin()
@@ -230,7 +230,7 @@ def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
         state.next_mask(ids("a"))
 
 
-def test_too_long_a_grammar_is_refused_before_it_is_looked_at():
+def test_a_grammar_that_is_too_long_is_refused_unparsed():
     Grammar.regex("a" * MAX_GRAMMAR_LENGTH)
     with pytest.raises(GrammarError, match="131073 characters"):
         Grammar.regex("a" * (MAX_GRAMMAR_LENGTH + 1))
@@ -238,7 +238,7 @@ def test_too_long_a_grammar_is_refused_before_it_is_looked_at():
         Grammar.regex("\ud800")
 
 
-def test_a_model_without_an_end_has_no_grammars():
+def test_a_model_without_an_end_token_refuses_grammars():
     class Endless(FakeTokenizer):
         eos_ids = frozenset()
 
@@ -261,7 +261,7 @@ GRAMMARS = [Grammar.regex(pattern) for pattern in PATTERNS] + [
 
 @settings(deadline=None)
 @given(grammar=st.sampled_from(GRAMMARS), seed=st.integers(0, 2**32))
-def test_tokens_taken_in_sets_are_those_taken_one_by_one(grammar, seed):
+def test_masks_from_token_slices_equal_masks_without_slices(grammar, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grammar_module, "_SLICES", [])
         one_by_one = ONE_BY_ONE.compile(grammar).begin()
@@ -277,7 +277,7 @@ def test_tokens_taken_in_sets_are_those_taken_one_by_one(grammar, seed):
 ONE_BY_ONE, IN_SETS = GrammarCompiler(WordTokenizer()), GrammarCompiler(WordTokenizer())
 
 
-def test_lark_may_ask_for_control_tokens_by_name_or_by_id():
+def test_lark_can_name_control_tokens_by_text_or_id():
     by_name, by_id = Grammar.lark('start: <call> "a"'), Grammar.lark(f"start: <[{BRACKETED_CALL}]>")
     assert accepts(IN_SETS, by_name, [CALL, ord("a")])
     assert accepts(IN_SETS, by_id, [BRACKETED_CALL])
@@ -285,7 +285,7 @@ def test_lark_may_ask_for_control_tokens_by_name_or_by_id():
     assert CALL not in tokens_of(IN_SETS.compile(Grammar.regex("(.|\\n)*")).begin().next_mask([]))
 
 
-def test_text_a_mark_and_json_with_little_room():
+def test_lark_can_combine_text_a_mark_and_json_with_bounded_whitespace():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     room = {"x-guidance": {"whitespace_pattern": JSON_SPACE}}
     lark = 'start: before object\nbefore[suffix="<call>"]: /(.|\\n)*/\n'
@@ -325,14 +325,14 @@ def test_long_chains_of_definitions_do_not_end_the_process(grammar):
     state.next_mask(allowed[:1])
 
 
-def test_what_is_in_use_is_not_compiled_again():
+def test_a_grammar_in_use_is_not_compiled_again():
     kept = COMPILER.compile(Grammar.regex("kept"))
     for count in range(1, 50):
         COMPILER.compile(Grammar.regex("other" * count))
     assert COMPILER.compile(Grammar.regex("kept")) is kept
 
 
-def test_choices_are_taken_as_they_are():
+def test_choices_are_matched_literally():
     grammar = Grammar.choice(['"\\n', "a.b", "\n"])
     for choice in json.loads(grammar.text):
         assert accepts(JSON, grammar, choice.encode())

@@ -37,7 +37,7 @@ def trial() -> Trial:
     return Trial(FakeTokenizer(), seconds=1)
 
 
-def test_what_takes_too_long_is_refused_and_the_next_is_not(trial: Trial) -> None:
+def test_a_slow_grammar_is_refused_and_the_next_one_is_served(trial: Trial) -> None:
     trial.check(Grammar.regex("a*"))
     with pytest.raises(GrammarError, match="guided_json cannot be served: compiling it") as refusal:
         trial.check(ENDLESS)
@@ -45,7 +45,7 @@ def test_what_takes_too_long_is_refused_and_the_next_is_not(trial: Trial) -> Non
     trial.check(Grammar.regex("b*"))
 
 
-def test_a_verdict_is_remembered_under_any_name(trial: Trial, monkeypatch) -> None:
+def test_a_verdict_is_remembered_for_every_parameter_name(trial: Trial, monkeypatch) -> None:
     trial.check(Grammar.regex("f*"))
     with pytest.raises(GrammarError):
         trial.check(ENDLESS)
@@ -63,7 +63,7 @@ def test_masks_that_take_too_much_work_are_refused() -> None:
         Trial(FakeTokenizer()).check(many)
 
 
-def test_masks_are_tried_to_the_end_of_the_first_and_of_the_last_tokens() -> None:
+def test_the_trial_follows_the_first_and_the_last_allowed_tokens_to_the_end() -> None:
     """`a` ends at once; what takes too much work comes after `zbcde`."""
     many = "\nmany: " + " | ".join(['"x"'] * 20_000)
     with pytest.raises(GrammarError, match="guided_grammar cannot be served: "):
@@ -81,12 +81,12 @@ def test_a_child_has_little_memory_and_time(trial: Trial) -> None:
         assert limits(resource.RLIMIT_CORE) == (0, 0)
 
 
-def test_what_is_wrong_is_left_to_who_compiles_it(trial: Trial) -> None:
+def test_an_invalid_grammar_passes_the_trial_and_fails_at_compilation(trial: Trial) -> None:
     trial.check(Grammar.regex("("))
     trial.check(Grammar.lark("start: nowhere"))
 
 
-def test_a_child_that_was_killed_is_replaced(trial: Trial) -> None:
+def test_a_killed_child_is_replaced(trial: Trial) -> None:
     trial.check(Grammar.regex("c*"))
     process = process_of(trial)
     assert process.stdin is not None
@@ -99,13 +99,13 @@ def test_a_child_that_was_killed_is_replaced(trial: Trial) -> None:
     assert process.stdout.closed
 
 
-def test_a_grammar_on_trial_holds_up_no_other(trial: Trial) -> None:
+def test_a_grammar_on_trial_does_not_delay_others(trial: Trial) -> None:
     busy = trial._free.get()  # as by another thread, for as long as it takes
     trial.check(Grammar.regex("g*"))
     trial._free.put(busy)
 
 
-def test_a_lower_limit_on_address_space_is_kept() -> None:
+def test_a_lower_address_space_limit_of_the_parent_is_kept() -> None:
     """The child may not raise the limit it inherits: it ended, and the grammar was blamed."""
     script = f"""
 import resource
@@ -121,7 +121,7 @@ Trial(FakeTokenizer()).check(Grammar.regex("a*"))
     )
 
 
-def test_a_child_that_does_not_start_is_not_the_grammars_fault(
+def test_a_child_that_cannot_start_is_not_reported_as_a_grammar_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trial = Trial(FakeTokenizer())
@@ -145,7 +145,7 @@ def test_the_children_end_with_their_trial() -> None:
     assert process.returncode is not None
 
 
-def test_closing_ends_a_check_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stops would else wait for every grammar on trial, 3 s for each."""
     trial = Trial(FakeTokenizer())
     trial.check(Grammar.regex("h*"))
@@ -171,7 +171,7 @@ def test_closing_ends_a_check_that_runs(monkeypatch: pytest.MonkeyPatch) -> None
         trial.check(Grammar.regex("h*"))  # although its verdict is known
 
 
-def test_closing_ends_a_child_that_only_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_a_child_that_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial(FakeTokenizer())
     starts = subprocess.Popen.__init__
 
@@ -191,7 +191,7 @@ def process_of(trial: Trial) -> Popen[bytes]:
     return process
 
 
-def test_the_stand_in_has_all_bytes_and_the_control_tokens() -> None:
+def test_the_substitute_tokenizer_has_all_bytes_and_the_control_tokens() -> None:
     tokens = ByteTokens(300, [7], {"7": "<end>", "5": "<call>"})
     assert tokens.encode("\x05ü") == [6, 197, 190]
     assert tokens.token_bytes(197) == b"\xc3"

@@ -33,7 +33,7 @@ BOUNDED = {"type": "integer", "minimum": -MOST, "maximum": MOST}
         ({"anyOf": [{"$ref": "/definitions/x"}]}, {"anyOf": [{"$ref": "#/definitions/x"}]}),
     ],
 )
-def test_what_is_meant_is_said(schema: dict, expected: dict) -> None:
+def test_a_schema_gets_the_implied_keywords(schema: dict, expected: dict) -> None:
     assert usual(schema) == expected
 
 
@@ -52,11 +52,11 @@ def test_what_is_meant_is_said(schema: dict, expected: dict) -> None:
         {"type": "integer", "const": 3},
     ],
 )
-def test_what_is_said_stays(schema: dict) -> None:
+def test_explicit_keywords_stay(schema: dict) -> None:
     assert usual(schema) == schema
 
 
-def test_an_integer_ends() -> None:
+def test_an_integer_has_at_most_16_digits() -> None:
     """A grammar of a bounded integer allows no 17th digit."""
     tokens = ByteTokens(300, sorted(FakeTokenizer().eos_ids), {})
     digit = tokens.encode("1")

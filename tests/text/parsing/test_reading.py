@@ -133,7 +133,7 @@ def parts_of(reading: Reading, *pieces: str) -> list[Part]:
 
 
 @pytest.mark.parametrize(("form", "text", "expected"), CASES)
-def test_forms(form: Any, text: str, expected: ParsedAnswer) -> None:
+def test_calls_are_found_in_every_form(form: Any, text: str, expected: ParsedAnswer) -> None:
     assert Reading(form, NAMES).read(text) == expected
 
 
@@ -157,7 +157,9 @@ def test_forms(form: Any, text: str, expected: ParsedAnswer) -> None:
         (None, "<think>hm</think>a <tool_cal", ParsedAnswer("a <tool_cal", "hm")),
     ],
 )
-def test_an_answer_that_was_cut_off(form: Any, text: str, expected: ParsedAnswer) -> None:
+def test_a_truncated_answer_shows_no_partial_mark(
+    form: Any, text: str, expected: ParsedAnswer
+) -> None:
     """No client has a use for half a mark."""
     reading = Reading(form, NAMES, THINK)
     assert reading.read(text, cut=True) == expected
@@ -178,7 +180,7 @@ def test_an_answer_that_was_cut_off(form: Any, text: str, expected: ParsedAnswer
         ("", ParsedAnswer()),
     ],
 )
-def test_reasoning(form: Any, text: str, message: ParsedAnswer) -> None:
+def test_reasoning_is_separated_from_text(form: Any, text: str, message: ParsedAnswer) -> None:
     assert Reading(form, NAMES, THINK).read(text) == message
 
 
@@ -191,7 +193,7 @@ def test_reasoning(form: Any, text: str, message: ParsedAnswer) -> None:
         ("<think>hm</think>yes", ParsedAnswer("yes", "<think>hm")),
     ],
 )
-def test_reasoning_that_the_prompt_has_opened(text: str, message: ParsedAnswer) -> None:
+def test_reasoning_opened_by_the_prompt_is_found(text: str, message: ParsedAnswer) -> None:
     assert Reading(None, marks=THINK, reasons=True).read(text) == message
 
 
@@ -201,14 +203,14 @@ def test_marks_in_reasoning_are_no_calls() -> None:
     assert found == ParsedAnswer("", 'I say <tool_call>{"name": "f"}', (Call("g", "{}"),))
 
 
-def test_depth_is_no_matter() -> None:
+def test_deeply_nested_arguments_are_parsed() -> None:
     deep = "[" * 100_000
     for text in ('{"name": "f", "arguments": %s', '{"name": %s', '{"arguments": %s'):
         found = Reading(HERMES, NAMES).read("<tool_call>" + text % deep)
         assert deep in (found.calls[0].arguments if found.calls else found.text)
 
 
-def test_parts_come_as_soon_as_they_are_known() -> None:
+def test_parts_are_returned_as_soon_as_they_are_known() -> None:
     reader = Reading(HERMES, NAMES, THINK).reader()
     told = [
         ("<think>a", [Reasoning("a")]),
@@ -227,7 +229,7 @@ def test_parts_come_as_soon_as_they_are_known() -> None:
     assert reader.finish() == [Text("</tool")]
 
 
-def test_an_answer_in_json_does_not_wait_for_its_end() -> None:
+def test_an_answer_in_json_is_returned_before_its_end() -> None:
     reader = Reading(LLAMA, NAMES).reader()
     assert reader.feed('{"city":') == [Text('{"city":')]
 
@@ -259,7 +261,7 @@ PIECES = st.sampled_from(
 @pytest.mark.parametrize("form", [None, HERMES, LLAMA, MISTRAL])
 @pytest.mark.parametrize("reasons", [False, True])
 @given(pieces=st.lists(PIECES, max_size=14), data=st.data())
-def test_cuts_make_no_difference(
+def test_parts_do_not_depend_on_how_the_text_is_cut(
     form: Any, reasons: bool, pieces: list[str], data: st.DataObject
 ) -> None:
     """And of what is not whole, nothing gets lost but marks, space, and members of calls."""
@@ -287,7 +289,7 @@ ARGUMENTS = st.recursive(
         max_size=3,
     )
 )
-def test_calls_come_back_as_they_were_written(calls: list[tuple[str, dict[str, Any]]]) -> None:
+def test_parsed_calls_equal_the_written_calls(calls: list[tuple[str, dict[str, Any]]]) -> None:
     written = [(name, json.dumps(arguments)) for name, arguments in calls]
     expected = ParsedAnswer(calls=tuple(Call(name, arguments) for name, arguments in written))
     objects = ['{{"name": "{}", "arguments": {}}}'.format(*call) for call in written]
@@ -299,7 +301,7 @@ def test_calls_come_back_as_they_were_written(calls: list[tuple[str, dict[str, A
     assert Reading(MISTRAL, NAMES).read(named) == expected
 
 
-def test_beginnings_that_come_to_nothing_are_not_read_for_ever(
+def test_parsing_of_false_call_starts_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of these could be a call until the text ends, and has all the others inside."""

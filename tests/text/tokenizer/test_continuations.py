@@ -28,7 +28,9 @@ def can_begin(piece: bytes, wanted: bytes, pieces: list[bytes]) -> bool:
 
 
 @given(vocabularies, short.filter(len), st.integers(-3, 3))
-def test_what_disagrees_with_bytes(pieces: list[bytes], wanted: bytes, more: int) -> None:
+def test_disagreeing_lists_the_tokens_that_cannot_spell_the_bytes(
+    pieces: list[bytes], wanted: bytes, more: int
+) -> None:
     vocabulary = max(1, len(pieces) + more)
     known = pieces[:vocabulary]
     found = Continuations(Pieces(pieces), vocabulary).disagreeing(wanted)
@@ -40,7 +42,7 @@ def test_what_disagrees_with_bytes(pieces: list[bytes], wanted: bytes, more: int
 
 
 @given(vocabularies, st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
-def test_as_many_tokens_are_taken_back_as_a_longer_one_begins_with(pieces, picks) -> None:
+def test_healing_takes_back_the_longest_tail_that_a_longer_token_starts_with(pieces, picks) -> None:
     tokens = [pick % len(pieces) for pick in picks]
     expected = 0
     for count in range(1, min(MAX_HEALED_TOKENS, len(tokens) - 1) + 1):
@@ -59,6 +61,6 @@ def test_as_many_tokens_are_taken_back_as_a_longer_one_begins_with(pieces, picks
      ("世界".encode(), True), (b"\xa9", True), (b"\xe2", False), ("—".encode(), False),
      (b" a", False), (b"(", False), (b"\n", False), (b"", False), (b"-", False)],
 )  # fmt: skip
-def test_what_goes_on_with_a_word(piece: bytes, of_word: bool) -> None:
+def test_tokens_that_continue_a_word(piece: bytes, of_word: bool) -> None:
     found = Continuations(Pieces([piece, b"b"]), 3).not_in_word
     assert found == ((2,) if of_word else (0, 2))

@@ -82,7 +82,7 @@ def test_ids_of_a_small_sentencepiece_vocabulary_equal_llama_cpps() -> None:
 
 
 @models
-def test_round_trips(alias: str) -> None:
+def test_encoding_and_decoding_round_trip(alias: str) -> None:
     tokenizer = tokenizer_of_alias(alias)
     for name, text in TEXTS.items():
         lossless = text
@@ -98,7 +98,7 @@ def test_round_trips(alias: str) -> None:
 
 
 @models
-def test_every_token_has_the_bytes_that_decoding_gives_it(alias: str) -> None:
+def test_token_bytes_agree_with_decoding(alias: str) -> None:
     tokenizer = tokenizer_of_alias(alias)
     for name, text in TEXTS.items():
         ids = tokenizer.encode(text)
@@ -107,7 +107,7 @@ def test_every_token_has_the_bytes_that_decoding_gives_it(alias: str) -> None:
 
 
 @models
-def test_tokens_that_end_a_generation(alias: str) -> None:
+def test_end_tokens_of_each_model(alias: str) -> None:
     tokenizer = tokenizer_of_alias(alias)
     assert {tokenizer.token_text(id) for id in tokenizer.eos_ids} == {
         DEFAULT: {"<|im_end|>", "<|endoftext|>", "<reponame>"},
@@ -120,7 +120,7 @@ def test_tokens_that_end_a_generation(alias: str) -> None:
 
 
 @pytest.mark.large
-def test_files_have_the_form_of_a_repository() -> None:
+def test_file_prompts_have_the_repository_layout() -> None:
     tokenizer = tokenizer_of("qwen2.5-coder-1.5b")
     head, first, second, tail = tokenizer.encode_files(
         [("a.py", "one\n"), ("b.py", "<|file_sep|>")]

@@ -52,7 +52,7 @@ def cut_at_first_stop(text: str, stop: Sequence[str]) -> str:
     st.lists(st.integers(0, TOKENIZER.vocabulary_size - 1), max_size=40),
     st.lists(st.text("abSTop!é", min_size=1, max_size=5), max_size=4),
 )
-def test_pushes_and_the_rest_are_the_text_up_to_the_first_stop(
+def test_pushes_and_flush_give_the_text_up_to_the_first_stop(
     tokens: list[int], stop: list[str]
 ) -> None:
     texts, detokenizer = pushed(tokens, *stop)
@@ -68,7 +68,7 @@ def test_pushes_and_the_rest_are_the_text_up_to_the_first_stop(
 )
 @example(["a", "b", "c", "d"], ["abcd", "bc"])
 @example(["a", "b", "a", "b", "c"], ["ababc", "babb"])
-def test_held_back_is_the_longest_end_that_may_become_a_stop(
+def test_only_the_longest_suffix_that_can_become_a_stop_is_held_back(
     parts: list[str], stop: list[str]
 ) -> None:
     text = "".join(parts)
@@ -83,7 +83,7 @@ def test_held_back_is_the_longest_end_that_may_become_a_stop(
     assert detokenizer.finish() == text[len(text) - longest :]
 
 
-def test_characters_come_whole() -> None:
+def test_characters_are_returned_whole() -> None:
     texts, _ = pushed(tokens_of("好é".encode()))
     assert texts == ["", "", "好", "", "é"]
 
@@ -101,21 +101,21 @@ def test_an_unfinished_character_at_the_end_becomes_a_replacement_character() ->
     assert detokenizer.finish() == ""
 
 
-def test_without_stop_strings_nothing_is_held() -> None:
+def test_without_stop_strings_nothing_is_held_back() -> None:
     texts, detokenizer = pushed(tokens_of(b"abc"))
     assert texts == ["a", "b", "c"]
     assert detokenizer.finish() == ""
     assert not detokenizer.stopped
 
 
-def test_only_what_may_become_a_stop_is_held() -> None:
+def test_only_text_that_can_become_a_stop_is_held_back() -> None:
     texts, detokenizer = pushed(tokens_of(b"word\nU\nUser"), "\nUser:")
     assert texts == ["w", "o", "r", "d", "", "", "\nU", "", "", "", ""]
     assert detokenizer.finish() == "\nUser"
     assert not detokenizer.stopped
 
 
-def test_a_stop_over_several_tokens() -> None:
+def test_a_stop_can_span_several_tokens() -> None:
     texts, detokenizer = pushed(tokens_of(b"hi END more"), "END")
     assert texts[:6] == ["h", "i", " ", "", "", ""]
     assert set(texts[6:]) == {""}
@@ -123,14 +123,14 @@ def test_a_stop_over_several_tokens() -> None:
     assert detokenizer.finish() == ""
 
 
-def test_a_stop_inside_one_token() -> None:
+def test_a_stop_can_lie_inside_one_token() -> None:
     texts, detokenizer = pushed([256 + LONGER.index("xSTOPyST")], "STOP")
     assert texts == ["x"]
     assert detokenizer.stopped
     assert detokenizer.finish() == ""
 
 
-def test_a_stop_that_begins_and_ends_inside_tokens() -> None:
+def test_a_stop_can_start_and_end_inside_tokens() -> None:
     texts, detokenizer = pushed(tokens_of("xSTOPyST", b"OPz"), "TOPz")
     assert texts == ["xSTOPyS", "", "", ""]
     assert detokenizer.stopped
@@ -149,7 +149,7 @@ def test_a_stop_that_begins_and_ends_inside_tokens() -> None:
         ("no", ("yes",), "no"),
     ],
 )
-def test_of_several_stops_the_first_to_be_complete_wins(
+def test_the_stop_string_that_is_complete_first_wins(
     text: str, stop: tuple[str, ...], expected: str
 ) -> None:
     texts, detokenizer = pushed(tokens_of(text.encode()), *stop)
@@ -157,7 +157,7 @@ def test_of_several_stops_the_first_to_be_complete_wins(
     assert detokenizer.stopped == (text != expected)
 
 
-def test_an_unfinished_stop_is_text_after_all() -> None:
+def test_an_incomplete_stop_is_returned_as_text() -> None:
     texts, detokenizer = pushed(tokens_of(b"ab"), "abc")
     assert texts == ["", ""]
     assert detokenizer.finish() == "ab"
@@ -170,7 +170,7 @@ def test_a_broken_tail_can_complete_a_stop() -> None:
     assert detokenizer.stopped
 
 
-def test_special_tokens_add_nothing() -> None:
+def test_special_tokens_add_no_text() -> None:
     texts, _ = pushed(tokens_of("a<s>b"))
     assert texts == ["a", "", "b"]
 
@@ -183,7 +183,7 @@ def test_generated_text_keeps_its_leading_space() -> None:
     assert tokenizer.decode(tokens) == "a a"
 
 
-def test_a_long_stop_string_is_no_burden() -> None:
+def test_a_long_stop_string_costs_little_time() -> None:
     stop = "ab" * 5000 + "c"
     texts, detokenizer = pushed(tokens_of(("ab" * 5001 + "c").encode()), stop)
     assert "".join(texts) == "ab"
@@ -195,7 +195,7 @@ def test_a_long_stop_string_is_no_burden() -> None:
     st.integers(0, 8),
     st.lists(st.text("ab!", min_size=1, max_size=2), min_size=1, max_size=3),
 )
-def test_stop_strings_are_looked_for_after_the_first_tokens(
+def test_stop_strings_are_ignored_before_min_tokens(
     tokens: list[int], min_tokens: int, stop: list[str]
 ) -> None:
     tokens = [BYTE[b"ab!."[token % 4 : token % 4 + 1]] for token in tokens]
@@ -208,7 +208,7 @@ def test_stop_strings_are_looked_for_after_the_first_tokens(
     assert found is None or (found in stop and rest.startswith(found, len(text) - len(first)))
 
 
-def test_control_tokens_are_text_where_they_are_to_be_shown() -> None:
+def test_control_tokens_are_text_when_requested() -> None:
     control = TOKENIZER.control_id("<s>")
     assert control is not None
     tokens = [*tokens_of("a"), control, *tokens_of("b")]

@@ -58,13 +58,13 @@ def in_pieces(tokenizer: Tokenizer, text: str, size: int) -> list[int]:
 
 @pytest.mark.parametrize("pre", BYTE_LEVEL)
 @given(text=TEXTS, size=st.integers(17, 60))
-def test_words_are_cut_as_in_the_whole(pre: str, text: str, size: int) -> None:
+def test_long_texts_are_split_into_the_same_words(pre: str, text: str, size: int) -> None:
     whole = BYTE_LEVEL[pre].encode(text)
     assert in_pieces(BYTE_LEVEL[pre], text, size) == whole
 
 
 @given(text=TEXTS, size=st.integers(1, 60))
-def test_pieces_of_a_sentencepiece_vocabulary_are_those_of_the_whole(text: str, size: int) -> None:
+def test_long_sentencepiece_texts_give_the_same_pieces(text: str, size: int) -> None:
     assert in_pieces(SENTENCEPIECE, text, size) == SENTENCEPIECE.encode(text)
 
 
@@ -84,7 +84,7 @@ def test_the_library_never_sees_a_long_text_of_many_words(
     assert ids == tokenizer.encode(character * 10_000)
 
 
-def test_a_sentencepiece_text_is_cut_where_no_piece_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sentencepiece_text_is_cut_where_no_piece_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(SENTENCEPIECE._encoder._tokenizer)  # type: ignore[attr-defined]
     monkeypatch.setattr(SENTENCEPIECE._encoder, "_tokenizer", recorder)
     monkeypatch.setattr(spm, "PIECE", 1000)
@@ -92,7 +92,7 @@ def test_a_sentencepiece_text_is_cut_where_no_piece_can_be(monkeypatch: pytest.M
     assert max(recorder.lengths) <= 1010
 
 
-def test_equal_ids_of_a_long_text_are_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_ids_of_a_long_text_share_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight million of them are 64 MB so, and 290 MB otherwise."""
     monkeypatch.setattr(bpe, "PIECE", 100)
     ids = tokenizer_of(byte_level(MERGES)).encode("ll.." * 1000)

@@ -69,11 +69,11 @@ CASES = {
 @pytest.mark.parametrize(
     ("name", "text"), [(name, text) for name, cases in CASES.items() for text in cases]
 )
-def test_words(name: str, text: str) -> None:
+def test_texts_are_split_into_the_documented_words(name: str, text: str) -> None:
     assert words(name, text) == CASES[name][text]
 
 
-def test_a_file_without_a_name_means_default() -> None:
+def test_a_file_without_a_pre_tokenizer_name_means_default() -> None:
     for absent in (None, ""):
         assert words(absent, "a1234") == ["a", "123", "4"]
 

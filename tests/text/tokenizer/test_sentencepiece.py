@@ -55,7 +55,9 @@ def vocabulary(draw: st.DrawFn) -> dict[str, float]:
 
 
 @given(vocabulary(), st.lists(st.text("abé x", max_size=30), max_size=5))
-def test_agrees_with_merging_by_score(scores: dict[str, float], texts: list[str]) -> None:
+def test_sentencepiece_agrees_with_merging_by_score(
+    scores: dict[str, float], texts: list[str]
+) -> None:
     tokenizer = tokenizer_of(sentencepiece(scores, add_space_prefix=False))
     for text in texts:
         ids = tokenizer.encode(text)
@@ -64,7 +66,7 @@ def test_agrees_with_merging_by_score(scores: dict[str, float], texts: list[str]
 
 
 @pytest.mark.parametrize("longest", [3, 31])
-def test_runs_of_equal_score_grow_from_the_left(longest: int) -> None:
+def test_pairs_of_equal_score_merge_from_the_left(longest: int) -> None:
     scores = {"▁" * n: -1.0 for n in range(1, longest + 1)} | {"x": 0.0, "▁x": -2.0}
     tokenizer = tokenizer_of(sentencepiece(scores, add_space_prefix=False))
     for count in range(1, 3 * longest):
@@ -73,7 +75,7 @@ def test_runs_of_equal_score_grow_from_the_left(longest: int) -> None:
         assert found == expected_bytes(merge(text, scores), scores)
 
 
-def test_characters_merge_although_they_are_no_pieces() -> None:
+def test_characters_merge_even_if_they_are_not_pieces() -> None:
     tokenizer = tokenizer_of(sentencepiece({"éx": -1.0}, add_space_prefix=False))
     assert [tokenizer.token_bytes(id) for id in tokenizer.encode("éxé")] == [
         "éx".encode(),
@@ -83,7 +85,7 @@ def test_characters_merge_although_they_are_no_pieces() -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="▁")))
-def test_round_trip(text: str) -> None:
+def test_sentencepiece_round_trip(text: str) -> None:
     tokenizer = ROUND_TRIP
     assert tokenizer.decode(tokenizer.encode(text)) == text
 

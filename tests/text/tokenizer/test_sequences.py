@@ -35,7 +35,7 @@ def pieces(tokenizer: Tokenizer, sequences: Sequence[Sequence[int]]) -> list[lis
 
 
 @given(st.text("ab", min_size=1, max_size=4))
-def test_breakers_are_all_ways_to_begin_in_a_token(string: str) -> None:
+def test_breakers_cover_every_way_to_start_inside_a_token(string: str) -> None:
     wanted, expected = string.encode(), set()
     for token, piece in enumerate(PIECES):
         if wanted in piece:
@@ -55,20 +55,20 @@ def test_the_tail_of_a_breaker_is_bounded_and_begins_with_a_character() -> None:
     assert find_breakers(PIECES, encode, ("xéa",)).sequences == ()
 
 
-def test_breakers_of_several_strings_are_named_once() -> None:
+def test_breakers_of_several_strings_have_no_duplicates() -> None:
     sequences = find_breakers(PIECES, encode, ("a", "ab")).sequences
     assert len(set(sequences)) == len(sequences)
     assert {(1,), (3,), (4,), (5,), (1, 2), (4, 2)} == set(sequences)
 
 
-def test_what_was_asked_for_is_remembered() -> None:
+def test_breakers_are_computed_once_for_the_same_strings() -> None:
     first = BYTE_LEVEL.breakers(("o",))
     assert isinstance(first, TokenSequences)
     assert BYTE_LEVEL.breakers(("o",)) is first
     assert BYTE_LEVEL.breakers(("f",)) is not first
 
 
-def test_bad_words_with_and_without_a_space() -> None:
+def test_bad_words_are_spelled_with_and_without_a_space() -> None:
     assert pieces(BYTE_LEVEL, BYTE_LEVEL.spellings(("foo", " of"))) == [
         ["foo"],
         [" foo"],
@@ -77,14 +77,14 @@ def test_bad_words_with_and_without_a_space() -> None:
     ]
 
 
-def test_bad_words_of_a_vocabulary_that_puts_spaces_before_texts() -> None:
+def test_bad_words_in_a_vocabulary_that_adds_a_leading_space() -> None:
     tokenizer = tokenizer_of(
         sentencepiece({"▁": -1, "f": -2, "o": -3, "▁f": -4, "fo": -5, "▁fo": -6})
     )
     assert pieces(tokenizer, tokenizer.spellings(("fo",))) == [["fo"], [" fo"]]
 
 
-def test_a_text_that_continues_gets_no_space_and_keeps_user_defined_tokens() -> None:
+def test_a_continued_text_gets_no_leading_space() -> None:
     tokenizer = tokenizer_of(
         sentencepiece(
             {"▁": -1, "f": -2, "▁f": -3, "\n\n": -4}, {"<s>": TokenType.CONTROL}, bos_token_id=0
@@ -105,7 +105,7 @@ def test_a_text_that_continues_gets_no_space_and_keeps_user_defined_tokens() -> 
         ({"dry_sequence_breakers": ("o",)}, False, False, False),
     ],
 )
-def test_rules_hold_what_is_asked_for_and_no_more(
+def test_rules_contain_only_requested_parts(
     settings: dict[str, object], ends: bool, bad: bool, breakers: bool
 ) -> None:
     metadata = byte_level(["o o"], {"</s>": TokenType.CONTROL}, eos_token_id=257)
@@ -116,7 +116,7 @@ def test_rules_hold_what_is_asked_for_and_no_more(
     assert (rules.breakers is not None) == breakers
 
 
-def test_tokens_that_end_an_output_wait_for_its_least_length() -> None:
+def test_end_tokens_are_forbidden_before_min_tokens() -> None:
     metadata = byte_level(["o o"], {"</s>": TokenType.CONTROL}, eos_token_id=257)
     tokenizer = tokenizer_of(metadata)
     params = SamplingParams(min_tokens=2, stop_token_ids=(7, 3, 257, 7))

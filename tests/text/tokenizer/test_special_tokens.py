@@ -36,7 +36,7 @@ def longest_first(ids: dict[str, int], text: str) -> list[str | int]:
     st.lists(st.text("ab", min_size=1, max_size=6), unique_by=len),
     st.lists(st.text("abx", max_size=20), max_size=10),
 )
-def test_agrees_with_longest_first(tokens: list[str], texts: list[str]) -> None:
+def test_special_token_splits_agree_with_llama_cpp(tokens: list[str], texts: list[str]) -> None:
     ids = {token: id for id, token in enumerate(tokens)}
     special = SpecialTokens(ids)
     for text in texts:
@@ -49,19 +49,19 @@ def test_a_longer_token_wins_over_one_that_begins_before_it() -> None:
     assert special.split("abc") == [0, "c"]
 
 
-def test_any_end_of_a_token_may_begin_a_longer_one() -> None:
+def test_a_longer_token_can_start_at_any_suffix_of_a_shorter_one() -> None:
     """`abc` ends as `bcz` begins, with which it cannot go on, and as `cdefg` does."""
     special = SpecialTokens({"abc": 0, "bcz": 1, "cdefg": 2})
     assert special.split("abcdefg") == ["ab", 2]
     assert special.split("abcdef") == [0, "def"]
 
 
-def test_the_longest_token_of_a_beginning_counts() -> None:
+def test_the_longest_token_at_a_position_wins() -> None:
     for ids in ({"ab": 0, "bcd": 1, "bc": 2}, {"ab": 0, "bc": 2, "bcd": 1}):
         assert SpecialTokens(ids).split("abcd") == ["a", 1]
 
 
-def test_length_counts_bytes() -> None:
+def test_token_length_is_counted_in_bytes() -> None:
     special = SpecialTokens({"abc": 0, "cé好": 1})
     assert special.split("abcé好") == ["ab", 1]
 
@@ -78,12 +78,12 @@ def test_tokens_next_to_each_other_leave_no_empty_text() -> None:
     assert special.split("<a") == ["<a"]
 
 
-def test_no_special_tokens() -> None:
+def test_text_without_special_tokens_is_not_split() -> None:
     assert SpecialTokens({}).split("text") == ["text"]
     assert SpecialTokens({}).split("") == []
 
 
-def test_memory_grows_with_the_characters_of_tokens_and_not_with_their_pairs() -> None:
+def test_memory_is_linear_in_the_characters_of_the_tokens() -> None:
     """Each of the second half ends as each of the first begins; one token is all its own ends."""
     overlapping = [f"a{chr(0x4E00 + i)}x" for i in range(2_000)]
     overlapping += [f"{chr(0x4E00 + i)}a" for i in range(2_000)]
@@ -96,7 +96,9 @@ def test_memory_grows_with_the_characters_of_tokens_and_not_with_their_pairs() -
     assert special.split(overlapping[0] + tokens[-1]) == [0, 4_000]
 
 
-def test_tokens_of_too_many_characters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_tokens_with_too_many_characters_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(special_tokens, "_MOST_CHARACTERS", 10)
     SpecialTokens({"12345": 0, "67890": 1})
     with pytest.raises(ModelFileError, match="11 characters together"):

@@ -45,7 +45,7 @@ def test_byte_level_round_trip(text: str) -> None:
     assert BYTE_LEVEL.decode(ids) == text
 
 
-def test_parsing_of_special_tokens_is_a_choice_and_of_user_defined_ones_is_not() -> None:
+def test_user_defined_tokens_are_parsed_always_and_special_ones_on_request() -> None:
     text = "a<s>b<tool><unk>"
     assert pieces(BYTE_LEVEL, text) == ["a", "<s>", "b", "<tool>", "<unk>"]
     plain = pieces(BYTE_LEVEL, text, parse_special=False)
@@ -82,19 +82,19 @@ def test_decode_refuses_ids_outside_the_vocabulary(id: int) -> None:
     assert caught.value.param == "tokens"
 
 
-def test_half_a_surrogate_pair_counts_as_the_replacement_character() -> None:
+def test_half_a_surrogate_pair_becomes_the_replacement_character() -> None:
     assert BYTE_LEVEL.decode(BYTE_LEVEL.encode("a\ud83dz")) == "a\ufffdz"
     assert BYTE_LEVEL.decode(BYTE_LEVEL.encode("\ud83d\ude00")) == "\U0001f600"
 
 
-def test_bytes_without_a_piece_vanish_but_keep_their_neighbours_apart() -> None:
+def test_bytes_without_a_piece_are_dropped_and_block_merges_across_them() -> None:
     tokenizer = tokenizer_of(byte_level(["! !"], without="\u0104"))  # byte 4
     assert pieces(tokenizer, "!!") == ["!!"]
     assert pieces(tokenizer, "!\x04!") == ["!", "!"]
     assert tokenizer.encode("\x04") == []
 
 
-def test_of_equal_merges_the_first_gives_the_rank() -> None:
+def test_the_first_of_equal_merges_gives_the_rank() -> None:
     tokenizer = tokenizer_of(byte_level(["a b", "b c", "a b"]))
     assert pieces(tokenizer, "abc") == ["ab", "c"]
 
@@ -104,7 +104,7 @@ def test_characters_outside_the_alphabet_stand_for_themselves() -> None:
     assert tokenizer.token_bytes(256) == "a\u00a0\u4f60".encode()
 
 
-def test_empty_pieces_keep_their_places() -> None:
+def test_empty_pieces_keep_their_ids() -> None:
     metadata = byte_level((), {"1": TokenType.UNUSED, "2": TokenType.UNUSED, "<x>": USER})
     tokens = metadata["tokenizer.ggml.tokens"]
     assert isinstance(tokens, list)
@@ -155,7 +155,7 @@ def test_a_chat_has_bos_once_whether_its_template_writes_it_or_not() -> None:
     assert without.encode_chat("<s>ab") == once
 
 
-def test_sentencepiece_puts_a_space_before_text_and_takes_it_off_again() -> None:
+def test_sentencepiece_adds_a_leading_space_and_removes_it_again() -> None:
     scores = {"▁": -3.0, "▁a": -1.0, "a": -2.0}
     metadata = sentencepiece(scores, SPECIAL)
     tokenizer = tokenizer_of(metadata)
@@ -202,7 +202,7 @@ def test_end_tokens_come_from_the_file_and_from_known_texts() -> None:
         assert tokenizer.is_special(id)
 
 
-def test_a_gap_is_told_by_its_tokens() -> None:
+def test_fill_in_prompts_use_the_three_fim_tokens() -> None:
     roles = dict.fromkeys(("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"), CONTROL)
     tokenizer = tokenizer_of(byte_level((), roles))
     before, after, middle = (tokenizer.encode(role)[0] for role in roles)
@@ -213,14 +213,14 @@ def test_a_gap_is_told_by_its_tokens() -> None:
     assert hostile.count(middle) == hostile.count(after) == 1
 
 
-def test_without_all_three_tokens_there_is_no_filling_in() -> None:
+def test_fill_in_needs_all_three_fim_tokens() -> None:
     some = {"<|fim_prefix|>": CONTROL, "<|fim_suffix|>": CONTROL}
     tokenizer = tokenizer_of(byte_level((), some))
     with pytest.raises(UnsupportedParameterError, match="no fill-in-the-middle tokens"):
         tokenizer.encode_fill_in("a", "b")
 
 
-def test_a_named_role_is_not_searched_by_text() -> None:
+def test_a_role_that_the_file_names_is_not_searched_by_text() -> None:
     special = {"<sep>": CONTROL, "<|file_sep|>": USER}
     named = {"fim_sep_token_id": 256, "fim_pad_token_id": 0}
     tokenizer = tokenizer_of(byte_level((), special, **named))
@@ -264,7 +264,7 @@ def test_a_named_role_is_not_searched_by_text() -> None:
         (sentencepiece({"a": 0.0}), "token_type", [TokenType.BYTE] * 257),  # "a" is no byte
     ],
 )
-def test_senseless_metadata_is_refused_by_name(
+def test_invalid_metadata_is_refused_by_name(
     metadata: dict[str, object], key: str, value: object
 ) -> None:
     tokenizer_of(metadata)
@@ -288,7 +288,7 @@ def test_unknown_kinds_are_refused_by_name(key: str, value: str) -> None:
     assert caught.value.param == f"tokenizer.ggml.{key}"
 
 
-def test_arrays_may_be_numpy_arrays() -> None:
+def test_metadata_arrays_can_be_numpy_arrays() -> None:
     metadata = sentencepiece({"a": -2.0, "b": -1.0, "ab": -3.0})
     for name, dtype in (("scores", np.float32), ("token_type", np.int32)):
         metadata = with_key(metadata, name, np.array(metadata[f"tokenizer.ggml.{name}"], dtype))

@@ -121,13 +121,15 @@ def both(
 @pytest.mark.parametrize(
     "text", [*CORPUS[:3], "", " ", "  two  spaces ", "a</s>b <|im_start|>x", "12345", "😀é\u200b"]
 )
-def test_ids_are_those_of_the_library(both: tuple[Tokenizer, OurTokenizer], text: str) -> None:
+def test_ids_equal_those_of_the_library(both: tuple[Tokenizer, OurTokenizer], text: str) -> None:
     theirs, ours = both
     assert ours.encode(text) == theirs.encode(text).ids
 
 
 @given(text=st.text(max_size=40))
-def test_so_they_are_of_any_text(both: tuple[Tokenizer, OurTokenizer], text: str) -> None:
+def test_ids_of_any_text_equal_those_of_the_library(
+    both: tuple[Tokenizer, OurTokenizer], text: str
+) -> None:
     theirs, ours = both
     if ours._space_prefix and not text:
         return  # llama.cpp gives an empty text no space, the library does not either
@@ -142,7 +144,7 @@ def folder_with(tmp_path: Path, change: dict[str, Any], model: dict[str, Any]) -
     return tmp_path
 
 
-def test_rows_beyond_the_tokenizer_are_tokens_that_say_nothing(tmp_path: Path) -> None:
+def test_rows_beyond_the_tokenizer_are_tokens_without_text(tmp_path: Path) -> None:
     spec = read_tokenizer(folder_with(tmp_path, {}, {}), {"vocab_size": 450})
     known = len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
     assert len(spec.pieces) == 450
