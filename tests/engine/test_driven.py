@@ -446,7 +446,7 @@ def test_a_step_waits_only_once_for_an_absent_caller(start, executor) -> None:
     away, busy = engine.create_sequence(params()), engine.create_sequence(params(2))
     away.decode_prompt(PROMPT)
     assert [busy.decode_prompt(PROMPT).token, *take(busy, 20)] == expected(PROMPT, 21, 2)
-    assert engine._thread._asking == [busy._active.request.sequence]
+    assert engine._thread._just_served == [busy._active.request.sequence]
 
 
 def test_a_step_does_not_wait_for_a_cancelled_caller(start, monkeypatch) -> None:
@@ -460,7 +460,7 @@ def test_a_step_does_not_wait_for_a_cancelled_caller(start, monkeypatch) -> None
 
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
-    while not thread._asking:
+    while not thread._just_served:
         time.sleep(0.001)  # lets the engine end the step
     monkeypatch.setattr(thread._bell, "wait", watched)
     sequence.cancel()

@@ -60,7 +60,7 @@ class Engine:
         self._ids = itertools.count()
         self._mailboxes: WeakValueDictionary[asyncio.AbstractEventLoop, Mailbox]
         self._mailboxes = WeakValueDictionary()
-        finalize(self, self._thread.let_go).atexit = False  # at exit, `_stop_all` stops it
+        finalize(self, self._thread.stop_later).atexit = False  # at exit, `_stop_all` stops it
 
     @classmethod
     def load(

@@ -77,9 +77,7 @@ class Request:
     last_token_at: float = field(default_factory=time.perf_counter)
     first_step_at: float = 0.0
     first_token_at: float = 0.0
-    _first_reported: bool = (
-        False  # whether the prompt's first token, without a logprob, is reported
-    )
+    _first_reported: bool = False  # whether the None of the prompt's first token was sent
 
     @property
     def usage(self) -> Usage:

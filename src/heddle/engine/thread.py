@@ -1,8 +1,9 @@
 """The engine thread: it owns scheduler, cache and executor, and turns steps into deltas.
 
-Requests come in under a lock that the thread holds while it plans a step and while it takes one in,
-never while it computes one. Text, stop strings and sinks are handled without the lock, so that a
-sink may submit and cancel. Nobody polls: without work the thread waits for a bell (`bell.py`).
+Callers submit requests under a lock. The thread holds the lock while it plans a step and while it
+applies a result, never while a step computes. It makes text, looks for stop strings and calls sinks
+without the lock, so a sink may submit and cancel. Nothing polls: without work the thread waits for
+a bell (`bell.py`).
 """
 
 from __future__ import annotations
@@ -51,22 +52,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""Failed steps in a row after which the engine gives up."""
+"""Failed steps in a row after which the engine ends."""
 
 
 class EngineThread:
-    """Runs accepted requests to their ends. Starts at once; closes the model when it ends.
+    """Runs accepted requests until they end. Starts at once; closes the model when it ends.
 
-    Must hold nothing that holds its `Engine`: it lives until it is stopped, and an engine that its
-    owner has dropped stops it.
+    It must not refer to its `Engine`, not even indirectly. The thread lives until it is stopped,
+    and an engine that its owner drops stops the thread.
 
     Attributes:
         cancels: requests to end.
-        to_ring: mailboxes posted to since the last ring. Of this thread alone.
+        to_ring: mailboxes with deltas since the last ring. Only this thread uses it.
     """
 
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
-        """Raises ConfigError: the prefix cache's directory cannot be used."""
+        """Raises ConfigError if the prefix cache's directory cannot be used."""
         self._model = model
         self._lock = threading.Lock()
         self._bell = Bell()
@@ -89,21 +90,23 @@ class EngineThread:
         self._pid = os.getpid()
         # Guarded by the lock:
         self._requests: dict[int, Request] = {}
-        self._accepted = 0  # since observers were last told
-        self._refusal: HeddleError | None = None  # why nothing is accepted any more
+        self._accepted = 0  # requests whose `on_submit` is still to be called
+        self._refusal: HeddleError | None = None  # why the engine accepts no more requests
         self._drain = False
-        # Of this thread alone:
-        self._events: list[Event] = []  # to be delivered
-        self._computed_at = 0.0  # when they were
-        self._asking: list[Sequence] = []  # driven ones that got a token from the last step
-        self._cancelled: list[Request] = []  # to be told so
+        # Used by this thread only:
+        self._events: list[Event] = []  # still to be delivered
+        self._computed_at = 0.0  # when the step of these events was collected
+        self._just_served: list[
+            Sequence
+        ] = []  # driven sequences that got a token from the last step
+        self._cancelled: list[Request] = []  # cancelled; their last delta is still to be sent
         self._failures = 0
         self._counters = Counters()
         self.to_ring: list[Mailbox] = []
-        # Safe by themselves:
+        # Safe without the lock:
         self.cancels = Cancels(self._bell)
         self._observers: tuple[Observer, ...] = ()
-        # A daemon, so that a program that forgets to close its engine can end.
+        # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
         self._thread.start()
         _started.add(self)
@@ -112,7 +115,7 @@ class EngineThread:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is accepted any more."""
+        """Whether the engine accepts no more requests."""
         return self._refusal is not None
 
     def accept(self, requests: list[Request]) -> None:
@@ -120,10 +123,10 @@ class EngineThread:
 
         Raises:
             ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
-            EngineClosedError, EngineFailedError: the thread ends or has ended, or this process is
-                a fork of the one it runs in.
+            EngineClosedError, EngineFailedError: the thread ends or has ended, or it runs in the
+                process that this one was forked from.
         """
-        with self._open():
+        with self._accepting():
             self._scheduler.add(*(request.sequence for request in requests))
             for request in requests:
                 self._requests[request.sequence.id] = request
@@ -131,29 +134,30 @@ class EngineThread:
             self._bell.ring()
 
     def resume(self, request: Request) -> None:
-        """Have the next token of a driven sequence computed. Raises as `accept`."""
-        with self._open():
+        """Let a driven sequence compute its next token. Raises as `accept`."""
+        with self._accepting():
             request.last_token_at = time.perf_counter()
             self._scheduler.resume(request.sequence)
             self._bell.ring()
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Raise the ContextLengthError of a prompt of so many tokens, if it is too long."""
+        """Raise ContextLengthError if a prompt of so many tokens is too long."""
         self._scheduler.check_length(tokens, output=output)
 
     def observe(self, observer: Observer) -> None:
-        """Have `observer` called from now on."""
+        """Call `observer` from now on."""
         self._observers += (observer,)
 
     def stop(self, *, drain: bool) -> None:
-        """Accept nothing more; end, or with `drain` finish, what was accepted. Then return.
+        """Accept no more requests, end the accepted ones, and wait until the thread has ended.
 
-        Without `drain` the step in flight is abandoned: a step may take a minute.
+        With `drain`, accepted requests finish first. Without it, the executor abandons the step in
+        flight: a step may take a minute.
 
-        From a sink or an observer, which this thread calls, it returns at once.
+        If a sink or an observer calls this, it returns at once: this thread runs them.
         """
         if self._pid != os.getpid():
-            return  # the thread is the parent's; the lock may have been held when we forked
+            return  # a fork has no such thread, and the lock may have been held at the fork
         with self._lock:
             self._drain = drain and (self._refusal is None or self._drain)
             if self._refusal is None:
@@ -164,16 +168,16 @@ class EngineThread:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def let_go(self) -> None:
-        """Finish what was accepted, then end: the engine was dropped. Returns at once.
+    def stop_later(self) -> None:
+        """Finish the accepted requests, then end, because the engine was dropped. Returns at once.
 
-        Takes no lock: garbage collection calls this in any thread, also in one that holds ours.
+        Takes no lock: garbage collection calls this in any thread, also in one that holds the lock.
         """
         if self._pid == os.getpid() and not self.closed:
             start_new_thread(self.stop, (), {"drain": True})
 
     def snapshot(self) -> EngineSnapshot:
-        """Slots, queue, pages and totals. From any thread; takes no lock."""
+        """Slots, queue, pages and totals. Takes no lock."""
         cancelled = self.cancels.pending()
         slots = []
         for index, sequence in enumerate(self._scheduler.slots):
@@ -210,7 +214,7 @@ class EngineThread:
         )
 
     def prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Figures of one moment between two changes; None if something is just changing them."""
+        """Figures of the prefix cache at one moment; None if another thread holds the lock."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -219,21 +223,22 @@ class EngineThread:
             self._lock.release()
 
     def set_prefix_cache(self, enabled: bool) -> None:
-        """Find and keep prefixes from now on; or drop all, and keep none. Raises as `accept`."""
-        with self._open():
+        """Switch the prefix cache on, or off and drop all prefixes. Raises as `accept`."""
+        with self._accepting():
             self._cache.set_enabled(enabled)
 
     def flush_prefix_cache(self) -> None:
         """Drop all prefixes. Raises as `accept`."""
-        with self._open():
+        with self._accepting():
             self._cache.flush()
 
     @contextmanager
-    def _open(self) -> Iterator[None]:
-        """Hold the lock; or raise the reason why nothing is accepted any more."""
-        if self._pid != os.getpid():  # before the lock, which may have been held when we forked
+    def _accepting(self) -> Iterator[None]:
+        """Hold the lock. If the engine accepts no more requests, raise the reason instead."""
+        if self._pid != os.getpid():  # before the lock, which may have been held at the fork
             raise EngineClosedError(
-                "a fork has no thread of this engine; load one in each process, or spawn them"
+                "this process was forked, and a fork has no thread of the engine; load an engine in"
+                " each process, or spawn processes"
             )
         with self._lock:
             if self._refusal is not None:
@@ -255,18 +260,18 @@ class EngineThread:
             self._close(keep=isinstance(error, EngineClosedError))
 
     def _close(self, *, keep: bool) -> None:
-        """Free what the thread owns; `keep` what has been computed for the next start."""
+        """Close cache and model. With `keep`, the disk tier saves pages for the next start."""
         try:
             if keep:
                 with self._lock:
                     self._scheduler.cancel_all()
-            self._cache.close(keep=keep)  # without the lock: it takes seconds
+            self._cache.close(keep=keep)  # without the lock, as it takes seconds
         except Exception:
             _log.exception("the prefix cache was not closed properly")
         self._model.close()
 
     def _step(self) -> bool:
-        """Wait for work, run a step, deliver the one before. False when the engine is to end."""
+        """Wait for work, run a step, deliver the step before. Returns False if the engine ends."""
         with self._lock:
             self._take_cancels()
             while not (self._scheduler.busy or self._events or self._cancelled or self._refusal):
@@ -278,12 +283,13 @@ class EngineThread:
             began = time.perf_counter()
             plan = self._scheduler.schedule()
             if not (plan.chunks or self._accepted or self._events or self._cancelled):
-                # All wait for the disk or a mask, which ring; a disk that does not is given up.
+                # All wait for the disk or a mask, and both ring. The timeout is for a stuck disk:
+                # the next `schedule` gives it up.
                 self._wait(PATIENCE)
                 return True
             accepted, self._accepted = self._accepted, 0
         for _ in range(accepted):
-            self._tell("on_submit")
+            self._notify("on_submit")
         if plan.chunks:
             self._execute(plan)
             self._counters.steps += 1
@@ -293,7 +299,7 @@ class EngineThread:
         return True
 
     def _wait(self, timeout: float | None = None) -> None:
-        """Let go of the lock until the bell rings: for pages, a late mask, or whoever calls."""
+        """Release the lock until the bell rings: for a caller, pages from disk or a late mask."""
         self._lock.release()
         try:
             self._bell.wait(timeout)
@@ -301,13 +307,13 @@ class EngineThread:
             self._lock.acquire()
 
     def _gather(self) -> None:
-        """Let callers who just got a token ask for the next one, so that one step serves them all.
+        """Wait briefly until callers of driven sequences ask again, so that they share one step.
 
-        Those who were late once are not waited for again before they have asked, and a caller who
-        is alone waits for no one.
+        Only sequences that got a token from the last step count. So a late caller is not waited for
+        again before it has asked, and a single caller waits for no other.
         """
         until = time.perf_counter() + self._window
-        while any(sequence.paused and not sequence.ended for sequence in self._asking):
+        while any(sequence.paused and not sequence.ended for sequence in self._just_served):
             left = until - time.perf_counter()
             if left <= 0.0 or self._refusal is not None:
                 break
@@ -327,15 +333,15 @@ class EngineThread:
             self._model.executor.submit(plan)
             try:
                 self._deliver()
-            finally:  # no page may change hands before the step has ended
+            finally:  # no page may change its owner before the step has ended
                 result = self._model.executor.collect()
-        except StepAbandonedError:  # all its requests end with the engine
+        except StepAbandonedError:  # all requests end with the engine
             with self._lock:
                 self._scheduler.abandon()
             return
         except Exception as cause:
-            self._deliver()  # what a refused step left
-            self._give_up_step(cause)
+            self._deliver()  # in case `submit` failed, before the delivery above
+            self._fail_step(cause)
             return
         self._failures = 0
         self._computed_at = time.perf_counter()
@@ -347,22 +353,25 @@ class EngineThread:
                 outcome.ready.add_done_callback(lambda _: self._bell.ring())
         self._events = [event for event in events if not event.sequence.driven]
         driven = [event for event in events if event.sequence.driven]
-        self._deliver_tokens(driven)  # at once: the next step is to have what they ask for now
-        self._asking = [event.sequence for event in driven]
+        self._deliver_tokens(driven)  # at once, so that their callers can ask before the next step
+        self._just_served = [event.sequence for event in driven]
 
     def _note_first_step(self, slot: int, began: float) -> None:
-        """A sequence that comes back after a preemption is bound again, and keeps its time."""
+        """Note when the first step of a request began.
+
+        A preempted sequence is bound again; its request keeps the first time.
+        """
         sequence = self._scheduler.slots[slot]
-        assert sequence is not None, "a slot that is bound has a sequence"
+        assert sequence is not None, f"slot {slot} is bound without a sequence"
         request = self._requests[sequence.id]
         request.first_step_at = request.first_step_at or began
 
     def _deliver(self) -> None:
-        """Hand out what the last step made and who was cancelled; nothing is left to deliver.
+        """Deliver all events of the last step and the ends of cancelled requests.
 
-        Done while the next step computes, if there is one. An event loop that is woken takes the
-        core it is woken on: between two steps that cost 0.3 ms of each 6.5 ms with two cores and
-        eight streams over HTTP, while all compute threads stood idle.
+        The thread does this while the next step computes, if there is one. An event loop that is
+        woken takes the core it is woken on. Between two steps that cost 0.3 ms of each 6.5 ms with
+        two cores and eight streams over HTTP, while all compute threads stood idle.
         """
         events, self._events = self._events, []
         self._deliver_tokens(events)
@@ -374,10 +383,10 @@ class EngineThread:
             try:
                 self._deliver_event(event)
             except Exception as cause:
-                self._give_up(event.sequence.id, cause)
+                self._fail_request(event.sequence.id, cause)
 
-    def _give_up_step(self, cause: Exception) -> None:
-        """The requests of the failed step end; the others go on, unless this keeps happening."""
+    def _fail_step(self, cause: Exception) -> None:
+        """End the requests of the failed step. After MAX_FAILURES in a row the engine ends."""
         _log.error("a step failed", exc_info=cause)
         with self._lock:
             failed = self._scheduler.abandon()
@@ -390,7 +399,7 @@ class EngineThread:
             raise EngineFailedError(f"{MAX_FAILURES} steps in a row failed, the last with: {cause}")
 
     def _deliver_event(self, event: Event) -> None:
-        """Hand to the request's sink what was read from its sequence."""
+        """Send the outcome of a sequence to the sink of its request."""
         sequence, outcome, finish = event
         request = self._requests[sequence.id]
         match outcome:
@@ -411,7 +420,7 @@ class EngineThread:
     def _deliver_token(
         self, request: Request, sampled: Sampled, finish: FinishReason | None
     ) -> None:
-        """Turn a token into text and hand it over."""
+        """Turn a token into text and send both to the sink."""
         self._count_token(request)
         text = request.text_of(sampled.token, finish)
         if request.detokenizer.stopped:
@@ -428,17 +437,17 @@ class EngineThread:
         self._counters.generated_tokens += 1
         if request.sequence.output_tokens == 1:
             self._count_prompt(request)
-            self._tell("on_first_token", seconds)
+            self._notify("on_first_token", seconds)
         else:
             request.last_token_at = self._computed_at
-            self._tell("on_token", seconds)
+            self._notify("on_token", seconds)
 
     def _count_prompt(self, request: Request) -> None:
         request.first_token_at = request.last_token_at = self._computed_at
         self._counters.prompt_tokens += request.sequence.prompt_tokens
 
-    def _give_up(self, request_id: int, cause: Exception) -> None:
-        """Its tokens cannot be made into text: no reason for others to suffer."""
+    def _fail_request(self, request_id: int, cause: Exception) -> None:
+        """End one request whose event could not be delivered. Other requests continue."""
         _log.error("request %d failed", request_id, exc_info=cause)
         self._leave_scheduler(request_id)
         error = EngineFailedError(f"the request's output could not be delivered: {cause}")
@@ -451,11 +460,11 @@ class EngineThread:
     def _end_cancelled(self) -> None:
         cancelled, self._cancelled = self._cancelled, []
         for request in cancelled:
-            if request.sequence.id in self._requests:  # its last token may have ended it
+            if request.sequence.id in self._requests:  # its last event may have ended it
                 self._end(request, FinishReason.CANCELLED, request.detokenizer.finish())
 
     def _end_all(self, error: HeddleError) -> None:
-        """Accept nothing more and end everything that has been."""
+        """Accept no more requests, and end all accepted ones with `error`."""
         with self._lock:
             if self._refusal is None:
                 self._refusal = error
@@ -473,11 +482,11 @@ class EngineThread:
         error: HeddleError | None = None,
         embedding: array[float] | None = None,
     ) -> None:
-        """The one place where a request ends for its caller."""
+        """Send the last delta of a request. Every request ends here."""
         del self._requests[request.sequence.id]
         self._counters.finished[finish] += 1
         usage = request.usage
-        self._tell("on_finish", finish, usage)
+        self._notify("on_finish", finish, usage)
         stop = request.detokenizer.stopped_by
         self._emit(request, Delta(text, tokens, finish, error, usage, stop, embedding=embedding))
 
@@ -494,7 +503,7 @@ class EngineThread:
             mailbox.ring()
         self.to_ring.clear()
 
-    def _tell(self, what: str, *arguments: object) -> None:
+    def _notify(self, what: str, *arguments: object) -> None:
         for observer in self._observers:
             try:
                 getattr(observer, what)(*arguments)
@@ -503,15 +512,15 @@ class EngineThread:
 
 
 _started: WeakSet[EngineThread] = WeakSet()
-"""Engine threads that may run."""
+"""Engine threads that may still run."""
 
 
 @atexit.register
 def _stop_all() -> None:
-    """No thread may run on while the interpreter is torn down."""
+    """Stop all engine threads: none may run while the interpreter shuts down."""
     for thread in list(_started):
         thread.stop(drain=False)
 
 
 def _ignore(_: Delta) -> None:
-    """Takes the place of a sink that failed."""
+    """Ignore a delta. Replaces a sink that failed."""
