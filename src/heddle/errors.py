@@ -132,7 +132,10 @@ class EngineClosedError(HeddleError):
 
 
 class GrammarTrialError(HeddleError):
-    """No child process can be started to try a grammar in. The grammar is not at fault."""
+    """No child process tries a grammar: none starts, or it does not answer.
+
+    The grammar is not at fault.
+    """
 
     status = 503
     code = "grammar_trial_failed"

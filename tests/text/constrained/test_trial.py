@@ -184,6 +184,26 @@ def test_closing_ends_a_child_that_is_starting(monkeypatch: pytest.MonkeyPatch) 
         trial.check(Grammar.regex("j*"))
 
 
+def test_a_stopped_child_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped child uses no processor time: the request waited for ever, and held the child."""
+    trial = Trial(FakeTokenizer(), children=1)
+    trial.check(Grammar.regex("k*"))
+    process = process_of(trial)
+    process.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool, monkeypatch.context() as short:
+        short.setattr(module, "_LONGEST_WAIT", 0.1)
+        running = pool.submit(
+            trial.check, Grammar.choice(["l" * 100_000])
+        )  # more than a pipe holds
+        try:
+            with pytest.raises(GrammarTrialError, match=r"did not answer in 0\.1 s"):
+                running.result(PATIENCE)
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    trial.check(Grammar.regex("m*"))
+
+
 def process_of(trial: Trial) -> Popen[bytes]:
     """The process of the child that was asked last."""
     process = trial._free.queue[-1]._process

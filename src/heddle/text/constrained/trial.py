@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from contextlib import suppress
@@ -43,6 +44,11 @@ _FOLLOWED = 64
 _CHEAP = 0.1
 """Seconds. If an error took longer to find, the child's report of it is final. Else the parent
 compiles the grammar and finds the error itself."""
+
+_LONGEST_WAIT = 60.0
+"""Seconds by the clock that a child may take to start, or to answer. A stopped child (SIGSTOP, a
+frozen container) uses no processor time, and its request would wait for ever. On a busy machine the
+processor time of one trial took 20 s."""
 
 
 _CLOSED = "the engine is closed"
@@ -73,7 +79,7 @@ class Trial:
 
         Raises:
             GrammarError: compiling takes too long, or too much memory.
-            GrammarTrialError: no child starts.
+            GrammarTrialError: no child starts, or a child does not answer.
             EngineClosedError: the trial is closed.
         """
         if self._closed:
@@ -113,17 +119,14 @@ class _Child:
         SIGKILL is not from the limit on processor time. After a SIGKILL, a new child tries again.
 
         Raises:
+            GrammarTrialError: no process starts, or it does not answer in time.
             EngineClosedError: the child is closed.
         """
         for _ in range(2):
             process = self._process or self._start()
-            answer = _ask(process, [kind.value, text])
+            answer = self._ask_in_time(process, [kind.value, text])
             if answer is not None:
                 return answer
-            self._end_process()
-            self._process = None
-            if self._closed:
-                raise EngineClosedError(_CLOSED)
             if process.returncode != -signal.SIGKILL:
                 break
         return None
@@ -149,12 +152,41 @@ class _Child:
         self._end_process = weakref.finalize(self, _end, process)
         if self._closed:  # `close` came before there was a process
             process.kill()
-        answer = _ask(process, [self._seconds, _description(self._tokens)])
-        if answer is None and not self._closed:
-            self._end_process()
-            self._process = None
+        if self._ask_in_time(process, [self._seconds, _description(self._tokens)]) is None:
             raise _not_started(f"it ended with status {process.returncode}")
         return process
+
+    def _ask_in_time(self, process: subprocess.Popen[bytes], question: object) -> str | None:
+        """The answer of the process. None if the process died; then nothing of it is left.
+
+        Raises:
+            GrammarTrialError: the process did not answer in time. This method has killed it.
+            EngineClosedError: the child is closed.
+        """
+        overdue = threading.Event()
+
+        def end() -> None:
+            overdue.set()
+            process.kill()
+
+        clock = threading.Timer(_LONGEST_WAIT, end)
+        clock.daemon = True
+        clock.start()
+        try:
+            answer = _ask(process, question)
+        finally:
+            clock.cancel()
+        if answer is None:
+            self._end_process()
+            self._process = None
+            if self._closed:
+                raise EngineClosedError(_CLOSED)
+            if overdue.is_set():
+                raise GrammarTrialError(
+                    f"the child process that tries grammars did not answer in {_LONGEST_WAIT:g} s,"
+                    " and was killed. Send the request again"
+                )
+        return answer
 
 
 def _not_started(reason: str) -> GrammarTrialError:
