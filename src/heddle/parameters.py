@@ -114,7 +114,8 @@ class Number:
         if value is None and self.optional:
             return None
         taken = self._number(value, name)
-        check(taken in self, name, taken, self.words)
+        if taken not in self:
+            check(False, name, taken, self.words)
         return taken
 
     def _number(self, value: object, name: str) -> float:
