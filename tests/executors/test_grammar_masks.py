@@ -109,6 +109,29 @@ def test_a_late_mask_is_used_in_a_later_step() -> None:
     assert masks.late(0) is None
 
 
+def test_a_mask_that_waits_is_not_made_for_a_sequence_that_has_left() -> None:
+    gate, told = threading.Event(), list[list[int]]()
+
+    class Slow(Grammar):
+        def next_mask(self, tokens: Sequence[int]) -> bytes:
+            assert gate.wait(PATIENCE)
+            return bytes(tokens)
+
+    class Telling(Grammar):
+        def next_mask(self, tokens: Sequence[int]) -> bytes:
+            told.append(list(tokens))
+            return bytes(tokens)
+
+    masks, samplers = GrammarMasks(), [Sampler(), Sampler()]
+    bind(masks, 0, Slow(), [5])
+    bind(masks, 1, Telling(), [7])
+    assert masks.filling(dict(enumerate(samplers))) is not None
+    bind(masks, 1, Telling(), [8])
+    gate.set()
+    fill(masks, samplers)
+    assert told == [[8]]
+
+
 def fill(masks: GrammarMasks, samplers: list[Sampler]) -> None:
     give = masks.filling(dict(enumerate(samplers)))
     assert give is not None

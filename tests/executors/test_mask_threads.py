@@ -64,6 +64,24 @@ def test_the_number_of_threads_is_bounded_and_all_work_is_done() -> None:
     assert all(making.wait(PATIENCE) for making in makings)
 
 
+def test_slow_work_that_has_ended_leaves_room_for_more() -> None:
+    threads, ids = MaskThreads(), list[threading.Thread]()
+    for _ in range(5):
+        gate = threading.Event()
+
+        def work(gate: threading.Event = gate) -> None:
+            ids.append(threading.current_thread())
+            gate.wait(PATIENCE)
+
+        makings = [Making(work), Making(lambda: None)]
+        for making in makings:
+            threads.begin(making)
+        threads.wait(makings)
+        assert makings[1].wait(PATIENCE), "another thread took over"
+        gate.set()
+        ids[-1].join(PATIENCE)
+
+
 def test_abandoned_work_is_not_started() -> None:
     threads, gate, done = MaskThreads(), threading.Event(), list[int]()
     first = Making(lambda: gate.wait(PATIENCE) and None)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gguf_writer import ARRAY, BOOL, STRING, Raw, Tensor, gguf_bytes, write_gguf
 from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.weights import files
 from heddle.weights.gguf.file import GGUFFile, StringArray
 from heddle.weights.tensor_types import TensorType
 
@@ -145,6 +146,15 @@ def test_a_closed_file_keeps_old_views_and_gives_no_new_ones(tmp_path: Path) -> 
     assert file.tensors["matrix"].shape == (3, 64)
     with pytest.raises(ValueError, match="is closed"):
         file.data("matrix")
+
+
+def test_a_tensor_larger_than_one_read_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = opened(tmp_path, gguf_bytes(METADATA, TENSORS))
+    monkeypatch.setattr(files, "_PIECE", 7)
+    for tensor in TENSORS:
+        assert file.data(tensor.name).tobytes() == tensor.data
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:

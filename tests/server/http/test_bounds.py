@@ -181,6 +181,18 @@ def test_a_body_beyond_the_limit_is_refused_before_the_rest_is_taken(chunked: bo
     run(work)
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_may_be_as_long_as_the_limit(chunked: bool) -> None:
+    async def work(bodies: Bodies) -> None:
+        body = completion(1000)
+        body += b" " * ((8 << 20) - len(body))
+        request: Any = FakeRequest(body, chunked=chunked)
+        request.arrived.set()
+        assert await bodies.take(request, CompletionRequest, length_of) == 1000
+
+    run(work)
+
+
 def test_a_body_of_very_many_lists_or_objects_is_refused(shared: Running) -> None:
     """2.7 million of them in the parameters of a function took 2 GB."""
     function = {"name": "f", "parameters": {"x": [{}] * 200_001}}

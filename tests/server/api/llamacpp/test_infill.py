@@ -179,6 +179,23 @@ def test_files_come_first_and_the_oldest_are_left_out(shared: Running) -> None:
     assert answer.json()["content"] == text_of(solo_output(prompt, params, 512))
 
 
+@pytest.mark.parametrize(("beyond", "left_out"), [(0, False), (1, True)])
+def test_a_file_is_kept_if_it_fits_exactly_beside_the_output(
+    shared: Running, beyond: int, left_out: bool
+) -> None:
+    tokenizer = FakeTokenizer()
+    tokenizer.fills_in = True
+    prompt = tokenizer.encode_fill_in("one", "two")
+    head, empty, tail = tokenizer.encode_files([("a", "")])
+    output = 8
+    room = shared.engine.context - output - len(prompt) - len(head) - len(tail) - len(empty)
+    file = {"text": "x" * (room + beyond), "filename": "a"}
+    answer = shared.post("/infill", BODY | {"n_predict": output, "input_extra": [file]}).json()
+    assert (answer["truncated"], answer["tokens_predicted"]) == (left_out, output)
+    whole = shared.engine.context - output
+    assert answer["tokens_evaluated"] == (len(prompt) if left_out else whole)
+
+
 def test_a_model_without_the_tokens_says_so(
     shared: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
