@@ -96,7 +96,7 @@ def test_settings_that_do_not_fit_are_named(device, tmp_path):
 
 
 def test_q8_0_needs_whole_blocks_of_a_head(device, tmp_path):
-    with pytest.raises(ConfigError, match=r"kv_type q8_0 needs heads of a multiple of 32 .* 16"):
+    with pytest.raises(ConfigError, match=r"kv_type q8_0 needs heads with a multiple of 32 .* 16"):
         load_on(device, tiny_file(tmp_path), replace(SMALL, kv_type="q8_0"))
 
 

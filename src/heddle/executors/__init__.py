@@ -1,1 +1,1 @@
-"""Devices that run steps, by name. An executor is a lowering of one recorded graph."""
+"""Executors: they run steps on a device. All of them run the same recorded graph."""

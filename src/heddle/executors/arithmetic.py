@@ -1,6 +1,7 @@
-"""Which code decides the bits of keys and values: a device's page format names it by a digest.
+"""Digests of the code that the bits of keys and values depend on, for page formats.
 
-Not every file: pages on disk outlive an upgrade of the server, the scheduler or the samplers.
+They cover not every file. So pages on disk survive an upgrade of the server, the scheduler or the
+samplers.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ MODEL_SOURCES = (
     "weights/quants.py",
     "weights/tensor_types.py",
 )
-"""From the files of a model to its graph, on every device. A device adds sources of its own.
+"""Sources that lead from a model's files to its graph, on every device. Each device adds its own.
 
-What these import of the same rooms has to be here too; a test holds that.
+The list must also hold what these sources import from the same rooms; a test checks that.
 """
 
 
 def source_digest(*patterns: str, package: Path = Path(__file__).parent.parent) -> str:
-    """Stands for the modules of `package` that the patterns name."""
+    """Digest of the modules of `package` that match the patterns."""
     digest = hashlib.sha256()
     for source in sorted({path for pattern in patterns for path in package.glob(pattern)}):
         digest.update(source.relative_to(package).as_posix().encode())
@@ -37,9 +38,10 @@ def source_digest(*patterns: str, package: Path = Path(__file__).parent.parent) 
 
 
 def trigonometry_digest() -> str:
-    """Stands for NumPy's cosines and sines, which rope tables are made of.
+    """Digest of NumPy's cosines and sines, from which rope tables are made.
 
-    Last places differ between its versions and, since it uses what the processor has, machines.
+    Their last bits differ between versions of NumPy. They also differ between machines, because
+    NumPy uses the instructions of the processor.
     """
     angles = np.arange(1 << 14) * 0.7
     return hashlib.sha256(np.cos(angles).tobytes() + np.sin(angles).tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Errors of single sequences, with the same words whatever the device."""
+"""Errors of single sequences, with the same text on every device."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def non_finite(chunk: Chunk) -> NonFiniteLogitsError:
     """The error of a sequence whose logits or states are NaN or infinite."""
     return NonFiniteLogitsError(
         f"the model's numbers after the first {chunk.start + len(chunk.tokens)} tokens are NaN or"
-        " infinite, so nothing can be read from them; the model file may be damaged where these"
-        " tokens lead: fetch it again, or send another prompt"
+        " infinite. The model file may be damaged in weights that these tokens use: fetch it again,"
+        " or send another prompt"
     )
 
 
 def nothing_allowed(chunk: Chunk) -> NothingAllowedError:
     """The error of a sequence whose constraints leave no token to choose."""
     return NothingAllowedError(
-        f"after {chunk.start + len(chunk.tokens)} tokens there is none that may come next: what"
-        " the grammar, or the text to go on with, allows is excluded by bad_words; send fewer"
-        " of them",
+        f"the constraints leave no token to choose after {chunk.start + len(chunk.tokens)} tokens:"
+        " bad_words excludes all tokens that the grammar, or the text to continue, allows. Send"
+        " fewer bad_words",
         param="bad_words",
     )

@@ -1,4 +1,4 @@
-"""Which devices there are: a row per device, with the module that makes its executor.
+"""The table of devices: one row per device, with the module that makes its executor.
 
 A module is imported when a model is loaded for its device, not before.
 """
@@ -21,7 +21,7 @@ DEVICES = {
     "cpu": "heddle.executors.cpu.executor",
     "reference": "heddle.testing.reference_executor",
 }
-"""Modules by the name of their device. Each has a function `load`, which is a :class:`Load`."""
+"""Modules by device name. Each module has a function `load` with the signature of :class:`Load`."""
 
 
 class Load(Protocol):
@@ -53,7 +53,7 @@ def loader(device: str) -> Load:
     """
     if device not in DEVICES:
         raise ConfigError(
-            f"device {device!r} is not known; take one of: {', '.join(DEVICES)}", param="device"
+            f"device {device!r} is unknown; use one of: {', '.join(DEVICES)}", param="device"
         )
     load: Load = importlib.import_module(DEVICES[device]).load
     return load

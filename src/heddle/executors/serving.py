@@ -1,4 +1,4 @@
-"""What settings make of a model's sizes and of its state, the same on every device."""
+"""Applies settings to a model's sizes and state, in the same way on every device."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ def served_shape(config: EngineConfig, shape: ModelShape) -> ModelShape:
     """The shape with the context that the settings ask for.
 
     Raises:
-        ConfigError: the model has a shorter one, or its heads cannot be kept as `kv_type` says.
+        ConfigError: the model's context is shorter, or `kv_type` does not fit the model's heads.
     """
     if config.kv_type == "q8_0" and shape.head_dim % 32:
         raise ConfigError(
-            f"kv_type q8_0 needs heads of a multiple of 32 elements, this model's have"
-            f" {shape.head_dim}; set kv_type to f16",
+            f"kv_type q8_0 needs heads with a multiple of 32 elements; this model's heads have"
+            f" {shape.head_dim}. Set kv_type to f16",
             param="kv_type",
         )
     if config.context > shape.context:
         raise ConfigError(
-            f"context {config.context} is more than the model's {shape.context}", param="context"
+            f"context {config.context} is more than the model's {shape.context}; set at most"
+            f" {shape.context}",
+            param="context",
         )
     return dataclasses.replace(shape, context=config.context or shape.context)
 
 
 def kept_kinds(model: Decoder, where: str) -> list[StateKind]:
-    """What each layer keeps of a sequence. `where` names the device in the error.
+    """The state kind of each layer. `where` names the device in the error.
 
     Raises:
-        UnsupportedModelError: a layer keeps a state of fixed size, which no executor computes yet.
+        UnsupportedModelError: a layer has fixed-size state, which no executor computes yet.
     """
     kinds = [model.state(layer) for layer in range(model.shape.layers)]
     if any(isinstance(kind, Fixed) for kind in kinds):
@@ -47,19 +49,20 @@ def kept_kinds(model: Decoder, where: str) -> list[StateKind]:
 
 
 def load_of(config: EngineConfig, shape: ModelShape) -> Load:
-    """What the memory must serve. `shape` is the served one."""
+    """The load that the memory must serve. `shape` has the served context."""
     return Load(config.slots, shape.context, config.batch_tokens)
 
 
 def check_pages(memory: StateMemory, budget: int) -> None:
-    """Refuse a memory without pages, which is what `budget` bytes were divided into.
+    """Check that the KV cache of `budget` bytes holds at least one page.
 
     Raises:
-        ConfigError: they hold none.
+        ConfigError: it holds no page.
     """
     if memory.pages < 1:
         raise ConfigError(
-            f"kv_cache of {budget} bytes does not hold one page of {memory.token_page_bytes} bytes",
+            f"kv_cache of {budget} bytes does not hold one page of {memory.token_page_bytes} bytes;"
+            " set a larger kv_cache",
             param="kv_cache",
         )
 
@@ -71,7 +74,7 @@ def page_groups(memory: StateMemory) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def layer_places(memory: StateMemory) -> dict[int, tuple[int, int]]:
-    """Of each layer: the index of its group in `page_groups`, and its number in the group."""
+    """The place of each layer: index of its group in `page_groups`, and its number in the group."""
     return {
         layer: (group, number)
         for group, (_, layers) in enumerate(page_groups(memory))
@@ -80,13 +83,13 @@ def layer_places(memory: StateMemory) -> dict[int, tuple[int, int]]:
 
 
 def page_layout(memory: StateMemory) -> str:
-    """What the bytes of a page say in which place: the part of a page format about layers."""
+    """The part of a page format that says which layers a page holds, and in which order."""
     windows = "".join(f" {window.positions}{window.layers}" for window in memory.windows)
     return f"{memory.token_page_bytes}{windows}"
 
 
 def describe_memory(memory: StateMemory, kv_type: str) -> str:
-    """The pages' bytes and tokens, for people."""
+    """Bytes and tokens of the KV cache, as text for people."""
     tokens = [f"{memory.pages * PAGE_TOKENS:,} tokens"]
     tokens += [
         f"{window.pages * PAGE_TOKENS:,} in the {len(window.layers)} layers that see"
@@ -97,5 +100,5 @@ def describe_memory(memory: StateMemory, kv_type: str) -> str:
 
 
 def no_snapshot(snapshot: int) -> ValueError:
-    """The error of a snapshot of a model that has none."""
+    """The error for a snapshot of a model without fixed-size state."""
     return ValueError(f"there is no snapshot {snapshot}: no layer has a state of fixed size")

@@ -1,1 +1,1 @@
-"""The recorded forward pass, whatever device runs it."""
+"""The recorded forward pass, the same for every device."""

@@ -1,8 +1,7 @@
 """Records an architecture's forward pass as a graph of nodes instead of computing it.
 
-`RecordingOps` implements `heddle.models.ops.Ops`; its arrays are nodes, and the weights in them are
-handles of the executor that will run the graph. What becomes of the graph is each executor's
-business.
+`RecordingOps` implements `heddle.models.ops.Ops`. Its arrays are nodes. The weights in the nodes
+are handles of the executor that will run the graph. Each executor decides how to run the graph.
 """
 
 from __future__ import annotations
