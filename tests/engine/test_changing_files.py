@@ -38,7 +38,7 @@ def truncate(path: Path) -> None:
 
 
 def overwrite(path: Path) -> None:
-    """Other weights of the same size in the same place, at another time."""
+    """Write other weights of the same size to the same path, with another time."""
     status = path.stat()
     with path.open("r+b") as file:
         file.seek(status.st_size - 64)
@@ -106,7 +106,7 @@ def test_a_model_detects_that_its_file_has_changed(
         else:
             change(copy)
             with pytest.raises((ModelFileError, OSError)):
-                fingerprint(engine.model)  # it would vouch for other weights
+                fingerprint(engine.model)  # it would be the fingerprint of other weights
         assert engine.model.file_state() == state
 
 

@@ -52,7 +52,7 @@ def disk(engine: Engine) -> DiskStats:
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts engines on one directory, and closes them after the test."""
-    # A slow disk or machine is not given up.
+    # The tier does not give up on a slow disk or machine.
     monkeypatch.setattr("heddle.disk.tier.PATIENCE", PATIENCE)
     monkeypatch.setattr("heddle.disk.tier._CLOSE_SECONDS", PATIENCE)
     weights = tmp_path / "model.gguf"
@@ -72,7 +72,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 def test_pages_of_an_abandoned_step_are_not_kept(start: Start) -> None:
-    """Half of the prompt is computed when the engine is closed amid the second step."""
+    """The engine is closed during the second step, when half of the prompt is computed."""
     executor = FakeExecutor()
     engine = start(executor, batch_tokens=PAGE_TOKENS + 8)
     begun = threading.Event()
@@ -85,7 +85,7 @@ def test_pages_of_an_abandoned_step_are_not_kept(start: Start) -> None:
     executor.before_step = before_step
     first, copy = Collector(), Collector()
     engine.submit(PROMPT, params(), first)
-    engine.submit(PROMPT, params(), copy)  # follows the first
+    engine.submit(PROMPT, params(), copy)  # follows the first request
     assert begun.wait(PATIENCE)
     assert executor.entered.wait(PATIENCE)
     engine.close()
@@ -161,7 +161,7 @@ def test_simultaneous_requests_restore_a_prefix_once(start: Start) -> None:
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Nothing is read before this is set."""
+    """An event; the disk reads nothing before it is set."""
     gate = threading.Event()
     read = directory.PageDirectory.read
 

@@ -1,4 +1,4 @@
-"""Sequences that their callers drive: tokens one by one, trims, snapshots, cancelling, company."""
+"""Driven sequences: tokens one by one, trims, snapshots, cancelling, and shared steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def params(seed: int = 1, **fields: Any) -> SamplingParams:
 
 
 def expected(history: list[int], count: int, seed: int = 1, **fields: Any) -> list[int]:
-    """What comes after the history, whatever ends a text."""
+    """The tokens after the history; end tokens do not end them."""
     chosen = params(seed, logprobs=0, **fields)
     tokens = list(history)
     for _ in range(count):
@@ -97,7 +97,7 @@ def test_text_is_returned_in_whole_characters(engine: Engine, monkeypatch) -> No
 
 
 def test_a_character_of_four_tokens_is_returned_whole(engine: Engine, monkeypatch) -> None:
-    """Three of them are the prompt, so that the text before the new token is looked at."""
+    """The prompt has three of the tokens, so the text needs bytes before the new token."""
     prompt = [1, 2, 3]
     seed = next(seed for seed in range(100) if expected(prompt, 1, seed)[0] not in prompt)
     first, second, third, last = (bytes([byte]) for byte in "\N{SPOOL OF THREAD}".encode())
@@ -280,7 +280,7 @@ def test_restoring_a_snapshot_gives_the_same_tokens(start, prefix_cache, mirosta
 
 
 class Model:
-    """What a sequence must do, in a few lines."""
+    """A simple model of a driven sequence."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -419,12 +419,12 @@ def test_a_token_requested_before_an_interrupt_is_not_returned_later(
 
 
 def test_callers_that_ask_together_share_a_step(start, executor) -> None:
-    engine = start(batch_window_us=1_000_000)  # no timing: everyone is waited for
+    engine = start(batch_window_us=1_000_000)  # long enough that every step waits for all callers
     count, length = 4, 50
     executor.gate.clear()
     alone = threading.Thread(target=engine.complete, args=("a", params(max_tokens=1)))
     alone.start()
-    assert executor.entered.wait(60)  # all prompts come while this step is held
+    assert executor.entered.wait(60)  # all prompts arrive while this step is held
 
     def drive(_: int) -> list[int]:
         sequence = engine.create_sequence(params())
@@ -433,12 +433,12 @@ def test_callers_that_ask_together_share_a_step(start, executor) -> None:
     with ThreadPoolExecutor(count) as pool:
         outputs = pool.map(drive, range(count))
         while engine.snapshot().queue_depth < count:
-            time.sleep(0.001)  # lets them come
+            time.sleep(0.001)  # lets the callers arrive
         executor.gate.set()
         assert list(outputs) == [expected(PROMPT, length + 1)] * count
     alone.join(60)
     together = [plan for plan in executor.plans if len(plan) == count]
-    assert len(together) >= length - count  # all but the first wait for its prompt
+    assert len(together) >= length - count  # the other callers follow the first one's prompt
 
 
 def test_a_step_waits_only_once_for_an_absent_caller(start, executor) -> None:

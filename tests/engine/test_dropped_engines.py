@@ -1,4 +1,4 @@
-"""Engines that their owners drop without closing them free memory and threads."""
+"""An engine that its owner drops without closing frees its memory and threads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def a_driven_sequence(executor: FakeExecutor) -> Any:
     sequence = an_engine(executor).create_sequence(SamplingParams(seed=1))
     sequence.decode_prompt([8, 5])
     gc.collect()
-    sequence.sample_next()  # its engine is no one else's
+    sequence.sample_next()  # only the sequence refers to its engine
     return sequence
 
 
@@ -78,7 +78,7 @@ def test_a_dropped_engine_finishes_accepted_requests() -> None:
 
 
 def test_garbage_collection_may_run_while_the_lock_is_held() -> None:
-    """In the engine thread itself, for one: a finalizer that waits for the lock never returns."""
+    """Also in the engine thread: a finalizer that waits for the lock would never return."""
     executor = FakeExecutor()
     engine = an_engine(executor)
     thread = engine._thread._thread
@@ -103,7 +103,7 @@ def executors() -> int:
 def test_a_dropped_engine_frees_native_threads_and_executors(model_path: Path) -> None:
     config = EngineConfig(slots=1, context=256, threads=4)
     one = SamplingParams(max_tokens=1)
-    with LLM(str(model_path), config) as llm:  # libraries start threads of their own, once
+    with LLM(str(model_path), config) as llm:  # libraries start their own threads only once
         llm.generate(["hello"], one)
     del llm
     gc.collect()
@@ -117,7 +117,7 @@ def test_a_dropped_engine_frees_native_threads_and_executors(model_path: Path) -
 
 
 def test_a_program_can_end_without_closing_its_engine() -> None:
-    """Its thread has ended when the handlers run that were registered before the engine's."""
+    """The engine's thread has ended before exit handlers run that were registered earlier."""
     code = (
         "import atexit, threading\n"
         "atexit.register(lambda: print([one.name for one in threading.enumerate()]))\n"

@@ -68,7 +68,7 @@ def test_a_text_may_fill_the_context(start: Start) -> None:
 
 
 def test_preemption_restarts_the_sum(start: Start) -> None:
-    """Streams that grow take the pages of the youngest, which is just being pooled."""
+    """Growing streams take the pages of the youngest sequence, which is being pooled."""
     engine = start(executor=FakeExecutor(pages=9), slots=6, batch_tokens=7)
     params = SamplingParams(seed=1, ignore_eos=True, max_tokens=60)
     collectors = [Collector() for _ in range(6)]

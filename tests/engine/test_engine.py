@@ -72,7 +72,7 @@ def test_a_stop_string_ends_the_request_and_frees_its_slot(engine: Engine) -> No
 def test_a_stop_string_that_the_last_token_completes_gives_reason_stop(engine: Engine) -> None:
     whole = text_of(expected("abc", params(max_tokens=20, ignore_eos=True)))
     last = whole[-1]
-    most = whole.index(last) + 1  # where every token so far is one character
+    most = whole.index(last) + 1  # every token so far is one character
     output = engine.complete("abc", params(max_tokens=most, ignore_eos=True, stop=(last,)))
     assert (output.finish, output.text) == (FinishReason.STOP, whole[: most - 1])
 
@@ -144,7 +144,7 @@ def test_many_threads_get_the_outputs_of_requests_that_run_alone(start) -> None:
         engine.submit(prompt, one, collector)
         return collector
 
-    executor.gate.clear()  # until all are there: fast steps would finish the first before
+    executor.gate.clear()  # held until all are queued: fast steps would finish the first ones
     with ThreadPoolExecutor(24) as pool:
         collectors = list(pool.map(submit, prompts, chosen))
     executor.gate.set()
@@ -248,7 +248,7 @@ def test_a_cancel_after_the_last_token_was_computed_has_no_effect(
 
     def cancel_after(result: Any, seconds: float) -> Any:
         events = update(result, seconds)
-        ticket.cancel()  # before the token is delivered, and with it the stop string found
+        ticket.cancel()  # before the delivery of the token, which would find the stop string
         return events
 
     scheduler.update = cancel_after  # type: ignore[method-assign, assignment]
@@ -286,7 +286,7 @@ def test_cancel_after_the_end_changes_nothing(engine: Engine) -> None:
 def test_closing_or_dropping_a_stream_cancels_its_request(
     engine: Engine, executor: FakeExecutor
 ) -> None:
-    # Each waits with its second token until it is given up.
+    # Each stream waits with its second token until it is closed or dropped.
     executor.before_step = lambda step: executor.gate.clear() if step in (0, 2) else None
     stream = engine.stream("hello", params(ignore_eos=True))
     next(stream)
@@ -394,7 +394,7 @@ def test_close_with_drain_does_not_prolong_a_close_without_drain(
     executor.gate.set()
     with pytest.raises(EngineClosedError):
         collector.wait()
-    assert executor.steps == 1  # the second had begun when the first token was delivered
+    assert executor.steps == 1  # the second step began before the first token was delivered
 
 
 def test_close_ends_an_idle_engine(executor: FakeExecutor) -> None:
@@ -449,7 +449,7 @@ def test_a_snapshot_shows_slots_queue_and_pages(start, executor: FakeExecutor) -
 
 
 class Recorder:
-    """An observer that writes everything down."""
+    """An observer that records every event."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -510,7 +510,7 @@ def test_usage_has_the_times_of_a_request(executor: FakeExecutor, engine: Engine
 
 
 def test_preemption_does_not_restart_the_times(start) -> None:
-    """Of requests that lost their pages after their first token, whose times are over two lives."""
+    """The requests lose their pages after their first token and are scheduled twice."""
     engine = start(executor=FakeExecutor(pages=6), slots=4, batch_tokens=16)
     collectors = [Collector() for _ in range(4)]
     engine.submit_many(

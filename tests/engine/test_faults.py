@@ -1,4 +1,4 @@
-"""What fails, fails alone: steps, sinks, text. When the engine itself fails, nobody waits on."""
+"""Failures of steps, sinks and text stay alone. If the engine fails, all callers wake."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_forked_process_is_told_that_it_has_no_engine(engine: Engine, monkeypa
     driven.decode_prompt([8, 5])
     with monkeypatch.context() as fork:
         fork.setattr("os.getpid", lambda: parent + 1)
-        with engine._thread._lock:  # as a fork may find it, held by a thread it does not have
+        with engine._thread._lock:  # a fork may inherit the lock held by a thread that it lacks
             with pytest.raises(EngineClosedError, match="fork"):
                 engine.complete("hello", params(max_tokens=2))
             with pytest.raises(EngineClosedError, match="fork"):

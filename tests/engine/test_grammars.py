@@ -23,13 +23,13 @@ def params(seed=1, **fields):
 
 
 def test_a_grammar_holds_in_a_batch_and_after_preemption(start) -> None:
-    """Outputs match, and are those of a request that is alone."""
+    """Outputs match the grammar and equal those of a request that runs alone."""
     chosen = [params(seed, grammar=Grammar.regex("([a-z]{3}-){30}")) for seed in range(6)]
     chosen[3] = params(3, max_tokens=120, ignore_eos=True)
     alone = [start(executor=FakeExecutor(), slots=1).complete("hello", one) for one in chosen]
     executor = FakeExecutor(pages=10)
     crowded = start(executor=executor)
-    executor.gate.clear()  # until all are there
+    executor.gate.clear()  # held until all are queued
     collectors = [Collector() for _ in chosen]
     crowded.submit_many(("hello", *one) for one in zip(chosen, collectors, strict=True))
     executor.gate.set()
@@ -73,7 +73,7 @@ def test_a_closed_engine_refuses_to_try_a_grammar(engine: Engine) -> None:
 
 
 def test_a_late_mask_delays_only_its_own_request(start) -> None:
-    """Others go on meanwhile, also the one that follows it, and its tokens are the same."""
+    """Other requests continue, a follower too, and the tokens of all are the same."""
     late = Future[None]()
     prompt = FakeTokenizer().encode("hello")
     executor = FakeExecutor(defers=lambda history: None if late.done() else held(history))

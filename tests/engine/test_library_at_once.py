@@ -1,4 +1,4 @@
-"""Threads and event loops that use one engine at the same time, and some that leave early."""
+"""Threads and event loops use one engine at the same time; some cancel early."""
 
 from __future__ import annotations
 

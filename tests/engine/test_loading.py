@@ -80,7 +80,7 @@ def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
 
 
 class Told:
-    """A `Progress` that remembers what it was told."""
+    """A `Progress` that records its calls."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, int | None, bool]] = []

@@ -1,4 +1,4 @@
-"""`import heddle`: which names it has, and how little it loads."""
+"""`import heddle`: its names, and the modules that it loads."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def test_the_public_names_are_unchanged() -> None:
 
 
 def test_importing_alone_loads_no_other_module() -> None:
-    """So that the command sees to interrupts before it imports what takes time."""
+    """The command can then handle interrupts before its slow imports."""
     code = "import sys, heddle; print([m for m in sys.modules if m.startswith('heddle.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

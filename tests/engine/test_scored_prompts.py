@@ -36,7 +36,8 @@ def test_prompt_logprobs_are_the_same_for_any_chunks(start: Start, batch_tokens:
 
 def test_prompt_logprobs_come_before_the_first_token(start: Start) -> None:
     deltas = list(start(batch_tokens=30).stream(PROMPT, scored(max_tokens=2)))
-    # The fake model's logits cost a tenth of a token: 27 of them fill a step, and one follows none.
+    # The fake model's logits cost a tenth of a token: 27 of them fill a step.
+    # The first token has no logprob.
     assert [len(delta.prompt_logprobs) for delta in deltas] == [28, 27, 27, 18, 0, 0]
     assert [len(delta.tokens) for delta in deltas] == [0, 0, 0, 0, 1, 1]
 
@@ -85,7 +86,7 @@ def test_preemption_repeats_no_prompt_logprobs(start: Start) -> None:
     executor = FakeExecutor(pages=8)
     engine = start(executor=executor, slots=4)
     params = scored(max_tokens=60)
-    executor.gate.clear()  # until all are there
+    executor.gate.clear()  # held until all are queued
     streams = [engine.stream([*PROMPT[:40], last], params) for last in range(1, 5)]
     executor.gate.set()
     for last, stream in enumerate(streams, 1):

@@ -176,7 +176,7 @@ def test_cancelling_the_reading_task_cancels_the_request(start, executor: FakeEx
 
 
 def test_closing_or_dropping_an_async_stream_cancels_its_request(engine: Engine, executor) -> None:
-    # Each waits with its second token until it is given up.
+    # Each stream waits with its second token until it is closed or dropped.
     executor.before_step = lambda step: executor.gate.clear() if step in (0, 2) else None
 
     async def main() -> None:
@@ -189,7 +189,7 @@ def test_closing_or_dropping_an_async_stream_cancels_its_request(engine: Engine,
             break
         gc.collect()
         executor.gate.set()
-        while engine.snapshot().running:  # a loop that is closed would cancel them, too
+        while engine.snapshot().running:  # closing the loop would cancel them too
             await asyncio.sleep(0)
 
     run(main())
@@ -249,7 +249,7 @@ def test_a_stream_can_be_read_only_in_its_own_loop(engine, executor: FakeExecuto
 
 
 class CountingLoop:
-    """Stands in for an event loop: notes wake-ups, and runs them when told."""
+    """Replaces an event loop: records wake-ups, and runs them on demand."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -275,7 +275,7 @@ def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
         to_ring.clear()
 
     step()
-    step()  # the loop has not looked yet, and need not be told again
+    step()  # the loop has not run yet and needs no second wake-up
     assert len(loop.calls) == 1
     loop.calls[0]()
     assert Counter(len(inbox._deltas) for inbox in inboxes) == {2: 3}
@@ -289,7 +289,7 @@ def test_a_delta_posted_after_the_last_look_wakes_the_loop_again() -> None:
     inbox = Inbox(mailbox)
 
     class PostedLate(deque[Any]):
-        """The engine thread posts as soon as the loop has found nothing more."""
+        """The engine thread posts just after the loop finds the mailbox empty."""
 
         def __bool__(self) -> bool:
             found = len(self) > 0
@@ -308,7 +308,9 @@ def test_a_delta_posted_after_the_last_look_wakes_the_loop_again() -> None:
 
 
 def test_a_step_wakes_a_loop_at_most_once(start, executor: FakeExecutor, monkeypatch) -> None:
-    engine = start(slots=8, prefix_cache=False)  # or seven would wait for the first one's prompt
+    engine = start(
+        slots=8, prefix_cache=False
+    )  # otherwise seven would follow the first one's prompt
     wakes = 0
     ring = Mailbox.ring
 
@@ -358,7 +360,7 @@ def delta_of(size: int) -> Delta:
 
 
 def fill(inbox: Inbox, size: int) -> None:
-    """Leave `size` bytes unread, in deltas of some 2 kB."""
+    """Leave `size` bytes unread, in deltas of about 2 kB."""
     while inbox.held < size:
         inbox.receive(0, delta_of(2000))
 
@@ -374,7 +376,7 @@ def test_only_the_stream_with_the_largest_backlog_is_cancelled() -> None:
     assert (large.held, backlog.held) == (0, small.held + new.held)
     assert [ticket.cancelled for ticket in lost] == [True, True]
     assert not any(ticket.cancelled for ticket in kept + young)
-    large.receive(0, delta_of(2000))  # what was on its way when it was cancelled
+    large.receive(0, delta_of(2000))  # a delta that was posted before the cancel
     assert large.held == 0
     with pytest.raises(BacklogError, match="more than 1000000 bytes"):
         run(large.get())
@@ -447,7 +449,9 @@ def test_an_unread_answer_beyond_the_backlog_ends_its_request(
         while not backlog.cut:
             await asyncio.sleep(0)
         executor.gate.set()
-        await asyncio.to_thread(engine.complete, "hello", params(max_tokens=1))  # its turn comes
+        await asyncio.to_thread(
+            engine.complete, "hello", params(max_tokens=1)
+        )  # the next request runs
         assert backlog.cut == 1
         with pytest.raises(BacklogError):
             await anext(streams)
@@ -470,7 +474,7 @@ def real_delta(index: int, alternatives: int) -> Delta:
 
 
 def tracemalloc_of(make: Any) -> int:
-    gc.collect()  # or tuples that the interpreter keeps for the next ones would cost nothing
+    gc.collect()  # otherwise tuples from the interpreter's free list would cost nothing
     tracemalloc.start()
     kept = make()
     taken, _ = tracemalloc.get_traced_memory()

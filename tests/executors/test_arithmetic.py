@@ -1,4 +1,4 @@
-"""Which changes of the program make pages on disk worthless, and which do not."""
+"""Which changes of the program invalidate pages on disk, and which do not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def edit(path: Path) -> None:
 
 @pytest.mark.parametrize("device", SOURCES)
 def test_the_digest_covers_what_its_modules_import(device: str) -> None:
-    """A module of the computing rooms that is missing would leave wrong pages in use."""
+    """If the digest missed a module that computes, wrong pages would stay in use."""
     covered = {path for pattern in SOURCES[device] for path in PACKAGE.glob(pattern)}
     assert all(list(PACKAGE.glob(pattern)) for pattern in SOURCES[device])
     missing = {

@@ -1,4 +1,4 @@
-"""What the CPU executor does beside what every executor must: threads, levels, memory."""
+"""What only the CPU executor does: threads, instruction levels, memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PLAIN_WIDE = replace(PLAIN, head_dim=32)
 
-# Loads the file of its argument with address space for the stacks of a few threads only.
+# Loads the file in its argument; the address space holds the stacks of only a few threads.
 CROWDED = """
 import resource, sys
 from pathlib import Path

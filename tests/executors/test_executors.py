@@ -1,6 +1,6 @@
 """What every executor must do (`heddle.step.Executor`), on each device of the registry."""
 
-# Outcomes are unions, and a test knows which one a plan gives.
+# Outcomes are unions; each test knows which member its plan gives.
 # mypy: disable-error-code="attr-defined, assignment, return-value"
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_hostile_hyperparameters_are_typed_errors(device, tmp_path, key, value):
 def test_a_tokenizer_of_another_size_than_the_embedding_is_refused(
     device, tmp_path, difference, says_so
 ):
-    """The model would choose tokens that have no text, or be asked for rows that it has not."""
+    """The model would choose tokens without text, or look up rows that it lacks."""
     size = PLAIN.vocabulary
     changes = {
         "tokenizer.ggml.tokens": [str(id) for id in range(size + difference)],
@@ -200,7 +200,7 @@ def test_a_poisoned_model_fails_its_sequences_and_not_the_executor(device, tmp_p
 
 
 def test_a_copied_page_gives_the_same_token_as_the_original(device, tmp_path):
-    """Eight tokens in page 1; the ninth computed after them, after nothing, and after a copy."""
+    """Page 1 has eight tokens. The ninth is computed after page 1, an empty page and a copy."""
     executor = load_on(device, tiny_file(tmp_path), SMALL)
     binding = Binding(0, replace(GREEDY, logprobs=5), [3], [])
     eight = Chunk(0, 0, [3, 1, 4, 1, 5, 9, 2, 6], [1], True)
@@ -312,7 +312,7 @@ def page_table(first: int, tokens: int) -> list[int]:
 
 
 def prefill(executor: Executor, cuts: Sequence[int], slot: int = 0, first: int = 0) -> StepResult:
-    """The result of the last of the chunks that PROMPT is cut into, with five logprobs."""
+    """Compute PROMPT in chunks. Return the result of the last one, with five logprobs."""
     binding = Binding(slot, replace(GREEDY, logprobs=5), PROMPT, [])
     result, bindings = StepResult(()), (binding,)
     for start, end in pairwise([0, *cuts, len(PROMPT)]):
@@ -387,7 +387,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> GGUFCheckpoint:
 
 
 def long_prompt(executor: Executor, step: int) -> StepResult:
-    """The result of LONG's last token, of chunks that hold only the pages that they see."""
+    """Compute LONG in chunks that hold only the pages they attend to. Return the last result."""
     bindings, result = (Binding(0, replace(GREEDY, logprobs=5), LONG, []),), StepResult(())
     for start in range(0, len(LONG), step):
         end = min(start + step, len(LONG))
@@ -513,7 +513,7 @@ class Countdown:
 
 
 def constrained(executor: Executor, rules: TokenRules, output: Sequence[int] = ()) -> list[object]:
-    """Two outcomes in slot 0."""
+    """The outcomes of two steps in slot 0."""
     tokens, bindings = [1, *output], (Binding(0, GREEDY, [1], output, rules),)
     outcomes: list[object] = []
     for computed in (0, len(tokens)):
@@ -553,11 +553,11 @@ def test_forbidden_tokens_are_not_sampled(executor):
     assert held.token != free.token
 
 
-# --- one truth -----------------------------------------------------------------------------------
+# --- agreement ---------------------------------------------------------------------------------
 
 
 def test_devices_agree_on_tokens_and_log_probabilities(tmp_path):
-    """The CPU keeps 8 bits of activations only where weights are quantised: here none are."""
+    """The CPU quantises activations to 8 bits only for quantised weights; here none are."""
     cpu, reference = (
         prefill(load_on(device, tiny_file(tmp_path), SMALL), []).sampled[0]
         for device in ("cpu", "reference")

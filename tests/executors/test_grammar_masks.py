@@ -1,4 +1,4 @@
-"""What becomes of a mask that cannot be made: the request it is for ends, and no other."""
+"""A mask that cannot be computed ends only its own request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Grammar:
-    """Allows the tokens it was told last, or fails."""
+    """Allows the tokens that it observed last, or fails."""
 
     failure: Exception | None = None
 
@@ -47,7 +47,7 @@ def bind(masks: GrammarMasks, slot: int, grammar: Grammar | None, output: list[i
 
 @pytest.fixture
 def two() -> Callable[[Exception], tuple[GrammarMasks, list[Sampler]]]:
-    """Masks of slots 0 and 1, of which the first fails so."""
+    """Make masks of slots 0 and 1; the mask of slot 0 raises the given failure."""
 
     def made(failure: Exception) -> tuple[GrammarMasks, list[Sampler]]:
         masks, samplers = GrammarMasks(), [Sampler(), Sampler()]

@@ -1,4 +1,4 @@
-"""What a recorded model is said to cost, and the measuring of the machine."""
+"""The counted cost of a recorded model, and the measured limits of the machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _matrices(checkpoint):
 def test_every_instruction_level_has_a_peak_rate(isa):
     runtime = _native.Runtime(2, isa)
     assert runtime.multiplication
-    # Of many, as short as can be: a busy machine interrupts some.
+    # Many very short passes: a busy machine interrupts only some of them.
     assert 1e8 < max(runtime.multiply_rate(0.0) for _ in range(20)) < 1e15
 
 

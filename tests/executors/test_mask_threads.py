@@ -1,4 +1,4 @@
-"""Work in threads: what is slow delays nothing but itself."""
+"""Work in threads: slow work delays only itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_thread_with_slow_work_gets_a_lower_priority() -> None:
     begun.clear()
     threads.begin(makings[1])
     assert begun.wait(PATIENCE)
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+    if sys.platform == "linux":  # elsewhere threads share their process's priority
         own = os.getpriority(os.PRIO_PROCESS, 0)
         slow, other = (os.getpriority(os.PRIO_PROCESS, one) for one in ids)
         assert (slow, other) == (max(own, _SLOW_PRIORITY), own)

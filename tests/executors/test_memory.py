@@ -1,4 +1,4 @@
-"""Memory that is there to be taken, as the kernel tells it."""
+"""Available memory, as the kernel reports it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in place of /proc and of the control group."""
+    """A folder that replaces /proc and the control group."""
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     monkeypatch.setattr(memory, "_STATM", tmp_path / "statm")
@@ -62,7 +62,7 @@ def test_an_address_space_limit_leaves_what_is_not_mapped(
     check_memory(300 * MIB, 100 * MIB)
     with pytest.raises(OutOfMemoryError, match=r"ulimit -v\) leaves, 0\.42 GB: set a smaller kv"):
         check_memory(300 * MIB, 101 * MIB)
-    space[0] = 500 * MIB  # a limit may be lower than what is mapped already
+    space[0] = 500 * MIB  # a limit can be lower than the memory already mapped
     assert memory.available_bytes() == 0
     space[0] = resource.RLIM_INFINITY
     assert memory.available_bytes() == 8_000_000 * 1024

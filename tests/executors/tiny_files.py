@@ -1,4 +1,4 @@
-"""Checkpoints of one tiny model, with changes, and the plan of a step of one token."""
+"""Checkpoints of one tiny model with changes, and a plan of one token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = EngineConfig(slots=2, threads=1, kv_cache=1 << 20)
 
 
 def tiny_file(path: Path, metadata=None, tensors=None) -> GGUFCheckpoint:
-    """`metadata` is added to the model's; `tensors`, by name, replace its own, None drops."""
+    """Add `metadata` to the model's; replace its tensors by name, or drop one with None."""
     changed = PLAIN.metadata() | (metadata or {})
     kept = [tensors.get(t.name, t) if tensors else t for t in PLAIN.tensors()]
     return GGUFCheckpoint.open(write_gguf(path / "tiny.gguf", changed, [t for t in kept if t]))

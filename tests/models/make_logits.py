@@ -20,7 +20,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def logits(network: transformers.PreTrainedModel, model: TinyModel) -> list[list[float]]:
-    """Give the network the model's weights; its logits (tokens, vocabulary)."""
+    """Load the model's weights into the network; return logits (tokens, vocabulary)."""
     network.float().eval()
     state = {name: torch.from_numpy(values) for name, values in model.state().items()}
     missing, unexpected = network.load_state_dict(state, strict=False)
@@ -32,7 +32,7 @@ def logits(network: transformers.PreTrainedModel, model: TinyModel) -> list[list
 
 
 def compute(model: TinyModel) -> dict[str, Any]:
-    """Also the factors that Llama 3's scaling divides the frequencies by."""
+    """The logits, and the factors by which Llama 3's scaling divides frequencies."""
     config = transformers.AutoConfig.for_model(**model.config(), attn_implementation="eager")
     network = transformers.AutoModelForCausalLM.from_config(config)
     result: dict[str, Any] = {"logits": logits(network, model)}

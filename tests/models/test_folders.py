@@ -1,4 +1,4 @@
-"""Hugging Face folders: every tiny model as a folder computes what it does as a GGUF file."""
+"""Hugging Face folders: each tiny model gives the same results as from a GGUF file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_reference_agrees_with_transformers(model: TinyModel, tmp_path: Path
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("model", [QWEN3[0], GEMMA3[0]], ids=["qwen3", "gemma3"])
 def test_an_engine_generates_from_a_folder(model: TinyModel, dtype: str, tmp_path: Path) -> None:
-    """Alone and beside others, as the reference does greedily."""
+    """Outputs equal the greedy reference, alone and in a batch."""
     folder = model.write_folder(tmp_path / "tiny", dtype)
     with HuggingFaceCheckpoint.open(folder) as checkpoint:
         reference, tokens = ReferenceModel(checkpoint), list(TOKENS)
@@ -71,7 +71,7 @@ def test_shards_are_read_as_one_model(tmp_path: Path) -> None:
 
 
 def split(folder: Path, model: TinyModel) -> None:
-    """Put every second tensor into a file of its own, with an index."""
+    """Move every second tensor to a second file, and write an index."""
     state = model.state()
     parts = {"a.safetensors": list(state)[::2], "b.safetensors": list(state)[1::2]}
     for file, names in parts.items():

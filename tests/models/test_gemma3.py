@@ -1,4 +1,4 @@
-"""What gemma3.py reads of a checkpoint; its logits are compared in test_logits.py."""
+"""What gemma3.py reads from a checkpoint; test_logits.py compares its logits."""
 
 from __future__ import annotations
 

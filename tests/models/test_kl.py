@@ -1,4 +1,4 @@
-"""How far Heddle's next-token distributions are from the float32 reference, and llama.cpp's.
+"""The KL divergence of Heddle and of llama.cpp from the float32 reference, for each next token.
 
 llama.cpp's figures were measured with `scripts/make_kl_reference.py` on the same tokens against the
 same reference. The text is this repository's own.
@@ -77,7 +77,7 @@ def test_kl_is_not_far_above_llama_cpp(
 
 
 def executor_logits(checkpoint: GGUFCheckpoint, tokens: list[int], kv_type: str) -> np.ndarray:
-    """Logits (T, vocabulary) of the CPU executor, one token a step; other chunks are bit-equal."""
+    """Logits (T, vocabulary) of the CPU executor, one token a step; any chunks give equal bits."""
     config = EngineConfig(slots=1, context=len(tokens), threads=2, kv_type=kv_type)
     executor = load(checkpoint, config)
     rows = []

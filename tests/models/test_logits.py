@@ -1,6 +1,6 @@
 """Every architecture on tiny models: the reference against `transformers`, then the CPU executor.
 
-Biases, windows and whatever else architectures differ by go through recording and lowering here.
+These tests record and lower all differences of the architectures, such as biases and windows.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def test_a_long_text_is_computed_in_chunks(checkpoint: GGUFCheckpoint) -> None:
 
 @every_model
 def test_the_executor_agrees_with_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
-    """The weights are floats; with f16 keys and values in both, what is left are a few of those
-    that round the other way."""
+    """The weights are floats, and both keep keys and values in f16. The remaining difference is
+    a few keys and values that round the other way."""
     tokens = TOKENS * 4
     executor = load(checkpoint, EngineConfig(slots=1, threads=2, context=len(tokens)))
     one_by_one = last_logits(executor, tokens, range(1, len(tokens) + 1))
@@ -103,7 +103,7 @@ def test_the_executor_agrees_with_the_reference_in_any_chunks(checkpoint: GGUFCh
 def test_positions_past_a_thousand_agree_with_the_reference(
     model: TinyModel, checkpoint: GGUFCheckpoint
 ) -> None:
-    """Rope tables are made in parts of 1,024 positions; attention goes in splits of 256."""
+    """Rope tables are computed in parts of 1,024 positions, attention in splits of 256."""
     tokens = np.random.RandomState(6).randint(model.vocabulary, size=model.context).tolist()
     executor = load(checkpoint, EngineConfig(slots=1, threads=2, batch_tokens=128))
     ends = [*range(100, 1_000, 100), *range(1_020, 1_029), 1_099, 1_100]
@@ -121,7 +121,7 @@ def test_positions_past_a_thousand_agree_with_the_reference(
 def test_q8_0_keys_and_values_agree_with_the_reference(
     checkpoint: GGUFCheckpoint,
 ) -> None:
-    """Some round to the next code: a 127th of the largest of their block."""
+    """Some values round to the next code: 1/127 of the largest value in their block."""
     tokens = TOKENS * 4
     config = EngineConfig(slots=1, threads=2, context=len(tokens), kv_type="q8_0")
     executor, reference = load(checkpoint, config), ReferenceModel(checkpoint)

@@ -1,4 +1,4 @@
-"""The registry of families, and how hyperparameters are read; shared by all of them."""
+"""The registry of families, and the reading of hyperparameters that all families share."""
 
 from __future__ import annotations
 

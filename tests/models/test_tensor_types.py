@@ -28,9 +28,10 @@ WIDE = TinyLlama(
 
 
 def write_model(path: Path, kind: TensorType) -> GGUFCheckpoint:
-    """All matrices are random blocks, but those of queries and keys.
+    """All matrices are random blocks, except those of queries and keys.
 
-    Scores would be so large that the least error of activations changes what attention sees.
+    With random blocks, scores would be so large that the least error of activations changes
+    the attention weights.
     """
     rng = np.random.default_rng(3)
 
@@ -45,7 +46,7 @@ def write_model(path: Path, kind: TensorType) -> GGUFCheckpoint:
 
 @pytest.mark.parametrize("kind", TensorType.supported(), ids=lambda kind: kind.name)
 def test_the_executor_agrees_with_the_reference(kind: TensorType, tmp_path: Path) -> None:
-    """Their distance is that of activations in int8, a few hundredths."""
+    """They differ by the error of int8 activations, a few hundredths."""
     file = write_model(tmp_path, kind)
     executor = load(file, EngineConfig(slots=1, threads=2, context=len(TOKENS)))
     logits = last_logits(executor, TOKENS, range(1, len(TOKENS) + 1))

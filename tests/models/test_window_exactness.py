@@ -104,7 +104,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> GGUFCheckpoint:
 def alone(
     checkpoint: GGUFCheckpoint, prompts: list[list[int]], params: SamplingParams
 ) -> list[Bits]:
-    """What each prompt gives where no page is ever given back."""
+    """The results of each prompt if no page is ever released."""
     rig = Rig(checkpoint, slots=1, batch_tokens=CONTEXT, prefix_cache=False)
     assert not rig.executor.memory.windows, "steps as large as the context spare no page"
     return [rig.run([prompt], params)[0] for prompt in prompts]
@@ -118,7 +118,7 @@ def expected(checkpoint: GGUFCheckpoint) -> list[Bits]:
 
 
 def pages_of(executor: CpuExecutor, count: int) -> int:
-    """A `kv_cache` setting for so many pages of every group."""
+    """A `kv_cache` setting for `count` pages of every group."""
     return count * executor.memory.token_page_bytes
 
 
@@ -178,7 +178,7 @@ def test_requests_with_one_prefix_compute_it_once(
 
 
 def test_preempted_sequences_give_the_same_bits(checkpoint: GGUFCheckpoint) -> None:
-    """Four sequences that begin in 14 pages and want more in the end."""
+    """Four sequences start in 14 pages and need more later."""
     prompts, params = [TEXT[i : i + 90] for i in (0, 100, 200, 300)], replace(GREEDY, max_tokens=60)
     budget = pages_of(load(checkpoint, EngineConfig(context=CONTEXT, batch_tokens=32)), 14)
     rig = Rig(checkpoint, slots=4, batch_tokens=32, kv_cache=budget)
@@ -189,7 +189,7 @@ def test_preempted_sequences_give_the_same_bits(checkpoint: GGUFCheckpoint) -> N
 def alone_at_once(
     checkpoint: GGUFCheckpoint, prompts: list[list[int]], params: SamplingParams
 ) -> list[Bits]:
-    """As `alone`, with the seeds that requests get which run at once."""
+    """As `alone`, with the seeds of requests that run at once."""
     rig = Rig(checkpoint, slots=len(prompts), batch_tokens=CONTEXT, prefix_cache=False)
     assert not rig.executor.memory.windows
     return rig.run(prompts, params)

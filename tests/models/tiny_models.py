@@ -24,7 +24,7 @@ CONTEXT = 64
 BASE = 10_000.0
 EPS = 1e-5
 HEAD_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
-# Shorter than TOKENS is long, so that scalings act on it.
+# Shorter than TOKENS, so that scalings take effect.
 ORIGINAL_CONTEXT = 8
 SCALE = CONTEXT / ORIGINAL_CONTEXT
 TOKENS = [3, 17, 0, 30, 30, 8, 25, 1, 12, 31, 5, 22]
@@ -40,7 +40,7 @@ class Random:
         return self._stream.standard_normal(shape).astype(np.float32)
 
     def matrix(self, rows: int, columns: int) -> np.ndarray:
-        """Keeps the size of what it multiplies."""
+        """A matrix whose products keep the magnitude of their input."""
         return (self._stream.standard_normal((rows, columns)) / np.sqrt(columns)).astype(np.float32)
 
     def near(self, mean: float, width: int) -> np.ndarray:
@@ -49,7 +49,7 @@ class Random:
 
 @dataclass(frozen=True)
 class TinyModel:
-    """Shape of one model, and what the architectures have in common."""
+    """Shape of one model, and the common part of the architectures."""
 
     architecture: ClassVar[str]
     gguf_names: ClassVar[dict[str, str]] = {
@@ -80,7 +80,7 @@ class TinyModel:
     context: int = CONTEXT
 
     def config(self) -> dict[str, object]:
-        """What config.json holds."""
+        """The content of config.json."""
         return {
             "model_type": self.architecture,
             "vocab_size": self.vocabulary,
@@ -204,7 +204,10 @@ class TinyLlama(TinyModel):
     scaling: str = ""
 
     def metadata(self) -> dict[str, object]:
-        if self.scaling not in ("yarn", "longrope"):  # GGUF has Llama 3's as a tensor alone
+        if self.scaling not in (
+            "yarn",
+            "longrope",
+        ):  # GGUF stores Llama 3's scaling only as a tensor
             return super().metadata()
         return super().metadata() | {
             "llama.rope.scaling.type": self.scaling,
@@ -229,7 +232,7 @@ class TinyLlama(TinyModel):
         return super().config() | {"rope_parameters": rope}
 
     def divisors(self) -> dict[str, list[float]]:
-        """Divisors of each pair's frequency for short and for long sequences, as longrope has."""
+        """Longrope's divisors of each pair's frequency, for short and for long sequences."""
         pairs = self.head_dim // 2
         return {
             "short": [1 + 0.0625 * pair for pair in range(pairs)],
@@ -244,7 +247,7 @@ class TinyLlama(TinyModel):
         return halves.swapaxes(1, 2).reshape(values.shape)
 
     def write_scaled(self, path: Path, rope_factors: Sequence[float]) -> Path:
-        """Write it with the divisors of frequencies that Llama 3's scaling comes to, if any."""
+        """Write the model with the frequency divisors of Llama 3's scaling, if it has any."""
         if not rope_factors:
             return self.write(path)
         return self.write(path, [Tensor.of("rope_freqs.weight", np.float32(rope_factors))])

@@ -7,7 +7,7 @@ from heddle.step import WindowPages
 
 
 def windows_of(memory: StateMemory, start: int, end: int) -> list[WindowPages]:
-    """What a sequence holds that computes positions [start, end). Pages are used in turns."""
+    """The pages of a sequence that computes positions [start, end). Page ids repeat in turn."""
     windows = []
     for window in memory.windows:
         first = window.first_page(start)

@@ -1,4 +1,4 @@
-"""The GGUF reader: what sound files say, and that no broken one gets further than a typed error."""
+"""The GGUF reader: the content of valid files, and a typed error for every broken file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def opened(tmp_path: Path, content: bytes) -> GGUFFile:
 
 
 def everything(file: GGUFFile) -> int:
-    """Read all there is to read; returns a number that depends on it."""
+    """Read the whole file; return a number that depends on all of it."""
     total = sum(int(file.data(name).sum()) for name in file.tensors)
     for value in file.metadata.values():
         total += len(list(value)) if isinstance(value, StringArray) else len(repr(value))
@@ -171,7 +171,7 @@ HEADER = struct.Struct("<4sIQQ")
 
 
 def one(**fields: object) -> bytes:
-    """A file with one tensor `w`, of 64 float32 unless told."""
+    """A file with one tensor `w`, of 64 float32 unless `fields` change it."""
     given = {"data": bytes(256), "shape": (64,), **fields}
     return gguf_bytes({}, [Tensor("w", **given)])  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The description of a model file: what it says, as data, as JSON and as tables."""
+"""The description of a model file, as data, JSON and tables."""
 
 from __future__ import annotations
 

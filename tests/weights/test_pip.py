@@ -1,4 +1,4 @@
-"""Fetching with the real pip, from a folder in place of an index."""
+"""Fetching with the real pip, from a folder instead of an index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels that is all pip can see."""
+    """A folder of wheels; pip uses no other source."""
     shelf = tmp_path / "shelf"
     shelf.mkdir()
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

@@ -1,4 +1,4 @@
-"""What downloading and loading show on a terminal and in a log."""
+"""The progress of downloads and loading, on a terminal and in a log."""
 
 from __future__ import annotations
 

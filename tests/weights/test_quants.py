@@ -37,7 +37,7 @@ def assert_agrees(kind: TensorType, blocks: np.ndarray) -> None:
     found = dequantize(blocks.reshape(-1), kind, shape)
     assert found.dtype == np.float32
     assert found.shape == shape
-    # The bits of a nan are not defined; those of everything else are, the sign of zero included.
+    # The bits of a NaN are not defined. All other bits are, the sign of zero included.
     nan = np.isnan(expected)
     assert np.array_equal(np.isnan(found), nan)
     assert np.array_equal(found.view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
@@ -50,7 +50,7 @@ def test_random_blocks_agree_with_gguf(kind: TensorType) -> None:
 
 @pytest.mark.parametrize("kind", SUPPORTED, ids=lambda kind: kind.name)
 def test_special_scale_values_agree_with_gguf(kind: TensorType) -> None:
-    """Wherever a type keeps its scales: each odd pair of numbers is put at each pair of bytes."""
+    """Put each pair of special numbers at each pair of bytes, so that all scales get them."""
     pairs = np.stack(np.meshgrid(ODD_FLOAT16, ODD_FLOAT16), axis=-1).reshape(-1, 2)
     raw = pairs.view(np.uint8)
     for start in range(0, max(kind.block_bytes - 3, 1), 2):

@@ -1,4 +1,4 @@
-"""The safetensors reader: what sound files hold, and that no broken one gets past a typed error."""
+"""The safetensors reader: valid files, and a typed error for every broken file."""
 
 from __future__ import annotations
 

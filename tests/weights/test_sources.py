@@ -1,4 +1,4 @@
-"""Resolving a model: found or fetched, whole or not there at all, whatever happens on the way."""
+"""Resolving a model: found or fetched, and never partly there, whatever fails."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TINY_WHEELS = {
 
 @dataclass
 class FakeFetcher:
-    """Gives wheels from memory. `before` runs first in each fetch."""
+    """Returns wheels from memory. `before` runs first in each fetch."""
 
     wheels: Mapping[str, bytes]
     before: Callable[[str], None] = lambda requirement: None
@@ -64,7 +64,7 @@ class FakeFetcher:
 
 @dataclass
 class FakeProgress:
-    """Remembers what it was told."""
+    """Records its calls."""
 
     told: list[object] = field(default_factory=list)
     noted: threading.Event = field(default_factory=threading.Event)
@@ -347,7 +347,7 @@ def test_leftovers_of_a_killed_download_are_not_used_and_are_removed(tmp_path: P
 
 
 def test_two_simultaneous_resolves_fetch_once(tmp_path: Path) -> None:
-    """The second starts while the first is in the middle, and says that it waits."""
+    """The second starts during the first one's fetch, and reports that it waits."""
     middle, second = threading.Event(), FakeProgress()
 
     def before(requirement: str) -> None:

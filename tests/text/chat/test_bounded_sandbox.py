@@ -1,4 +1,4 @@
-"""Templates that would compute without end are refused, when they are loaded or when they run."""
+"""Templates without an end are refused, when they are loaded or when they run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_template_that_computes_without_end_is_refused(source: str) -> None:
         "{{ messages ~ messages }}" * 64,
         "{{ f() }}" * 64,
         "{% for m in range(64) %}{% endfor %}",
-        "{{ messages | list }}",  # a filter may take seconds, so that each looks at the time
+        "{{ messages | list }}",  # a filter can take seconds, so each filter checks the time limit
     ],
 )
 def test_every_kind_of_work_checks_the_time_limit(
@@ -68,7 +68,7 @@ def test_every_kind_of_work_checks_the_time_limit(
 
 
 def test_loading_a_template_computes_nothing() -> None:
-    """No budget bounds what Jinja computes of constants before there is a rendering."""
+    """No budget bounds the constants that Jinja would compute before a rendering."""
     seen: list[str] = []
     sandbox = BoundedSandbox()
 
@@ -94,7 +94,7 @@ def test_ordinary_templates_render_as_without_the_sandbox() -> None:
 
 
 def test_the_indentation_of_client_values_is_bounded() -> None:
-    """Each of 50,000 numbers has a line, and each line the indentation of its depth."""
+    """Each of 50,000 numbers is a line, indented by its depth."""
     deep: Any = [1] * 50_000
     for _ in range(200):
         deep = [deep]

@@ -1,4 +1,4 @@
-"""Chat templates: the conventions they expect, and what they may not do."""
+"""Chat templates: the conventions they expect, and what they are forbidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chat templates show of calls and reasoning, and what they are given for it."""
+"""What a chat template reveals of calls and reasoning, and what it gets as input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars of calls: what they allow in each form, and where a late one begins to hold."""
+"""Grammars of calls: what they allow in each form, and where a late grammar starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TWO = {
 
 
 def refused_at(grammar: Grammar, text: str) -> str | None:
-    """What precedes the first token that is not allowed; None if all of `text` is an output."""
+    """The text before the first token that is not allowed; None if all of `text` is allowed."""
     state, seen = TOKENIZER.grammar(grammar).begin(), []
     tokens = [*TOKENIZER.encode(text), END]
     for place, token in enumerate(tokens):
@@ -87,7 +87,7 @@ def test_text_is_unconstrained_unless_a_call_is_enforced(form: Any) -> None:
 
 
 def test_a_late_grammar_can_start_inside_a_token() -> None:
-    """One token has the end of the mark and the beginning of the call."""
+    """One token holds the end of the mark and the start of the call."""
     tokens = [*map(ord, "<tool_call"), *TOKENIZER.encode(">{")]
     assert TOKENIZER.token_text(tokens[-1]) == ">{"
     state = TOKENIZER.grammar(late(HERMES)).begin()

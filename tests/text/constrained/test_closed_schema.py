@@ -34,7 +34,7 @@ CLOSED = {**NAMED, "additionalProperties": False}
     ],
 )
 def test_an_object_that_names_properties_is_closed(schema: dict, expected: dict | None) -> None:
-    if expected is None:  # a member of that name is no keyword
+    if expected is None:  # a member named `properties` is not a keyword
         expected = {"properties": {"properties": CLOSED}, "additionalProperties": False}
     assert closed(schema) == expected
 

@@ -40,7 +40,7 @@ JSON = GrammarCompiler(JsonTokenizer())
 
 
 class WordTokenizer(JsonTokenizer):
-    """The same with pairs of characters, words, and two control tokens at the end."""
+    """A JsonTokenizer with further tokens: pairs of characters, words, two control tokens."""
 
     words = (
         *(first + second for first in 'aZ 1,"é\n' for second in "bY 2.\\ü"),
@@ -71,7 +71,7 @@ def ids(text):
 
 
 def accepts(compiler, grammar, tokens):
-    """Whether the grammar takes the tokens one by one, and may end after them."""
+    """Whether the grammar allows the tokens one by one, and an end after them."""
     state, seen = compiler.compile(grammar).begin(), []
     for token in [*tokens, END]:
         if token not in tokens_of(state.next_mask(seen)):
@@ -209,7 +209,7 @@ def test_a_grammar_that_the_vocabulary_cannot_spell_is_refused():
 
 
 def test_a_grammar_that_becomes_too_much_work_fails_only_its_output():
-    """Each letter after the first `a` doubles the states that its lexer has to tell apart."""
+    """Each letter after the first `a` doubles the states of the lexer."""
     compiled = COMPILER.compile(Grammar.regex("[ab]*a[ab]{60}c"))
     state, beside = compiled.begin(), compiled.begin()
     beside.next_mask(ids("a"))

@@ -64,7 +64,7 @@ def test_masks_that_take_too_much_work_are_refused() -> None:
 
 
 def test_the_trial_follows_the_first_and_the_last_allowed_tokens_to_the_end() -> None:
-    """`a` ends at once; what takes too much work comes after `zbcde`."""
+    """`a` ends at once. The part with too much work comes after `zbcde`."""
     many = "\nmany: " + " | ".join(['"x"'] * 20_000)
     with pytest.raises(GrammarError, match="guided_grammar cannot be served: "):
         Trial(FakeTokenizer()).check(
@@ -74,7 +74,7 @@ def test_the_trial_follows_the_first_and_the_last_allowed_tokens_to_the_end() ->
 
 def test_a_child_has_little_memory_and_time(trial: Trial) -> None:
     trial.check(Grammar.regex("k*"))
-    if sys.platform == "linux":  # elsewhere no process tells another one's limits
+    if sys.platform == "linux":  # other systems do not show the limits of another process
         limits = partial(resource.prlimit, process_of(trial).pid)
         assert limits(resource.RLIMIT_AS) == (module._MEMORY, module._MEMORY)
         assert 0 < limits(resource.RLIMIT_CPU)[0] < 60
@@ -95,18 +95,18 @@ def test_a_killed_child_is_replaced(trial: Trial) -> None:
     process.wait()
     trial.check(Grammar.regex("d*"))
     assert process_of(trial) is not process
-    assert process.stdin.closed  # or every refusal would cost two file descriptors
+    assert process.stdin.closed  # otherwise every refusal would leak two file descriptors
     assert process.stdout.closed
 
 
 def test_a_grammar_on_trial_does_not_delay_others(trial: Trial) -> None:
-    busy = trial._free.get()  # as by another thread, for as long as it takes
+    busy = trial._free.get()  # as if another thread used the child
     trial.check(Grammar.regex("g*"))
     trial._free.put(busy)
 
 
 def test_a_lower_address_space_limit_of_the_parent_is_kept() -> None:
-    """The child may not raise the limit it inherits: it ended, and the grammar was blamed."""
+    """A child cannot raise an inherited limit. It ended, and the error blamed the grammar."""
     script = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_AS, ({2 << 30}, {2 << 30}))
@@ -146,11 +146,11 @@ def test_the_children_end_with_their_trial() -> None:
 
 
 def test_closing_ends_a_running_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that stops would else wait for every grammar on trial, 3 s for each."""
+    """Otherwise a stopping server would wait 3 s for each grammar on trial."""
     trial = Trial(FakeTokenizer())
     trial.check(Grammar.regex("h*"))
     process = process_of(trial)
-    process.send_signal(signal.SIGSTOP)  # it would never answer
+    process.send_signal(signal.SIGSTOP)  # the child never answers
     asked, asks = threading.Event(), module._ask
 
     def ask(child: Popen[bytes], question: object) -> str | None:
@@ -205,7 +205,7 @@ def test_a_stopped_child_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch)
 
 
 def process_of(trial: Trial) -> Popen[bytes]:
-    """The process of the child that was asked last."""
+    """The process of the child that answered last."""
     process = trial._free.queue[-1]._process
     assert process is not None
     return process

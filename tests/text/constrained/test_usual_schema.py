@@ -1,4 +1,4 @@
-"""What schemas get that their authors mean and do not say."""
+"""Keywords that schemas imply and do not state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasoning and calls found in text, in every form and however the text is cut."""
+"""Reasoning and calls are found in text, in every form and for any cuts of the text."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_calls_are_found_in_every_form(form: Any, text: str, expected: ParsedAns
     [
         (HERMES, "a <tool_cal", ParsedAnswer("a ")),
         (HERMES, "a <tool_cat", ParsedAnswer("a <tool_cat")),
-        (HERMES, "a ``", ParsedAnswer("a ``")),  # mostly that is no call
+        (HERMES, "a ``", ParsedAnswer("a ``")),  # this is rarely a call
         (HERMES, 'a<tool_call>\n{"na', ParsedAnswer("a")),
         (HERMES, '<tool_call>{"name": "f"', ParsedAnswer(calls=(Call("f", ""),))),
         (HERMES, '<tool_call>{"name": "f"}</tool', ParsedAnswer(calls=(Call("f", "{}"),))),
@@ -160,7 +160,7 @@ def test_calls_are_found_in_every_form(form: Any, text: str, expected: ParsedAns
 def test_a_truncated_answer_shows_no_partial_mark(
     form: Any, text: str, expected: ParsedAnswer
 ) -> None:
-    """No client has a use for half a mark."""
+    """Clients cannot use half a mark."""
     reading = Reading(form, NAMES, THINK)
     assert reading.read(text, cut=True) == expected
     reader = reading.reader()
@@ -264,7 +264,7 @@ PIECES = st.sampled_from(
 def test_parts_do_not_depend_on_how_the_text_is_cut(
     form: Any, reasons: bool, pieces: list[str], data: st.DataObject
 ) -> None:
-    """And of what is not whole, nothing gets lost but marks, space, and members of calls."""
+    """Incomplete parts lose only marks, whitespace and members of calls."""
     reading, text = Reading(form, NAMES, THINK, reasons), "".join(pieces)
     expected = parts_of(reading, text)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=8)))
@@ -304,7 +304,7 @@ def test_parsed_calls_equal_the_written_calls(calls: list[tuple[str, dict[str, A
 def test_parsing_of_false_call_starts_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of these could be a call until the text ends, and has all the others inside."""
+    """Each start could be a call until the text ends, and contains all later starts."""
     monkeypatch.setattr(characters, "MOST_IN_VAIN", 2_000)
     reads = 0
     original = characters.Characters.next

@@ -1,4 +1,4 @@
-"""Which tokens continue a word or a prompt's last bytes, against the definitions by brute force."""
+"""Tokens that continue a word or the last bytes of a prompt, compared with brute force."""
 
 import pytest
 from hypothesis import given

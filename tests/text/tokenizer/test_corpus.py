@@ -133,7 +133,11 @@ def test_file_prompts_have_the_repository_layout() -> None:
         "<|file_sep|>file\n",
     ]
     mark = tokenizer.control_id("<|file_sep|>")
-    assert [ids.count(mark) for ids in (first, second, tail)] == [1, 1, 1]  # a text has none
+    assert [ids.count(mark) for ids in (first, second, tail)] == [
+        1,
+        1,
+        1,
+    ]  # the text of a file adds no mark
     prompt = tokenizer.put_before(tokenizer.encode_fill_in("x", "y"), head + first + tail)
     assert tokenizer.decode(prompt, skip_special=False) == (
         "".join([texts[0], texts[1], texts[3]]) + "<|fim_prefix|>x<|fim_suffix|>y<|fim_middle|>"

@@ -1,4 +1,4 @@
-"""Incremental decoding: whole characters, stop strings wherever they lie, nothing held in vain."""
+"""Incremental decoding: whole characters, stop strings anywhere, and no needless delay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTE = {TOKENIZER.token_bytes(id): id for id in range(256)}
 
 
 def tokens_of(*parts: str | bytes) -> list[int]:
-    """Text as the tokens it parses into, bytes as one token each."""
+    """The tokens of strings; each bytes object is one token."""
     return [
         id
         for part in parts
@@ -40,7 +40,7 @@ def pushed(tokens: Sequence[int], *stop: str) -> tuple[list[str], Detokenizer]:
 
 
 def cut_at_first_stop(text: str, stop: Sequence[str]) -> str:
-    """What comes before the stop string that is complete first; of equals, the longest."""
+    """The text before the stop string that is complete first; of several, the longest."""
     for end in range(len(text) + 1):
         complete = [string for string in stop if text[:end].endswith(string)]
         if complete:
@@ -141,10 +141,10 @@ def test_a_stop_can_start_and_end_inside_tokens() -> None:
     [
         ("one two three", ("three", "two"), "one "),
         ("abcd", ("abcd", "bc"), "a"),  # "bc" is complete first
-        ("abcd", ("cd", "bcd"), "a"),  # together: the longer
+        ("abcd", ("cd", "bcd"), "a"),  # both are complete at once: the longer one
         ("aab", ("ab",), "a"),
         ("ababac", ("abac",), "ab"),
-        ("xxabcd", ("xxabcq", "abz", "bcd"), "xxa"),  # "abc" begins none, "bc" one
+        ("xxabcd", ("xxabcq", "abz", "bcd"), "xxa"),  # "abc" starts no stop string, "bc" starts one
         ("stop", ("s",), ""),
         ("no", ("yes",), "no"),
     ],

@@ -1,4 +1,4 @@
-"""Long texts are encoded piece by piece, to the tokens of the whole."""
+"""Long texts are encoded in pieces and give the tokens of the whole text."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SENTENCEPIECE = tokenizer_of(
 
 @dataclass
 class Recorder:
-    """Passes texts on, and remembers their lengths."""
+    """Forwards texts, and records their lengths."""
 
     tokenizer: Any
     lengths: list[int] = field(default_factory=list)
@@ -72,7 +72,7 @@ def test_long_sentencepiece_texts_give_the_same_pieces(text: str, size: int) -> 
 def test_the_library_never_sees_a_long_text_of_many_words(
     monkeypatch: pytest.MonkeyPatch, character: str
 ) -> None:
-    """8 MB of digits took 2.4 GB."""
+    """The library took 2.4 GB for 8 MB of digits."""
     tokenizer = BYTE_LEVEL["qwen2"]
     recorder = Recorder(tokenizer._encoder._tokenizer)  # type: ignore[attr-defined]
     monkeypatch.setattr(tokenizer._encoder, "_tokenizer", recorder)
@@ -93,7 +93,7 @@ def test_a_sentencepiece_text_is_cut_where_no_piece_spans(monkeypatch: pytest.Mo
 
 
 def test_equal_ids_of_a_long_text_share_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight million of them are 64 MB so, and 290 MB otherwise."""
+    """Eight million ids take 64 MB this way, and 290 MB otherwise."""
     monkeypatch.setattr(bpe, "PIECE", 100)
     ids = tokenizer_of(byte_level(MERGES)).encode("ll.." * 1000)
     assert len(set(map(id, ids))) == len(set(ids))

@@ -1,4 +1,4 @@
-"""SentencePiece merging against the algorithm written out as llama.cpp has it."""
+"""SentencePiece merging, compared with a direct version of llama.cpp's algorithm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vocabularies import sentencepiece, tokenizer_of
 
 
 def merge(text: str, scores: dict[str, float]) -> list[str]:
-    """Join the pair that makes the piece of highest score, the leftmost of equals, to the end."""
+    """Join pairs until none is left: highest score first, then leftmost."""
     symbols = list(text.replace(" ", "▁"))
     before, after = [i - 1 for i in range(len(symbols))], [i + 1 for i in range(len(symbols))]
     queue: list[tuple[float, int, int, str]] = []
@@ -37,7 +37,7 @@ def merge(text: str, scores: dict[str, float]) -> list[str]:
 
 
 def expected_bytes(symbols: list[str], scores: dict[str, float]) -> list[bytes]:
-    """Pieces stay whole, other characters fall into their bytes."""
+    """Pieces stay whole; other characters become their bytes."""
     parts = []
     for symbol in symbols:
         text = symbol.replace("▁", " ").encode()

@@ -1,4 +1,4 @@
-"""What strings of sampling parameters are in tokens: every way a string can come about."""
+"""Strings of sampling parameters as tokens: every way to produce a string."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_breakers_cover_every_way_to_start_inside_a_token(string: str) -> None:
 def test_the_tail_of_a_breaker_is_bounded_and_begins_with_a_character() -> None:
     [*long] = find_breakers(PIECES, encode, ("b" + "a" * 40,)).sequences
     assert {len(sequence) for sequence in long} == {1 + MAX_TAIL_TOKENS}
-    # "é" is C3 A9: its second half is no text that could be encoded.
+    # "é" is C3 A9: its second byte alone is not text and cannot be encoded.
     assert find_breakers(PIECES, encode, ("é",)).sequences == ()
     assert find_breakers(PIECES, encode, ("xéa",)).sequences == ()
 

@@ -1,4 +1,4 @@
-"""Cutting text at special tokens, against llama.cpp's order written out."""
+"""Cutting text at special tokens, compared with a direct version of llama.cpp's order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heddle.text.tokenizer.special import SpecialTokens
 
 
 def longest_first(ids: dict[str, int], text: str) -> list[str | int]:
-    """For each token, the longest first, every part of text is cut at its occurrences."""
+    """For each token, longest first, cut every part of the text at its occurrences."""
     parts: list[str | int] = [text] if text else []
     for token in sorted(ids, key=len, reverse=True):
         cut: list[str | int] = []
@@ -31,7 +31,7 @@ def longest_first(ids: dict[str, int], text: str) -> list[str | int]:
     return parts
 
 
-# Tokens of different lengths: llama.cpp leaves the order of equals open.
+# Tokens of different lengths: llama.cpp does not define the order of equal lengths.
 @given(
     st.lists(st.text("ab", min_size=1, max_size=6), unique_by=len),
     st.lists(st.text("abx", max_size=20), max_size=10),
@@ -50,7 +50,7 @@ def test_a_longer_token_wins_over_one_that_begins_before_it() -> None:
 
 
 def test_a_longer_token_can_start_at_any_suffix_of_a_shorter_one() -> None:
-    """`abc` ends as `bcz` begins, with which it cannot go on, and as `cdefg` does."""
+    """Suffixes of `abc` start `bcz`, which does not match here, and `cdefg`."""
     special = SpecialTokens({"abc": 0, "bcz": 1, "cdefg": 2})
     assert special.split("abcdefg") == ["ab", 2]
     assert special.split("abcdef") == [0, "def"]
@@ -84,7 +84,10 @@ def test_text_without_special_tokens_is_not_split() -> None:
 
 
 def test_memory_is_linear_in_the_characters_of_the_tokens() -> None:
-    """Each of the second half ends as each of the first begins; one token is all its own ends."""
+    """Each token of the second half ends with the first letter of each in the first half.
+
+    The last token repeats one letter, so all its suffixes are also its prefixes.
+    """
     overlapping = [f"a{chr(0x4E00 + i)}x" for i in range(2_000)]
     overlapping += [f"{chr(0x4E00 + i)}a" for i in range(2_000)]
     tokens = [*overlapping, "b" * 20_000]

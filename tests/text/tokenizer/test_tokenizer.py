@@ -196,7 +196,7 @@ def test_end_tokens_come_from_the_file_and_from_known_texts() -> None:
         "<|eot_id|>",
         "<|fim_pad|>",
     }
-    # Those found by their text are control tokens whatever the file says.
+    # Tokens found by their text are control tokens, whatever type the file states.
     for found in ("<|eot_id|>", "<|fim_pad|>", "<|fim_prefix|>"):
         (id,) = tokenizer.encode(found)
         assert tokenizer.is_special(id)
@@ -261,7 +261,11 @@ def test_a_role_that_the_file_names_is_not_searched_by_text() -> None:
         (sentencepiece({"a": 0.0}), "scores", [0.0]),
         (sentencepiece({"a": 0.0}), "scores", [float("nan")] * 257),
         (sentencepiece({"a": 0.0}), "tokens", [*map(str, range(257))]),  # no bytes
-        (sentencepiece({"a": 0.0}), "token_type", [TokenType.BYTE] * 257),  # "a" is no byte
+        (
+            sentencepiece({"a": 0.0}),
+            "token_type",
+            [TokenType.BYTE] * 257,
+        ),  # "a" is not a byte token
     ],
 )
 def test_invalid_metadata_is_refused_by_name(

@@ -132,7 +132,7 @@ def test_ids_of_any_text_equal_those_of_the_library(
 ) -> None:
     theirs, ours = both
     if ours._space_prefix and not text:
-        return  # llama.cpp gives an empty text no space, the library does not either
+        return  # neither llama.cpp nor the library adds a space to an empty text
     assert ours.encode(text) == theirs.encode(text).ids
     assert ours.decode(ours.encode(text)) == text
 

@@ -1,4 +1,4 @@
-"""Small vocabularies, as a model file's metadata has them."""
+"""Small vocabularies, as metadata of a model file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def byte_level(
     without: str = "",
     **keys: object,
 ) -> dict[str, object]:
-    """A `gpt2` vocabulary: the alphabet but for `without`, what `merges` make, then `special`."""
+    """A `gpt2` vocabulary: the alphabet except `without`, results of `merges`, then `special`."""
     special = special or {}
     alphabet = [char for char in sorted(pre_tokenizers.ByteLevel.alphabet()) if char not in without]
     pieces = [*alphabet, *dict.fromkeys(merge.replace(" ", "") for merge in merges)]
