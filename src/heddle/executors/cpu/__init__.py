@@ -1,1 +1,1 @@
-"""The CPU executor: weights packed for the native core, plans run by it."""
+"""The CPU executor: packs weights for the native core, which runs the plans."""

@@ -1,4 +1,4 @@
-"""From a plan's integers to the arrays of a native step, and the sums embeddings are made of."""
+"""Makes the arrays of a native step from a plan, and sums hidden states for embeddings."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
 
 
 def ints(values: Sequence[int]) -> _Ints:
-    """The values (n,) as the native module takes them."""
+    """The values (n,) as int32, which the native module takes."""
     return np.array(values, dtype=np.int32)
 
 
 class StateSum:
-    """Last hidden states of one sequence, added up in the order of their positions.
+    """The sum of one sequence's last hidden states.
 
-    In float64 and one after the other, so that no chunking shows.
+    The states are added in float64, one by one in the order of their positions. So the bits do not
+    depend on the chunks.
 
     Attributes:
         values: (width,) float64; the native step adds to them.
-        count: how many states they are.
+        count: number of states in the sum.
     """
 
     def __init__(self, width: int) -> None:
@@ -39,25 +40,25 @@ class StateSum:
         self.count = 0
 
     def unit_mean(self) -> array[float] | None:
-        """The mean as float32 of length 1; None if it is not finite. Zeros stay zeros."""
+        """The mean, scaled to length 1, as float32; None if it is not finite. Zeros stay zeros."""
         mean = self.values / self.count
         if not np.isfinite(mean).all():
             return None
-        length = math.sqrt(math.fsum((mean * mean).tolist()))  # rounded once: no order shows
+        length = math.sqrt(math.fsum((mean * mean).tolist()))  # fsum is exact in any order
         return array("f", (mean / (length or 1.0)).astype(np.float32).tobytes())
 
 
 @dataclass(slots=True)
 class Layout:
-    """A plan as `Program.run` takes it: T tokens in the order of the chunks, S of these.
+    """A plan in the form of `Program.begin`: T tokens of S chunks, in the order of the chunks.
 
     Attributes:
         ids, positions: (T,).
         spans: (S, 3 + 2 * groups), see `Program.begin`.
         pages: page ids of all spans and groups.
-        rows: (R,) token rows that are sampled.
-        scored: (token row, target, alternatives) of each token to be scored.
-        pooled: (first token row, tokens, sums).
+        rows: (R,) token rows to sample from.
+        scored: (token row, target, alternatives) of each token to score.
+        pooled: (first token row, number of tokens, sums) of each chunk to pool.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -70,7 +71,7 @@ class Layout:
 
     @classmethod
     def of(cls, plan: StepPlan, sums: Mapping[int, StateSum]) -> Layout:
-        """Lay out a plan. `sums` has one for each slot whose states are pooled."""
+        """Lay out a plan. `sums` has a sum for each slot whose states are pooled."""
         layout = cls()
         for chunk in plan.chunks:
             layout._add(chunk, sums)

@@ -1,7 +1,7 @@
 """The CPU executor: packs a model's weights, records its forward pass, runs plans natively.
 
-`load` is the way in. `submit` lays a plan's integers out as arrays and starts the compute threads;
-`collect` joins them without the GIL, and makes results of what was picked.
+`load` makes an executor. `submit` lays a plan out as arrays and starts the compute threads.
+`collect` joins them without the GIL, and makes the results from the picked tokens.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from heddle.step import Binding, Chunk, ModelShape, StepPlan
     from heddle.weights.checkpoint import Checkpoint
 
-    # A step in flight: of which plan, its chunks that sample, their samplers, and what waits for
-    # the masks that these pick under. A tuple costs less than an object.
+    # A step in flight: the step, its plan, the chunks that sample, their samplers, and the function
+    # that waits for the samplers' masks. A tuple costs less than an object.
     _Submitted: TypeAlias = tuple[
         _native.Step, StepPlan, list[Chunk], list[_native.Sampler], Callable[[], None] | None
     ]
@@ -73,11 +73,11 @@ SOURCES = (
 """Python code that the bits of pages depend on. Samplers and masks only choose tokens."""
 
 _NOTHING_LEFT = -2
-"""What a sampler gives in place of a token when all are forbidden."""
+"""What a sampler returns instead of a token when all tokens are forbidden."""
 
 _LEAST_ROWS = 16
-"""Rows of logits that the program has room for at least: where hundreds are scored, the output
-matrix is read once for as many. Of a vocabulary of 152,000 they take 10 MB."""
+"""Fewest rows of logits that the program has room for. When a step scores hundreds of tokens, it
+reads the output matrix once per so many rows. With a vocabulary of 152,000 they take 10 MB."""
 
 
 def load(
@@ -85,14 +85,14 @@ def load(
     config: EngineConfig,
     progress: Callable[[int], None] = lambda packed: None,
 ) -> CpuExecutor:
-    """Pack the weights of `checkpoint` and make it ready to run.
+    """Pack the weights of `checkpoint`, and make an executor that is ready to run.
 
     `progress` is called with the bytes packed so far. Nothing is read from the files afterwards.
 
     Raises:
         ModelFileError, UnsupportedModelError: the file cannot be served.
         ConfigError: a setting does not fit the model or the machine.
-        OutOfMemoryError: this machine has too little for the model with these settings.
+        OutOfMemoryError: this machine has too little memory for the model with these settings.
     """
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
@@ -113,7 +113,7 @@ def _runtime(config: EngineConfig) -> _native.Runtime:
     threads = config.threads or usable_cores()
     if config.isa != "auto" and config.isa not in _native.isa_levels():
         here = ", ".join(_native.isa_levels())
-        raise ConfigError(f"isa {config.isa!r} does not run on this machine, which has {here}")
+        raise ConfigError(f"isa {config.isa!r} does not run on this machine; use one of: {here}")
     try:
         return _native.Runtime(threads, config.isa)
     except RuntimeError as error:
@@ -125,9 +125,9 @@ class CpuExecutor:
 
     Attributes:
         isa: instruction level of the kernels.
-        threads: how many compute, the caller of `collect` included.
+        threads: number of threads that compute, including the caller of `collect`.
         weight_bytes: bytes of the matrices that matmuls read.
-        kv_type: how keys and values are kept.
+        kv_type: storage type of keys and values.
         page_bytes: bytes of the keys and values of 32 tokens, all layers.
     """
 
@@ -156,13 +156,13 @@ class CpuExecutor:
             self._program = _native.Program(runtime, self._kv.caches, config.batch_tokens, max_rows)
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
-        # No sequence is longer than the cache, whatever context a file claims.
+        # No sequence is longer than the cache, even if a file claims a huge context.
         positions = min(shape.context, self.memory.pages * PAGE_TOKENS)
         self._logits = self._lower(record(model, weights), positions)
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
         self._masks = GrammarMasks()
-        self._sums: dict[int, StateSum] = {}  # of slots whose sequences want an embedding
+        self._sums: dict[int, StateSum] = {}  # by slot, for sequences that want an embedding
         self._submitted: _Submitted | None = None
 
     def _lower(self, forward: Forward, positions: int) -> int:
@@ -202,11 +202,11 @@ class CpuExecutor:
         return measure(self.threads, self.isa, self.weight_bytes)
 
     def set_profiling(self, on: bool) -> None:
-        """Count the time of instructions from now on, or no longer. Call it while no step runs."""
+        """Start or stop timing the instructions. Call it while no step runs."""
         self._program.set_profiling(on)
 
     def take_profile(self) -> dict[str, float]:
-        """Seconds per kind of instruction since the last call, of the thread that collects."""
+        """Seconds per kind of instruction since the last call, in the thread that collects."""
         seconds: dict[str, float] = {}
         for kind, nanoseconds in self._program.take_profile():
             seconds[kind] = seconds.get(kind, 0.0) + nanoseconds * 1e-9
@@ -234,7 +234,7 @@ class CpuExecutor:
 
     def collect(self) -> StepResult:
         submitted, self._submitted = self._submitted, None
-        assert submitted is not None, "a step is submitted before it is collected"
+        assert submitted is not None, "collect was called without submit"
         step, plan, sampling, samplers, fill = submitted
         try:
             if fill is not None:
@@ -270,29 +270,32 @@ class CpuExecutor:
         return Sampled(chunk.slot, token, known, tuple(top), sampler.mu)
 
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
-        """Run a plan without sampling; logits (R, vocabulary) of the chunks with `sample` set."""
+        """Run a plan without sampling. Returns logits (R, vocabulary) of chunks that sample."""
         layout = Layout.of(plan, {})
         self._program.begin(*layout.arrays(), []).finish()
         return self._program.copy(self._logits, len(layout.rows))
 
     def abandon(self) -> None:
-        program = vars(self).get("_program")  # none once closed
+        program = vars(self).get("_program")  # missing after `close`
         if program is not None:
             program.abandon()
 
     def close(self) -> None:
-        """Let go of all that has threads or memory; what it tells of itself stays. Idempotent."""
+        """Free all threads and memory. The public attributes stay readable. Idempotent."""
         for name in ("_submitted", "_program", "_kv", "_samplers", "_masks", "_sums"):
             vars(self).pop(name, None)
 
 
 def _native_digest() -> str:
-    """Stands for the native module as it is installed: kernels, packing and pages."""
+    """Digest of the installed native module: kernels, packing and pages."""
     return hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
 
 
 def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
-    """About what a step's activations and logits take: as much as 16 rows of the stream a token."""
+    """Approximate bytes of a step's activations and logits.
+
+    The activations of one token take about as much as 16 rows of the residual stream.
+    """
     rows = _most_rows(config)
     return 4 * (config.batch_tokens * 16 * shape.width + rows * shape.vocabulary)
 
@@ -302,7 +305,7 @@ def _most_rows(config: EngineConfig) -> int:
 
 
 def _finished(step: _native.Step) -> tuple[list[_native.Pick], list[_native.Score]] | None:
-    """What `Step.finish` returns; an error of a compute thread becomes one of the engine."""
+    """The result of `Step.finish`. Raises errors of compute threads as EngineFailedError."""
     try:
         return step.finish()
     except MemoryError as error:
@@ -313,12 +316,12 @@ def _finished(step: _native.Step) -> tuple[list[_native.Pick], list[_native.Scor
 
 def _out_of_memory() -> EngineFailedError:
     return EngineFailedError(
-        "the machine has no memory left for the step; set a smaller kv_cache, or fewer slots"
+        "the machine has no memory left for this step; set a smaller kv_cache or fewer slots"
     )
 
 
 def _failure(token: int, chunk: Chunk) -> HeddleError | None:
-    """The error of what a sampler gives in place of a token."""
+    """The error that a sampler's negative result stands for; None if it is a token."""
     if token >= 0:
         return None
     return nothing_allowed(chunk) if token == _NOTHING_LEFT else non_finite(chunk)

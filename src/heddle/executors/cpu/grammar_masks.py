@@ -1,8 +1,8 @@
-"""Grammars of the slots of an executor, and the masks that their samplers pick under.
+"""Grammars of the slots of an executor, and the masks for their samplers.
 
-A mask needs the token before it, and nothing of the step: threads make masks while the step
-computes. A slot whose mask is late gets no token in this step: the sampler finds nothing allowed
-and keeps its state, and a later step computes the same logits again.
+A mask depends on the tokens before it, and not on the step's logits. So threads make masks while
+the step computes. If a slot's mask is late, the slot gets no token in this step: its sampler finds
+no allowed token and keeps its state, and a later step computes the same logits again.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NOTHING = b"\0"
-"""A mask that allows no token: under it a sampler picks none, and its state stays as it is."""
+"""A mask that allows no token: a sampler with it picks none and keeps its state."""
 
 
 class _Place:
-    """Where a slot's sequence stands in its grammar."""
+    """The state of a slot's sequence in its grammar."""
 
     def __init__(self, grammar: TokenGrammar, output: list[int]) -> None:
         self.failure: HeddleError | None = None
-        self.mask = b""  # of the next token, once `making` is done
-        self.making: Making | None = None  # until a token has been picked under it
-        self.late: Future[None] | None = None  # what this step's mask was too late for
-        self._unseen = output  # tokens that the state has not been told
+        self.mask = b""  # mask for the next token; valid when `making` is done
+        self.making: Making | None = None  # the mask's work; None after a token was picked with it
+        self.late: Future[None] | None = None  # done when the mask is that this step did not get
+        self._unseen = output  # tokens that `_state` has not seen yet
         self._grammar = grammar
         self._state: GrammarState | None = None
 
     def begin(self) -> Making | None:
-        """The making of the next token's mask, which is to be done; None if it has begun."""
+        """New work that makes the next token's mask; None if this work has begun already."""
         if self.making is not None:
             return None
         self.making = Making(self._make)
         return self.making
 
     def observe(self, token: int) -> None:
-        """The sequence goes on with `token`."""
+        """Record that the sequence continues with `token`."""
         self.making = None
         self._unseen.append(token)
 
     def _make(self) -> None:
-        """Set `mask`: empty for any token, and where it cannot be made; see `failure`."""
+        """Set `mask`. It is empty if any token is allowed, or on an error, which sets `failure`."""
         unseen, self._unseen = self._unseen, []
         self.mask = b""
         try:
@@ -62,20 +62,20 @@ class _Place:
             self.mask = self._state.next_mask(unseen)
         except GrammarError as error:
             self.failure = error
-        except Exception as cause:  # no reason for the step's other requests to fail
+        except Exception as cause:  # the step's other requests must not fail with it
             _log.exception("a grammar failed")
             self.failure = EngineFailedError(f"the request's grammar failed: {cause}")
 
 
 class GrammarMasks:
-    """Masks by slot. Called from the executor's thread only."""
+    """Masks by slot. Only the executor's thread calls it."""
 
     def __init__(self) -> None:
         self._places: dict[int, _Place] = {}
         self._threads = MaskThreads()
 
     def bind(self, binding: Binding) -> None:
-        """From now on the binding's slot has its grammar, or none."""
+        """Give the binding's slot the grammar of the binding, or none."""
         last = self._places.pop(binding.slot, None)
         if last is not None and last.making is not None:
             last.making.given_up = True
@@ -83,8 +83,10 @@ class GrammarMasks:
             self._places[binding.slot] = _Place(binding.rules.grammar, list(binding.output))
 
     def filling(self, samplers: Mapping[int, _native.Sampler]) -> Callable[[], None] | None:
-        """Begin these slots' masks. Returns what waits for them and gives them to the samplers;
-        None if no slot has a grammar.
+        """Begin to make the masks of these slots.
+
+        Returns a function that waits for the masks and gives them to the samplers; None if no slot
+        has a grammar.
         """
         asked = [
             (place, sampler)
@@ -104,17 +106,17 @@ class GrammarMasks:
             sampler.allow_only(place.mask if place.late is None else _NOTHING)
 
     def late(self, slot: int) -> Future[None] | None:
-        """When the slot's mask is there, which was too late for this step; None if it was not."""
+        """A future that is done when the slot's late mask is made; None if it was not late."""
         place = self._places.get(slot)
         return None if place is None else place.late
 
     def failure(self, slot: int) -> HeddleError | None:
-        """Why the slot has no mask, if it should have one."""
+        """The error for which the slot has no mask; None if there was none."""
         place = self._places.get(slot)
         return None if place is None else place.failure
 
     def observe(self, slot: int, token: int) -> None:
-        """The slot's sequence goes on with `token`."""
+        """Record that the slot's sequence continues with `token`."""
         place = self._places.get(slot)
         if place is not None:
             place.observe(token)

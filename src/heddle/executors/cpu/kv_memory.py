@@ -27,12 +27,12 @@ class KvMemory:
     """Pages of all groups: the group of all positions first, then the windowed ones.
 
     Attributes:
-        memory: how many pages there are.
+        memory: numbers of pages and layers of each group.
         caches: the native cache of each group.
-        places: of each layer its cache, and its number there.
+        places: for each layer, the index of its cache and its number in that cache.
 
     Raises (on construction):
-        ConfigError: the memory cannot be mapped, or the thread that provides it not started.
+        ConfigError: the memory cannot be mapped, or its thread cannot be started.
         UnsupportedModelError: no native cache holds heads of this size.
     """
 
@@ -54,7 +54,7 @@ class KvMemory:
             ) from error
         except RuntimeError as error:
             raise ConfigError(
-                f"the system gives no thread for the KV cache: {error};"
+                f"the system cannot start a thread for the KV cache: {error};"
                 " allow this process more threads"
             ) from error
 
@@ -70,7 +70,7 @@ class KvMemory:
         return content.data
 
     def write(self, page: int, content: memoryview, windows: Sequence[int]) -> None:
-        """Put back what `read` gave."""
+        """Write the bytes that `read` returned."""
         values = np.frombuffer(content, np.uint8)
         for cache, number, part in self._parts(page, windows):
             cache.write(number, values[part])
@@ -87,9 +87,10 @@ class KvMemory:
 def plan_memory(
     config: EngineConfig, shape: ModelShape, kinds: Sequence[StateKind], model_bytes: int
 ) -> StateMemory:
-    """Divide `kv_cache` bytes, or half of what the model leaves, among the groups.
+    """Divide `kv_cache` bytes among the groups; without that setting, half of the free memory.
 
-    `shape.context` is the configured one, `model_bytes` are what weights and buffers take.
+    The free memory is what is left after the model. `shape.context` is the served context;
+    `model_bytes` is the size of weights and buffers.
 
     Raises:
         ConfigError: `kv_cache` does not hold a page.

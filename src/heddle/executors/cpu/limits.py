@@ -1,4 +1,4 @@
-"""What the machine can do at most."""
+"""Measures the limits of this machine."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from heddle.memory import available_bytes
 from heddle.roofline import Limits
 
 _SECONDS = 0.3
-"""How long each rate is measured."""
+"""Seconds for which each rate is measured."""
 
 _LEAST_BUFFER = 256 << 20
 _CACHES = 4
-"""How many times the largest cache a buffer holds that is to be read from memory."""
+"""Least size of a buffer that is read from memory, in sizes of the largest cache."""
 
 
 def measure(threads: int, isa: str, weight_bytes: int) -> Limits:
-    """Measure with threads of their own; takes seconds. Nothing else should run meanwhile.
+    """Measure the limits in new threads. Takes seconds; nothing else should run meanwhile.
 
     Raises:
         MemoryError: the buffers cannot be allocated.

@@ -1,14 +1,14 @@
 """Turns a recorded graph into a native program.
 
-Fuses what the native instructions can do together, none of which changes a bit of the result:
+Fuses nodes that one native instruction can compute. No fusion changes a bit of the result:
 
 - matmuls that read the same input become one instruction (q, k and v; gate and up);
-- an addition to the residual stream happens in the matmul that computes the addend;
-- norm, attention and gated activation quantise their output when only quantised matmuls read it
-  next, each row while it is in the nearest cache;
-- rotation, scaling and the norm of heads happen in place.
+- the matmul that computes an addend also adds it to the residual stream;
+- norm, attention and gated activation quantise their output when quantised matmuls read it next,
+  each row while it is in the nearest cache;
+- rotation, scaling and the norm of heads work in place.
 
-Buffers are reused as soon as their last reader is done, so that a step's working set stays small.
+A buffer is reused as soon as its last reader is done, so a step's working set stays small.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def rope_tables(
         frequency /= np.asarray(spec.factors, dtype=np.float64)
     cosine = np.empty((positions, spec.dim // 2), np.float32)
     sine = np.empty_like(cosine)
-    for start in range(0, positions, 1024):  # a long context in float64 would be the peak of a load
+    for start in range(
+        0, positions, 1024
+    ):  # whole tables in float64 would be the load's memory peak
         part = slice(start, min(start + 1024, positions))
         angle = np.arange(part.start, part.stop, dtype=np.float64)[:, None] * frequency
         cosine[part], sine[part] = np.cos(angle) * spec.scale, np.sin(angle) * spec.scale
@@ -49,16 +51,16 @@ def rope_tables(
 
 
 Places = Mapping[int, tuple[int, int]]
-"""Of each layer: the index of its KV cache, and its number among that cache's layers."""
+"""For each layer: the index of its KV cache, and its number among that cache's layers."""
 
 
 def lower(forward: Forward, program: Program, positions: int, places: Places) -> int:
-    """Append the graph's instructions to `program`; returns the logits' buffer.
+    """Append the graph's instructions to `program`. Returns the buffer of the logits.
 
-    The states are what is pooled. Positions of tokens will be in [0, positions).
+    The program pools the graph's states. Token positions must be in [0, positions).
 
     Raises:
-        ValueError: the graph asks for something the instructions cannot do.
+        ValueError: no instruction computes a part of the graph.
     """
     lowering = _Lowering(forward.nodes, forward.logits, program, positions, places)
     for index, node in enumerate(forward.nodes):
@@ -90,7 +92,7 @@ class _Lowering:
 
     def emit(self, node: Node) -> None:
         if node in self.buffer_of:
-            return  # computed together with an earlier node
+            return  # the instruction of an earlier node computes it
         match node:
             case recording.Embed():
                 self.program.embed(_table(node), self._new(node))
@@ -140,7 +142,7 @@ class _Lowering:
         return buffer
 
     def _assign(self, node: Node, buffer: int) -> None:
-        """`buffer` holds `node` from now on, until its last reader."""
+        """Record that `buffer` holds `node` until the node's last reader is done."""
         self.buffer_of[node] = buffer
         readers = self._readers[node]
         last = max((self._order[r] for r in readers), default=self._order[node])
@@ -158,7 +160,10 @@ class _Lowering:
     def _emit_in_place(self, node: recording.Rope | recording.NormHeads | recording.Scale) -> None:
         source = node.inputs[0]
         if len(self._readers[source]) != 1:
-            raise ValueError(f"{type(node).__name__} is in place, but its input has other readers")
+            raise ValueError(
+                f"{type(node).__name__} works in place, but its input has"
+                f" {len(self._readers[source])} readers"
+            )
         buffer = self.buffer_of[source]
         match node:
             case recording.Rope():
@@ -211,9 +216,9 @@ class _Lowering:
             self._quantise_apart(member)
 
     def _residual_of(self, node: Linear) -> tuple[Node, Node] | None:
-        """The addition that may happen in place of `node`'s output, and the stream it adds to.
+        """The addition that `node`'s matmul can do itself, and the stream that it adds to.
 
-        Only if nothing else reads the addend, the stream is computed already, and nothing reads
+        None unless nothing else reads the addend, the stream is already computed, and nothing reads
         the stream afterwards.
         """
         readers = self._readers[node]

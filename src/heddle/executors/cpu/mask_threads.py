@@ -31,19 +31,19 @@ _SLOW_PRIORITY = 10
 
 
 class Making:
-    """A piece of work that one thread does and another waits for."""
+    """Work that one thread does and another thread waits for."""
 
     def __init__(self, work: Callable[[], None]) -> None:
-        """`work` raises nothing."""
+        """`work` must not raise."""
         self._work = work
         self._lock = threading.Lock()
-        self._done = threading.Lock()  # held until it is
+        self._done = threading.Lock()  # held until the work is done
         self._done.acquire()
         self._later: Future[None] | None = None
-        self.given_up = False  # nobody wants it any more
+        self.given_up = False  # if True, nobody needs the result
 
     def run(self) -> None:
-        """Do the work, in the thread that does it."""
+        """Do the work. The working thread calls this."""
         if not self.given_up:
             self._work()
         with self._lock:
@@ -53,7 +53,7 @@ class Making:
             later.set_result(None)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is done, at the latest after so many seconds."""
+        """Wait up to `seconds` for the work. Returns whether it is done."""
         if not self._done.acquire(timeout=max(0.0, seconds)):
             return False
         self._done.release()
@@ -72,7 +72,7 @@ _Queue: TypeAlias = "SimpleQueue[Making | None]"
 
 
 class MaskThreads:
-    """Does work in threads that end with this object. Called from one thread only."""
+    """Does work in threads that end with this object. Only one thread may call it."""
 
     def __init__(self) -> None:
         self._queue: _Queue = SimpleQueue()
@@ -81,19 +81,19 @@ class MaskThreads:
         weakref.finalize(self, self._queue.put, None)
 
     def begin(self, making: Making) -> None:
-        """Have this done; in the order of calls, but for what is slow."""
+        """Queue work. It is done in the order of the calls, except that slow work stays behind."""
         if self._thread is None:
             self._thread = _MaskThread(self._queue)
             self._thread.start()
         self._queue.put(making)
 
     def wait(self, makings: Sequence[Making]) -> None:
-        """Return when these are done, or when it takes too long."""
+        """Wait until all are done, or until it takes too long."""
         if not _all_done(makings) and self._replace():
-            _all_done(makings)  # those behind the slow one
+            _all_done(makings)  # the new thread does the work behind the slow one
 
     def _replace(self) -> bool:
-        """Leave a slow thread to its work, and have another one do the rest if there may be one."""
+        """Let a new thread take over the queue of a slow one. False if too many are slow."""
         self._slow = [thread for thread in self._slow if thread.is_alive()]
         if self._thread is None or len(self._slow) == _MOST_SLOW:
             return False
@@ -107,7 +107,7 @@ class MaskThreads:
 def _all_done(makings: Sequence[Making]) -> bool:
     until = monotonic() + PATIENCE
     done = True
-    for making in makings:  # those behind a slow one have had the same time
+    for making in makings:  # work behind slow work has had the same time
         done &= making.wait(until - monotonic())
     return done
 
@@ -122,14 +122,14 @@ class _MaskThread(threading.Thread):
         while not self._is_slow:
             making = self._queue.get()
             if making is None:
-                self._queue.put(None)  # for the others
+                self._queue.put(None)  # so that the other threads end too
                 return
             making.run()
 
     def leave(self) -> None:
-        """End after the work at hand, which from now on is less urgent than all else."""
+        """End the thread after its current work, which gets a lower priority from now on."""
         self._is_slow = True
         if sys.platform == "linux":  # elsewhere a thread has no priority of its own
-            assert self.native_id is not None, "it has been started"
+            assert self.native_id is not None, "the thread was not started"
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self.native_id, _SLOW_PRIORITY)

@@ -1,4 +1,4 @@
-"""Whether a model fits the memory, and how much the processor's caches hold."""
+"""Checks that a model fits the memory, and finds the size of the processor's caches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def check_memory(model: int, kv_cache: int) -> None:
-    """Make sure, before anything is allocated, that so many bytes are there.
+    """Check, before anything is allocated, that the memory holds the model and its KV cache.
 
-    `model` bytes are its weights and the buffers of a step.
+    `model` is the size of its weights and of the buffers of a step, in bytes.
 
     Raises:
-        OutOfMemoryError: they are not.
+        OutOfMemoryError: the memory does not hold them.
     """
     limits = memory_limits()
     if not limits or model + kv_cache <= min(limits.values()):
@@ -42,6 +42,6 @@ def _gigabytes(size: int) -> str:
 
 
 def cache_bytes() -> int:
-    """Size of the largest cache that the first core can use; 0 where the kernel tells nothing."""
+    """Size of the largest cache that the first core can use; 0 if the kernel does not say."""
     sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
     return max((parse_size(size) for size in sizes), default=0)

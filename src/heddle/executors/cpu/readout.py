@@ -1,4 +1,4 @@
-"""What a native step read beside tokens, as the outcomes of the contract in `heddle.step`."""
+"""Makes outcomes (`heddle.step`) from the scores and hidden states of a native step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def scored(plan: StepPlan, scores: Sequence[_native.Score]) -> tuple[Scored | Failed, ...]:
-    """Log probabilities by chunk. `scores` are those of all chunks, one after the other."""
+    """Logprobs of each chunk that scores. `scores` has those of all chunks, in their order."""
     results: list[Scored | Failed] = []
     rest = iter(scores)
     for chunk in plan.chunks:
@@ -27,13 +27,13 @@ def scored(plan: StepPlan, scores: Sequence[_native.Score]) -> tuple[Scored | Fa
         if any(rank == 0 for _, (_, rank, _) in own):
             results.append(Failed(chunk.slot, non_finite(chunk)))
             continue
-        told = (PromptLogprob(token, *score[:2], tuple(score[2])) for token, score in own)
-        results.append(Scored(chunk.slot, tuple(told)))
+        logprobs = (PromptLogprob(token, *score[:2], tuple(score[2])) for token, score in own)
+        results.append(Scored(chunk.slot, tuple(logprobs)))
     return tuple(results)
 
 
 def pooled(plan: StepPlan, sums: MutableMapping[int, StateSum]) -> tuple[Pooled | Failed, ...]:
-    """Embeddings of the sequences that are complete, whose sums are let go."""
+    """Embeddings of the sequences that are complete. Removes their sums."""
     results: list[Pooled | Failed] = []
     for chunk in plan.chunks:
         if chunk.pool is None or not chunk.pool.complete:

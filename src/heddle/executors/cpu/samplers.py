@@ -1,4 +1,4 @@
-"""Native samplers made of a request's parameters and rules."""
+"""Makes native samplers from a request's parameters and token rules."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _NUMBERS = tuple(row.name for row in PARAMETERS if row.native)
 
 _LEAST_TEMPERATURE = 1e-30
-"""Only the best token is left at such a temperature, as at lower ones."""
+"""At this temperature, as at lower ones, only the best token is left."""
 
 
 def bound_sampler(binding: Binding, params: SamplingParams) -> _native.Sampler:
-    """The sampler of a binding's sequence, which has seen the tokens so far."""
+    """The sampler for a binding's sequence. It has observed the sequence's tokens so far."""
     sampler = make_sampler(params, binding.rules)
     sampler.observe_prompt(ints(binding.prompt))
     sampler.observe_output(ints(binding.output))
@@ -31,7 +31,7 @@ def bound_sampler(binding: Binding, params: SamplingParams) -> _native.Sampler:
 
 
 def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _native.Sampler:
-    """The native sampler of `params`; its seed must be drawn already.
+    """The native sampler for `params`, whose seed must already be drawn.
 
     Raises:
         ValueError: the seed is missing.
@@ -39,7 +39,7 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
     if params.seed is None:
         raise ValueError("params.seed must be drawn before a sampler is made")
     numbers = {name: getattr(params, name) for name in _NUMBERS}
-    if params.temperature > 0:  # also as a float32
+    if params.temperature > 0:  # so that it stays above 0 as float32
         numbers["temperature"] = max(params.temperature, _LEAST_TEMPERATURE)
     native = _native.SamplerParams(numbers, [stage.value for stage in params.samplers])
     native.bias = dict(params.logit_bias)
@@ -57,11 +57,11 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
 
 @lru_cache(maxsize=2)
 def _pieces(pieces: TokenPieces) -> _native.TokenPieces:
-    """The native form, once for all requests of a model."""
+    """The native form, made once for all requests of a model."""
     return _native.TokenPieces(pieces.texts, pieces.ends)
 
 
 @lru_cache(maxsize=8)
 def _breakers(breakers: TokenSequences) -> _native.Breakers:
-    """The native form, once for all requests that share them: they may be thousands."""
+    """The native form, made once for all requests that share them: there may be thousands."""
     return _native.Breakers(breakers.sequences)

@@ -1,4 +1,4 @@
-"""Weights of a model packed for the native core, as the model claims them from its checkpoint."""
+"""Packs a model's weights for the native core when the model claims them from its checkpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CpuWeight = LinearWeight | TableWeight | VectorWeight
 
 
 class CpuLoader:
-    """Packs tensors as the model claims them; see `heddle.models.ops.Loader`.
+    """Packs each tensor when the model claims it; see `heddle.models.ops.Loader`.
 
     Attributes:
         arena: the memory of all packed weights.
@@ -90,7 +90,7 @@ class CpuLoader:
         return LinearWeight(matrix, out_features, in_features)
 
     def embedding(self, name: str, rows: int, width: int) -> TableWeight:
-        """Where the output matrix is the same tensor, both are one matrix in memory."""
+        """Pack a table. If the output matrix is the same tensor, both are one matrix in memory."""
         tensor = self._tensor(f"{name}.weight", (rows, width))
         if name not in self._tables:
             self._tables[name] = self._matrix(tensor, _NO_BIAS)
@@ -110,7 +110,7 @@ class CpuLoader:
         return np.ascontiguousarray(values, dtype=np.float32)
 
     def _matrix(self, tensor: TensorInfo, bias: npt.NDArray[np.float32]) -> _native.Matrix:
-        assert tensor.place is not None, "matrices are read as they are stored"
+        assert tensor.place is not None, f"matrix {tensor.label} has no place in a file"
         raw = _native.FileBytes(tensor.place.descriptor, tensor.place.offset, tensor.nbytes)
         rows, columns = tensor.shape
         try:
