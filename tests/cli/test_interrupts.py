@@ -26,7 +26,7 @@ def run(folder: Path, code: str = RUNS) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     return subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""},  # so flushing matters
         capture_output=True,
         text=True,
         timeout=PATIENCE,
