@@ -19,9 +19,9 @@ namespace {
 
 using namespace heddle;
 
-// Queries handled together, and vectors each of them works on at once: as many accumulators as fit
-// the registers, and enough independent ones to hide the latency of the fused multiply-add
-// even for the three queries of a small group.
+// The number of queries handled together, and of vectors that each query works on at once. The
+// accumulators fit the registers. Enough of them are independent to hide the latency of the fused
+// multiply-add, even for the three queries of a small group.
 #if defined(HEDDLE_ISA_AVX512)
 constexpr int kTogether = 8, kWide = 2;
 #else
@@ -41,15 +41,16 @@ struct QueryTile {
     float* weights;  // (count, kSplitTokens), the split's scores, then exponentials
 };
 
-// Asks for a half of a part, its keys or its values, bit by bit while another half is worked on.
-// Parts of consecutive pages lie far apart, where the hardware prefetcher cannot follow; asked for
-// all at once they would take every line fill buffer, and nothing would be computed meanwhile.
+// Prefetches one half of a part, its keys or its values, a little at a time while another half is
+// computed. Parts of consecutive pages lie far apart, so the hardware prefetcher cannot follow. A
+// prefetch of all lines at once would take every line fill buffer, and nothing would be computed
+// meanwhile.
 template <typename Part>
 class Prefetcher {
   public:
     Prefetcher(const uint8_t* half, int head_dim)
         : at_(half), end_(half ? half + kv_part_bytes(Part::kType, head_dim) / 2 : half) {}
-    // Asks for two lines; to be called every kEvery of the 2 * head_dim / kWide steps that a query
+    // Prefetches two lines. Call it every kEvery of the 2 * head_dim / kWide steps that a query
     // group takes over a half.
     static constexpr int kEvery = (Part::kType == KvType::kF16 ? 4 : 8) / kWide;
     void step() {
@@ -63,7 +64,7 @@ class Prefetcher {
     const uint8_t *at_, *end_;
 };
 
-// Where the scores of query i and a page's positions lie.
+// The place of the scores of query i with a page's positions.
 inline float* page_weights(const QueryTile& tile, int i, int page) {
     return tile.weights + i * kSplitTokens + page % kSplitPages * kPageTokens;
 }
@@ -317,7 +318,7 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
     return tile;
 }
 
-// Has the tile keep its sums in `part`, attend_part floats.
+// Makes the tile keep its sums in `part`, attend_part floats.
 inline void place_sums(QueryTile& tile, float* part, int head_dim) {
     tile.values = part;
     tile.peak = part + static_cast<int64_t>(tile.count) * head_dim;
@@ -329,7 +330,7 @@ inline const uint8_t* part_of(const AttendArgs& a, int page) {
     return a.kv + a.pages[page - a.first_page] * a.page_stride;
 }
 
-// One split from nothing. `next` is a part that will be wanted afterwards, or null.
+// Computes one split from zero. `next` is a part that will be needed afterwards, or null.
 template <typename Part>
 inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uint8_t* next) {
     const int dim = a.head_dim;
@@ -353,8 +354,8 @@ inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uin
     }
 }
 
-// Takes the sums of one more split into `total`. What a query did not see changes nothing, so that
-// its arithmetic does not depend on the splits its neighbours see.
+// Adds the sums of one more split to `total`. A split that a query does not attend to changes
+// nothing for it, so its arithmetic does not depend on the splits of its neighbours.
 inline void merge_split(const QueryTile& total, const QueryTile& part, int head_dim, float scale) {
     for (int i = 0; i < total.count; ++i) {
         if (part.mass[i] == 0.0f) continue;
@@ -397,7 +398,7 @@ template <typename Part>
 inline void attend_parts(const AttendArgs& a) {
     const int queries = a.tokens * a.group;
     const int tiles = (queries + kAttendQueries - 1) / kAttendQueries;
-    for (int i = 0; i < tiles; ++i) {  // of nearly equal size
+    for (int i = 0; i < tiles; ++i) {  // tiles of nearly equal size
         const int first = queries * i / tiles, last = queries * (i + 1) / tiles;
         QueryTile total = make_tile(a, first, last - first);
         float* total_part = a.scratch + kAttendQueries * kSplitTokens;

@@ -38,7 +38,7 @@ class StoreKv final : public Instruction {
     int k_, v_, layer_, cache_;
 };
 
-// What Attend and AttendMerge share: one layer's attention.
+// One layer's attention: the common part of Attend and AttendMerge.
 class Attention : public Instruction {
   public:
     Attention(const char* kind, const AttentionShape& shape) : Instruction(kind), shape_(shape) {}
@@ -108,7 +108,8 @@ class Attend final : public Attention {
     }
 
   private:
-    // The part that an item reads first: of the next item, most likely this thread's next as well.
+    // The part that an item reads first. Called for the next item, which is most likely this
+    // thread's next item too.
     const uint8_t* first_part(Program& p, int index) const {
         if (index >= items(p)) return nullptr;
         const AttendItem& item = attention(p).items()[index];

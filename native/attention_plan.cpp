@@ -8,11 +8,11 @@ namespace heddle {
 
 namespace {
 
-// Query tokens per attention item: many share the reading of a page, few leave the threads' shares
-// equal. Halved, down to the least, until each thread has kItemsEach.
+// Query tokens per attention item. Many query tokens share the reading of a page; few keep the
+// threads' shares equal. The number is halved, down to the least, until each thread has kItemsEach.
 constexpr int kAttendTokens = 16, kLeastAttendTokens = 4;
 constexpr int kItemsEach = 3;
-// A context is split where it is more than this part of a thread's share of the step.
+// A context is split if it is more than this part of a thread's share of the step.
 constexpr int kShareParts = 4;
 
 int64_t pages_of(const Span& span) {

@@ -1,4 +1,4 @@
-// How a step's attention is cut into items for the threads; the same for every layer.
+// Cuts a step's attention into items for the threads; the same plan serves every layer.
 #pragma once
 
 #include <vector>
@@ -20,8 +20,8 @@ struct AttendItem {
     int first_token;  // within the span
     int tokens;
     int head;
-    int split;  // the split of positions it takes; -1 for all of them
-    int parts;  // where in the plan's parts the first split of its query begins
+    int split;  // the split of positions it computes; -1 for all of them
+    int parts;  // index in the plan's parts at which the first split of its query begins
 };
 
 class AttentionPlan {

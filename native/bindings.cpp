@@ -84,7 +84,7 @@ struct Runtime {
     ThreadPool pool;
 };
 
-// An open file's bytes from `offset` on.
+// The bytes of an open file from `offset` on.
 struct FileBytes {
     int file;
     int64_t offset;
@@ -126,7 +126,7 @@ void add_spans(Step& step, const IntRows& spans, const Ints& pages, int caches) 
 
 using Sums = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Fills what is to be scored, rows of (token row, target, top), and what is to be pooled, spans of
+// Fills the scored rows, from rows of (token row, target, top), and the pooled rows, from spans of
 // (first token row, tokens, sums).
 void add_readout(Step& step, const Program& program, const std::optional<IntRows>& scored,
                  const std::vector<std::tuple<int, int, Sums>>& pooled) {
@@ -146,7 +146,8 @@ void add_readout(Step& step, const Program& program, const std::optional<IntRows
     }
 }
 
-// A step that a program computes, and what the step points into. Lives on the heap, in place.
+// A step that a program computes, and the memory that the step points into. Lives on the heap and
+// is never moved.
 class Submitted {
   public:
     Submitted(nb::object owner, Ints ids, Ints positions, const IntRows& spans, Ints pages,
@@ -178,7 +179,7 @@ class Submitted {
     ~Submitted() {
         try {
             if (open_) close();
-        } catch (...) {  // the error is part of a result that nobody asked for
+        } catch (...) {  // no caller wants this result or its error
         }
     }
     Submitted(const Submitted&) = delete;

@@ -10,15 +10,17 @@ namespace heddle {
 
 namespace {
 
-// Nats below the peak that the first shortlist reaches, and how much further each next one. Small
-// steps: collecting again costs a few microseconds, sorting what is not kept far more.
+// Nats below the peak that the first shortlist reaches, and how much further each next one reaches.
+// The steps are small: collecting again costs a few microseconds, sorting useless candidates far
+// more.
 constexpr float kFirstWindow = 3.0f;
 constexpr float kNextWindow = 1.5f;
 
-// At a lower temperature none but the best weighs anything, and scores leave the range of floats.
+// At a lower temperature only the best candidate has weight, and scores exceed the range of floats.
 constexpr float kColdest = 1e-15f;
 
-// By the exponent bits, all set in NaN and infinity: compilers make vectors of integer tests.
+// Tests the exponent bits, which are all set in NaN and infinity: compilers vectorise integer
+// tests.
 bool all_finite(const float* logits, int count) {
     constexpr uint32_t kExponent = 0x7F800000;
     uint32_t found = 0;
@@ -30,8 +32,8 @@ bool all_finite(const float* logits, int count) {
     return found == 0;
 }
 
-// What a byte of a mask leaves of eight logits: each is at most infinity, or minus infinity. By
-// tables, without branches: most bytes of most masks mix what is allowed with what is not.
+// Upper bounds that a byte of a mask puts on eight logits: infinity, or minus infinity. Tables
+// avoid branches: most bytes of most masks mix allowed and forbidden tokens.
 using Bounds = std::array<std::array<float, 8>, 256>;
 constexpr Bounds make_bounds() {
     Bounds bounds{};
@@ -67,7 +69,7 @@ uint32_t radix_key(float logit) {
 
 }  // namespace
 
-// From here on three passes over digits beat comparing: 152,000 take 3 ms rather than 13.
+// From this size on, three passes over digits beat comparisons: 152,000 take 3 ms instead of 13.
 constexpr size_t kRadixSize = 2048;
 
 // Sorts list_, whose tokens ascend: stable passes leave ties in their order.
@@ -118,7 +120,7 @@ void Candidates::find_peak() {
     peak_ = kernels_->max(block_peaks_.data(), static_cast<int>(block_peaks_.size()));
 }
 
-// --- looking -------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 int Candidates::size() const {
     return listed_ ? static_cast<int>(list_.size()) : vocabulary_ - excluded_;
@@ -176,7 +178,7 @@ const std::vector<float>& Candidates::weights() {
     return weights_;
 }
 
-// weights_ of so many logits; they may be weights_ themselves.
+// Fills weights_ from `count` logits; the logits may be weights_ itself.
 void Candidates::weigh(const float* logits, int count) {
     if (weights_.size() < static_cast<size_t>(count)) weights_.resize(count);
     kernels_->exp_all(logits, count, peak_, factor_, weights_.data());
@@ -189,7 +191,7 @@ void Candidates::each_above(float floor, F f) const {
         if (!(block_peaks_[block] >= floor)) continue;
         const int first = static_cast<int>(block) * kPeakBlock;
         const int end = std::min(first + kPeakBlock, vocabulary_);
-        int found[kPeakBlock], count = 0;  // by sums: in a flat distribution no branch is foreseen
+        int found[kPeakBlock], count = 0;  // by sums: a flat distribution defeats branch prediction
         for (int i = first; i < end; ++i) {
             found[count] = i;
             count += logits_[i] >= floor;
@@ -246,7 +248,7 @@ void Candidates::put(int token, float logit) {
     const float before = logits_[token];
     before_.push_back({before, token});
     logits_[token] = logit;
-    // Penalties may leave the range of floats, and a list of all candidates waits for the count.
+    // Penalties may exceed the range of floats, and a list of all candidates needs the count.
     excluded_ += (logit == -INFINITY) - (before == -INFINITY);
     float& peak = block_peaks_[static_cast<size_t>(token / kPeakBlock)];
     if (logit >= peak) {
@@ -294,7 +296,7 @@ void Candidates::allow_only(const uint8_t* mask, size_t bytes) {
 void Candidates::cool(float temperature) {
     if (temperature >= kColdest) {
         factor_ /= temperature;
-    } else {  // the others weigh nothing
+    } else {  // the others have no weight
         show_best(1);
         cut(1);
     }
@@ -343,7 +345,7 @@ Candidate Candidates::draw_listed(float uniform) {
         rest -= weights_[i];
         if (rest < 0.0) return list_[i];
     }
-    return list_.back();  // rounding left a rest
+    return list_.back();  // rounding left a remainder
 }
 
 Candidate Candidates::draw_unlisted(float uniform) {
@@ -363,8 +365,7 @@ Candidate Candidates::draw_unlisted(float uniform) {
     int chosen = -1;
     for (int i = 0; i < count; ++i) {
         if (weights_[i] <= 0.0f) continue;
-        chosen =
-            first + i;  // rounding may leave a rest at the end: the last possible token takes it
+        chosen = first + i;  // rounding may leave a remainder: the last possible token takes it
         rest -= weights_[i];
         if (rest < 0.0) break;
     }

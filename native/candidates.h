@@ -1,9 +1,10 @@
-// What a chain of samplers has left of the vocabulary.
+// The candidates: tokens that a chain of samplers has not removed.
 //
-// Until something is cut off, that is the row of logits itself: what a sampler wants to know of its
-// upper end is found by the maxima of blocks, so that nothing ever sorts a vocabulary of 152,000.
-// From the first cut on it is a list, best first. Weights are exp((logit - peak) * factor), where
-// the factor is 1 over the temperature applied so far: probabilities without their normaliser.
+// Before the first cut the candidates are the row of logits itself. The maxima of blocks answer a
+// sampler's questions about the best candidates, so nothing ever sorts a vocabulary of 152,000.
+// After the first cut the candidates are a list, best first. Weights are exp((logit - peak) *
+// factor), where the factor is 1 over the temperature applied so far: probabilities without their
+// normaliser.
 #pragma once
 
 #include <algorithm>
@@ -34,28 +35,28 @@ class Candidates {
     // call. False if a logit is NaN or infinite.
     bool reset(const Kernels& kernels, float* logits, int vocabulary);
 
-    // --- looking ------------------------------------------------------------------------------
+    // --- reading ------------------------------------------------------------------------------
 
     bool listed() const { return listed_; }  // something was cut off
     int size() const;                        // tokens left
     float factor() const { return factor_; }
     float peak() const { return peak_; }  // the highest logit left; -inf when there is none
     double mass();                        // sum of all weights
-    float log_normaliser();               // log(sum(exp(logit))), before anything is changed
+    float log_normaliser();               // log(sum(exp(logit))), before any change
     double entropy();                     // of the probabilities, in nats
-    float raw(int token) const;           // its logit as it came
-    bool has(int token) const;            // before anything is cut off: whether it is left
+    float raw(int token) const;           // its logit as given to `reset`
+    bool has(int token) const;            // whether it is a candidate; before the first cut
     Candidate best() const;
 
-    // The best candidates left, best first, down to what was asked for by `show_*` or all; and
-    // their weights.
+    // The best candidates, best first, and their weights: as many as the last `show_*` requested,
+    // or all.
     const std::vector<Candidate>& shown() const { return list_; }
     const std::vector<float>& weights();
     void show_best(int count);     // that many
     void show_above(float logit);  // all with at least this logit
     void show_mass(double mass);   // at least as many as weigh more than this together
 
-    // Calls f(logit, weight, token) for all that are left, in any order.
+    // Calls f(logit, weight, token) for all candidates, in any order.
     template <typename F>
     void each(F f);
     // Calls f(logit) likewise.
@@ -64,11 +65,11 @@ class Candidates {
 
     // --- changing -----------------------------------------------------------------------------
 
-    // logit = f(logit, entry) for every entry of a map with tokens as keys, where logits are those
-    // at the temperature applied so far.
+    // Sets logit = f(logit, entry) for every entry of a map with tokens as keys. The logits are
+    // those at the temperature applied so far.
     template <typename Map, typename F>
     void edit(const Map& by_token, F f);
-    void exclude(int token);                       // before anything is cut off
+    void exclude(int token);                       // before the first cut
     void exclude(const std::vector<int>& tokens);  // likewise; most of a vocabulary costs no more
     // Excludes all but the tokens t with bit t % 8 of mask[t / 8] set; right after `reset`.
     void allow_only(const uint8_t* mask, size_t bytes);
@@ -80,12 +81,12 @@ class Candidates {
 
     // --- choosing -----------------------------------------------------------------------------
 
-    // The first whose cumulative weight exceeds `uniform` of the sum: best first if something was
-    // cut off, else by token.
+    // The first candidate whose cumulative weight exceeds `uniform` of the sum. The order is best
+    // first after a cut, else by token.
     Candidate draw(float uniform);
 
   private:
-    static constexpr int kPeakBlock = 256;   // logits whose maximum decides if they are looked at
+    static constexpr int kPeakBlock = 256;   // logits per block; low blocks are skipped
     static constexpr int kMassBlock = 1024;  // logits that are summed together
 
     template <typename F>
@@ -101,7 +102,7 @@ class Candidates {
     const Kernels* kernels_ = nullptr;
     float* logits_ = nullptr;
     int vocabulary_ = 0;
-    int excluded_ = 0;  // logits of -inf, which are no candidates
+    int excluded_ = 0;  // number of logits of -inf, which are not candidates
     float peak_ = 0.0f;
     float factor_ = 1.0f;
     bool listed_ = false;

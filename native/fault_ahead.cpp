@@ -13,12 +13,12 @@ namespace heddle {
 
 namespace {
 
-// How much is ready beyond what is in use; how much is asked for at a time, a huge page.
+// Bytes that are ready beyond those in use; bytes of one request, a huge page.
 constexpr int64_t kAhead = int64_t{128} << 20, kPiece = int64_t{2} << 20;
-// So long after the last step began nothing is taken to be computed.
+// This long after the last step began, the thread assumes that no step computes.
 constexpr auto kIdleAfter = std::chrono::milliseconds(50);
 
-// Cores go to those who compute first.
+// Compute threads get the cores first.
 void take_lowest_priority() {
 #if defined(__linux__)
     setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);

@@ -1,13 +1,12 @@
-// A thread that has the system provide memory shortly before it is written for the first time.
+// A thread that makes the system provide memory shortly before its first write.
 //
 // The first write to a huge page waits until 2 MiB are found and cleared. In a virtual machine that
-// took 2 ms, every third page of keys and values: with four streams of SmolLM2 the longest per cent
-// of steps took 5.2 ms where the median took 3.2, and 3.4 with the memory there beforehand. All of
-// it at once would take what a small load never needs.
+// took 2 ms, for every third page of keys and values. With four streams of SmolLM2 the median step
+// took 3.2 ms and the longest per cent of steps 5.2 ms, or 3.4 ms with the memory provided ahead.
+// Providing all memory at once would take memory that a small load never needs.
 //
-// The thread works while nobody else does: on a machine whose cores compute, even the lowest
-// priority comes to a time slice now and then, and a step that loses a thread for it takes 5 ms
-// more.
+// The thread works only while no step computes. On a busy machine even the lowest priority gets a
+// time slice now and then, and a step that loses a thread to it takes 5 ms more.
 #pragma once
 
 #include <atomic>
@@ -21,14 +20,14 @@ namespace heddle {
 
 class FaultAhead {
   public:
-    // `base` is mapped, private and anonymous, until after this object. Where the system has no
-    // such request (Linux before 5.14) nothing is done ahead.
+    // `base` must be private and anonymous, and stay mapped longer than this object lives. If the
+    // system has no such request (Linux before 5.14), the thread provides nothing.
     FaultAhead(uint8_t* base, int64_t bytes);
     ~FaultAhead();
     FaultAhead(const FaultAhead&) = delete;
     FaultAhead& operator=(const FaultAhead&) = delete;
 
-    // Bytes up to `end` are in use, and something is being computed. Called by one thread.
+    // Says that bytes up to `end` are in use, and that a step computes. Called by one thread.
     void reached(int64_t end);
 
   private:

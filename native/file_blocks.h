@@ -1,7 +1,7 @@
-// GGUF's quantised blocks, taken apart into codes and scales: the one place that knows their bytes.
+// Splits GGUF's quantised blocks into codes and scales. Only this file knows their bytes.
 //
-// Layouts as the GGUF specification and the reference implementation of its quantisation define
-// them; tests hold them to the `gguf` package.
+// The GGUF specification and the reference implementation of its quantisation define the layouts;
+// tests compare them with the `gguf` package.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace heddle {
 
 enum class Format : int;  // formats.h
 
-// A block as the file holds it: 32 values, or a super-block of up to 256.
+// A block of the file: 32 values, or a super-block of up to 256.
 struct FileBlock {
     uint16_t
         scale;  // f16 bits; of a type without such a scale 1, or NaN if the block's own scale is
     uint16_t minimum;    // f16 bits, added; zero where the format has none
     uint8_t scales[16];  // per part: bytes, signed ones in two's complement
     uint8_t minima[16];  // per part
-    uint8_t codes[256];  // unsigned, without the offset taken away
+    uint8_t codes[256];  // unsigned, before the offset is subtracted
 };
 
 // The bits of an f16 in the file.
@@ -30,7 +30,7 @@ inline uint16_t half_bits(const uint8_t* p) {
 
 // Bytes in the file of one (super-)block, or of a float.
 int file_block_bytes(Format format);
-// Takes one (super-)block apart.
+// Splits one (super-)block.
 void read_block(Format format, const uint8_t* bytes, FileBlock& block);
 // Its values, as the file format defines them.
 void dequantise_block(Format format, const FileBlock& block, float* out);

@@ -1,9 +1,9 @@
 // The native table of tensor types: one row per type that matmuls read.
 //
-// A row says how a block lies in the file (its bytes and the function that reads it) and how it
-// lies in a packed matrix (its `Layout`). The packer, the kernels of all instruction levels, the
-// bindings and tests/native/levels.cpp are written over this table and name no quantised type. Its
-// other half is src/heddle/weights/tensor_types.py; docs/native.md says how to add a type.
+// A row describes a block in the file (its bytes and the function that reads it) and in a packed
+// matrix (its `Layout`). The packer, the kernels of all instruction levels, the bindings and
+// tests/native/levels.cpp use this table and name no quantised type. The other half of the table is
+// src/heddle/weights/tensor_types.py; docs/native.md says how to add a type.
 //
 // A panel holds `panel_rows` rows (8 or 16) for the whole width. It is a run of super-blocks; each
 // begins with what a super-block shares, and then has per block of 32 columns:
@@ -42,10 +42,10 @@ enum class Scale {
     kNibbles,  // 4-bit scale (low) and minimum (high) per row, times the super-block's f16 pair
 };
 
-// What codes stand for where they are no numbers themselves.
+// The values of codes that are indices into a table.
 enum class Table { kNone, kIq4, kE2M1 };
 
-// The tables' values plus their formats' offset, so that they are unsigned like other codes.
+// Values of the tables, plus the offset of their format so that they are unsigned like other codes.
 struct TableValues {
     uint8_t of[16];
 };
@@ -63,7 +63,7 @@ struct Layout {
     int high_bits;  // 0, 1 or 2
     int offset;     // subtracted from the code, or from the table's value
     Scale scale;
-    int parts = 1;  // of a block with a scale of their own: 1, or 2 of 16 columns
+    int parts = 1;  // parts of a block that have their own scale: 1, or 2 of 16 columns
     bool minimum = false;
     Table table = Table::kNone;
 

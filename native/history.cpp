@@ -59,8 +59,9 @@ bool Breakers::is_breaker(int token) const {
     return found != tails_.end() && found->second.back().empty();
 }
 
-// Read backwards, an end of the tokens is a beginning, and how much of it occurs at each place is
-// what the Z algorithm tells (Gusfield 1997, Algorithms on Strings, Trees and Sequences, 1.4).
+// Read backwards, a suffix of the tokens is a prefix. The Z algorithm gives the length of the
+// prefix that occurs at each place (Gusfield 1997, Algorithms on Strings, Trees and Sequences,
+// 1.4).
 std::unordered_map<int, int> repetitions(const std::vector<int>& tokens, int window, int limit,
                                          int shortest) {
     std::unordered_map<int, int> longest;

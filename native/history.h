@@ -1,6 +1,6 @@
-// What samplers remember of a sequence: its tokens, and what can be read from them.
+// The history of a sequence for its samplers: its tokens, and counts derived from them.
 //
-// All of it is rebuilt from the tokens alone.
+// All of it can be rebuilt from the tokens alone.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class History {
         int recent = 0;  // occurrences in the window, prompt included
     };
 
-    // Counts tokens if `counted`; the window is the last so many of them, all if negative.
+    // Counts tokens if `counted`. `window` is how many of the last tokens it holds; negative: all.
     History(bool counted, int window) : counted_(counted), window_(window) {}
 
     void observe_prompt(const int32_t* tokens, int64_t count);
@@ -29,7 +29,7 @@ class History {
     uint32_t output_tokens() const { return output_tokens_; }
     const std::unordered_map<int, Count>& counts() const { return counts_; }
 
-    // Whether the output ends with so many tokens.
+    // Whether the output ends with the tokens given.
     bool output_ends_with(const int* tokens, std::size_t count) const;
 
   private:
@@ -42,7 +42,7 @@ class History {
     std::unordered_map<int, Count> counts_;
 };
 
-// Token sequences that a repetition does not reach across, by their first token.
+// DRY's breakers: token sequences that end a repetition, by their first token.
 class Breakers {
   public:
     explicit Breakers(const std::vector<TokenSequence>& sequences);
@@ -56,9 +56,10 @@ class Breakers {
     std::unordered_map<int, std::vector<TokenSequence>> tails_;  // longest first
 };
 
-// For every token that would continue a repetition, the longest one: the end of `tokens` (its last
-// `limit` at most) that occurs earlier among the last `window`, followed by that token. Shorter
-// ones than `shortest` are left out. Linear in the window.
+// For every token that would continue a repetition, the length of the longest repetition: the
+// suffix of `tokens` (at most its last `limit`) that occurs earlier among the last `window` and is
+// followed there by that token. Repetitions shorter than `shortest` are left out. Linear in the
+// window.
 std::unordered_map<int, int> repetitions(const std::vector<int>& tokens, int window, int limit,
                                          int shortest);
 

@@ -1,4 +1,4 @@
-// The base of all instructions: items that threads take, and the doors to a program's state.
+// The base of all instructions: items that threads take, and access to a program's state.
 #pragma once
 
 #include "program.h"

@@ -1,5 +1,5 @@
-// A maker for each kind of instruction. Program, which alone calls them, has checked the arguments;
-// buffers and rope tables go by their numbers.
+// A maker for each kind of instruction. Only Program calls the makers, after it has checked the
+// arguments. Buffers and rope tables are given by number.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ struct AttentionShape {
 };
 InstructionPointer make_store_kv(int k, int v, int layer, int cache);
 InstructionPointer make_attend(const AttentionShape& shape);
-// Merges what attend left in splits; does nothing where it left none.
+// Merges the splits of attend; does nothing if there are none.
 InstructionPointer make_attend_merge(const AttentionShape& shape);
 
 }  // namespace heddle

@@ -1,5 +1,5 @@
-// The multiplication that a level's matmuls are made of, on registers alone and with enough sums in
-// flight to hide its latency: the rate that no tile can exceed.
+// Measures the multiplication of a level's matmuls on registers only, with enough independent sums
+// to hide its latency. No tile can exceed this rate.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Makes the compiler take the register's value for unknown: it would hoist what does not change.
+// Hides the register's value from the compiler, which would hoist a constant computation.
 #if defined(HEDDLE_ISA_AVX512)
 
 using Register = __m512i;

@@ -25,7 +25,8 @@ namespace {
 
 using namespace heddle;
 
-// Tokens whose activations stay in the second-level cache while a panel is used on all of them.
+// The number of tokens whose activations stay in the second-level cache while one panel multiplies
+// all of them.
 constexpr int kTokenBlock = 128;
 
 template <Format F, int T>
@@ -91,7 +92,7 @@ void norm(const float* x, const float* w, int n, float eps, float* out) {
         squares = fma(rest, rest, squares);
     }
     const float mean = reduce_add(squares) / static_cast<float>(n);
-    // A row whose squares overflow would become zeros, which look sound; NaN reaches the sampler.
+    // A row whose squares overflow would become zeros, which look valid. NaN reaches the sampler.
     const float factor =
         mean < __builtin_inff() ? 1.0f / __builtin_sqrtf(mean + eps) : __builtin_nanf("");
     for (i = 0; i < n; ++i) out[i] = x[i] * factor * w[i];

@@ -12,7 +12,7 @@ namespace heddle {
 
 constexpr int kPageTokens = 32;  // tokens per KV page
 
-// How keys and values are stored; kv_parts.h says what lies where.
+// Types of stored keys and values; kv_parts.h describes their layout.
 enum class KvType { kF16, kQ8_0 };
 
 // Bytes that one layer's keys and values of one head take in a page. Q8_0 has an f16 scale for each
@@ -33,8 +33,8 @@ struct PackedMatrix {
     const float* bias;      // (rows,) or null
 };
 
-// What a matmul needs to know of 32 activations beside their int8 codes q: x is about q * d. Sums
-// are over q, of the whole block and of its halves; offsets and minima of weights meet them.
+// What a matmul needs of 32 activations beside their int8 codes q: x is about q * d. The sums are
+// over q, of the whole block and of its halves; offsets and minima of weights multiply them.
 struct BlockScale {
     float d;
     float s;          // d * sum
@@ -73,7 +73,7 @@ struct AttendArgs {
     const uint8_t* kv;     // this layer's and head's part of page 0
     int64_t page_stride;   // bytes from one page id to the next
     const int32_t* pages;  // the sequence's page ids, from page `first_page` on
-    int first_page;        // no query sees a page before it
+    int first_page;        // no query attends to a page before it
     const uint8_t* next;   // the part that the thread is likely to need next, or null
     int tokens;            // query tokens
     int first_position;    // of the first query token
@@ -123,10 +123,10 @@ struct Kernels {
     void (*scale)(const float* x, float factor, int n, float* out);
     void (*store_kv)(const StoreKvArgs&);
     void (*attend)(const AttendArgs&);
-    // The same in two steps, for at most kAttendQueries queries (tokens * group): each split of
-    // positions by itself, then all of them merged. `part` is attend_part(tokens * group, head_dim)
-    // floats, `parts` one such after the other, by number of split; those the window leaves out
-    // are not read.
+    // `attend` in two steps, for at most kAttendQueries queries (tokens * group): each split of
+    // positions alone, then the merge of all splits. `part` is attend_part(tokens * group,
+    // head_dim) floats. `parts` holds one part per split, by number of the split; parts outside the
+    // window are not read.
     void (*attend_split)(const AttendArgs&, int split, float* part);
     void (*attend_merge)(const AttendArgs&, float* parts);
     float (*max)(const float* x, int n);
@@ -134,13 +134,13 @@ struct Kernels {
     float (*sum_exp)(const float* x, int n, float shift, float factor);
     // out = exp((x - shift) * factor)
     void (*exp_all)(const float* x, int n, float shift, float factor, float* out);
-    // As many of the matmul's multiplications as run at once, on registers, `rounds` times; returns
-    // the multiply-adds of one code and one activation that they are.
+    // Runs `rounds` times as many of the matmul's multiplications as fit in flight, on registers.
+    // Returns the number of multiply-adds of one code and one activation.
     int64_t (*multiply_adds)(int64_t rounds);
     const char* multiplication;  // their instruction, for people
 };
 
-// Null where the compiler could not build that level. `supported` asks the running CPU.
+// Null if the compiler could not build that level. `supported` asks the running CPU.
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avxvnni_kernels();

@@ -1,8 +1,8 @@
 // Pages of keys and values: one page holds 32 tokens of every layer.
 //
 // A page is contiguous, (layers, kv_heads) parts that kv_parts.h describes, so that copying or
-// storing one is a single run of bytes. Memory is mapped, and touched only as far as pages have
-// been used, and a little ahead.
+// storing one is a single run of bytes. All memory is mapped, but only used pages, and a little
+// memory after them, are touched.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace heddle {
 
-// Elements of the widest attention head served.
+// Elements of the widest attention head that is supported.
 constexpr int kWidestHead = 512;
 
 class KvCache {
@@ -28,12 +28,12 @@ class KvCache {
     }
     int64_t page_bytes() const { return page_bytes_; }
     KvType type() const { return type_; }
-    // Makes `target` hold what `source` holds. Throws std::invalid_argument: no such pages.
+    // Copies the content of `source` to `target`. Throws std::invalid_argument: no such pages.
     void copy(int64_t source, int64_t target);
-    // A page's bytes, page_bytes() of them, out and in. Throw std::invalid_argument: no such page.
+    // Copy a page's page_bytes() bytes out and in. Throw std::invalid_argument: no such page.
     void read(int64_t page, uint8_t* bytes);
     void write(int64_t page, const uint8_t* bytes);
-    // A step is about to write to the page.
+    // Says that a step is about to write to the page.
     void reached(int64_t page) {
         if (ahead_) ahead_->reached((page + 1) * page_bytes_);
     }

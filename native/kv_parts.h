@@ -1,5 +1,5 @@
-// How the keys and values of one page, layer and key/value head lie in memory, by KV type; how they
-// load as sixteen floats, and how a token's are stored.
+// The memory layout of keys and values of one page, layer and key/value head, for each KV type.
+// Also loads them as sixteen floats, and stores those of a token.
 //
 // Keys lie transposed, (head_dim, 32): sixteen positions load as one vector and a score needs no
 // sum across lanes. Values lie (32, head_dim).
@@ -7,7 +7,7 @@
 // Q8_0 is that of GGUF: 32 elements of one position's key or value share the scale d = max|x| /
 // 127, kept in f16; the code of x is x / d before d is rounded, to nearest, ties to even (as ggml's
 // vector code; its scalar code takes ties away from zero). Scales lie (head_dim / 32, 32) behind
-// the codes they belong to, so that those of sixteen positions are one load.
+// their codes, so that one load gets the scales of sixteen positions.
 #pragma once
 
 #include "formats.h"

@@ -1,4 +1,4 @@
-// Floats that begin at a cache line: vectors in lines are loaded and stored whole.
+// Floats aligned to a cache line, so that no vector crosses a line when it is loaded or stored.
 #pragma once
 
 #include <cstddef>

@@ -33,7 +33,7 @@ double best_seconds(double seconds, const std::function<void()>& work) {
     return best;
 }
 
-// One word of each line is enough: the whole line has to come.
+// One word of each line is enough, since the machine loads whole lines.
 uint64_t read_lines(const uint8_t* from, int64_t bytes) {
     uint64_t sum = 0;
     for (int64_t at = 0; at < bytes; at += kLine) {
@@ -52,7 +52,7 @@ double read_rate(ThreadPool& pool, int64_t bytes, double seconds) {
     const int pieces = static_cast<int>(std::max<int64_t>(1, bytes / kPiece));
     uint8_t* buffer = arena.allocate(pieces * kPiece);
     pool.parallel_for(pieces, [&](int i) { std::memset(buffer + i * kPiece, 1, kPiece); });
-    std::atomic<uint64_t> sum{0};  // so that nothing is read in vain
+    std::atomic<uint64_t> sum{0};  // keeps the compiler from removing the reads
     const double best = best_seconds(seconds, [&] {
         pool.parallel_for(pieces, [&](int i) { sum += read_lines(buffer + i * kPiece, kPiece); });
     });

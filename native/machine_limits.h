@@ -1,5 +1,5 @@
-// What this machine can do at most, measured with the threads and the instructions that do the
-// work: a kernel's speed says little by itself, its share of these says what is left to gain.
+// The limits of this machine, measured with the threads and instructions of the kernels. The speed
+// of a kernel says little by itself; its share of the limit shows what is left to gain.
 #pragma once
 
 #include <cstdint>

@@ -6,9 +6,9 @@
 
 namespace heddle {
 
-// Anonymous memory of whole pages, zeroed, in huge pages where the system takes that hint: a head's
-// part of a page is a few KiB, and with small pages each part costs TLB misses and restarts the
-// prefetcher.
+// Anonymous memory of whole pages, zeroed, in huge pages if the system takes that hint. A head's
+// part of a KV page is a few KiB. With small memory pages each part costs TLB misses and restarts
+// the prefetcher.
 class Mapping {
   public:
     Mapping() = default;

@@ -1,5 +1,5 @@
 // Matmul tiles for AVX2 with FMA and F16C: 8 rows per panel, one row per 32-bit lane. With AVX-VNNI
-// one instruction, vpdpbusd, takes the place of all that the rest of this paragraph is about.
+// one instruction, vpdpbusd, replaces everything that the next paragraph describes.
 //
 // vpmaddubsw multiplies unsigned codes with signed activations and adds pairs in int16. Products
 // stay in int16 for as many groups as cannot overflow (all eight of a block for codes of at most
@@ -106,7 +106,7 @@ inline __m256i group_codes(const uint8_t* codes) {
     return code;
 }
 
-// What is multiplied with activations: the codes, or the table's values for them.
+// The factors of the activations: the codes, or the table's values for them.
 template <Format F, int G>
 inline __m256i whole_codes(const uint8_t* codes) {
     constexpr Layout L = layout_of(F);
@@ -147,7 +147,7 @@ inline void multiply_groups(const uint8_t* codes, const int8_t* x, int64_t colum
 
 #else
 
-// Groups whose products fit int16 together; 0 for codes that are multiplied as two planes.
+// The number of groups whose summed products fit int16; 0 for codes multiplied as two planes.
 constexpr int groups_in_int16(const Layout& layout) {
     const int groups = INT16_MAX / (2 * 127 * layout.top());
     return groups > kGroups ? kGroups : groups;

@@ -10,8 +10,8 @@ namespace {
 
 // Items per thread that a matmul is cut into.
 constexpr int kMatmulItems = 6;
-// Tokens beyond which an item looks after each panel whether the step is abandoned: with 8,192 of
-// them and one thread an item takes half a second, and a step should end soon.
+// With more tokens than this, an item checks after each panel whether the step is abandoned. An
+// item of 8,192 tokens on one thread takes half a second, and an abandoned step should end soon.
 constexpr int kLongStep = 1024;
 
 class Matmul final : public Instruction {

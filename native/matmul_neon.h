@@ -2,9 +2,9 @@
 // of a pair of vectors.
 //
 // sdot multiplies signed bytes, four columns of four rows at once, exactly. Codes of up to seven
-// bits are signed bytes as they are; in eight-bit codes the top bit is flipped, which takes 128
-// away from them and from their offset; from a table's values the whole offset is taken.
-// Activations are the operand that is one lane of a vector, so that nothing is broadcast. Floor of
+// bits are valid signed bytes. In eight-bit codes the top bit is flipped, which subtracts 128 from
+// the code and from its offset. From a table's values the whole offset is subtracted. Activations
+// are the operand that is one lane of a vector, so nothing is broadcast. Floor of
 // a 4-bit block and token: 16 products, and 8 or 10 operations of the epilogue.
 #pragma once
 
@@ -122,7 +122,7 @@ inline int8x16_t group_codes(const uint8_t* codes) {
     return vreinterpretq_s8_u8(code);
 }
 
-// What is left of the offset when codes are signed.
+// The remaining offset of signed codes.
 constexpr int signed_offset(const Layout& layout) {
     if (layout.has_table()) return 0;
     return layout.bits() == 8 ? layout.offset - 128 : layout.offset;

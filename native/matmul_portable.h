@@ -17,7 +17,7 @@ inline float half_at(const uint8_t* p, int index) {
     return half_to_float(h);
 }
 
-// The code of row r, column i of group g, without the offset taken away.
+// The code of row r, column i of group g, before the offset is subtracted.
 template <Format F>
 inline int code_at(const uint8_t* codes, int g, int r, int i) {
     constexpr Layout L = layout_of(F);

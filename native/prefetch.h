@@ -7,10 +7,10 @@
 
 namespace {
 
-// How far ahead of its use a line is asked for: from memory into the second-level cache, and from
-// there into the first. Hardware prefetchers stop at each 4 KiB page and fall behind a tile of
-// several tokens. Requests are spread, one with each line that is read: in bursts, a block at a
-// time, they fill the buffers for lines that are under way, and loads wait behind them.
+// The distance between the prefetch of a line and its use: from memory into the second-level cache,
+// and from there into the first. Hardware prefetchers stop at each 4 KiB page and fall behind a
+// tile of several tokens. Prefetches are spread, one with each line that is read. Bursts of a block
+// at a time fill the line fill buffers, and loads wait behind them.
 //
 // Measured with AVX-512 and two cores, one token, GB/s: panels of Q4_K from memory, where reading
 // alone does 37.5; and 96 MB of Q4_1 from the shared cache, where it does 57.5.
@@ -23,7 +23,7 @@ namespace {
 // 2.54 and 2.26 on 96 MB.
 constexpr int kFarAhead = 4096, kNearAhead = 1024;
 
-// Asks for the lines that follow the one at `at`. Past the end of memory it does nothing.
+// Prefetches the lines that follow the line at `at`. Past the end of memory it does nothing.
 inline void prefetch_ahead(const uint8_t* at) {
     const char* line = reinterpret_cast<const char*>(at);
     _mm_prefetch(line + kFarAhead, _MM_HINT_T1);

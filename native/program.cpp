@@ -14,7 +14,7 @@ QuantisedRows Program::Buffer::quantised() { return {q.data(), scales.data(), wi
 
 namespace {
 
-// The first page that a query at `position` sees.
+// The first page that a query at `position` attends to.
 int first_page(int position, int window) {
     return window > 0 ? std::max(position + 1 - window, 0) / kPageTokens : 0;
 }
@@ -87,7 +87,7 @@ void Program::same_shape(int a, int b) {
     }
 }
 
-// What goes by the position of a token, or by its sequence, is not known of rows.
+// Rows do not know the position or the sequence of their tokens.
 void Program::check_per_token(int buffer) {
     if (at(buffer).per_row) {
         throw std::invalid_argument("buffer " + std::to_string(buffer) + " is not one of tokens");
@@ -261,7 +261,7 @@ void Program::sample(int logits) {
     append(make_score(logits));
 }
 
-// Indices come from Python as integers; one out of range would read or write foreign memory.
+// Indices come from Python as integers. An index out of range would read or write foreign memory.
 void Program::check(const Step& step) const {
     const auto require = [](bool good, const char* what) {
         if (!good) throw std::invalid_argument(std::string("a step has bad ") + what);
@@ -365,7 +365,7 @@ bool Program::finish() {
     step_ = nullptr;
     const std::chrono::duration<double> taken = Clock::now() - begun_ - elsewhere / pool_.threads();
     seconds_.store(seconds() + taken.count(), std::memory_order_relaxed);
-    // A thread that left an item out has completed it for the pool, so the caller sees the flag.
+    // A thread that skipped an item has completed it for the pool, so the caller sees the flag.
     return !abandoned();
 }
 
@@ -390,7 +390,7 @@ int Program::items(int instruction) const {
 }
 
 void Program::run(int instruction, int item, int thread) {
-    // Items of an abandoned step are claimed and completed as ever, but not done: the pool drains.
+    // Items of an abandoned step are claimed and completed, but not computed: the pool drains.
     if (abandoned()) return;
     instruction += first_instruction_;
     Instruction& i = *instructions_[static_cast<size_t>(instruction)];

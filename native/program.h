@@ -1,14 +1,14 @@
-// A model as a flat list of instructions over numbered buffers, run as two calls per step: one
-// begins it, the other joins in until it has ended.
+// A model as a flat list of instructions over numbered buffers. Two calls run a step: `begin`
+// starts it, and `finish` computes with the workers until the step has ended.
 //
 // Python records the architecture once and appends the instructions; nothing here knows a model.
 // Buffers are float32 (tokens, width), some of them also block-quantised int8; a buffer's size is
 // fixed by the largest step. Instructions run in order, each split into items that any thread may
-// take; results do not depend on who takes what.
+// take; results do not depend on which thread takes an item.
 //
-// From take_rows on a program goes over rows, the tokens of which something is wanted: a few are
-// sampled, hundreds may be scored or pooled. Logits of hundreds of tokens would be 300 MB, so what
-// comes after take_rows is run once for each max_rows of them.
+// After take_rows, instructions work on rows: the tokens that have an outcome. A few are sampled,
+// hundreds may be scored or pooled. Logits of hundreds of tokens would be 300 MB, so the
+// instructions after take_rows run once for each max_rows of the rows.
 #pragma once
 
 #include <atomic>
@@ -44,8 +44,8 @@ class Instruction;
 
 class Program final : private Task {
   public:
-    // `caches` hold one group of layers each. Their heads must be alike. The program owns them and
-    // its matrices together with others; `pool` and `kernels` must outlive it.
+    // `caches` hold one group of layers each. Their heads must be alike. The program shares
+    // ownership of the caches and of its matrices; `pool` and `kernels` must outlive the program.
     Program(ThreadPool& pool, const Kernels& kernels, std::vector<std::shared_ptr<KvCache>> caches,
             int max_tokens, int max_rows);
     ~Program() override;
@@ -57,7 +57,7 @@ class Program final : private Task {
     int rope_table(RopeTable table);
 
     // Instructions. `width` of buffers must agree; std::invalid_argument otherwise. `quantise`
-    // asks for int8 beside the float output, for the matmuls that read it.
+    // requests int8 beside the float output, for the matmuls that read it.
     void embed(std::shared_ptr<const Matrix> table, int out);
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void quantise(int in);
@@ -73,27 +73,29 @@ class Program final : private Task {
                 int cache);
     void add(int x, int y, int out);
     void take_rows(int in, int out);  // once
-    // Adds hidden states to the sums of pooled rows, which go no further than here.
+    // Adds hidden states to the sums of pooled rows. Later instructions skip pooled rows.
     void pool(int states);
-    // What picks and scores are made of; the last instruction.
+    // Makes picks and scores from `logits`; the last instruction.
     void sample(int logits);
 
-    // Workers begin to compute the step, which must live until `finish` has returned. One step at a
-    // time. Throws std::invalid_argument: the step is refused; std::logic_error: the threads have
+    // Lets the workers start on the step, which must live until `finish` has returned. One step at
+    // a time. Throws std::invalid_argument: the step is refused; std::logic_error: the threads have
     // other work. In both cases nothing has begun.
     void begin(Step& step);
-    // The caller joins in until the step has ended, and its samplers may run. False if the step was
-    // abandoned. Rethrows what an instruction threw, std::bad_alloc for one; the program can run
-    // the next step. In both cases the step's results and the KV it was to write are undefined.
+    // Lets the samplers run, and computes with the workers until the step has ended. False if the
+    // step was abandoned. Rethrows the exception of an instruction, such as std::bad_alloc; the
+    // program can run the next step. In both cases the step's results and the KV that it should
+    // have written are undefined.
     bool finish();
-    // Ends the step in flight after the items that threads are at, and every later one at once.
-    // From any thread, for good.
+    // Ends the step in flight after the items in progress, and every later step at once. Any thread
+    // may call it. It cannot be undone.
     void abandon() { abandoned_.store(true, std::memory_order_relaxed); }
     bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
-    // Wall time of all steps, in seconds, as if their callers had joined in at once: the time from
-    // `begin` to `finish` counts less the caller's share of the threads. From any thread.
+    // Wall time of all steps, in seconds, as if each caller had called `finish` right after
+    // `begin`: the time between the two calls counts less the caller's share of the threads. Any
+    // thread may call it.
     double seconds() const { return seconds_.load(std::memory_order_relaxed); }
-    // The float buffer's memory, (rows, width), as the last step left it.
+    // The float buffer's memory, (rows, width), after the last step.
     const float* data(int buffer) const;
     int width(int buffer) const;
     int pooled_width() const { return pooled_width_; }  // of a sum; 0 if nothing can be pooled
@@ -116,7 +118,7 @@ class Program final : private Task {
         int width;
         bool per_row;  // a row per sampled token rather than per token
         std::vector<float> values;
-        // Quantised copy; empty unless something asks for it.
+        // Quantised copy; empty unless an instruction requests it.
         std::vector<int8_t> q;
         std::vector<BlockScale> scales;
         QuantisedRows quantised();
@@ -132,7 +134,7 @@ class Program final : private Task {
     void append(std::unique_ptr<Instruction> instruction);
     void check(const Step& step) const;
     void check_readout(const Step& step) const;
-    // A pass runs instructions over some of the rows that are wanted.
+    // A pass runs instructions over some of the wanted rows.
     void begin_pass(int first_instruction, int last_instruction, int first_row, int row_count);
     void run_pass(int first_instruction, int last_instruction, int first_row, int row_count);
     void finish_passes();
@@ -146,8 +148,8 @@ class Program final : private Task {
     int logits_width_ = 0;
     int pooled_width_ = 0;
     int rows_begin_ = 0;                // the first instruction over rows
-    int logits_begin_ = 0;              // the first one that pooled rows do not go through
-    int64_t max_position_ = INT32_MAX;  // what the shortest rope table holds
+    int logits_begin_ = 0;              // the first instruction that pooled rows skip
+    int64_t max_position_ = INT32_MAX;  // positions of the shortest rope table
     std::vector<Buffer> buffers_;
     std::vector<RopeTable> ropes_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
@@ -160,7 +162,7 @@ class Program final : private Task {
     std::vector<Candidates> candidates_;                // per thread, for scores
     AttentionPlan attention_;                           // of the current step
     LineFloats parts_;                                  // running sums of its splits
-    Clock::time_point begun_, left_;  // when the caller began the step, and when it left it
+    Clock::time_point begun_, left_;  // when `begin` was called, and when it returned
     std::atomic<double> seconds_{0.0};
     std::atomic<bool> abandoned_{false};
     bool profiling_ = false;

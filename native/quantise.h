@@ -6,9 +6,8 @@
 namespace {
 
 // Writes the codes round(x * 127 / max|x|), ties to even, of 32 values; returns max|x|. Where the
-// quotient overflows (maxima below 3.8e-37) all codes are zero. Codes cannot say that a value is
-// infinite or NaN: then all codes are zero and NaN is returned, so that the scale poisons the
-// block.
+// quotient overflows (maxima below 3.8e-37) all codes are zero. Codes cannot represent an infinite
+// value or NaN: then all codes are zero and NaN is returned, so that the scale poisons the block.
 inline float quantise_block(const float* x, int8_t* codes) {
     const V16 low = load(x), high = load(x + 16);
     const float peak = peak_of(abs(low), abs(high));

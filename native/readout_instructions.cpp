@@ -1,4 +1,4 @@
-// Instructions that read rows out, beside sampling: scores of given tokens, sums of hidden states.
+// Instructions with outcomes other than sampling: scores of given tokens, sums of hidden states.
 #include <algorithm>
 
 #include "instruction.h"
@@ -23,14 +23,14 @@ class ScoreRows final : public Instruction {
     }
 
   private:
-    // The first scored row of this pass: those that are sampled come before.
+    // The first scored row of this pass; sampled rows come before it.
     static int first(const Program& p) {
         return std::max(static_cast<int>(step(p).rows.size()) - first_row(p), 0);
     }
     int logits_;
 };
 
-// One item, since the order of addition is that of the rows.
+// One item only, since sums are added in the order of the rows.
 class PoolRows final : public Instruction {
   public:
     explicit PoolRows(int states) : Instruction("pool"), states_(states) {}

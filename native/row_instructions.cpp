@@ -198,7 +198,7 @@ class Sample final : public Instruction {
     }
     void run(Program& p, int item, int) override {
         Step& s = step(p);
-        // The caller lets samplers run before it joins in: it never waits here for itself.
+        // The caller lets samplers run before it computes, so it never waits here for itself.
         while (!s.may_sample.load(std::memory_order_acquire)) std::this_thread::yield();
         s.picks[item] =
             s.samplers[item]->pick(kernels(p), row(p, logits_, item), width(p, logits_));

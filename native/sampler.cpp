@@ -20,7 +20,7 @@ void Sampler::observe_prompt(const int32_t* tokens, int64_t count) {
 
 void Sampler::observe_output(int token) { state_.history.observe_output(token); }
 
-// Fills pick.top with logits for now, and sets pick.logprob to the normaliser of all.
+// Fills pick.top with logits instead of logprobs for now, and pick.logprob with the normaliser.
 void Sampler::report(Pick& pick) {
     pick.logprob = candidates_.log_normaliser();
     if (params_.logprobs == 0) return;
@@ -28,8 +28,7 @@ void Sampler::report(Pick& pick) {
     for (const Candidate& c : candidates_.shown()) pick.top.emplace_back(c.token, c.logit);
 }
 
-// Excludes what is forbidden, the ends of bad sequences, and all ends before there are enough
-// tokens.
+// Excludes forbidden tokens, the last tokens of bad sequences, and end tokens before min_tokens.
 void Sampler::forbid() {
     candidates_.exclude(params_.forbidden);
     const History& history = state_.history;

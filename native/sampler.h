@@ -1,9 +1,9 @@
 // One request's sampler: from a row of logits to a token.
 //
-// What a grammar's mask or a rule forbids is excluded and the bias added, then a chain of stages
-// cuts the candidates down, then one counter-based random number chooses. The definition is
-// src/heddle/testing/reference_sampler.py; this is the fast version of it. State belongs to the
-// slot's sequence alone.
+// The sampler excludes tokens that a grammar's mask or a rule forbids, and adds the bias. Then a
+// chain of stages removes candidates, and one counter-based random number chooses among the rest.
+// The definition is src/heddle/testing/reference_sampler.py; this is its fast version. State
+// belongs to the slot's sequence alone.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class Sampler {
     void observe_prompt(const int32_t* tokens, int64_t count);
     void observe_output(int token);
 
-    // The tokens that may be picked from now on; see Candidates::allow_only. Empty for all.
+    // Sets the tokens that may be picked from now on; see Candidates::allow_only. Empty for all.
     void allow_only(std::vector<uint8_t> mask) { mask_ = std::move(mask); }
 
     // Chooses a token and observes it. Overwrites `logits`.
@@ -38,7 +38,7 @@ class Sampler {
 
     const SamplerParams& params() const { return params_; }
 
-    // Mirostat's bound on surprise: the one thing that cannot be rebuilt from the tokens.
+    // Mirostat's bound on surprise, the only state that cannot be rebuilt from the tokens.
     double mu() const { return state_.mu; }
     void set_mu(double mu) { state_.mu = mu; }
 

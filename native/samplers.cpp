@@ -12,23 +12,24 @@ namespace heddle {
 
 namespace {
 
-// Masses within this share of a limit are looked at, though rounding may put them beyond it.
+// Masses within this share of a limit are examined, since rounding may put them beyond the limit.
 constexpr double kSlack = 1e-5;
 constexpr float kLogitSlack = 1e-3f;
 
-// DRY takes no more off, so that tokens which are all repetitions still have a best one.
+// The largest penalty of DRY. If all tokens are repetitions, one of them still is the best.
 constexpr float kMostDry = 1e30f;
 
-// At this temperature all candidates weigh the same, to the precision of floats. Scores of a hotter
-// one, and penalties on them, would leave the range of floats.
+// At this temperature all candidates have the same weight, to the precision of floats. At a higher
+// one, scores and penalties on them would exceed the range of floats.
 constexpr float kHottest = 1e15f;
 
-// The sampler `infill` compares so many candidates with each other, and what weighs less than this
-// share is a guess to it.
+// The sampler `infill` compares this many candidates with each other. It treats a candidate below
+// this share of the weight as a guess.
 constexpr int kMostFillings = 256;
 constexpr double kLeastFilling = 0.2;
 
-// Keeps the shortest run of what is shown that weighs at least `wanted`, of its best at least one.
+// Keeps the fewest best of the shown candidates that weigh at least `wanted` together, at least
+// one.
 void cut_at_mass(Candidates& c, double wanted) {
     const std::vector<float>& weights = c.weights();
     double covered = 0.0;
@@ -37,13 +38,14 @@ void cut_at_mass(Candidates& c, double wanted) {
     c.cut(kept);
 }
 
-// Shows what weighs at least `lowest`, at least the best, and what rounding might have missed.
+// Shows candidates that weigh at least `lowest`, always the best one, and those that rounding might
+// have missed.
 void show_down_to(Candidates& c, double lowest) {
     const float floor = static_cast<float>(std::log(std::min(lowest, 1.0)));
     c.show_above(c.peak() + (floor - kLogitSlack) / c.factor());
 }
 
-// Keeps what weighs at least `lowest`, and at least the best.
+// Keeps candidates that weigh at least `lowest`, and always the best one.
 void cut_at_weight(Candidates& c, double lowest) {
     show_down_to(c, lowest);
     const std::vector<float>& weights = c.weights();
@@ -100,8 +102,8 @@ void top_k(Candidates& c, const SamplerParams& p, SamplerState&) {
     c.cut(static_cast<size_t>(p.top_k));
 }
 
-// Whose surprise is how near to the entropy is a matter of their place: candidates lie by logit, so
-// the order of deviation goes from where the entropy falls among them to both sides.
+// Candidates are sorted by logit, and so by surprise. The order of deviation from the entropy
+// starts at the place of the entropy among them and goes to both sides.
 class OutwardWalk {
   public:
     OutwardWalk(const Candidates& c, float expected) : c_(c), expected_(expected) {
@@ -112,7 +114,7 @@ class OutwardWalk {
 
     bool at_the_bottom() const { return below_ == shown(); }
 
-    // Index of the nearest not yet taken, ties to the better; there must be one.
+    // Index of the nearest candidate not yet taken, ties to the better one. One must be left.
     size_t take() {
         if (above_ < above_end_ && (at_the_bottom() || deviation(above_) <= deviation(below_))) {
             const size_t taken = above_++;
@@ -145,7 +147,8 @@ class OutwardWalk {
 void typical_p(Candidates& c, const SamplerParams& p, SamplerState&) {
     const double mass = c.mass(), wanted = mass * p.typical_p;
     const float expected = static_cast<float>(std::log(mass) - c.entropy());  // as log of a weight
-    // The walk may go below what weighs `wanted` at the top: it begins again with more to see.
+    // The walk may go below the top candidates that weigh `wanted`. Then it restarts with more of
+    // them shown.
     for (double share = 1.0;; share /= 16.0) {  // of what is not wanted
         const double unseen = (1.0 - p.typical_p) * share;
         const bool all = c.listed() || share < 1e-3;
@@ -192,8 +195,8 @@ void xtc(Candidates& c, const SamplerParams& p, SamplerState& state) {
     if (above > 1) c.drop_best(above - 1);
 }
 
-// Adds the mass of each candidate to that of one whose text it begins, or the other way round: the
-// likelier has both.
+// If the text of one candidate begins that of another, the likelier of the two gets the mass of
+// both.
 void merge(std::vector<double>& masses, const std::vector<std::string_view>& texts) {
     std::vector<bool> gone(masses.size(), false);
     for (size_t i = 0; i < masses.size(); ++i) {
@@ -208,7 +211,8 @@ void merge(std::vector<double>& masses, const std::vector<std::string_view>& tex
     }
 }
 
-// Which candidates a filling may go on with; none if it should end with one that is no candidate.
+// The candidates that may continue a fill-in. Empty if the fill-in should end with a token that is
+// not a candidate.
 std::vector<bool> worth_filling(const std::vector<double>& masses, const std::vector<bool>& ends) {
     double kept = 0.0;
     size_t others = 0;

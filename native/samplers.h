@@ -1,4 +1,4 @@
-// The samplers: each cuts candidates off or reweighs them. Their definitions and sources are in
+// The samplers: each removes candidates or reweighs them. Their definitions and sources are in
 // src/heddle/testing/reference_sampler.py; a chain of them is a list of `Stage`s.
 #pragma once
 
@@ -21,7 +21,7 @@ struct SamplerState;
 // A sampler of the chain. The table of them is in samplers.cpp.
 struct Stage {
     const char* name;  // the value of the member of heddle.types.Stage
-    bool cuts;         // candidates off, which mirostat replaces and greedy decoding needs not
+    bool cuts;         // removes candidates; mirostat replaces it, greedy decoding skips it
     bool (*asked)(const SamplerParams&);
     void (*apply)(Candidates&, const SamplerParams&, SamplerState&);
 };
@@ -120,13 +120,13 @@ inline constexpr SamplerNumber kSamplerNumbers[] = {
 // Sets the number of that name. Throws std::invalid_argument for a name that none has.
 void set_number(SamplerParams& params, const std::string& name, double value);
 
-// All that a sequence's samplers keep from token to token, and what one stage leaves for a later
-// one.
+// The state that a sequence's samplers keep from token to token, and values that one stage passes
+// to a later stage.
 struct SamplerState {
     History history;
     double mu;              // mirostat's bound on surprise, in bits
     double log_mass = 0.0;  // of what mirostat cuts, natural logarithm
-    int end = -1;  // for `infill`: the first token that ends the output and is not excluded
+    int end = -1;           // for `infill`: the first end token that is not excluded
 };
 
 // Moves mirostat's bound by the surprise of the token drawn.

@@ -1,4 +1,4 @@
-// What a row of logits says of one token, under the model's raw distribution.
+// The score of one token in a row of logits, under the model's raw distribution.
 #pragma once
 
 #include <utility>
@@ -14,8 +14,8 @@ struct Score {
     std::vector<std::pair<int, float>> top;  // (token, logprob), best first
 };
 
-// Of `token`, with so many of the likeliest. The same bits as a sampler reports. `candidates` is
-// scratch.
+// The score of `token`, with `top` of the likeliest tokens. Gives the same bits as a sampler
+// reports. `candidates` is scratch.
 Score score_token(Candidates& candidates, const Kernels& kernels, float* logits, int vocabulary,
                   int token, int top);
 

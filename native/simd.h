@@ -138,7 +138,7 @@ inline V16 quarters(F f) {
 }
 #define HEDDLE_QUARTERS(expression) return quarters([&](int i) { return expression; })
 
-// Not the instruction, which prefers NaN where the other levels take the second operand.
+// Not NEON's own instruction: it returns NaN where the other levels return the second operand.
 inline float32x4_t greater(float32x4_t a, float32x4_t b) {
     return vbslq_f32(vcgtq_f32(a, b), a, b);
 }
@@ -222,8 +222,9 @@ inline float half_to_float(uint16_t h) {
     if (rest < 0x0400) return bits_float(sign | float_bits(static_cast<float>(rest) * 0x1p-24f));
     return bits_float(sign | ((rest << 13) + 0x38000000));
 }
-// Half of an E8M0 scale, 2 ** (e - 128), since the table of E2M1 holds twice its values. 255, which
-// is E8M0's NaN, gives infinity: times an activation that is zero NaN, so that it is never lost.
+// Half of an E8M0 scale, 2 ** (e - 128), since the table of E2M1 holds twice its values. 255,
+// E8M0's NaN, gives infinity. Infinity times an activation of zero is NaN, so a NaN scale is never
+// lost.
 inline float half_of_e8m0(uint8_t e) {
     const uint32_t bits = static_cast<uint32_t>(e) << 23;
     return bits_float(bits > 0x00400000 ? bits : 0x00400000) * 0.5f;

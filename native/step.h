@@ -1,4 +1,4 @@
-// What one step computes: tokens, where each lies in its sequence, and what is wanted of them.
+// What one step computes: tokens, their positions in their sequences, and the wanted outcomes.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct Span {
     int last_page() const { return (first_position + tokens - 1) / kPageTokens; }
 };
 
-// A token whose logits say how likely `target` was.
+// A token whose logits give the probability of `target`.
 struct ScoredRow {
     int row;
     int target;
@@ -52,8 +52,8 @@ struct Step {
     std::vector<PooledRow> pooled;  // added to their sums in this order
     std::vector<Pick> picks;        // filled by the step, one per sampler
     std::vector<Score> scores;      // likewise, one per scored row
-    // Whether the samplers may run: what they need may be made while the step computes.
-    // Program::finish sets it.
+    // Whether the samplers may run. Their masks may be computed during the step. Program::finish
+    // sets it.
     std::atomic<bool> may_sample{true};
 };
 

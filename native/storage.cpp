@@ -16,7 +16,7 @@ namespace heddle {
 namespace {
 
 constexpr int64_t kChunkBytes = int64_t{256} << 20;
-// File bytes that a thread reads and packs at a time: they stay in its second-level cache.
+// File bytes that a thread reads and packs at a time; they fit its second-level cache.
 constexpr int64_t kPackBytes = int64_t{256} << 10;
 
 // One block of every row of a panel, as `formats.h` describes it. Rows past the matrix's end stay
@@ -171,7 +171,7 @@ constexpr uint32_t kFloatExponent = 0x7F800000;
 
 constexpr bool finite_half(uint16_t bits) { return (bits & kHalfExponent) != kHalfExponent; }
 
-// Returns the last of the rows that has a scale which is not finite, -1 if there is none.
+// Returns the last row with a scale that is not finite, -1 if there is none.
 int pack_quantised_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
                          int panel_rows, uint8_t* out) {
     const int width = layout_of(format).columns();
@@ -189,7 +189,7 @@ int pack_quantised_panel(Format format, const uint8_t* raw, int64_t raw_row, int
     return non_finite;
 }
 
-// The same of values. `T` is an unsigned integer of a value's width.
+// The same for values. `T` is an unsigned integer of a value's width.
 template <typename T>
 int pack_float_panel(T exponent, const uint8_t* raw, int64_t raw_row, int rows, int columns,
                      int panel_rows, uint8_t* out) {

@@ -19,14 +19,14 @@ bool has_kernel(int file_type);
 // are not whole (super-)blocks.
 int64_t row_bytes(Format format, int columns);
 
-// The bytes of a tensor, in memory or in an open file. A file is read and never mapped: of a map
-// whose file is truncated the next access kills the process.
+// The bytes of a tensor, in memory or in an open file. A file is read and never mapped: after a
+// truncation of a mapped file, the next access would kill the process.
 class TensorBytes {
   public:
     explicit TensorBytes(const uint8_t* memory) : memory_(memory) {}
     TensorBytes(int file, int64_t offset) : file_(file), offset_(offset) {}
-    // The bytes [from, from + bytes), which `scratch` holds if they come from a file. Throws
-    // std::runtime_error when the file ends before, or cannot be read.
+    // The bytes [from, from + bytes). Bytes of a file are read into `scratch`. Throws
+    // std::runtime_error when the file ends too early, or cannot be read.
     const uint8_t* fetch(int64_t from, int64_t bytes, std::unique_ptr<uint8_t[]>& scratch) const;
 
   private:
@@ -68,7 +68,7 @@ class Matrix {
     const PackedMatrix& packed() const { return packed_; }
     int panels() const;
     int64_t bytes() const { return packed_.panel_bytes * panels(); }
-    // A row that has a weight, or a block's scale, that is infinite or NaN; -1 if none has.
+    // A row with an infinite or NaN weight or block scale; -1 if there is none.
     int non_finite_row() const { return non_finite_row_; }
     // One row to float32, as the file format defines it.
     void dequantise_row(int row, float* out) const;

@@ -84,8 +84,8 @@ void ThreadPool::begin(Task& task) {
 void ThreadPool::finish() {
     work(*task_, 0);
     epoch_.fetch_add(1);
-    // Sequentially consistent with the worker's entry: it either sees the closed epoch and leaves,
-    // or is counted here.
+    // Sequentially consistent with the worker's entry: the worker either sees the closed epoch and
+    // leaves, or is counted here.
     while (inside_.load() != 0) pause_briefly();
     task_ = nullptr;
     if (!failed_.load()) return;

@@ -1,11 +1,11 @@
-// Threads that carry one step together, instruction by instruction, without barriers.
+// Threads that compute one step together, instruction by instruction, without barriers.
 //
-// An instruction is split into items, and these into a lane per thread. A thread claims the items
-// of its own lane, then those that other lanes have left, and may go on to the next instruction
-// once all items of this one are completed; a thread that was not scheduled holds nobody up unless
-// it owns an item. The caller of `finish` works too, and does everything alone if no worker wakes
-// in time. Items of a lane lie side by side in memory, so a thread reads weights in long runs: with
-// one counter for all, a token of a 1 GB model took 8% longer.
+// An instruction is split into items, and the items into one lane per thread. A thread claims the
+// items of its own lane, then items left in other lanes. It may continue with the next instruction
+// once all items of this one are completed. A thread that was not scheduled delays no other thread
+// unless it owns an item. The caller of `finish` works too, and does everything alone if no worker
+// wakes in time. Items of a lane lie side by side in memory, so a thread reads weights in long
+// runs: with one counter for all threads, a token of a 1 GB model took 8% longer.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ class Task {
 
 class ThreadPool {
   public:
-    // `threads` counts the caller of run; at least 1. Throws if the system does not give them.
+    // `threads` counts the caller of run; at least 1. Throws if the system refuses a thread.
     explicit ThreadPool(int threads);
     ~ThreadPool();
     ThreadPool(const ThreadPool&) = delete;
@@ -43,9 +43,9 @@ class ThreadPool {
         begin(task);
         finish();
     }
-    // The halves of `run`. The workers compute between them; the caller joins in with `finish`,
-    // which returns when the task has ended. `begin` throws std::logic_error if a task is open.
-    // After the first exception of an item no further item runs, and `finish` rethrows that
+    // The two halves of `run`. The workers compute after `begin`. The caller computes with them in
+    // `finish`, which returns when the task has ended. `begin` throws std::logic_error if a task is
+    // open. After the first exception of an item no further item runs, and `finish` rethrows that
     // exception when all threads have left the task. The pool can be used again.
     void begin(Task& task);
     void finish();

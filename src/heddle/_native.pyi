@@ -16,16 +16,17 @@ def isa_levels() -> list[str]:
     """Instruction levels this machine can run, fastest first."""
 
 def tensor_types() -> list[tuple[str, int, int, int, bool]]:
-    """The native table of tensor types, which says what matmuls read.
+    """The native table of tensor types that matmuls read.
 
-    A row: name, GGUF number, values and bytes of a block, whether activations are quantised for it.
+    A row has: name, GGUF number, values and bytes of a block, and whether activations are quantised
+    for it.
     """
 
 def has_kernel(file_type: int) -> bool:
     """Whether matmuls read this GGUF tensor type."""
 
 def uniform(seed: int, index: int, stream: int = 0) -> float:
-    """The random number in [0, 1) of one token; stream 1 is XTC's."""
+    """The random number in [0, 1) of one token. Stream 0 chooses tokens; stream 1 is for XTC."""
 
 class Runtime:
     """Compute threads (the caller included) and their kernels."""
@@ -37,14 +38,17 @@ class Runtime:
     def threads(self) -> int: ...
     @property
     def multiplication(self) -> str:
-        """The instruction that the level's quantised matmuls multiply with."""
+        """The multiply instruction of the level's quantised matmuls."""
     def read_rate(self, bytes: int, seconds: float) -> float:
         """Bytes per second at which the threads read a buffer of that size.
 
         The best of at least five passes that take `seconds` together.
         """
     def multiply_rate(self, seconds: float) -> float:
-        """Integer multiply-adds per second of all threads, from registers; the best likewise."""
+        """Integer multiply-adds per second of all threads, from registers.
+
+        The best of at least five passes that take `seconds` together.
+        """
 
 class Arena:
     """Memory that packed matrices live in."""
@@ -55,14 +59,14 @@ class Arena:
         """Bytes handed out."""
 
 class FileBytes:
-    """`size` bytes of an open file, from `offset` on, by its descriptor."""
+    """`size` bytes of an open file from `offset` on; `file` is its descriptor."""
 
     def __init__(self, file: int, offset: int, size: int) -> None: ...
 
 class Matrix:
     """A matrix (rows, columns) packed from its file bytes.
 
-    Raises RuntimeError where a file ends before the matrix does, or cannot be read.
+    Raises RuntimeError if the file ends before the matrix does, or cannot be read.
     """
 
     def __init__(
@@ -79,10 +83,10 @@ class Matrix:
     def bytes(self) -> int: ...
     @property
     def non_finite_row(self) -> int:
-        """A row that has an infinite or NaN weight, or scale of a block; -1 if none has."""
+        """A row with an infinite or NaN weight or block scale; -1 if there is none."""
     @property
     def quantised(self) -> bool:
-        """Whether matmuls read quantised activations with it."""
+        """Whether matmuls with this matrix read quantised activations."""
 
 class KvCache:
     """Pages of keys and values of one type, f16 or q8_0."""
@@ -93,18 +97,18 @@ class KvCache:
     @staticmethod
     def bytes_of_page(type: str, layers: int, kv_heads: int, head_dim: int) -> int: ...
     def copy(self, source: int, target: int) -> None:
-        """Makes page `target` hold what page `source` holds."""
+        """Copy the content of page `source` to page `target`."""
     def read(self, page: int, bytes: _Bytes) -> None:
-        """Copies a page's bytes out."""
+        """Copy a page's bytes into `bytes`."""
     def write(self, page: int, bytes: _Bytes) -> None:
-        """Makes a page hold bytes that `read` gave."""
+        """Copy `bytes`, as `read` gave them, into a page."""
     @property
     def pages(self) -> int: ...
     @property
     def page_bytes(self) -> int: ...
 
 class Breakers:
-    """Token sequences that DRY's repetitions end at."""
+    """DRY's breakers: token sequences that end a repetition."""
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None: ...
 
@@ -117,16 +121,16 @@ def sampler_numbers() -> list[str]:
     """The names of the numbers that `SamplerParams` takes."""
 
 class SamplerParams:
-    """What a sampler does."""
+    """The parameters of a sampler."""
 
     def __init__(self, numbers: Mapping[str, float], order: Sequence[str]) -> None:
         """
         Args:
-            numbers: by their names in heddle.types.SamplingParams; others have its defaults.
+            numbers: values by name in heddle.types.SamplingParams; missing ones get its defaults.
             order: values of heddle.types.Stage.
 
         Raises:
-            ValueError: there is no number or stage of a name.
+            ValueError: a name is not that of a number or stage.
         """
 
     dry_breakers: Breakers
@@ -150,25 +154,25 @@ class Sampler:
     @property
     def logprobs(self) -> int: ...
     def allow_only(self, mask: bytes) -> None:
-        """Tokens t with bit t % 8 of mask[t // 8] may be picked from now on; empty: all."""
+        """From now on pick only tokens t with bit t % 8 of mask[t // 8] set; empty: all."""
     def observe_prompt(self, tokens: _Ints) -> None: ...
     def observe_output(self, tokens: _Ints) -> None: ...
     def pick(self, isa: str, logits: _Floats) -> Pick:
-        """(token, logprob, top) from logits (vocabulary,); observes the token.
+        """Pick (token, logprob, top) from logits (vocabulary,), and observe the token.
 
-        In place of a token, -1: a logit is NaN or infinite; -2: all tokens are forbidden.
+        The token is -1 if a logit is NaN or infinite, and -2 if all tokens are forbidden.
         """
 
 class Step:
-    """A step that a program computes. Dropping it waits for its end."""
+    """A step that a program computes. Dropping this object waits for the step's end."""
 
     def finish(self) -> tuple[list[Pick], list[Score]] | None:
         """Let the samplers run, and compute with the other threads until the step has ended.
 
         Returns:
-            One pick per sampler; -1 as token where a logit is NaN or infinite. And for each scored
-            row log probability, rank, and the likeliest; 0 as rank in that case. None if the step
-            was abandoned.
+            Picks, one per sampler; the token is -1 if a logit is NaN or infinite. And scores, one
+            per scored row: log probability, rank, and the likeliest tokens; the rank is 0 if a
+            logit is NaN or infinite. None if the step was abandoned.
 
         Raises:
             MemoryError, RuntimeError: a compute thread failed. The program can run other steps.
@@ -184,7 +188,7 @@ class Program:
     def buffer(self, width: int, per_row: bool) -> int: ...
     def rope_table(self, dim: int, interleaved: bool, cosine: _Floats, sine: _Floats) -> int: ...
     def embed(self, table: Matrix, out: int) -> None:
-        """Looks rows up in the matrix, which is kept alive."""
+        """Look rows up in the matrix. The program keeps the matrix alive."""
     def norm(self, in_: int, weight: _Floats, eps: float, out: int, quantise: bool) -> None: ...
     def quantise(self, in_: int) -> None: ...
     def matmul(self, in_: int, parts: Sequence[tuple[Matrix, int]], accumulate: bool) -> None:
@@ -210,9 +214,9 @@ class Program:
     def add(self, x: int, y: int, out: int) -> None: ...
     def take_rows(self, in_: int, out: int) -> None: ...
     def pool(self, states: int) -> None:
-        """States of pooled rows are added to their sums, and go no further."""
+        """Add the states of pooled rows to their sums. Later instructions skip these rows."""
     def sample(self, logits: int) -> None:
-        """Where picks and scores come from; the last instruction."""
+        """Make picks and scores from logits; the last instruction."""
     def begin(
         self,
         ids: _Ints,
@@ -225,33 +229,35 @@ class Program:
         scored: _Ints | None = None,
         pooled: Sequence[tuple[int, int, _Doubles]] = (),
     ) -> Step:
-        """Start a step: the threads of the runtime compute it, `Step.finish` joins in.
+        """Start a step. The threads of the runtime compute it, and `Step.finish` joins them.
 
         Spans (S, 3 + 2 * caches) are (first row, tokens, first position) and, for each cache,
         (index of the first page in `pages`, number of that page). Scored rows (n, 3) are (token
-        row, target token, how many of the likeliest to report). Of pooled rows, (first token row,
-        rows, sums), states are added to the sums (pooled_width,), one row after the other. Without
-        `may_sample` no sampler runs before `Step.finish`.
+        row, target token, how many of the likeliest to report). `pooled` has (first token row,
+        rows, sums); the states of the rows are added to the sums (pooled_width,), one row after
+        the other. Without `may_sample` no sampler runs before `Step.finish`.
 
         Raises:
             ValueError: the step is refused. Nothing was computed.
             RuntimeError: another step of this runtime has not been finished.
         """
     def abandon(self) -> None:
-        """End the step in flight soon, and every later one at once. From any thread, for good."""
+        """End the step in flight soon, and every later step at once.
+
+        Any thread may call it. It cannot be undone.
+        """
     @property
     def pooled_width(self) -> int:
         """Width of the states that can be pooled; 0 if none can."""
     @property
     def seconds(self) -> float:
-        """Wall time of all steps, as if their callers had joined in at once.
+        """Wall time of all steps, as if each caller had called `finish` right after `begin`.
 
-        What the caller does between `begin` and `finish` costs a step no more than the caller's
-        share of the threads. Conversion of arguments and results is not part of the time, nor are
-        refused steps.
+        The time between the two calls counts less the caller's share of the threads. Conversion of
+        arguments and results is not part of the time, nor are refused steps.
         """
     def copy(self, buffer: int, rows: int) -> _Floats:
-        """The first rows of a buffer as the last step left them."""
+        """The first rows of a buffer after the last step."""
     def take_profile(self) -> list[tuple[str, float]]:
         """(kind, nanoseconds of the calling thread) per instruction since the last call."""
     def set_profiling(self, on: bool) -> None: ...
