@@ -108,7 +108,7 @@ def test_a_kv_cache_without_its_thread_is_a_config_error(tmp_path, monkeypatch):
             raise RuntimeError("Resource temporarily unavailable")
 
     monkeypatch.setattr(_native, "KvCache", Crowded)
-    with pytest.raises(ConfigError, match="no thread for the KV cache: Resource"):
+    with pytest.raises(ConfigError, match="start a thread for the KV cache: Resource"):
         load(tiny_file(tmp_path), SMALL)
 
 
@@ -125,7 +125,7 @@ def test_the_page_format_depends_on_the_cosines_of_the_machine(tmp_path, monkeyp
 def test_an_unsupported_instruction_level_is_refused(tmp_path):
     levels = _native.isa_levels()
     foreign = "avx512" if "neon" in levels else "neon"
-    with pytest.raises(ConfigError, match=f"isa '{foreign}' does not run .* has {levels[0]}"):
+    with pytest.raises(ConfigError, match=f"isa '{foreign}' does not run .* use one of: {levels[0]}"):
         load(tiny_file(tmp_path), replace(SMALL, isa=foreign))
 
 
@@ -145,7 +145,7 @@ def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
 
 
 def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_limits", lambda: {"the memory that is available": 10**8})
+    monkeypatch.setattr(memory, "memory_limits", lambda: {"the memory that is available": 10**8})
     huge = EngineConfig(slots=1024, threads=1, kv_cache=100 << 30)
     metadata = {"llama.context_length": 10**6}
     with pytest.raises(
@@ -156,7 +156,7 @@ def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monk
 
 
 def test_weights_beyond_free_memory_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_limits", lambda: {"the memory that is available": 1_000})
+    monkeypatch.setattr(memory, "memory_limits", lambda: {"the memory that is available": 1_000})
     with pytest.raises(OutOfMemoryError, match="take a smaller model") as error:
         load(tiny_file(tmp_path), EngineConfig(threads=1))
     assert error.value.param == "model"

@@ -1,8 +1,8 @@
 """Gemma 3 (text): norms before and after each part, local and global attention layers, GeGLU.
 
-Gemma Team 2025 (arXiv:2503.19786). Canonical norm weights hold the 1 that the published ones leave
-to be added. Most layers attend to a window of recent positions and rotate by a base of their own;
-every sixth sees the whole context.
+Gemma Team 2025 (arXiv:2503.19786). The published norm weights are stored without an offset of 1;
+the canonical ones include it. Most layers attend to a window of recent positions and have a rope
+base of their own. Every sixth layer attends to the whole context.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _LAYERS_OF_27B = 62
 
 
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
-    """The decoder with these hyperparameters. Long contexts are stretched in global layers only.
+    """The decoder with these hyperparameters. Only global layers scale rope for long contexts.
 
     Raises:
-        UnsupportedModelError: logits are capped, which Gemma 3's are not.
+        UnsupportedModelError: the file caps logits; Gemma 3 does not.
     """
     read = hyperparameters
     cap = read.get("logit_cap", 0.0)
     if not isinstance(cap, int | float) or cap != 0.0:
         label = read.label("logit_cap")
         raise UnsupportedModelError(
-            f"{label} {cap!r} is not supported: Gemma 3 has none", param=label
+            f"{label} {cap!r} is not supported: Gemma 3 does not cap logits", param=label
         )
     sizes = read_sizes(read)
     everywhere = rope(read, sizes.shape.head_dim, context, base=None)
@@ -47,7 +47,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         _layer(sizes, nearby if window else everywhere, scale, window)
         for window in read_windows(read, sizes.shape.layers, period=6)
     )
-    # As llama.cpp; Hugging Face rounds it to the weights' type (25.298 to 25.25 in bf16).
+    # As in llama.cpp. Hugging Face rounds it to the weights' type (25.298 to 25.25 in bf16).
     embedding_scale = math.sqrt(sizes.shape.width)
     return Decoder(sizes.shape, layers, sizes.norm_eps, embedding_scale=embedding_scale)
 
@@ -61,9 +61,9 @@ def _layer(sizes: Sizes, rope: RopeSpec, scale: float, window: int) -> Layer:
 
 
 def _attention_scale(hyperparameters: Hyperparameters, sizes: Sizes) -> float:
-    """1 / sqrt(width of a head), in the 27B model that of the stream divided among the heads.
+    """1 / sqrt(head width); in the 27B model 1 / sqrt(model width / number of heads).
 
-    No key of GGUF tells, so that llama.cpp too knows the 27B model by its number of layers.
+    GGUF has no key for this. llama.cpp too recognises the 27B model by its number of layers.
     """
     if hyperparameters.get("attention.scale_dim") is not None:
         return 1 / math.sqrt(hyperparameters.number("attention.scale_dim"))

@@ -1,5 +1,6 @@
-"""Llama, and what differs from it by biases or windows only (Qwen2, Mistral): norms before each
-part, SwiGLU.
+"""Llama, Qwen2 and Mistral: norms before each part, SwiGLU.
+
+Qwen2 and Mistral differ from Llama only by biases or windows.
 
 Touvron et al. 2023 (arXiv:2302.13971); Qwen2: Yang et al. 2024 (arXiv:2407.10671); Mistral: Jiang
 et al. 2023 (arXiv:2310.06825).
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def build(hyperparameters: Hyperparameters, context: int, *, norm_heads: bool = False) -> Decoder:
-    """The decoder with these hyperparameters. `norm_heads`: queries and keys are normed by head."""
+    """The decoder with these hyperparameters.
+
+    With `norm_heads`, each head of the queries and keys is normed.
+    """
     sizes = read_sizes(hyperparameters)
     shape, eps = sizes.shape, sizes.norm_eps
     scale = 1 / math.sqrt(shape.head_dim)

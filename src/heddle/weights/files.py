@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _PIECE = 16 << 20
-"""Bytes that one system call reads: copying a piece costs no second buffer of the whole."""
+"""Bytes of one system call: reading in pieces needs no second buffer of the full size."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What tells a file's content from an earlier one of the same path.
+    """Tells whether the file at a path has changed since an earlier stamp.
 
-    A write changes the time, another file in its place the numbers. `size` is in bytes.
+    A write changes the time. Another file in its place changes device or inode. `size` is in bytes.
     """
 
     device: int
@@ -35,20 +35,20 @@ class FileStamp:
 
     @classmethod
     def of(cls, status: os.stat_result) -> Self:
-        """The stamp of what `os.stat` tells."""
+        """The stamp of a result of `os.stat`."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class OpenFile(ABC):
-    """A model file that is open. Use as a context manager, or call :meth:`close`.
+    """An open model file. Use it as a context manager, or call :meth:`close`.
 
     Attributes:
-        path: where it was opened.
-        stamp: what it was when it was opened.
+        path: path at which it was opened.
+        stamp: stamp of the file when it was opened.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Takes over `descriptor`, the open file."""
+        """Take over `descriptor`, the open file, and read the header."""
         self.path = path
         self._descriptor: int | None = descriptor
         self.stamp = FileStamp.of(os.fstat(descriptor))
@@ -60,7 +60,7 @@ class OpenFile(ABC):
 
     @abstractmethod
     def _read_header(self) -> None:
-        """Read and check what the file says of its tensors."""
+        """Read and check the description of the tensors."""
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -68,8 +68,8 @@ class OpenFile(ABC):
 
         Raises:
             ModelSourceError: there is no such file, or it cannot be read.
-            ModelFileError: it has another format, or is truncated, corrupt or hostile.
-            UnsupportedModelError: it has a version of the format that is not supported.
+            ModelFileError: the file has another format, or is truncated, corrupt or hostile.
+            UnsupportedModelError: the version of the format is not supported.
         """
         path = Path(path)
         if not path.is_file():  # a pipe or a device would block or be endless
@@ -82,16 +82,16 @@ class OpenFile(ABC):
 
     @property
     def descriptor(self) -> int:
-        """The open file's, for readers of tensors that want no copy in between."""
+        """Descriptor of the open file, for readers that read tensors without a copy."""
         if self._descriptor is None:
             raise ValueError(f"{self.path} is closed")
         return self._descriptor
 
     def read(self, start: int, size: int, field: str) -> memoryview:
-        """The bytes [start, start + size). `field` names them in errors.
+        """Read the bytes [start, start + size). `field` names them in errors.
 
         Raises:
-            ModelFileError: the file ends before they do.
+            ModelFileError: the file ends before `start + size`.
             ModelSourceError: the file cannot be read.
         """
         content = bytearray(size)
@@ -114,10 +114,10 @@ class OpenFile(ABC):
         return memoryview(content).toreadonly()
 
     def check_unchanged(self) -> None:
-        """Check that everything that was read since :meth:`open` belongs together.
+        """Check that the file has not changed since :meth:`open`, so that all reads are consistent.
 
         Raises:
-            ModelFileError: somebody has written to the file since.
+            ModelFileError: the file has changed.
         """
         found = FileStamp.of(os.fstat(self.descriptor))
         if found != self.stamp:
@@ -128,7 +128,7 @@ class OpenFile(ABC):
             )
 
     def close(self) -> None:
-        """Close the file. What was read of it stays readable. Idempotent."""
+        """Close the file. Bytes that were read stay valid. Idempotent."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

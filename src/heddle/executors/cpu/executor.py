@@ -316,7 +316,7 @@ def _finished(step: _native.Step) -> tuple[list[_native.Pick], list[_native.Scor
 
 def _out_of_memory() -> EngineFailedError:
     return EngineFailedError(
-        "the machine has no memory left for this step; set a smaller kv_cache or fewer slots"
+        "the machine has no memory left for the step; set a smaller kv_cache or fewer slots"
     )
 
 

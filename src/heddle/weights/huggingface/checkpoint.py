@@ -125,7 +125,7 @@ class HuggingFaceCheckpoint:
             method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
             raise UnsupportedModelError(
                 f"{self.path / CONFIG}: quantization_config with quant_method {method!r} is not"
-                " supported; supported: weights in F32, F16 or BF16. Take the original model, or a"
+                " supported; supported: weights in F32, F16 or BF16. Use the original model, or a"
                 " GGUF file of it",
                 param="quantization_config",
             )
@@ -144,7 +144,7 @@ class HuggingFaceCheckpoint:
                 self._file_of[tensor] = file
 
     def _tensors(self) -> dict[str, TensorInfo]:
-        """Tensors with a canonical name. What is left has no meaning for a text model."""
+        """Tensors with a canonical name. A text model does not need the others."""
         found = {}
         tied = self.config.get("tie_word_embeddings") is True
         for label, file in self._file_of.items():
@@ -175,7 +175,7 @@ class HuggingFaceCheckpoint:
         return TensorInfo(name, stored.shape, kind, stored.nbytes, label, place)
 
     def _lacks_one(self, name: str, stored: StoredTensor) -> bool:
-        """Whether it holds norm weights that leave a 1 to be added."""
+        """Whether the tensor has norm weights that are stored without their offset of 1."""
         is_norm = name.endswith("norm.weight") and len(stored.shape) == 1
         return is_norm and self.architecture in names.NORMS_WITHOUT_ONE
 
@@ -190,7 +190,7 @@ def _shards(folder: Path) -> list[str]:
         for name in shards:
             if Path(name).name != name:
                 raise ModelFileError(
-                    f"{folder / _INDEX}: weight_map names {name!r}, which is no file of the folder",
+                    f"{folder / _INDEX}: weight_map names {name!r}, which is not a plain file name",
                     field="weight_map",
                 )
             if not (folder / name).is_file():
@@ -201,8 +201,8 @@ def _shards(folder: Path) -> list[str]:
     pickled = next((file.name for file in folder.iterdir() if file.suffix in _PICKLED), None)
     if pickled is not None:
         raise UnsupportedModelError(
-            f"{folder} has its weights in {pickled}, a pickle, which can run any code when it is"
-            f" opened; save the model with `save_pretrained(folder)`, which writes {_ONE_FILE}",
+            f"{folder} has its weights in {pickled}, a pickle: opening a pickle can run any code."
+            f" Save the model with `save_pretrained(folder)`, which writes {_ONE_FILE}",
             param="model",
         )
     raise ModelSourceError(f"{folder} has no {_ONE_FILE} and no {_INDEX}; fetch the whole folder")

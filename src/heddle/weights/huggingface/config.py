@@ -1,4 +1,4 @@
-"""config.json: a model's hyperparameters under canonical names."""
+"""Reads config.json: a model's hyperparameters under canonical names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu"}
 _SCALINGS = {"default": "none", "su": "longrope"}
-"""Kinds of scaling that have another canonical name."""
+"""Canonical names of rope scalings that have another name in config.json."""
 _WINDOWED = {"sliding_attention": True, "full_attention": False}
 
 _ROPE = {
@@ -34,12 +34,12 @@ _ROPE = {
 
 
 def hyperparameters_of(config: Config) -> Hyperparameters:
-    """What config.json says, under canonical names.
+    """The hyperparameters of config.json, under canonical names.
 
-    Only the kind of a value is looked at where it decides how others are read.
+    This checks the type of a value only if other values are read according to it.
 
     Raises:
-        UnsupportedModelError: it asks for what no canonical name can say.
+        UnsupportedModelError: config.json has a value that no canonical name can express.
     """
     values = {
         name: config[key]
@@ -74,7 +74,7 @@ def _refuse(key: str, value: object, supported: str) -> UnsupportedModelError:
 
 
 def _activation(config: Config) -> Config:
-    """The activation of feed-forward layers, which two keys may name."""
+    """The activation of feed-forward layers, under either of its two keys."""
     for key in ("hidden_activation", "hidden_act"):
         value = config.get(key)
         if value is not None:
@@ -85,7 +85,7 @@ def _activation(config: Config) -> Config:
 
 
 def _windows(config: Config) -> Config:
-    """Which layers see a window only; none where the configuration turns windows off."""
+    """Which layers attend to a window only; no window if config.json turns windows off."""
     window = config.get("sliding_window")
     if window is None or config.get("use_sliding_window") is False:
         return {"window": None}
@@ -95,14 +95,17 @@ def _windows(config: Config) -> Config:
         if wrong is not None:
             raise _refuse("layer_types", wrong, ", ".join(_WINDOWED))
         return {"window_layers": [_WINDOWED[kind] for kind in kinds]}
-    first = config.get("max_window_layers", 0)  # Qwen: layers before it see everything
+    first = config.get("max_window_layers", 0)  # Qwen: layers before it have no window
     if "sliding_window_pattern" in config or not isinstance(layers, int):
         return {}
     return {"window_layers": [not isinstance(first, int) or i >= first for i in range(layers)]}
 
 
 def _rope_objects(config: Config) -> tuple[Config, Config]:
-    """What describes rope: in layers that see everything, and in windowed ones where it differs."""
+    """The objects that describe rope: that of layers without a window, and that of windowed layers.
+
+    The second is empty if windowed layers have no object of their own.
+    """
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise _refuse("rope_parameters", rope, "an object")
@@ -117,7 +120,7 @@ def _rope_objects(config: Config) -> tuple[Config, Config]:
 
 
 def _rope(config: Config, rope: Mapping[str, object]) -> Config:
-    """Rope under canonical names. Some keys may also stand at the top of config.json."""
+    """Rope under canonical names. Some keys may also be at the top level of config.json."""
     found = {}
     for name, key in _ROPE.items():
         value = rope.get(key, config.get(key))
@@ -127,12 +130,12 @@ def _rope(config: Config, rope: Mapping[str, object]) -> Config:
     found["rope.scaling"] = _SCALINGS.get(kind, kind) if isinstance(kind, str) else kind
     share, head = config.get("partial_rotary_factor", rope.get("partial_rotary_factor")), None
     if isinstance(share, float | int) and share != 1.0:
-        head = config.get("head_dim") or _quotient(config)
+        head = config.get("head_dim") or _default_head_dim(config)
         if isinstance(head, int):
             found["rope.dim"] = int(head * share)
     factor, attention = found.get("rope.factor"), rope.get("attention_factor")
     if isinstance(attention, float | int):
-        # Here it replaces what yarn would multiply by; the canonical factor comes on top of that.
+        # In config.json it replaces yarn's own factor; the canonical factor multiplies yarn's own.
         is_yarn = found["rope.scaling"] == "yarn" and isinstance(factor, float | int) and factor > 1
         found["rope.attention_factor"] = (
             attention / (0.1 * math.log(float(str(factor))) + 1) if is_yarn else attention
@@ -140,6 +143,6 @@ def _rope(config: Config, rope: Mapping[str, object]) -> Config:
     return found
 
 
-def _quotient(config: Config) -> int | None:
+def _default_head_dim(config: Config) -> int | None:
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None

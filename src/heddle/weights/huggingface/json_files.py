@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Config = dict[str, object]
 
 _LARGEST_JSON = 256 << 20
-"""Bytes of a file. The largest tokenizer.json known takes 35 MB."""
+"""Most bytes of a file. The largest known tokenizer.json has 35 MB."""
 
 
 def read_json(path: Path) -> Config:
@@ -21,7 +21,7 @@ def read_json(path: Path) -> Config:
 
     Raises:
         ModelSourceError: there is no such file, or it cannot be read.
-        ModelFileError: it holds something else.
+        ModelFileError: the file is too large, or does not hold a JSON object.
     """
     try:
         if path.stat().st_size > _LARGEST_JSON:

@@ -1,6 +1,6 @@
-"""Names of hyperparameters and tensors in Hugging Face's folders, beside the canonical ones.
+"""Names of hyperparameters and tensors in Hugging Face folders, by canonical name.
 
-As `transformers` writes them. Nothing outside this folder knows one of them.
+`transformers` writes these names. Code outside this room uses none of them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ HYPERPARAMETERS = {
     "logit_cap": "final_logit_softcapping",
     "attention.scale_dim": "query_pre_attn_scalar",
 }
-"""Keys of config.json, by canonical name. Those of rope stand in `config.py`."""
+"""Keys of config.json, by canonical name. The keys of rope are in `config.py`."""
 
-_WHOLE = {
+_OUTSIDE_LAYERS = {
     "embedding": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-_OF_LAYER = {
+_IN_LAYER = {
     "attention_norm": "input_layernorm",
     "attention.q": "self_attn.q_proj",
     "attention.k": "self_attn.k_proj",
@@ -48,10 +48,10 @@ _NORMS_AROUND = {
     "post_mlp_norm": "post_feedforward_layernorm",
 }
 _DIFFERENCES = {"gemma3_text": _NORMS_AROUND}
-"""Names of a layer's parts that an architecture has for itself."""
+"""Names of a layer's parts that are particular to one architecture."""
 
 NORMS_WITHOUT_ONE = frozenset({"gemma3_text"})
-"""Architectures whose norm weights leave a 1 to be added."""
+"""Architectures whose norm weights are stored without their offset of 1."""
 
 _STORED = re.compile(r"(?:model\.layers\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
 _CANONICAL = re.compile(r"(?:layers\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
@@ -61,19 +61,19 @@ class TensorNames:
     """The tensor names of one architecture, in both directions."""
 
     def __init__(self, architecture: str) -> None:
-        of_layer = _OF_LAYER | _DIFFERENCES.get(architecture, {})
-        self._stored = {False: _WHOLE, True: of_layer}
+        of_layer = _IN_LAYER | _DIFFERENCES.get(architecture, {})
+        self._stored = {False: _OUTSIDE_LAYERS, True: of_layer}
         self._canonical = {
             inside: {stored: canonical for canonical, stored in parts.items()}
             for inside, parts in self._stored.items()
         }
 
     def canonical(self, stored: str) -> str | None:
-        """The canonical name of a stored tensor; None where there is none."""
+        """The canonical name of a stored tensor; None if it has none."""
         return _translate(_STORED.fullmatch(stored), "layers.", self._canonical)
 
     def stored(self, canonical: str) -> str:
-        """The name that files have for a canonical name; the same where there is none."""
+        """The name in the files for a canonical name; that name itself if there is none."""
         match = _CANONICAL.fullmatch(canonical)
         return _translate(match, "model.layers.", self._stored) or canonical
 

@@ -1,4 +1,4 @@
-"""What a Hugging Face folder says of itself, for `heddle inspect`."""
+"""Reads the outline of a Hugging Face folder, for `heddle inspect`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Reading of safetensors files.
+"""Reads safetensors files.
 
-The format is specified in the README of huggingface/safetensors: 8 bytes with the length of the
-header, the header in JSON, the tensors' bytes. The header maps a tensor's name to its dtype, shape
-and `data_offsets`, which count from the end of the header. The tensors fill the file with no gap
-and no overlap. All of that is checked before anything is read or allocated.
+The README of huggingface/safetensors specifies the format: 8 bytes with the length of the header,
+the header in JSON, the bytes of the tensors. The header maps a tensor's name to its dtype, shape
+and `data_offsets`, which count from the end of the header. The tensors fill the file without gaps
+or overlaps. The reader checks all of that before it reads or allocates anything.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ DTYPE_BITS = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where one tensor lies.
+    """Type and place of one tensor.
 
     Attributes:
-        dtype: as in the file.
+        dtype: name of the type in the file.
         shape: row-major, the last axis contiguous.
         offset: first byte, from the start of the file.
-        nbytes: bytes it takes.
+        nbytes: size in bytes.
     """
 
     dtype: str
@@ -113,7 +113,7 @@ class SafetensorsFile(OpenFile):
         return StoredTensor(dtype, tuple(shape), start + first, end - first)
 
     def _check_places(self, tensors: Mapping[str, StoredTensor], start: int) -> None:
-        """The tensors must fill the file from byte `start` on."""
+        """Check that the tensors fill the file from byte `start` on."""
         position = start
         for name, tensor in sorted(tensors.items(), key=lambda item: item[1].offset):
             if tensor.offset != position:

@@ -1,8 +1,9 @@
-"""tokenizer.json: the tokenizer of a Hugging Face folder.
+"""Reads tokenizer.json: the tokenizer of a Hugging Face folder.
 
 The file describes a pipeline of the `tokenizers` library: a normalizer, a pre-tokenizer, a model, a
-post-processor. Of these pipelines the two that language models have are read here: byte-level byte
-pairs, and SentencePiece's byte pairs with bytes to fall back to. Anything else is refused by name.
+post-processor. This module reads the two kinds of pipelines that language models have: byte-level
+BPE, and SentencePiece's BPE with byte fallback. It refuses all others, and the error names what is
+not supported.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def read_tokenizer(folder: Path, config: Config) -> TokenizerSpec:
 
     Raises:
         ModelSourceError: tokenizer.json is missing.
-        ModelFileError: something in it is missing or has the wrong kind.
+        ModelFileError: a part of it is missing or has the wrong type.
         UnsupportedModelError: its pipeline is not supported.
     """
     return _Reader(folder, config).spec()
@@ -56,7 +57,7 @@ class _Reader:
         pieces, types = self._vocabulary()
         byte_level = not self._model.get("byte_fallback")
         patterns = tuple(self._patterns(self._pipeline.get("pre_tokenizer"))) if byte_level else ()
-        begins, ends = self._added()
+        begins, ends = self._adds_bos_eos()
         return TokenizerSpec(
             algorithm="bpe" if byte_level else "sentencepiece",
             pieces=pieces,
@@ -85,7 +86,7 @@ class _Reader:
     # --- vocabulary ------------------------------------------------------------------------------
 
     def _vocabulary(self) -> tuple[list[str], list[int]]:
-        """Pieces and their types, one for each id that the model may sample."""
+        """Pieces and their types, one of each for each id that the model may sample."""
         vocabulary = self._model.get("vocab")
         if not isinstance(vocabulary, dict) or not vocabulary:
             self._fail("model.vocab", "must map pieces to ids")
@@ -114,7 +115,7 @@ class _Reader:
         return _BYTE if is_byte and self._model.get("byte_fallback") else _NORMAL
 
     def _size(self, known: int) -> int:
-        """Rows of the embedding, which may be more than there are tokens."""
+        """Number of rows of the embedding, which may exceed the number of tokens."""
         size = self._config.get("vocab_size")
         if not isinstance(size, int):
             return known
@@ -134,7 +135,7 @@ class _Reader:
     # --- roles -----------------------------------------------------------------------------------
 
     def _roles(self, pieces: list[str]) -> dict[str, int]:
-        """BOS and EOS: by their text in tokenizer_config.json, else by id in config.json."""
+        """Ids of BOS and EOS: by their text in tokenizer_config.json, else from config.json."""
         roles = {}
         for role in ("bos", "eos"):
             named = self._settings.get(f"{role}_token")
@@ -151,8 +152,8 @@ class _Reader:
         found = (source.get("eos_token_id") for source in (self._generation, self._config))
         return tuple(sorted({id for ids in found for id in _ids(ids)}))
 
-    def _added(self) -> tuple[bool, bool]:
-        """Whether a text gets BOS and EOS."""
+    def _adds_bos_eos(self) -> tuple[bool, bool]:
+        """Whether the tokenizer adds BOS before a text, and EOS after it."""
         step = self._pipeline.get("post_processor")
         steps = _object(step).get("processors") if _object(step).get("processors") else [step]
         for one in map(_object, steps if isinstance(steps, list) else []):
@@ -166,7 +167,7 @@ class _Reader:
     # --- text to words ---------------------------------------------------------------------------
 
     def _patterns(self, step: object) -> list[str]:
-        """The patterns that cut a text into words, in their order."""
+        """The patterns that split a text into words, in the order of their use."""
         if step is None:
             return []
         found = _object(step)
@@ -184,7 +185,7 @@ class _Reader:
 
     def _split(self, step: dict[str, Any]) -> str:
         pattern, behaviour = _object(step.get("pattern")), step.get("behavior")
-        # With a pattern that takes every character, what it matches is all there is.
+        # "Removed" with invert keeps the matches: all of a text, if they take every character.
         if behaviour not in ("Isolated", "Removed") or step.get("invert") != (
             behaviour == "Removed"
         ):
@@ -195,7 +196,7 @@ class _Reader:
         return regex
 
     def _adds_space(self) -> bool:
-        """Whether a space is put before a text."""
+        """Whether the tokenizer adds a space before a text."""
         step = _object(self._pipeline.get("normalizer"))
         steps = [_object(one) for one in step.get("normalizers") or [step]]
         if any(one.get("type") == "Prepend" for one in steps):
