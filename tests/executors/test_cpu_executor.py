@@ -125,7 +125,7 @@ def test_the_page_format_depends_on_the_cosines_of_the_machine(tmp_path, monkeyp
 def test_an_unsupported_instruction_level_is_refused(tmp_path):
     levels = _native.isa_levels()
     foreign = "avx512" if "neon" in levels else "neon"
-    with pytest.raises(ConfigError, match=f"isa '{foreign}' does not run .* use one of: {levels[0]}"):
+    with pytest.raises(ConfigError, match=f"isa '{foreign}' does not run .* one of: {levels[0]}"):
         load(tiny_file(tmp_path), replace(SMALL, isa=foreign))
 
 
