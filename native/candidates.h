@@ -2,9 +2,9 @@
 //
 // Before the first cut the candidates are the row of logits itself. The maxima of blocks answer a
 // sampler's questions about the best candidates, so nothing ever sorts a vocabulary of 152,000.
-// After the first cut the candidates are a list, best first. Weights are exp((logit - peak) *
-// factor), where the factor is 1 over the temperature applied so far: probabilities without their
-// normaliser.
+// After the first cut the candidates are a list, best first. Weights are probabilities without
+// their normaliser: exp((logit - peak) * factor). The factor is 1 over the temperature applied so
+// far.
 #pragma once
 
 #include <algorithm>

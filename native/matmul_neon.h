@@ -4,8 +4,8 @@
 // sdot multiplies signed bytes, four columns of four rows at once, exactly. Codes of up to seven
 // bits are valid signed bytes. In eight-bit codes the top bit is flipped, which subtracts 128 from
 // the code and from its offset. From a table's values the whole offset is subtracted. Activations
-// are the operand that is one lane of a vector, so nothing is broadcast. Floor of
-// a 4-bit block and token: 16 products, and 8 or 10 operations of the epilogue.
+// are the operand that is one lane of a vector, so nothing is broadcast. Floor of a 4-bit block and
+// token: 16 products, and 8 or 10 operations of the epilogue.
 #pragma once
 
 #include "kernels.h"

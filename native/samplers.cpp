@@ -12,7 +12,7 @@ namespace heddle {
 
 namespace {
 
-// Masses within this share of a limit are examined, since rounding may put them beyond the limit.
+// Masses within this share of a limit are examined even if rounding puts them beyond the limit.
 constexpr double kSlack = 1e-5;
 constexpr float kLogitSlack = 1e-3f;
 
