@@ -288,7 +288,7 @@ void bind_storage(nb::module_& m) {
             },
             nb::arg("type"), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"))
         .def("copy", &KvCache::copy, nb::arg("source"), nb::arg("target"),
-             nb::call_guard<nb::gil_scoped_release>(), "Makes a page hold what another one holds.")
+             nb::call_guard<nb::gil_scoped_release>(), "Copy a page to another page.")
         .def(
             "read",
             [](KvCache& kv, int64_t page, const MutableBytes& bytes) {
@@ -304,13 +304,13 @@ void bind_storage(nb::module_& m) {
                 nb::gil_scoped_release release;
                 kv.write(page, bytes.data());
             },
-            nb::arg("page"), nb::arg("bytes"), "Makes a page hold bytes that `read` gave.")
+            nb::arg("page"), nb::arg("bytes"), "Copy `bytes` into a page.")
         .def_prop_ro("pages", &KvCache::pages)
         .def_prop_ro("page_bytes", [](const KvCache& kv) { return kv.page_bytes(); });
 }
 
 void bind_sampler_params(nb::module_& m) {
-    nb::class_<Breakers>(m, "Breakers", "Token sequences that DRY's repetitions end at.")
+    nb::class_<Breakers>(m, "Breakers", "Token sequences that end a repetition.")
         .def("__init__", [](Breakers* self, const std::vector<TokenSequence>& sequences) {
             check_sequences(sequences);
             new (self) Breakers(sequences);
@@ -398,7 +398,7 @@ void bind_sampler(nb::module_& m) {
 }
 
 void bind_program(nb::module_& m) {
-    nb::class_<Submitted>(m, "Step", "A step that threads compute; dropping it waits for its end.")
+    nb::class_<Submitted>(m, "Step", "A step of a program; dropping it waits for its end.")
         .def("finish", &Submitted::finish,
              "Joins in until the step has ended. Returns (token, logprob, top) per sampler and "
              "(logprob, rank, top) per scored row; None if the step was abandoned.");
@@ -478,7 +478,7 @@ void bind_program(nb::module_& m) {
             "each cache, (index of the first page in pages, number of that page), scored rows "
             "(row, target, top), pooled ones (first row, rows, sums).")
         .def("abandon", &Program::abandon,
-             "Ends the step in flight soon and later ones at once. From any thread, for good.")
+             "End the step in flight soon and later ones at once. Cannot be undone.")
         .def_prop_ro("pooled_width", &Program::pooled_width)
         .def_prop_ro("seconds", &Program::seconds,
                      "Wall time of all steps, as if their callers had joined in at once.")
