@@ -304,13 +304,13 @@ void bind_storage(nb::module_& m) {
                 nb::gil_scoped_release release;
                 kv.write(page, bytes.data());
             },
-            nb::arg("page"), nb::arg("bytes"), "Copy `bytes` into a page.")
+            nb::arg("page"), nb::arg("bytes"), "Copy `bytes`, as `read` gave them, into a page.")
         .def_prop_ro("pages", &KvCache::pages)
         .def_prop_ro("page_bytes", [](const KvCache& kv) { return kv.page_bytes(); });
 }
 
 void bind_sampler_params(nb::module_& m) {
-    nb::class_<Breakers>(m, "Breakers", "Token sequences that end a repetition.")
+    nb::class_<Breakers>(m, "Breakers", "DRY's breakers: token sequences that end a repetition.")
         .def("__init__", [](Breakers* self, const std::vector<TokenSequence>& sequences) {
             check_sequences(sequences);
             new (self) Breakers(sequences);
@@ -398,7 +398,7 @@ void bind_sampler(nb::module_& m) {
 }
 
 void bind_program(nb::module_& m) {
-    nb::class_<Submitted>(m, "Step", "A step of a program; dropping it waits for its end.")
+    nb::class_<Submitted>(m, "Step", "A step that threads compute; dropping it waits for its end.")
         .def("finish", &Submitted::finish,
              "Joins in until the step has ended. Returns (token, logprob, top) per sampler and "
              "(logprob, rank, top) per scored row; None if the step was abandoned.");
@@ -478,7 +478,7 @@ void bind_program(nb::module_& m) {
             "each cache, (index of the first page in pages, number of that page), scored rows "
             "(row, target, top), pooled ones (first row, rows, sums).")
         .def("abandon", &Program::abandon,
-             "End the step in flight soon and later ones at once. Cannot be undone.")
+             "End the step in flight soon and later ones at once, for good. Any thread may call.")
         .def_prop_ro("pooled_width", &Program::pooled_width)
         .def_prop_ro("seconds", &Program::seconds,
                      "Wall time of all steps, as if their callers had joined in at once.")
