@@ -89,7 +89,7 @@ def test_version() -> None:
         (["chat", "--temperature", "-1"], "temperature must be at least 0"),
         (["chat", "/no/such.gguf"], "/no/such.gguf"),
         (["bench", "--streams", "1,x"], "--streams: '1,x'"),
-        (["bench", "--streams", "1,99999999999"], "--streams: 99999999999 is more than"),
+        (["bench", "--streams", "1,99999999999"], "--streams: 99999999999 streams need"),
         (["bench", "--threads", "1000000"], "--threads: threads must be at most 1024"),
         (["bench", "--rounds", "0"], "'--rounds'"),
         (["inspect", "no-such-model"], "no-such-model"),
@@ -98,7 +98,7 @@ def test_version() -> None:
             ([command, NOBODYS], f"model: '{NOBODYS}' names the home folder of an unknown user")
             for command in ("serve", "chat", "bench", "inspect", "pull")
         ),
-        (["serve", "--api-key-file", NOBODYS], f"api_key_file: '{NOBODYS}' begins with"),
+        (["serve", "--api-key-file", NOBODYS], f"api_key_file: '{NOBODYS}' names the home"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(
@@ -121,7 +121,7 @@ def test_wrong_input_from_the_shell() -> None:
 def test_a_home_that_is_nobodys(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("HEDDLE_HOME", NOBODYS)
     assert run(["pull", DEFAULT_MODEL]) == 2
-    assert f"HEDDLE_HOME: '{NOBODYS}' begins with" in capsys.readouterr().err
+    assert f"HEDDLE_HOME: '{NOBODYS}' names the home" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
 file = GGUFCheckpoint.open(Path(sys.argv[1]))
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + (128 << 20), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), resource.RLIM_INFINITY))
 try:
     load(file, EngineConfig(threads=1000, kv_cache=1 << 20))
 except ConfigError as error:
