@@ -17,6 +17,9 @@ CLOSED = {**NAMED, "additionalProperties": False}
         ({"type": "array", "items": NAMED}, {"type": "array", "items": CLOSED}),
         ({"anyOf": [NAMED, {"type": "null"}]}, {"anyOf": [CLOSED, {"type": "null"}]}),
         ({"allOf": [NAMED]}, {"allOf": [CLOSED]}),
+        ({"oneOf": [NAMED]}, {"oneOf": [CLOSED]}),
+        ({"prefixItems": [NAMED]}, {"prefixItems": [CLOSED]}),
+        ({"definitions": {"x": NAMED}}, {"definitions": {"x": CLOSED}}),
         ({"additionalProperties": NAMED}, {"additionalProperties": CLOSED}),
         (
             {"$ref": "#/$defs/x", "$defs": {"x": NAMED}},
@@ -27,6 +30,15 @@ CLOSED = {**NAMED, "additionalProperties": False}
             {
                 "properties": {"b": CLOSED},
                 "patternProperties": {"^x": CLOSED},
+                "additionalProperties": False,
+            },
+        ),
+        (
+            {"properties": {}, "patternProperties": {"^x": {}}, "required": ["x1"]},
+            {
+                "properties": {},
+                "patternProperties": {"^x": {}},
+                "required": ["x1"],
                 "additionalProperties": False,
             },
         ),
@@ -47,6 +59,10 @@ def test_an_object_that_names_properties_is_closed(schema: dict, expected: dict 
         {**NAMED, "unevaluatedProperties": False},
         {"allOf": [NAMED, {"properties": {"b": {}}}]},
         {**NAMED, "anyOf": [{"properties": {"b": NAMED}}]},
+        {**NAMED, "allOf": [{"properties": {"b": NAMED}}]},
+        {**NAMED, "oneOf": [{"properties": {"b": NAMED}}]},
+        {**NAMED, "if": {"required": ["b"]}},
+        {**NAMED, "dependentSchemas": {"a": {"properties": {"b": {}}}}},
         {**NAMED, "$ref": "#/$defs/b", "$defs": {"b": {"properties": {"b": {}}}}},
         {"allOf": [{"$ref": "#/$defs/a~1b"}, NAMED], "$defs": {"a/b": {"$ref": "#"}}},
         {**NAMED, "required": ["a", "other"]},
@@ -69,3 +85,12 @@ def test_only_schemas_that_a_combination_reaches_stay_open() -> None:
     assert result["properties"]["one"] == CLOSED
     assert result["$defs"] == {"a": NAMED, "c": CLOSED}
     assert result["additionalProperties"] is False
+
+
+def test_a_reference_may_escape_slashes_and_tildes() -> None:
+    references = [{"$ref": "#/$defs/a~1b"}, {"$ref": "#/$defs/c~01d"}]
+    schema = {
+        "properties": {"both": {"allOf": references}},
+        "$defs": {"a/b": NAMED.copy(), "c~1d": NAMED.copy()},
+    }
+    assert closed(schema)["$defs"] == schema["$defs"]

@@ -153,6 +153,13 @@ def test_llama_vscode_is_served(shared: Running) -> None:
     assert shared.post("/infill", warm).json()["content"] == ""
 
 
+def test_an_empty_list_of_response_fields_asks_for_all(shared: Running) -> None:
+    plain, empty = (
+        shared.post("/infill", BODY | more).json() for more in ({}, {"response_fields": []})
+    )
+    assert empty.keys() == plain.keys()
+
+
 def test_choices_of_a_stream_end_one_by_one(shared: Running) -> None:
     answer = shared.post("/infill", BODY | {"n": 2, "stream": True})
     events = [json.loads(one.removeprefix("data: ")) for one in answer.text.split("\n\n")[:-1]]
@@ -177,6 +184,21 @@ def test_files_come_first_and_the_oldest_are_left_out(shared: Running) -> None:
     prompt += tokenizer.encode_fill_in("one", "two")
     params = SamplingParams(seed=1, max_tokens=8, ignore_eos=True)
     assert answer.json()["content"] == text_of(solo_output(prompt, params, 512))
+
+
+def test_a_file_without_a_name_is_numbered(
+    shared: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: list[tuple[str, str]] = []
+
+    def encode_files(_: object, files: list[tuple[str, str]]) -> list[list[int]]:
+        named.extend(files)
+        return [[], *([] for _ in files), []]
+
+    monkeypatch.setattr(FakeTokenizer, "encode_files", encode_files)
+    files = [{"text": "x"}, {"text": "y", "filename": "b"}, {"text": "z", "filename": ""}]
+    assert shared.post("/infill", BODY | {"input_extra": files}).status_code == 200
+    assert named == [("snippet1", "x"), ("b", "y"), ("snippet3", "z")]
 
 
 @pytest.mark.parametrize(("beyond", "left_out"), [(0, False), (1, True)])
