@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from heddle.config import ServerConfig
-from heddle.errors import BodyTooLargeError, InvalidRequestError, OutOfMemoryError
+from heddle.errors import BodyTimeoutError, BodyTooLargeError, InvalidRequestError, OutOfMemoryError
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.http import body
@@ -147,6 +147,18 @@ def test_the_wait_for_a_place_is_not_held_against_a_body() -> None:
         assert await task == 300_000
 
     asyncio.run(asyncio.wait_for(work(), PATIENCE))
+
+
+def test_a_large_body_that_stalls_gives_its_place_back() -> None:
+    async def work(bodies: Bodies) -> None:
+        bodies._timeout = 0.05  # type: ignore[assignment]
+        stalled: Any = FakeRequest(completion(300_000))
+        with pytest.raises(BodyTimeoutError):
+            await bodies.take(stalled, CompletionRequest, length_of)
+        for _ in range(16):
+            await bodies._places.acquire()
+
+    run(work)
 
 
 def test_a_large_body_is_refused_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,7 @@ def test_hints_are_accepted_and_named(
             {"store": False, "service_tier": "auto", "verbosity": "medium", "user": None},
         ),
         ("/v1/completions", {"cache_prompt": True, "id_slot": -1, "timings_per_token": False}),
+        ("/v1/completions", {"t_max_prompt_ms": -1, "t_max_predict_ms": 0.0}),
         ("/v1/responses", {"include": ["message.output_text.logprobs"], "metadata": {"a": "b"}}),
         ("/v1/messages", {"service_tier": "auto", "thinking": {"type": "disabled"}}),
     ],

@@ -36,8 +36,8 @@ class LlamaCppHints(BaseModel):
 
     cache_prompt: Annotated[bool | None, hint(True)] = None
     id_slot: Annotated[int | None, hint(-1)] = None
-    t_max_prompt_ms: Annotated[float | None, hint(-1, 0)] = None
-    t_max_predict_ms: Annotated[float | None, hint(-1, 0)] = None
+    t_max_prompt_ms: Annotated[float | None, hint(-1.0, 0.0)] = None
+    t_max_predict_ms: Annotated[float | None, hint(-1.0, 0.0)] = None
     n_indent: Annotated[int | None, hint(0)] = None
     timings_per_token: Annotated[bool | None, hint(False)] = None
     response_fields: Annotated[list[str] | None, hint([])] = None
