@@ -15,6 +15,7 @@ from heddle.server.generate.tools import (
     function_of,
 )
 from heddle.server.http.hints import ignore
+from heddle.text.chat.bounded_sandbox import BUDGET
 from heddle.text.chat.dialect import EFFORT
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _OWN_VARIABLES = frozenset(
-    ("messages", "tools", "add_generation_prompt", "continue_final_message", "range")
+    ("messages", "tools", "add_generation_prompt", "continue_final_message", "range", BUDGET)
 )
 """Template variables that the server sets itself."""
 

@@ -119,7 +119,7 @@ def test_nobody_waits_while_a_grammar_is_compiled(shared: Running, monkeypatch: 
         return original(compiler, grammar)
 
     compiler = GrammarCompiler(shared.engine.model.tokenizer)
-    monkeypatch.setattr(compiler, "_kept", partial(slow, compiler))
+    monkeypatch.setattr(compiler, "_compile_cached", partial(slow, compiler))
     monkeypatch.setattr(shared.engine.model.tokenizer, "_grammars", compiler)
     with ThreadPoolExecutor(1) as pool:
         shaped = pool.submit(chat, shared, guided_choice=["tea"])
