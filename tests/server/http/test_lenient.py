@@ -115,6 +115,15 @@ def test_every_constraint_is_refused_where_it_is_unknown(name: str) -> None:
     assert error.value.param == name
 
 
+def test_a_constraint_of_zero_is_refused_and_one_that_is_off_is_not() -> None:
+    for value in (None, False, "", [], {}):
+        body = to_json({"mood": "good", "max_tokens": value})
+        parse_leniently(body, Schema, {"heddle.unknown_fields": []})
+    with pytest.raises(UnsupportedParameterError, match="max_tokens is not supported"):
+        body = to_json({"mood": "good", "max_tokens": 0})
+        parse_leniently(body, Schema, {"heddle.unknown_fields": []})
+
+
 @pytest.mark.parametrize(
     ("path", "fields"),
     [

@@ -97,7 +97,8 @@ def _unknown(value: object) -> Iterator[tuple[str, object]]:
 
 def _checked(name: str, value: object) -> str:
     """The name of an unknown field that may be ignored."""
-    if name in _CONSTRAINTS and value not in (None, False, "", [], {}):
+    says_nothing = value is False or value in (None, "", [], {})  # but 0 does
+    if name in _CONSTRAINTS and not says_nothing:
         raise UnsupportedParameterError(
             f"{name} is not supported by this server, and an answer without it could be wrong;"
             " leave it out",
