@@ -17,6 +17,7 @@ from heddle.server.generate.tools import (
 from heddle.server.http.hints import ignore
 from heddle.text.chat.bounded_sandbox import BUDGET
 from heddle.text.chat.dialect import EFFORT
+from heddle.text.constrained.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,6 +135,30 @@ def chat_request(
     params = constrain(params, use, reading, service)
     request = replace(request, prompts=[prompt], params=params, compile_candidates=candidates)
     return request, reading
+
+
+def bound_thinking(
+    request: GenerationRequest,
+    reading: Reading,
+    most: int | None,
+    param: str,
+    service: Service,
+    scope: Scope,
+) -> GenerationRequest:
+    """`request` with the bound on reasoning tokens that the field `param` asks for.
+
+    If the model does not reason, or its tokens do not spell the closing mark, the field is noted as
+    ignored.
+    """
+    if most is None:
+        return request
+    model = service.engine.model
+    thinking = ThinkingBudget.of(most, reading, model.tokenizer)
+    assert model.template is not None, "it wrote the prompt"
+    # A prompt may close the reasoning that the template knows: then the answer keeps any bound.
+    if thinking is None and (reading.marks is not None or model.template.dialect.marks is None):
+        ignore(scope, param)
+    return replace(request, thinking=thinking)
 
 
 def _chat_prompt(service: Service, arguments: Json, use: ToolUse) -> tuple[list[int], Reading]:

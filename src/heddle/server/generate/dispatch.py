@@ -77,13 +77,15 @@ class Dispatcher:
             rules = await bodies.work(http_request, partial(token_rules, params, tokenizer))
         else:
             rules = token_rules(params, tokenizer)
-        if params.grammar is None:
-            return rules
-        grammar = tokenizer.known_grammar(params.grammar)
-        if grammar is None:
-            candidates = request.compile_candidates
-            compiled = partial(_compiled, engine, params.grammar, candidates)
-            grammar = await bodies.compile(http_request, compiled)
+        grammar = None
+        if params.grammar is not None:
+            grammar = tokenizer.known_grammar(params.grammar)
+            if grammar is None:
+                candidates = request.compile_candidates
+                compiled = partial(_compiled, engine, params.grammar, candidates)
+                grammar = await bodies.compile(http_request, compiled)
+        if request.thinking is not None:
+            grammar = request.thinking.bound(grammar)
         return replace(rules, grammar=grammar)
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.server.http.fields import Prompt
+    from heddle.text.constrained.thinking_budget import ThinkingBudget
     from heddle.types import Grammar, SamplingParams
 
 _SEEDS = 2**64
@@ -26,6 +27,7 @@ class GenerationRequest:
         stream: whether the answer is to be a stream of events.
         compile_candidates: grammars to compile one by one if the grammar of `params` cannot be
             compiled, to find the field at fault.
+        thinking: the bound on the reasoning of each choice; None: no bound.
     """
 
     model: str
@@ -34,6 +36,7 @@ class GenerationRequest:
     n: int = 1
     stream: bool = False
     compile_candidates: Sequence[Grammar] = ()
+    thinking: ThinkingBudget | None = None
 
     def choices(self) -> list[tuple[Sequence[int], SamplingParams]]:
         """Prompt and parameters of every choice; the choices of one prompt lie side by side.

@@ -9,6 +9,7 @@ import anthropic
 import pytest
 
 import templates
+from heddle.server.http.hints import HEADER
 from talking_model import Talking, talking_server
 
 if TYPE_CHECKING:
@@ -192,6 +193,44 @@ def test_thinking(server: Talking, client: anthropic.Anthropic) -> None:
     server.says("Yes.")
     ask(client, thinking={"type": "disabled"})
     assert server.prompt.endswith("<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize("tools", [[], TOOLS], ids=["no tools", "tools"])
+def test_a_budget_ends_the_thinking(
+    server: Talking, client: anthropic.Anthropic, tools: Any
+) -> None:
+    """The closing mark has eight tokens here. They replace what the model would say."""
+    server.says("<think>abcd........Yes.")
+    asked = {"thinking": {"type": "enabled", "budget_tokens": 4}, "tools": tools}
+    thinking, text = ask(client, **asked).content
+    assert (thinking.type, thinking.thinking, text.text) == ("thinking", "abcd", "Yes.")
+    options: Any = {"model": "fake", "max_tokens": 400, "messages": ASKED}
+    with client.messages.stream(**options, **asked, extra_body={"seed": 0}) as stream:
+        assert stream.get_final_message().content == [thinking, text]
+
+
+def test_a_budget_that_is_not_spent_changes_nothing(
+    server: Talking, client: anthropic.Anthropic
+) -> None:
+    server.says("<think>Hm.</think>Yes.")
+    thinking, text = ask(client, thinking={"type": "enabled", "budget_tokens": 20}).content
+    assert (thinking.thinking, text.text) == ("Hm.", "Yes.")
+    raw = ask(client.with_raw_response, thinking={"type": "enabled", "budget_tokens": 20})
+    assert HEADER not in raw.headers
+
+
+def test_a_schema_holds_after_a_budget(server: Talking, client: anthropic.Anthropic) -> None:
+    server.says('<think>abcd........{"city": "Oslo"}')
+    form = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    asked = {"thinking": {"type": "enabled", "budget_tokens": 4}, "output_config": form}
+    thinking, text = ask(client, tools=[], **asked).content
+    assert thinking.thinking == "abcd"
+    assert json.loads(text.text)["city"] in ("Paris", "Rome")
+
+
+def test_a_budget_is_at_least_one_token(client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="budget_tokens"):
+        ask(client, thinking={"type": "enabled", "budget_tokens": 0})
 
 
 def test_tools_count(client: anthropic.Anthropic) -> None:

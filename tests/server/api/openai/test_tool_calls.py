@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 
 import templates
@@ -382,6 +383,29 @@ def test_reasoning(thinking: Talking) -> None:
     message = ask(thinking).choices[0].message
     assert (message.content, message.reasoning_content) == ("Yes.", "Let me see.")
     assert gathered(ask(thinking, stream=True)) == ("Yes.", "Let me see.", [], "stop")
+
+
+@pytest.mark.parametrize("name", ["thinking_token_budget", "thinking_budget_tokens"])
+def test_a_budget_of_reasoning(thinking: Talking, name: str) -> None:
+    """The closing mark has eight tokens here. They replace what the model would say."""
+    said = "<think>abcd........Yes."
+    thinking.says(said)
+    message = ask(thinking, extra_body={"seed": 0, name: 4}).choices[0].message
+    assert (message.content, message.reasoning_content) == ("Yes.", "abcd")
+    streamed = ask(thinking, stream=True, extra_body={"seed": 0, name: 4})
+    assert gathered(streamed) == ("Yes.", "abcd", [], "stop")
+    thinking.says("<think>........Yes.")
+    message = ask(thinking, extra_body={"seed": 0, name: 0}).choices[0].message
+    assert (message.content, message.model_extra) == ("Yes.", {})
+    thinking.says(said)
+    message = ask(thinking, extra_body={"seed": 0, name: -1}).choices[0].message
+    assert message.reasoning_content == "abcd........Yes."
+
+
+def test_two_budgets_that_differ(thinking: Talking) -> None:
+    body = {"thinking_token_budget": 4, "thinking_budget_tokens": 5}
+    with pytest.raises(openai.BadRequestError, match="differ; send one"):
+        ask(thinking, extra_body=body)
 
 
 def test_tokens_of_reasoning_are_counted(thinking: Talking) -> None:

@@ -23,12 +23,12 @@ from heddle.server.api.anthropic.schemas import (
     ToolUseBlock,
 )
 from heddle.server.api.anthropic.writer import MessageWriter
-from heddle.server.generate.chat import chat_request, effort_variables, joined
+from heddle.server.generate.chat import bound_thinking, chat_request, effort_variables, joined
 from heddle.server.generate.parameters import parameters_of
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import function_of, use_of
 from heddle.server.http.encoding import json_response
-from heddle.server.http.hints import ignore
+from heddle.server.http.hints import ignore, ignored
 from heddle.server.http.schema import takes
 from heddle.types import Grammar, SamplingParams
 
@@ -97,6 +97,8 @@ def from_messages(
         lambda: _template_arguments(body, use, service, scope),
         open_schemas=body.open_schemas,
     )
+    most = _thinking_budget(body, scope)
+    request = bound_thinking(request, reading, most, "thinking.budget_tokens", service, scope)
     return request, MessageWriter(model, len(request.prompts[0]), reading)
 
 
@@ -171,9 +173,14 @@ def _variables(asked: CountRequest, service: Service, scope: Scope) -> Json:
     wanted = asked.thinking.type != "disabled"
     if wanted and template is not None and template.dialect.marks is None:
         ignore(scope, "thinking")
-    elif asked.thinking.budget_tokens is not None:
-        ignore(scope, "thinking.budget_tokens")
     return {"enable_thinking": wanted}
+
+
+def _thinking_budget(asked: CountRequest, scope: Scope) -> int | None:
+    """The most tokens of reasoning; None if nothing bounds it, or if `thinking` is ignored."""
+    if asked.thinking is None or "thinking" in ignored(scope):
+        return None
+    return asked.thinking.budget_tokens
 
 
 def _plain(turn: Turn, place: int) -> list[Json]:

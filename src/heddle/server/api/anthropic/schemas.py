@@ -113,10 +113,10 @@ class ToolChoice(Schema):
 
 
 class Thinking(Schema):
-    """Whether to reason first. What the reasoning takes is part of `max_tokens`."""
+    """Whether to reason first, and the most tokens of it, which are part of `max_tokens`."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[int, Field(ge=1024)] | None = None
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None
     display: Annotated[Any, only("summarized")] = None
 
 

@@ -12,14 +12,16 @@ from heddle.server.api.openai.completion_writers import (
     CompletionWriter,
 )
 from heddle.server.api.openai.logprobs import Echo
+from heddle.server.api.openai.schemas import THINKING_BUDGETS
 from heddle.server.generate.chat import (
+    bound_thinking,
     chat_request,
     effort_variables,
     functions_of,
     template_arguments,
 )
 from heddle.server.generate.constraints import generation_grammar
-from heddle.server.generate.parameters import parameters_of
+from heddle.server.generate.parameters import agreed, parameters_of
 from heddle.server.generate.request import GenerationRequest, prompts_of
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
 from heddle.types import SamplingParams
@@ -61,6 +63,7 @@ def from_chat(
         lambda: template_arguments(body, use.tools, effort),
         open_schemas=body.open_schemas,
     )
+    request = bound_thinking(request, reading, *_thinking_budget(body), service, scope)
     options = AnswerOptions(usage, params.logprobs, body.prompt_logprobs, reading=reading)
     return request, ChatWriter(model, service.engine.model.tokenizer, options)
 
@@ -110,6 +113,17 @@ def _tool_use(body: ChatRequest) -> ToolUse:
     if choice is None or isinstance(choice, str):
         return use_of(functions, choice, parallel=parallel)
     return use_of(functions, None, named=choice.function.name, parallel=parallel)
+
+
+def _thinking_budget(body: ChatRequest) -> tuple[int | None, str]:
+    """The most tokens of reasoning, None for no bound, and the name of the field that says so.
+
+    Raises:
+        InvalidRequestError: two fields have different values.
+    """
+    most = agreed(body, *THINKING_BUDGETS)
+    name = next((name for name in THINKING_BUDGETS if getattr(body, name) is not None), "")
+    return None if most == -1 else most, name
 
 
 def _echoes(

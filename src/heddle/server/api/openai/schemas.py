@@ -40,6 +40,11 @@ ToolChoice = Annotated[
 ]
 
 
+THINKING_BUDGETS = ("thinking_token_budget", "thinking_budget_tokens")
+"""What vLLM and llama.cpp call the most tokens of reasoning."""
+ThinkingBudget = Annotated[int, Field(ge=-1)]
+"""-1: no bound."""
+
 PromptLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
@@ -55,6 +60,8 @@ class ChatRequest(GenerationFields, ChatHints):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
+    thinking_token_budget: ThinkingBudget | None = None
+    thinking_budget_tokens: ThinkingBudget | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     prompt_logprobs: PromptLogprobs | None = None
