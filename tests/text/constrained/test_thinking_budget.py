@@ -48,7 +48,7 @@ def generated(grammar: TokenGrammar, wanted: str) -> str:
         (THINK, "No <think>abcdefghijklm", "No <think>abcdefghijklm"),
         (THINK, "<thin abcdefghijklm", "<thin abcdefghijklm"),
         (THINK, "<think>a</......Yes.", "<think>a</think>Yes."),
-        (THINK, "<think>a</b........Yes.", "<think>a</b</think>Yes."),
+        (THINK, "<think>a<b........Yes.", "<think>a<b</think>Yes."),
         (THINK, "<think>ab</think><think>more", "<think>ab</think><think>more"),
         (BEGUN, "abc........Yes.", "abc</think>Yes."),
         (CONTROL, "[THINK]abc.Yes.", "[THINK]abc[/THINK]Yes."),
