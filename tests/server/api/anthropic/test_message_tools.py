@@ -206,7 +206,8 @@ def test_a_budget_ends_the_thinking(
     assert (thinking.type, thinking.thinking, text.text) == ("thinking", "abcd", "Yes.")
     options: Any = {"model": "fake", "max_tokens": 400, "messages": ASKED}
     with client.messages.stream(**options, **asked, extra_body={"seed": 0}) as stream:
-        assert stream.get_final_message().content == [thinking, text]
+        thinking, text = stream.get_final_message().content
+    assert (thinking.type, thinking.thinking, text.text) == ("thinking", "abcd", "Yes.")
 
 
 def test_a_budget_that_is_not_spent_changes_nothing(
