@@ -490,6 +490,23 @@ def test_observers_get_all_events_in_order(engine: Engine) -> None:
     assert recorder.calls == [("submit",), ("first",), ("token",), ("token",), finish]
 
 
+def test_observers_hear_of_each_request_that_comes_during_a_step(
+    start, executor: FakeExecutor
+) -> None:
+    engine, recorder = start(), Recorder()
+    engine.observe(recorder)
+    executor.gate.clear()
+    collectors = [Collector() for _ in range(3)]
+    for collector in collectors:
+        engine.submit("hello", params(max_tokens=1), collector)
+        assert executor.entered.wait(60)  # the others come during the first one's step
+    executor.gate.set()
+    for collector in collectors:
+        collector.wait()
+    engine.close()
+    assert recorder.calls.count(("submit",)) == 3
+
+
 def test_a_failing_observer_is_logged_and_stops_nothing(engine: Engine, caplog) -> None:
     engine.observe(object())  # type: ignore[arg-type]
     recorder = Recorder()

@@ -104,3 +104,20 @@ def test_the_mask_threads_end_with_their_owner() -> None:
     gc.collect()
     thread[0].join(PATIENCE)
     assert not thread[0].is_alive()
+
+
+def test_a_slow_thread_without_work_ends_too() -> None:
+    """A thread may become slow just after its last work. Then two threads read the queue."""
+    threads = MaskThreads()
+    both: list[threading.Thread] = []
+    making = Making(lambda: both.append(threading.current_thread()))
+    threads.begin(making)
+    assert making.wait(PATIENCE)
+    assert threads._replace()
+    assert threads._thread is not None
+    both.append(threads._thread)
+    del threads
+    gc.collect()
+    for thread in both:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
