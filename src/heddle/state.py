@@ -13,6 +13,7 @@ because these pages count positions. So a recurrent model has pages of 0 bytes, 
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 PAGE_TOKENS = 32
 """Tokens per KV page, in all of Heddle."""
+
+TokenArray = array  # of C ints: 4 bytes a token, compared at memory speed, no garbage collection
 
 SNAPSHOT_TOKENS = 256
 """Snapshots of fixed-size state are taken at multiples of this, and at the ends of prompts."""

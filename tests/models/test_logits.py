@@ -22,7 +22,7 @@ from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Chunk, Pool, Pooled, StepPlan
 from heddle.testing.reference_model import ReferenceModel
-from heddle.testing.reference_ops import Run, SequenceCache
+from heddle.testing.reference_ops import SequenceCache, SequenceChunk
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from steps import execute
 
@@ -66,7 +66,8 @@ def test_chunks_beside_another_sequence_give_the_same_logits(checkpoint: GGUFChe
     cache, other = SequenceCache(), SequenceCache()
     parts, start = [], 0
     for turn, count in enumerate((1, 5, 2, 4)):
-        runs = [Run(other, turn, [turn]), Run(cache, start, TOKENS[start : start + count])]
+        own = TOKENS[start : start + count]
+        runs = [SequenceChunk(other, turn, [turn]), SequenceChunk(cache, start, own)]
         parts.append(reference.forward(runs)[1:])
         start += count
     np.testing.assert_allclose(np.concatenate(parts), reference.logits(TOKENS), atol=2e-5)
@@ -76,7 +77,7 @@ def test_chunks_beside_another_sequence_give_the_same_logits(checkpoint: GGUFChe
 def test_a_long_text_is_computed_in_chunks(checkpoint: GGUFCheckpoint) -> None:
     reference = ReferenceModel(checkpoint)
     tokens = [i * i % reference.vocabulary for i in range(600)]
-    whole = reference.forward([Run(SequenceCache(), 0, tokens)])
+    whole = reference.forward([SequenceChunk(SequenceCache(), 0, tokens)])
     np.testing.assert_allclose(reference.logits(tokens), whole, atol=1e-4)
 
 

@@ -10,7 +10,7 @@ from heddle.errors import (
     InvalidRequestError,
     OverloadedError,
 )
-from heddle.scheduler.outcomes import Event
+from heddle.scheduler.outcomes import TokenEvent
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
@@ -42,7 +42,7 @@ class Rig:
         self.scheduler.add(sequence)
         return sequence
 
-    def step(self) -> list[Event]:
+    def step(self) -> list[TokenEvent]:
         assert self.executor.steps < 1000, "no end in sight"
         self.plan = self.scheduler.schedule()
         events = self.scheduler.update(execute(self.executor, self.plan))
@@ -363,8 +363,8 @@ def test_a_failed_outcome_ends_only_its_sequence() -> None:
     plan = rig.scheduler.schedule()
     first, second = execute(rig.executor, plan).sampled
     events = rig.scheduler.update(StepResult((Failed(first.slot, error), second)))
-    assert events[0] == Event(failing, Failed(0, error), FinishReason.ERROR)
-    assert events[1] == Event(sound, second, None)
+    assert events[0] == TokenEvent(failing, Failed(0, error), FinishReason.ERROR)
+    assert events[1] == TokenEvent(sound, second, None)
     assert (failing.ended, failing.total) == (True, 5)
     assert rig.states() == [SlotState.FREE, SlotState.GENERATING]
     rig.cache.check_integrity()

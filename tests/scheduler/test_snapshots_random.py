@@ -15,9 +15,8 @@ from hypothesis.stateful import initialize
 from test_windows_random import WindowMachine, windows
 
 from fake_executor import FakeExecutor, state_after
-from heddle.cache.radix import Run
 from heddle.scheduler.planning import next_snapshot
-from heddle.state import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from heddle.scheduler.sequence import Sequence
@@ -84,7 +83,7 @@ class SnapshotMachine(WindowMachine):
             return False
         if not length:
             return True
-        run = Run("i", s.tokens[:length])
+        run = TokenArray("i", s.tokens[:length])
         node = self.cache._tree.match(s.params.cache_salt, run).path[-1]
         snapshot = self.cache._snapshots.of(node)
         if snapshot is None or node.end != length:

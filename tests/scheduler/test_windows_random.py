@@ -15,8 +15,7 @@ from hypothesis.stateful import initialize
 from test_prefix_random import PrefixMachine
 
 from fake_executor import FakeExecutor
-from heddle.cache.radix import Run
-from heddle.state import PAGE_TOKENS, Load, Window, WindowMemory, pages_for
+from heddle.state import PAGE_TOKENS, Load, TokenArray, Window, WindowMemory, pages_for
 
 if TYPE_CHECKING:
     from heddle.scheduler.sequence import Sequence
@@ -102,12 +101,12 @@ class WindowMachine(PrefixMachine):
         self.seen["in part"] += s.computed % PAGE_TOKENS > 0
 
     def length_in_tree(self, s: Sequence) -> int:
-        run = Run("i", s.tokens[: s.first_needed])
+        run = TokenArray("i", s.tokens[: s.first_needed])
         return self.cache._tree.match(s.params.cache_salt, run).length
 
     def is_resumable(self, s: Sequence, length: int) -> bool:
         """Whether all pages that a token at this position attends to hold its own tokens."""
-        run = Run("i", s.tokens[:length])
+        run = TokenArray("i", s.tokens[:length])
         path = self.cache._tree.match(s.params.cache_salt, run).path
         for number, (memory, content) in enumerate(
             zip(self.groups, self.executor.window_content, strict=True)

@@ -30,12 +30,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from heddle.cache.pages import PagePool
-from heddle.cache.radix import Match, Node, RadixTree, Run
+from heddle.cache.radix import Match, Node, RadixTree
 from heddle.cache.room import Room
 from heddle.cache.snapshots import Snapshots
 from heddle.cache.windows import WindowGroup
 from heddle.disk.tier import Restore, WarmPage
-from heddle.state import PAGE_TOKENS, pages_for
+from heddle.state import PAGE_TOKENS, TokenArray, pages_for
 from heddle.step import WindowPages
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class CacheManager:
         """
         if not self._enabled:
             return Match(salt, 0, ())
-        run = Run("i", tokens[: len(tokens) - 1 if most is None else most])
+        run = TokenArray("i", tokens[: len(tokens) - 1 if most is None else most])
         return self._resumable(self._tree.match(salt, run))
 
     def whole_pages(self, match: Match) -> Match:
@@ -326,7 +326,7 @@ class CacheManager:
         cursor = table.cursor
         if cursor is None or cursor.end >= computed:
             return
-        run = Run("i", tokens[cursor.end : computed])
+        run = TokenArray("i", tokens[cursor.end : computed])
         while run and (child := self._tree.follow(cursor, run)) is not None:
             run = run[len(run) - (computed - child.end) :]  # the tokens after the child
             cursor = child
@@ -441,7 +441,7 @@ class CacheManager:
         first, end = match.length // PAGE_TOKENS, most // PAGE_TOKENS
         if self._disk is None or not self._enabled or first >= end:
             return None
-        return self._disk.find(match.salt, Run("i", tokens[: end * PAGE_TOKENS]), first)
+        return self._disk.find(match.salt, TokenArray("i", tokens[: end * PAGE_TOKENS]), first)
 
     def begin_restore(self, restore: Restore) -> None:
         """Start to read the pages that `find_on_disk` found."""

@@ -25,13 +25,12 @@ the group of all positions.
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.cache.leaves import LeafQueue
 from heddle.cache.pages import NO_TICKET
-from heddle.state import PAGE_TOKENS, pages_for
+from heddle.state import PAGE_TOKENS, TokenArray, pages_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +43,6 @@ RUN_TOKENS = 4 * PAGE_TOKENS
 
 Salt = str | None
 Tickets = tuple[list[int], ...]
-Run = array  # of C ints: 4 bytes a token, compared at memory speed, no garbage collection
 
 
 class Node:
@@ -80,7 +78,7 @@ class Node:
         self,
         parent: Node | None,
         start: int,
-        tokens: Run[int],
+        tokens: TokenArray[int],
         pages: list[int],
         last_used: int,
         windows: Tickets = (),
@@ -107,7 +105,7 @@ class Root(Node):
     __slots__ = ("salt",)
 
     def __init__(self, salt: Salt) -> None:
-        super().__init__(None, 0, Run("i"), [], 0)
+        super().__init__(None, 0, TokenArray("i"), [], 0)
         self.salt = salt
 
 
@@ -189,7 +187,7 @@ class RadixTree:
 
     # --- finding ---------------------------------------------------------------------------------
 
-    def match(self, salt: Salt, tokens: Run[int]) -> Match:
+    def match(self, salt: Salt, tokens: TokenArray[int]) -> Match:
         """Find the longest prefix of `tokens` in the tree. Changes nothing."""
         node: Node | None = self._roots.get(salt)
         if node is None:
@@ -224,7 +222,7 @@ class RadixTree:
 
     # --- growing ---------------------------------------------------------------------------------
 
-    def follow(self, node: Node, tokens: Run[int]) -> Node | None:
+    def follow(self, node: Node, tokens: TokenArray[int]) -> Node | None:
         """Move a cursor from `node` to the child that begins like `tokens`; None without one.
 
         If the tokens differ from the child inside its run, the child is split there. So the result
@@ -242,7 +240,7 @@ class RadixTree:
     def append(
         self,
         node: Node,
-        tokens: Run[int],
+        tokens: TokenArray[int],
         pages: Sequence[int],
         windows: Sequence[WindowPages] = (),
     ) -> Node:
@@ -303,7 +301,11 @@ class RadixTree:
         return node.locks == 1 and not node.children and node.state == NO_TICKET
 
     def _grow(
-        self, node: Node, tokens: Run[int], pages: Sequence[int], windows: Sequence[WindowPages]
+        self,
+        node: Node,
+        tokens: TokenArray[int],
+        pages: Sequence[int],
+        windows: Sequence[WindowPages],
     ) -> None:
         first = pages_for(node.end)
         node.tokens.extend(tokens)
@@ -317,7 +319,11 @@ class RadixTree:
         self.tokens += len(tokens)
 
     def _add_child(
-        self, node: Node, tokens: Run[int], pages: Sequence[int], windows: Sequence[WindowPages]
+        self,
+        node: Node,
+        tokens: TokenArray[int],
+        pages: Sequence[int],
+        windows: Sequence[WindowPages],
     ) -> Node:
         start = node.end
         first, end = start // PAGE_TOKENS, pages_for(start + len(tokens))
@@ -461,14 +467,14 @@ class RadixTree:
         self._leaves.clear()
 
     @staticmethod
-    def path(node: Node) -> tuple[Salt, Run[int]]:
+    def path(node: Node) -> tuple[Salt, TokenArray[int]]:
         """The salt of `node`, and the tokens from the root to its end."""
         runs = []
         while node.parent is not None:
             runs.append(node.tokens)
             node = node.parent
         assert isinstance(node, Root)
-        tokens = Run("i")
+        tokens = TokenArray("i")
         for run in reversed(runs):
             tokens.extend(run)
         return node.salt, tokens

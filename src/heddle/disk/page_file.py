@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from heddle.state import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Version of the format. Raise it with each change of this format."""
 
-Run = array  # of C ints: token ids
 
 _MAGIC = b"HEDDLEKV"
 _HEADER = struct.Struct("<8sIIQ32s32s")
@@ -53,7 +51,7 @@ class Prefix:
 
     fingerprint: bytes
     scope: bytes
-    tokens: Run[int]
+    tokens: TokenArray[int]
 
     @property
     def name(self) -> str:

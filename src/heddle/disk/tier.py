@@ -23,13 +23,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from heddle.disk.page_file import PageFileError, Prefix, file_bytes, page_in, parts_of, scope_of
-from heddle.state import PAGE_TOKENS
+from heddle.state import PAGE_TOKENS, TokenArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from heddle.disk.directory import PageDirectory
-    from heddle.disk.page_file import Run
     from heddle.step import PageMemory
 
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class WarmPage:
     """
 
     salt: str | None
-    tokens: Run[int]
+    tokens: TokenArray[int]
     page: int
     windows: tuple[int, ...] = ()
     snapshot: int | None = None
@@ -213,7 +212,7 @@ class DiskTier:
                     self._saves[file.name] = file.prefix, file.read()
                     self._work_to_do.notify()
 
-    def find(self, salt: str | None, tokens: Run[int], first: int) -> Restore | None:
+    def find(self, salt: str | None, tokens: TokenArray[int], first: int) -> Restore | None:
         """Find the files of pages of `tokens` from page `first` on, without a gap.
 
         `tokens` are a multiple of a page. None if page `first` has no file.
@@ -433,7 +432,7 @@ class DiskTier:
 
     # --- both ------------------------------------------------------------------------------------
 
-    def _prefix(self, salt: str | None, tokens: Run[int]) -> Prefix:
+    def _prefix(self, salt: str | None, tokens: TokenArray[int]) -> Prefix:
         return Prefix(self._fingerprint, scope_of(salt), tokens)
 
     def _snapshot_prefix(self, prefix: Prefix) -> Prefix:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from heddle.engine.request import Request
     from heddle.engine.streams import Mailbox
     from heddle.engine.telemetry import Observer
-    from heddle.scheduler.outcomes import Event
+    from heddle.scheduler.outcomes import TokenEvent
     from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan
 
@@ -94,7 +94,7 @@ class EngineThread:
         self._refusal: HeddleError | None = None  # why the engine accepts no more requests
         self._drain = False
         # Used by this thread only:
-        self._events: list[Event] = []  # still to be delivered
+        self._events: list[TokenEvent] = []  # still to be delivered
         self._computed_at = 0.0  # when the step of these events was collected
         self._just_served: list[
             Sequence
@@ -378,7 +378,7 @@ class EngineThread:
         self._end_cancelled()
         self._ring()
 
-    def _deliver_tokens(self, events: list[Event]) -> None:
+    def _deliver_tokens(self, events: list[TokenEvent]) -> None:
         for event in events:
             try:
                 self._deliver_event(event)
@@ -398,7 +398,7 @@ class EngineThread:
         if self._failures == MAX_FAILURES:
             raise EngineFailedError(f"{MAX_FAILURES} steps in a row failed, the last with: {cause}")
 
-    def _deliver_event(self, event: Event) -> None:
+    def _deliver_event(self, event: TokenEvent) -> None:
         """Send the outcome of a sequence to the sink of its request."""
         sequence, outcome, finish = event
         request = self._requests[sequence.id]

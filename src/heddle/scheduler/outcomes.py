@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from heddle.types import FinishReason
 
 
-class Event(NamedTuple):
+class TokenEvent(NamedTuple):
     """A sequence got an outcome of a step, or has ended. `finish` is set if it has ended.
 
     `outcome` is None if the sequence ends because all its tokens are computed, and its caller

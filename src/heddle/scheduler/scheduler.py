@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.scheduler.following import find_leader, is_wait_over
-from heddle.scheduler.outcomes import Event, outcomes_of
+from heddle.scheduler.outcomes import TokenEvent, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored
@@ -232,7 +232,7 @@ class Scheduler:
             self._end_turn(sequence)
         return builder.plan()
 
-    def update(self, result: StepResult, seconds: float | None = None) -> list[Event]:
+    def update(self, result: StepResult, seconds: float | None = None) -> list[TokenEvent]:
         """Apply the result of the planned step. Returns events of sequences that had not ended.
 
         Args:
@@ -258,11 +258,11 @@ class Scheduler:
                 sequence.computed -= 1  # a later step computes the last token again: same bits
                 sequence.awaited = outcome.ready
             elif not sequence.ended:
-                events.append(Event(sequence, outcome, self._apply(sequence, outcome)))
+                events.append(TokenEvent(sequence, outcome, self._apply(sequence, outcome)))
         for sequence, _ in carried:
             if not sequence.ended and sequence.computed == sequence.limit:
                 self._end(sequence)
-                events.append(Event(sequence, None, FinishReason.LENGTH))
+                events.append(TokenEvent(sequence, None, FinishReason.LENGTH))
         self._vacate_ended(carried)
         return events
 

@@ -38,7 +38,7 @@ from heddle.roofline import Limits
 from heddle.state import PAGE_TOKENS, divide
 from heddle.step import Failed, Pooled, Sampled, Scored, StepResult
 from heddle.testing.reference_memory import PagedCache, PagedMemory, bytes_of_page
-from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, Run
+from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, SequenceChunk
 from heddle.testing.reference_sampler import Past, adapted_mu, allowed, log_softmax, sample
 from heddle.types import PromptLogprob
 
@@ -229,7 +229,7 @@ class ReferenceExecutor:
         token = [chunk.tokens[index]]
         wanted = np.arange(1 if _is_wanted(chunk, index) else 0)
         batch: Batch[NDArray[Any]] = Batch(np.array(token), np.array([position]), wanted)
-        return compute(self._forward, ReferenceOps([Run(cache, position, token)]), batch)
+        return compute(self._forward, ReferenceOps([SequenceChunk(cache, position, token)]), batch)
 
     def _sample(self, chunk: Chunk, logits: Float32) -> Sampled | Failed:
         sequence = self._sequences[chunk.slot]

@@ -8,7 +8,7 @@ import numpy as np
 
 from heddle.embedding import Pooling
 from heddle.models.registry import build
-from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, Run, SequenceCache
+from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, SequenceCache, SequenceChunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,13 +38,13 @@ class ReferenceModel:
         """Number of token ids."""
         return self._model.shape.vocabulary
 
-    def states(self, runs: Sequence[Run]) -> NDArray[np.float32]:
+    def states(self, runs: Sequence[SequenceChunk]) -> NDArray[np.float32]:
         """Last hidden states (T, width), after the final norm, of all tokens of the runs."""
         ops = ReferenceOps(runs)
         states: NDArray[np.float32] = self._model.forward(ops, self._weights, ops.batch())
         return states
 
-    def forward(self, runs: Sequence[Run]) -> NDArray[np.float32]:
+    def forward(self, runs: Sequence[SequenceChunk]) -> NDArray[np.float32]:
         """Logits (T, vocabulary) of all tokens of the runs, in order."""
         states = self.states(runs)
         logits: NDArray[np.float32] = self._model.logits(ReferenceOps(runs), self._weights, states)
@@ -58,12 +58,12 @@ class ReferenceModel:
         cache = SequenceCache(kv_type)
         starts = range(0, len(tokens), _CHUNK)
         return np.concatenate(
-            [self.forward([Run(cache, at, tokens[at : at + _CHUNK])]) for at in starts]
+            [self.forward([SequenceChunk(cache, at, tokens[at : at + _CHUNK])]) for at in starts]
         )
 
     def embedding(self, tokens: Sequence[int], pooling: Pooling) -> NDArray[np.float64]:
         """The embedding (width,) of `tokens`, of length 1, from states in one forward pass."""
-        states = self.states([Run(SequenceCache(), 0, tokens)]).astype(np.float64)
+        states = self.states([SequenceChunk(SequenceCache(), 0, tokens)]).astype(np.float64)
         pooled = states.mean(axis=0) if pooling is Pooling.MEAN else states[-1]
         vector: NDArray[np.float64] = pooled / np.sqrt(np.sum(pooled * pooled))
         return vector

@@ -109,7 +109,7 @@ class SequenceCache:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SequenceChunk:
     """Consecutive tokens of one sequence. `start` is the position of the first token.
 
     The cache must hold all positions before `start`.
@@ -123,7 +123,7 @@ class Run:
 class ReferenceOps:
     """:class:`heddle.models.ops.Ops` over NumPy arrays, for the concatenation of several runs."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[SequenceChunk]) -> None:
         self._runs = runs
 
     def batch(self) -> Batch[Array]:

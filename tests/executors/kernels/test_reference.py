@@ -17,8 +17,8 @@ from heddle.models.ops import AttentionSpec, RopeSpec
 from heddle.testing.reference_ops import (
     ReferenceLoader,
     ReferenceOps,
-    Run,
     SequenceCache,
+    SequenceChunk,
     Weight,
     as_kept,
 )
@@ -121,7 +121,7 @@ def projections(tokens: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def alone(q: np.ndarray, k: np.ndarray, v: np.ndarray, spec: AttentionSpec = SPEC) -> np.ndarray:
-    return ReferenceOps([Run(SequenceCache(), 0, range(len(q)))]).attend(q, k, v, 0, spec)
+    return ReferenceOps([SequenceChunk(SequenceCache(), 0, range(len(q)))]).attend(q, k, v, 0, spec)
 
 
 @pytest.mark.parametrize("window", [0, 1, 3, 5, 9])
@@ -150,7 +150,7 @@ def test_sequences_in_one_batch_see_only_themselves_in_any_chunks(
     caches, rows = (SequenceCache(), SequenceCache()), ([], [])
     start = 0
     for turn, count in enumerate(chunks):
-        runs = [Run(caches[1], turn, [0]), Run(caches[0], start, [0] * count)]
+        runs = [SequenceChunk(caches[1], turn, [0]), SequenceChunk(caches[0], start, [0] * count)]
         both = (
             np.concatenate([other[turn : turn + 1], own[start : start + count]])
             for own, other in zip(first, second, strict=True)
@@ -166,9 +166,9 @@ def test_sequences_in_one_batch_see_only_themselves_in_any_chunks(
 def test_going_back_drops_what_came_after() -> None:
     q, k, v = projections(6)
     cache = SequenceCache()
-    ReferenceOps([Run(cache, 0, range(6))]).attend(q, k, v, 0, SPEC)
+    ReferenceOps([SequenceChunk(cache, 0, range(6))]).attend(q, k, v, 0, SPEC)
     again = projections(2, seed=5)
-    mixed = ReferenceOps([Run(cache, 3, range(2))]).attend(*again, 0, SPEC)
+    mixed = ReferenceOps([SequenceChunk(cache, 3, range(2))]).attend(*again, 0, SPEC)
     whole = (np.concatenate([old[:3], new]) for old, new in zip((q, k, v), again, strict=True))
     np.testing.assert_allclose(mixed, alone(*whole)[3:], rtol=1e-5, atol=1e-6)
 
@@ -209,14 +209,14 @@ def test_kv_types() -> None:
 def test_a_cache_keeps_what_its_type_can() -> None:
     spec = replace(SPEC, head_dim=32)
     q, k, v = floats(5, 4 * 32), floats(5, 2 * 32, seed=1), floats(5, 2 * 32, seed=2)
-    ops = ReferenceOps([Run(SequenceCache("q8_0"), 0, range(5))])
+    ops = ReferenceOps([SequenceChunk(SequenceCache("q8_0"), 0, range(5))])
     expected = alone(q, as_kept(k, "q8_0"), as_kept(v, "q8_0"), spec)
     assert np.array_equal(ops.attend(q, k, v, 0, spec), expected)
 
 
 def test_layers_keep_their_own_keys_and_values() -> None:
     cache = SequenceCache()
-    ops = ReferenceOps([Run(cache, 0, range(3))])
+    ops = ReferenceOps([SequenceChunk(cache, 0, range(3))])
     inputs = projections(3), projections(3, seed=7)
     results = [ops.attend(*layer_inputs, layer, SPEC) for layer, layer_inputs in enumerate(inputs)]
     for result, layer_inputs in zip(results, inputs, strict=True):
@@ -224,7 +224,7 @@ def test_layers_keep_their_own_keys_and_values() -> None:
 
 
 def test_a_batch_lays_runs_end_to_end() -> None:
-    runs = [Run(SequenceCache(), 7, [3, 4]), Run(SequenceCache(), 0, [5])]
+    runs = [SequenceChunk(SequenceCache(), 7, [3, 4]), SequenceChunk(SequenceCache(), 0, [5])]
     batch = ReferenceOps(runs).batch()
     assert batch.tokens.tolist() == [3, 4, 5]
     assert batch.positions.tolist() == [7, 8, 0]
