@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
 OPEN = {
-    *{"types", "embedding", "checks", "config", "cores", "errors", "parameters", "state", "step"},
-    *{"memory", "roofline"},
+    *{"types", "embedding", "checks", "closing", "config", "cores", "errors", "parameters"},
+    *{"memory", "roofline", "state", "step"},
 }
 """Files that every room may import."""
 
@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "__init__": {"engine"},
     "__main__": {"cli"},
     "checks": {"errors"},
+    "closing": set(),
     "config": {"errors"},
     "cores": set(),
     "embedding": {"checks", "types"},

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary, finalize
 
+from heddle.closing import Closing
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
@@ -23,7 +24,6 @@ from heddle.types import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from heddle.cache.manager import PrefixCacheStats
     from heddle.embedding import Embedding
@@ -39,7 +39,7 @@ _DEFAULTS = SamplingParams()
 _EMBEDDING = EmbeddingParams()
 
 
-class Engine:
+class Engine(Closing):
     """A loaded model that serves requests. Close it, or use it as a context manager.
 
     An engine that is dropped without a close finishes its accepted requests, and then frees its
@@ -293,14 +293,3 @@ class Engine:
         """
         self._trial.close()
         self._thread.stop(drain=drain)
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

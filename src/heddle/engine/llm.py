@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from heddle.closing import Closing
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine.engine import Engine
@@ -16,7 +17,6 @@ from heddle.types import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
@@ -30,7 +30,7 @@ T = TypeVar("T")
 _DEFAULTS = SamplingParams()
 
 
-class LLM:
+class LLM(Closing):
     """A loaded model for programs that want complete outputs. Several threads may use it.
 
     ::
@@ -126,17 +126,6 @@ class LLM:
     def close(self) -> None:
         """Close the engine. Idempotent."""
         self.engine.close()
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _run(
         self,

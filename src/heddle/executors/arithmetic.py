@@ -20,6 +20,7 @@ MODEL_SOURCES = (
     "weights/files.py",
     "weights/formats.py",
     "weights/quants.py",
+    "weights/tensor_names.py",
     "weights/tensor_types.py",
 )
 """Sources that lead from a model's files to its graph, on every device. Each device adds its own.

@@ -7,15 +7,13 @@ fewer bytes, which is an error for the caller; an access to a map would end the 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from heddle.closing import Closing
 from heddle.errors import ModelFileError, ModelSourceError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _PIECE = 16 << 20
 """Bytes of one system call: reading in pieces needs no second buffer of the full size."""
@@ -39,7 +37,7 @@ class FileStamp:
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-class OpenFile(ABC):
+class OpenFile(Closing):
     """An open model file. Use it as a context manager, or call :meth:`close`.
 
     Attributes:
@@ -134,15 +132,4 @@ class OpenFile(ABC):
             os.close(descriptor)
 
     def __del__(self) -> None:
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
         self.close()

@@ -6,6 +6,7 @@ from collections.abc import Sized
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
+from heddle.closing import Closing
 from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, Hyperparameters, TensorInfo
 from heddle.weights.gguf import names
@@ -15,7 +16,6 @@ from heddle.weights.gguf.tokenizer import read_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-    from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heddle.weights.files import FileStamp
 
 
-class GGUFCheckpoint:
+class GGUFCheckpoint(Closing):
     """See :class:`heddle.weights.checkpoint.Checkpoint`."""
 
     format = "gguf"
@@ -47,7 +47,7 @@ class GGUFCheckpoint:
                     FilePlace(file.descriptor, stored.offset),
                 )
                 for name, stored in file.tensors.items()
-                for canonical in (names.canonical_tensor(name),)
+                for canonical in (names.TENSORS.canonical(name) or name,)
             }
         )
         # A tensor may have the canonical name of another tensor as its own name.
@@ -62,7 +62,7 @@ class GGUFCheckpoint:
         return cls(GGUFFile.open(path))
 
     def label(self, name: str) -> str:
-        return names.stored_tensor(name)
+        return names.TENSORS.stored(name)
 
     def tokenizer(self) -> TokenizerSpec:
         return read_tokenizer(self.file.metadata)
@@ -80,17 +80,6 @@ class GGUFCheckpoint:
     def close(self) -> None:
         """Close the file. Idempotent."""
         self.file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _text(metadata: Mapping[str, object], key: str) -> str:

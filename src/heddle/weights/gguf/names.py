@@ -6,7 +6,7 @@ this folder uses them.
 
 from __future__ import annotations
 
-import re
+from heddle.weights.tensor_names import TensorNames
 
 ARCHITECTURE = "general.architecture"
 NAME = "general.name"
@@ -46,7 +46,7 @@ INTERLEAVED = frozenset({"llama"})
 In files of other architectures the rows have Hugging Face's order (llama.cpp,
 `llama_model_rope_type`)."""
 
-_OF_MODEL = {
+_OUTSIDE_LAYERS = {
     "embedding": "token_embd",
     "output_norm": "output_norm",
     "output": "output",
@@ -54,7 +54,7 @@ _OF_MODEL = {
     "rope_divisors_long": "rope_factors_long",
     "rope_divisors_short": "rope_factors_short",
 }
-_OF_LAYER = {
+_IN_LAYER = {
     "attention_norm": "attn_norm",
     "attention.q": "attn_q",
     "attention.k": "attn_k",
@@ -69,33 +69,5 @@ _OF_LAYER = {
     "mlp.down": "ffn_down",
     "post_mlp_norm": "post_ffw_norm",
 }
-_STORED_PARTS = {False: _OF_MODEL, True: _OF_LAYER}
-_CANONICAL = {
-    of_layer: {stored: canonical for canonical, stored in parts.items()}
-    for of_layer, parts in _STORED_PARTS.items()
-}
-_STORED = re.compile(r"(?:blk\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
-_CANONICAL_NAME = re.compile(
-    r"(?:layers\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)"
-)
 
-
-def canonical_tensor(stored: str) -> str:
-    """The canonical name of a tensor in a file; the name itself if there is none."""
-    return _translate(_STORED.fullmatch(stored), "layers.", _CANONICAL) or stored
-
-
-def stored_tensor(canonical: str) -> str:
-    """The name in files of a tensor's canonical name; the name itself if there is none."""
-    return _translate(_CANONICAL_NAME.fullmatch(canonical), "blk.", _STORED_PARTS) or canonical
-
-
-def _translate(
-    match: re.Match[str] | None, prefix: str, parts: dict[bool, dict[str, str]]
-) -> str | None:
-    if match is None:
-        return None
-    layer, part, kind = match["layer"], match["part"], match["kind"]
-    translated = parts[layer is not None].get(part)
-    where = "" if layer is None else f"{prefix}{layer}."
-    return None if translated is None else f"{where}{translated}.{kind}"
+TENSORS = TensorNames("blk.", _OUTSIDE_LAYERS, _IN_LAYER)

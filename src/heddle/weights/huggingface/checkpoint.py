@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from heddle.closing import Closing
 from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
@@ -20,7 +21,6 @@ from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -34,7 +34,7 @@ _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
 
 
-class HuggingFaceCheckpoint:
+class HuggingFaceCheckpoint(Closing):
     """See :class:`heddle.weights.checkpoint.Checkpoint`."""
 
     format = "hf"
@@ -53,7 +53,7 @@ class HuggingFaceCheckpoint:
         self.architecture = architecture
         self._refuse_quantised()
         self.hyperparameters = hyperparameters_of(self.config)
-        self._names = names.TensorNames(architecture)
+        self._names = names.tensor_names(architecture)
         self.chat_template = _chat_template(folder)
         self._files: list[SafetensorsFile] = []
         self._file_of: dict[str, SafetensorsFile] = {}
@@ -105,17 +105,6 @@ class HuggingFaceCheckpoint:
         """Close the files. Idempotent."""
         for file in self._files:
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- opening ---------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import re
+from heddle.weights.tensor_names import TensorNames
 
 HYPERPARAMETERS = {
     "layers": "num_hidden_layers",
@@ -53,37 +53,8 @@ _DIFFERENCES = {"gemma3_text": _NORMS_AROUND}
 NORMS_WITHOUT_ONE = frozenset({"gemma3_text"})
 """Architectures whose norm weights are stored without their offset of 1."""
 
-_STORED = re.compile(r"(?:model\.layers\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
-_CANONICAL = re.compile(r"(?:layers\.(?P<layer>\d{1,9})\.)?(?P<part>.+)\.(?P<kind>weight|bias)")
 
-
-class TensorNames:
-    """The tensor names of one architecture, in both directions."""
-
-    def __init__(self, architecture: str) -> None:
-        of_layer = _IN_LAYER | _DIFFERENCES.get(architecture, {})
-        self._stored = {False: _OUTSIDE_LAYERS, True: of_layer}
-        self._canonical = {
-            inside: {stored: canonical for canonical, stored in parts.items()}
-            for inside, parts in self._stored.items()
-        }
-
-    def canonical(self, stored: str) -> str | None:
-        """The canonical name of a stored tensor; None if it has none."""
-        return _translate(_STORED.fullmatch(stored), "layers.", self._canonical)
-
-    def stored(self, canonical: str) -> str:
-        """The name in the files for a canonical name; that name itself if there is none."""
-        match = _CANONICAL.fullmatch(canonical)
-        return _translate(match, "model.layers.", self._stored) or canonical
-
-
-def _translate(
-    match: re.Match[str] | None, prefix: str, parts: dict[bool, dict[str, str]]
-) -> str | None:
-    if match is None:
-        return None
-    layer, part, kind = match["layer"], match["part"], match["kind"]
-    translated = parts[layer is not None].get(part)
-    where = "" if layer is None else f"{prefix}{layer}."
-    return None if translated is None else f"{where}{translated}.{kind}"
+def tensor_names(architecture: str) -> TensorNames:
+    """The tensor names of one architecture, a value of `model_type`."""
+    differences = _DIFFERENCES.get(architecture, {})
+    return TensorNames("model.layers.", _OUTSIDE_LAYERS, _IN_LAYER | differences)
