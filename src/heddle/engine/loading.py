@@ -150,14 +150,14 @@ def load_model(
     """
     from heddle.executors.registry import loader
     from heddle.weights.catalog import ALIASES
-    from heddle.weights.formats import open_checkpoint
+    from heddle.weights.formats import name_of, open_checkpoint
     from heddle.weights.progress import Silent
     from heddle.weights.sources import resolve
 
     load = loader(config.device)  # first, so that a wrong device is refused before a download
     name = str(model)
     path = resolve(name, cache_home(), progress)
-    name = name if name in ALIASES else path.name.removesuffix(".gguf")
+    name = name if name in ALIASES else name_of(path)
     try:
         with open_checkpoint(path) as checkpoint:
             return _load(name, checkpoint, config, load, progress or Silent())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.gguf.outline import read_outline as read_gguf_outline
+from heddle.weights.gguf.split import model_name
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.huggingface.outline import read_outline as read_folder_outline
 
@@ -29,3 +30,8 @@ def open_checkpoint(path: Path) -> GGUFCheckpoint | HuggingFaceCheckpoint:
 def read_outline(path: Path) -> Outline:
     """What the model at `path` says of itself; raises as :func:`open_checkpoint`."""
     return read_folder_outline(path) if path.is_dir() else read_gguf_outline(path)
+
+
+def name_of(path: Path) -> str:
+    """The name of the model at `path`: that of the folder, or of the file without its suffix."""
+    return path.name if path.is_dir() else model_name(path.name)

@@ -158,7 +158,7 @@ def test_a_template_that_does_not_parse_is_a_model_file_error(source: str) -> No
 @pytest.mark.model
 def test_the_template_of_the_default_model_renders(model_path: Path) -> None:
     checkpoint = GGUFCheckpoint.open(model_path)
-    metadata = dict(checkpoint.file.metadata)
+    metadata = dict(checkpoint.metadata)
     source = metadata["tokenizer.chat_template"]
     assert isinstance(source, str)
     text = ChatTemplate(source, "<|im_start|>", "<|im_end|>").render(MESSAGES[1:])

@@ -1,8 +1,9 @@
-"""A GGUF file as a checkpoint, with its keys and tensors under canonical names."""
+"""A GGUF file, or all its parts, as a checkpoint: keys and tensors under canonical names."""
 
 from __future__ import annotations
 
 from collections.abc import Sized
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -10,32 +11,41 @@ from heddle.closing import Closing
 from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, Hyperparameters, TensorInfo
 from heddle.weights.gguf import names
-from heddle.weights.gguf.file import GGUFFile
+from heddle.weights.gguf.split import open_parts
 from heddle.weights.gguf.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from heddle.weights.checkpoint import TokenizerSpec
     from heddle.weights.files import FileStamp
+    from heddle.weights.gguf.file import GGUFFile
 
 
 class GGUFCheckpoint(Closing):
-    """See :class:`heddle.weights.checkpoint.Checkpoint`."""
+    """See :class:`heddle.weights.checkpoint.Checkpoint`.
+
+    Attributes:
+        metadata: all metadata of the model, by key.
+    """
 
     format = "gguf"
 
-    def __init__(self, file: GGUFFile) -> None:
-        """Raises ModelFileError: the file does not name its architecture."""
-        self.file = file
-        self.path = file.path
-        self.architecture = _text(file.metadata, names.ARCHITECTURE)
-        self.hyperparameters = hyperparameters_of(file.metadata, self.architecture)
-        _agree_on_vocabulary(self.hyperparameters, file.metadata.get(names.TOKENS))
+    def __init__(self, files: Sequence[GGUFFile]) -> None:
+        """`files` are all parts; the first has the metadata.
+
+        Raises ModelFileError: the first part does not name the architecture.
+        """
+        self._files = files
+        self.path = files[0].path
+        self.metadata = metadata = files[0].metadata
+        self.architecture = _text(metadata, names.ARCHITECTURE)
+        self.hyperparameters = hyperparameters_of(metadata, self.architecture)
+        _agree_on_vocabulary(self.hyperparameters, metadata.get(names.TOKENS))
+        self._file_of = {name: file for file in files for name in file.tensors}
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
             {
                 canonical: TensorInfo(
@@ -46,40 +56,44 @@ class GGUFCheckpoint(Closing):
                     name,
                     FilePlace(file.descriptor, stored.offset),
                 )
-                for name, stored in file.tensors.items()
+                for name, file in self._file_of.items()
+                for stored in (file.tensors[name],)
                 for canonical in (names.TENSORS.canonical(name) or name,)
             }
         )
         # A tensor may have the canonical name of another tensor as its own name.
-        if len(self.tensors) < len(file.tensors):
+        if len(self.tensors) < len(self._file_of):
             raise ModelFileError(f"{self.path}: two tensors have one name", field="tensors")
-        template = names.CHAT_TEMPLATE in file.metadata
-        self.chat_template = _text(file.metadata, names.CHAT_TEMPLATE) if template else None
+        template = names.CHAT_TEMPLATE in metadata
+        self.chat_template = _text(metadata, names.CHAT_TEMPLATE) if template else None
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open the file. Raises the errors of :meth:`GGUFFile.open`."""
-        return cls(GGUFFile.open(path))
+        """Open the file, and all other parts of a split one. Raises as :func:`open_parts`."""
+        return cls(open_parts(Path(path)))
 
     def label(self, name: str) -> str:
         return names.TENSORS.stored(name)
 
     def tokenizer(self) -> TokenizerSpec:
-        return read_tokenizer(self.file.metadata)
+        return read_tokenizer(self.metadata)
 
     def read(self, name: str) -> NDArray[np.uint8]:
-        return self.file.data(self.label(name))
+        label = self.label(name)
+        return self._file_of.get(label, self._files[0]).data(label)
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:
-        return {self.file.path: self.file.stamp}
+        return {file.path: file.stamp for file in self._files}
 
     def check_unchanged(self) -> None:
-        self.file.check_unchanged()
+        for file in self._files:
+            file.check_unchanged()
 
     def close(self) -> None:
-        """Close the file. Idempotent."""
-        self.file.close()
+        """Close the files. Idempotent."""
+        for file in self._files:
+            file.close()
 
 
 def _text(metadata: Mapping[str, object], key: str) -> str:

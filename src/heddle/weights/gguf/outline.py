@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from heddle.weights.checkpoint import Outline
 from heddle.weights.gguf import names
 from heddle.weights.gguf.checkpoint import hyperparameters_of
-from heddle.weights.gguf.file import GGUFFile, StringArray
+from heddle.weights.gguf.file import StringArray
+from heddle.weights.gguf.split import open_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,21 +22,30 @@ _SHOWN_ELEMENTS = 8
 
 
 def read_outline(path: Path) -> Outline:
-    """The outline of the file at `path`.
+    """The outline of the file at `path`, and of all other parts of a split one.
 
     Raises:
-        ModelSourceError, ModelFileError, UnsupportedModelError: as :meth:`GGUFFile.open`.
+        ModelSourceError, ModelFileError, UnsupportedModelError: as :func:`open_parts`.
     """
-    with GGUFFile.open(path) as file:
-        architecture = _string(file.metadata, names.ARCHITECTURE)
+    files = open_parts(path)
+    with ExitStack() as stack:
+        for file in files:
+            stack.enter_context(file)
+        metadata = files[0].metadata
+        architecture = _string(metadata, names.ARCHITECTURE)
+        parts = f", {len(files)} parts" if len(files) > 1 else ""
         return Outline(
-            format=f"GGUF {file.version}",
-            file_bytes=file.stamp.size,
+            format=f"GGUF {files[0].version}{parts}",
+            file_bytes=sum(file.stamp.size for file in files),
             architecture=architecture,
-            name=_string(file.metadata, names.NAME),
-            hyperparameters=hyperparameters_of(file.metadata, architecture or ""),
-            tensors=tuple((info.type, info.shape, info.nbytes) for info in file.tensors.values()),
-            metadata={key: _plain(value) for key, value in file.metadata.items()},
+            name=_string(metadata, names.NAME),
+            hyperparameters=hyperparameters_of(metadata, architecture or ""),
+            tensors=tuple(
+                (info.type, info.shape, info.nbytes)
+                for file in files
+                for info in file.tensors.values()
+            ),
+            metadata={key: _plain(value) for key, value in metadata.items()},
         )
 
 
