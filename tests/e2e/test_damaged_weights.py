@@ -26,7 +26,7 @@ from heddle.executors.cpu.executor import load
 from heddle.types import FinishReason, SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType
-from models.tiny_models import TinyLlama
+from models.tiny.llama import TinyLlama
 
 if TYPE_CHECKING:
     from pathlib import Path

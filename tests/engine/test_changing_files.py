@@ -17,7 +17,8 @@ from heddle.step import Binding, Chunk, StepPlan
 from heddle.weights.gguf import file as gguf
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.gguf.file import GGUFFile
-from models.tiny_models import CONTEXT, TOKENS, TinyLlama
+from models.tiny.base import CONTEXT, TOKENS
+from models.tiny.llama import TinyLlama
 
 if TYPE_CHECKING:
     from collections.abc import Callable

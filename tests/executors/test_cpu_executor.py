@@ -19,7 +19,7 @@ from heddle.executors.cpu import memory
 from heddle.executors.cpu.executor import load
 from heddle.step import Chunk, Scoring, StepPlan
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from models.tiny_models import PLAIN
+from models.tiny.llama import PLAIN
 from steps import execute
 
 if TYPE_CHECKING:

@@ -43,7 +43,8 @@ from heddle.step import (
 from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType
-from models.tiny_models import PLAIN, TinyGemma3
+from models.tiny.gemma3 import TinyGemma3
+from models.tiny.llama import PLAIN
 from models.window_pages import windows_of
 from steps import execute
 

@@ -9,7 +9,7 @@ from heddle.config import EngineConfig
 from heddle.executors.cpu import limits
 from heddle.executors.cpu.executor import load
 from heddle.executors.cpu.limits import measure
-from models.tiny_models import PLAIN
+from models.tiny.llama import PLAIN
 
 MIB = 1 << 20
 

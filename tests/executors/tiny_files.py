@@ -9,7 +9,7 @@ from heddle.config import EngineConfig
 from heddle.step import Binding, Chunk, StepPlan
 from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from models.tiny_models import PLAIN
+from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
     from pathlib import Path

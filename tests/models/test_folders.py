@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tiny_models import GEMMA3, LLAMA, PLAIN, QWEN2, QWEN3, TOKENS, TinyModel
 
 from folder_writer import write_safetensors
 from heddle.config import EngineConfig
@@ -19,27 +17,27 @@ from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.formats import read_outline
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.tiny import MODELS, gemma3, qwen3
+from models.tiny.base import TOKENS, TinyModel
+from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from heddle.models.decoder import Decoder
 
-DATA = Path(__file__).parent / "data"
-
-every_model = pytest.mark.parametrize(
-    "model", LLAMA + QWEN2 + QWEN3 + GEMMA3, ids=lambda model: f"{model.architecture}-{model.name}"
-)
+every_model = pytest.mark.parametrize("model", MODELS, ids=str)
 
 
 @every_model
 def test_the_reference_agrees_with_transformers(model: TinyModel, tmp_path: Path) -> None:
-    known = json.loads((DATA / f"{model.architecture}_logits.json").read_text())
     with HuggingFaceCheckpoint.open(model.write_folder(tmp_path)) as checkpoint:
         logits = ReferenceModel(checkpoint).logits(TOKENS)
-    np.testing.assert_allclose(logits, known[model.name]["logits"], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize("model", [QWEN3[0], GEMMA3[0]], ids=["qwen3", "gemma3"])
+@pytest.mark.parametrize("model", [qwen3.MODELS[0], gemma3.MODELS[0]], ids=str)
 def test_an_engine_generates_from_a_folder(model: TinyModel, dtype: str, tmp_path: Path) -> None:
     """Outputs equal the greedy reference, alone and in a batch."""
     folder = model.write_folder(tmp_path / "tiny", dtype)
@@ -61,10 +59,11 @@ def test_an_engine_generates_from_a_folder(model: TinyModel, dtype: str, tmp_pat
 def test_shards_are_read_as_one_model(tmp_path: Path) -> None:
     folder = PLAIN.write_folder(tmp_path)
     split(folder, PLAIN)
-    expected = json.loads((DATA / "llama_logits.json").read_text())["plain"]["logits"]
     with HuggingFaceCheckpoint.open(folder) as checkpoint:
         assert len(checkpoint.stamps) == 3
-        np.testing.assert_allclose(ReferenceModel(checkpoint).logits(TOKENS), expected, atol=2e-5)
+        np.testing.assert_allclose(
+            ReferenceModel(checkpoint).logits(TOKENS), PLAIN.expected_logits(), atol=2e-5
+        )
     (folder / "b.safetensors").unlink()
     with pytest.raises(ModelSourceError, match=r"the shard b\.safetensors is missing"):
         HuggingFaceCheckpoint.open(folder)

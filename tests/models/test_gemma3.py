@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tiny_models import BASE, GEMMA3
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.models import gemma3
 from heddle.models.registry import build
 from heddle.weights.checkpoint import Hyperparameters
+from models.tiny.base import BASE
+from models.tiny.gemma3 import MODELS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from heddle.models.blocks import Attention
     from heddle.models.decoder import Decoder
 
-SIX_TO_ONE = GEMMA3[0]
+SIX_TO_ONE = MODELS[0]
 
 
 def attentions(model: Decoder) -> list[Attention]:

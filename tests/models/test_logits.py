@@ -5,14 +5,11 @@ These tests record and lower all differences of the architectures, such as biase
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny_models import GEMMA3, LLAMA, QWEN2, QWEN3, TOKENS, TinyLlama, TinyModel
 from window_pages import windows_of
 
 from heddle.config import EngineConfig
@@ -24,40 +21,31 @@ from heddle.step import Binding, Chunk, Pool, Pooled, StepPlan
 from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import SequenceCache, SequenceChunk
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from models.tiny import FAMILIES, MODELS, gemma3, llama
+from models.tiny.base import TOKENS, TinyModel
 from steps import execute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
-DATA = Path(__file__).parent / "data"
-EXPECTED = {
-    name: json.loads((DATA / f"{name}_logits.json").read_text())
-    for name in ("llama", "qwen2", "qwen3", "gemma3")
-}
-
-every_model = pytest.mark.parametrize(
-    "model", LLAMA + QWEN2 + QWEN3 + GEMMA3, ids=lambda model: f"{model.architecture}-{model.name}"
-)
+every_model = pytest.mark.parametrize("model", MODELS, ids=str)
+FIRST = [models[0] for models in FAMILIES.values()]
+every_family = pytest.mark.parametrize("model", FIRST, ids=str)
 
 
 @pytest.fixture
 def checkpoint(model: TinyModel, tmp_path: Path) -> GGUFCheckpoint:
-    path = tmp_path / "tiny.gguf"
-    if isinstance(model, TinyLlama):
-        model.write_scaled(path, EXPECTED["llama"][model.name].get("rope_factors", ()))
-    else:
-        model.write(path)
-    return GGUFCheckpoint.open(path)
+    return GGUFCheckpoint.open(model.write(tmp_path / "tiny.gguf"))
 
 
 @every_model
 def test_the_reference_agrees_with_transformers(
     model: TinyModel, checkpoint: GGUFCheckpoint
 ) -> None:
-    expected = np.array(EXPECTED[model.architecture][model.name]["logits"])
     logits = ReferenceModel(checkpoint).logits(TOKENS)
     assert logits.dtype == np.float32
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=2e-5)
 
 
 @every_model
@@ -73,7 +61,7 @@ def test_chunks_beside_another_sequence_give_the_same_logits(checkpoint: GGUFChe
     np.testing.assert_allclose(np.concatenate(parts), reference.logits(TOKENS), atol=2e-5)
 
 
-@every_model
+@pytest.mark.parametrize("model", [llama.PLAIN, gemma3.MODELS[0]], ids=str)
 def test_a_long_text_is_computed_in_chunks(checkpoint: GGUFCheckpoint) -> None:
     reference = ReferenceModel(checkpoint)
     tokens = [i * i % reference.vocabulary for i in range(600)]
@@ -98,8 +86,8 @@ def test_the_executor_agrees_with_the_reference_in_any_chunks(checkpoint: GGUFCh
 
 @pytest.mark.parametrize(
     "model",
-    [replace(model, context=1_100) for model in LLAMA + QWEN2 + QWEN3 + GEMMA3],
-    ids=lambda model: f"{model.architecture}-{model.name}",
+    [replace(model, context=1_100) for model in (llama.PLAIN, *gemma3.MODELS)],
+    ids=str,
 )
 def test_positions_past_a_thousand_agree_with_the_reference(
     model: TinyModel, checkpoint: GGUFCheckpoint
@@ -116,8 +104,8 @@ def test_positions_past_a_thousand_agree_with_the_reference(
 
 @pytest.mark.parametrize(
     "model",
-    [replace(models[0], head_dim=32) for models in (LLAMA, QWEN2, QWEN3, GEMMA3)],
-    ids=["llama", "qwen2", "qwen3", "gemma3"],
+    [replace(model, head_dim=32) for model in FIRST],
+    ids=str,
 )
 def test_q8_0_keys_and_values_agree_with_the_reference(
     checkpoint: GGUFCheckpoint,
@@ -148,7 +136,7 @@ def last_logits(executor: CpuExecutor, tokens: list[int], ends: Iterable[int]) -
     return np.concatenate(rows)
 
 
-@every_model
+@every_family
 def test_embeddings_agree_with_the_reference_in_any_chunks(checkpoint: GGUFCheckpoint) -> None:
     tokens = TOKENS * 4
     config = EngineConfig(slots=1, threads=2, context=len(tokens), batch_tokens=17)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tiny_models import PLAIN
 
 from gguf_writer import Tensor, write_gguf
 from heddle.errors import ModelFileError, UnsupportedModelError
@@ -16,6 +15,7 @@ from heddle.models.registry import FAMILIES, build, names
 from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import ReferenceLoader
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from test_logits import last_logits
-from tiny_models import TOKENS, TinyLlama
 
 from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
@@ -17,6 +16,8 @@ from heddle.executors.cpu.executor import load
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType
+from models.tiny.base import TOKENS
+from models.tiny.llama import TinyLlama
 from tensor_blocks import random_matrix
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tiny_models import TinyGemma3
 
 from gguf_writer import write_gguf
 from heddle.cache.manager import CacheManager
@@ -25,6 +24,7 @@ from heddle.state import PAGE_TOKENS
 from heddle.step import Sampled
 from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from models.tiny.gemma3 import TinyGemma3
 from steps import execute
 
 if TYPE_CHECKING:

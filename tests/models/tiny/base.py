@@ -1,4 +1,4 @@
-"""Small random models of each architecture, in Hugging Face's layout and as GGUF files.
+"""What tiny models have in common: their weights, in Hugging Face's layout and as GGUF files.
 
 The weights come from NumPy's legacy generator, whose stream is frozen for good, so that logits
 computed once with `transformers` stay valid.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -17,9 +18,9 @@ from gguf_writer import Tensor, write_gguf
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
+DATA = Path(__file__).parents[1] / "data"
 CONTEXT = 64
 BASE = 10_000.0
 EPS = 1e-5
@@ -78,6 +79,18 @@ class TinyModel:
     ffn_width: int = 48
     vocabulary: int = 32
     context: int = CONTEXT
+
+    def __str__(self) -> str:
+        return f"{self.architecture}-{self.name}"
+
+    @property
+    def logits_file(self) -> Path:
+        """The file of what `transformers` computes for the models of this architecture."""
+        return DATA / f"{self.architecture}_logits.json"
+
+    def expected_logits(self) -> np.ndarray:
+        """Logits of TOKENS by `transformers`, (tokens, vocabulary)."""
+        return np.array(json.loads(self.logits_file.read_text())[self.name])
 
     def config(self) -> dict[str, object]:
         """The content of config.json."""
@@ -193,167 +206,3 @@ class TinyModel:
             _, _, index, part = part.split(".", 3)
             prefix = f"blk.{index}."
         return f"{prefix}{self.gguf_names[part]}.{kind}"
-
-
-@dataclass(frozen=True)
-class TinyLlama(TinyModel):
-    """`scaling` is how frequencies are scaled for long contexts: "", llama3, yarn or longrope."""
-
-    architecture = "llama"
-
-    scaling: str = ""
-
-    def metadata(self) -> dict[str, object]:
-        if self.scaling not in (
-            "yarn",
-            "longrope",
-        ):  # GGUF stores Llama 3's scaling only as a tensor
-            return super().metadata()
-        return super().metadata() | {
-            "llama.rope.scaling.type": self.scaling,
-            "llama.rope.scaling.factor": SCALE,
-            "llama.rope.scaling.original_context_length": ORIGINAL_CONTEXT,
-        }
-
-    def tensors(self) -> list[Tensor]:
-        divisors = self.divisors() if self.scaling == "longrope" else {}
-        more = [Tensor.of(f"rope_factors_{k}.weight", np.float32(v)) for k, v in divisors.items()]
-        return [*super().tensors(), *more]
-
-    def config(self) -> dict[str, object]:
-        rope: dict[str, object] = {"rope_theta": BASE, "rope_type": self.scaling or "default"}
-        if self.scaling:
-            rope |= {"factor": SCALE, "original_max_position_embeddings": ORIGINAL_CONTEXT}
-        if self.scaling == "llama3":  # so that the factors range from 1 to 8 over a head's pairs
-            rope |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-            rope["original_max_position_embeddings"] = 64
-        if self.scaling == "longrope":
-            rope |= {f"{length}_factor": values for length, values in self.divisors().items()}
-        return super().config() | {"rope_parameters": rope}
-
-    def divisors(self) -> dict[str, list[float]]:
-        """Longrope's divisors of each pair's frequency, for short and for long sequences."""
-        pairs = self.head_dim // 2
-        return {
-            "short": [1 + 0.0625 * pair for pair in range(pairs)],
-            "long": [1 + 0.75 * pair for pair in range(pairs)],
-        }
-
-    def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Query and key rows interleave the halves that Hugging Face rotates against each other."""
-        if "q_proj" not in name and "k_proj" not in name:
-            return values
-        halves = values.reshape(-1, 2, self.head_dim // 2, self.width)
-        return halves.swapaxes(1, 2).reshape(values.shape)
-
-    def write_scaled(self, path: Path, rope_factors: Sequence[float]) -> Path:
-        """Write the model with the frequency divisors of Llama 3's scaling, if it has any."""
-        if not rope_factors:
-            return self.write(path)
-        return self.write(path, [Tensor.of("rope_freqs.weight", np.float32(rope_factors))])
-
-
-@dataclass(frozen=True)
-class TinyQwen2(TinyModel):
-    architecture = "qwen2"
-
-    def layer(self, random: Random) -> dict[str, np.ndarray]:
-        return super().layer(random) | {
-            "self_attn.q_proj.bias": random.normal(self.q_width),
-            "self_attn.k_proj.bias": random.normal(self.kv_width),
-            "self_attn.v_proj.bias": random.normal(self.kv_width),
-        }
-
-
-@dataclass(frozen=True)
-class TinyQwen3(TinyModel):
-    architecture = "qwen3"
-    gguf_names = TinyModel.gguf_names | HEAD_NORMS
-
-    def layer(self, random: Random) -> dict[str, np.ndarray]:
-        return super().layer(random) | {
-            "self_attn.q_norm.weight": random.near(1, self.head_dim),
-            "self_attn.k_norm.weight": random.near(1, self.head_dim),
-        }
-
-
-@dataclass(frozen=True)
-class TinyGemma3(TinyModel):
-    """Every `period`-th layer is global, and `factor` stretches positions there."""
-
-    architecture = "gemma3"
-    gguf_names = (
-        TinyModel.gguf_names
-        | HEAD_NORMS
-        | {
-            "post_attention_layernorm": "post_attention_norm",
-            "pre_feedforward_layernorm": "ffn_norm",
-            "post_feedforward_layernorm": "post_ffw_norm",
-        }
-    )
-    norm_mean = 0.0
-
-    tied: bool = True
-    window: int = 4
-    period: int = 6
-    base: float = 100.0
-    factor: float = 1.0
-
-    def layer(self, random: Random) -> dict[str, np.ndarray]:
-        return super().layer(random) | {
-            "self_attn.q_norm.weight": random.near(1, self.head_dim),
-            "self_attn.k_norm.weight": random.near(1, self.head_dim),
-            "pre_feedforward_layernorm.weight": random.near(0, self.width),
-            "post_feedforward_layernorm.weight": random.near(0, self.width),
-        }
-
-    def metadata(self) -> dict[str, object]:
-        keys: dict[str, object] = {
-            "gemma3.attention.sliding_window": self.window,
-            "gemma3.rope.freq_base": self.base,
-        }
-        if self.period != 6:
-            keys["gemma3.attention.sliding_window_pattern"] = self.period
-        if self.factor != 1:
-            keys["gemma3.rope.scaling.type"] = "linear"
-            keys["gemma3.rope.scaling.factor"] = self.factor
-        return super().metadata() | keys
-
-    def config(self) -> dict[str, object]:
-        whole = {"rope_type": "linear", "rope_theta": self.base, "factor": self.factor}
-        local = {"rope_type": "default", "rope_theta": BASE}
-        return super().config() | {
-            "model_type": "gemma3_text",
-            "query_pre_attn_scalar": self.head_dim,
-            "sliding_window": self.window,
-            "layer_types": [
-                "sliding_attention" if (layer + 1) % self.period else "full_attention"
-                for layer in range(self.layers)
-            ],
-            "rope_parameters": {"sliding_attention": local, "full_attention": whole},
-        }
-
-    def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Norm weights hold the 1 that `transformers` adds when it uses them."""
-        return values + np.float32(1) if "norm" in name else values
-
-
-PLAIN = TinyLlama("plain", heads=4, kv_heads=2, head_dim=16, tied=True)
-LLAMA = (
-    PLAIN,
-    TinyLlama("scaled", heads=8, kv_heads=2, head_dim=16, tied=False, scaling="llama3"),
-    TinyLlama("yarn", heads=4, kv_heads=2, head_dim=16, tied=True, scaling="yarn"),
-    TinyLlama("longrope", heads=4, kv_heads=2, head_dim=16, tied=True, scaling="longrope"),
-)
-QWEN2 = (
-    TinyQwen2("tied", heads=4, kv_heads=2, head_dim=16, tied=True),
-    TinyQwen2("untied", heads=8, kv_heads=1, head_dim=16, tied=False),
-)
-QWEN3 = (
-    TinyQwen3("tied", heads=4, kv_heads=2, head_dim=16, tied=True),
-    TinyQwen3("odd heads", heads=3, kv_heads=1, head_dim=48, tied=False),
-)
-GEMMA3 = (
-    TinyGemma3("six to one", heads=4, kv_heads=2, head_dim=16, layers=7),
-    TinyGemma3("stretched", heads=2, kv_heads=1, head_dim=16, layers=4, period=2, factor=8.0),
-)
