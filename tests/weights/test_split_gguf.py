@@ -14,7 +14,7 @@ from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.checkpoint import FilePlace
 from heddle.weights.formats import name_of, open_checkpoint
 from heddle.weights.inspect import describe
-from models.tiny_models import PLAIN
+from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
