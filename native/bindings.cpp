@@ -55,6 +55,20 @@ KvType kv_type(const std::string& name) {
     throw std::invalid_argument("no KV cache is of type " + name);
 }
 
+Activation activation(const std::string& name) {
+    if (name == "silu") return Activation::kSilu;
+    if (name == "gelu") return Activation::kGelu;
+    if (name == "clamped") return Activation::kClamped;
+    throw std::invalid_argument("no kernel computes the activation " + name);
+}
+
+Scoring scoring(const std::string& name) {
+    if (name == "softmax") return Scoring::kSoftmax;
+    if (name == "softmax_of_chosen") return Scoring::kSoftmaxOfChosen;
+    if (name == "sigmoid") return Scoring::kSigmoid;
+    throw std::invalid_argument("router logits have no scoring " + name);
+}
+
 void check_page_size(const KvCache& kv, size_t bytes) {
     if (bytes != static_cast<size_t>(kv.page_bytes())) {
         throw std::invalid_argument("a page has " + std::to_string(kv.page_bytes()) + " bytes");
@@ -397,6 +411,28 @@ void bind_sampler(nb::module_& m) {
             nb::arg("isa"), nb::arg("logits"), "(token, logprob, top) from logits (vocabulary,).");
 }
 
+using Matrices = std::vector<std::shared_ptr<Matrix>>;
+
+void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, const Matrices& up,
+                 const Matrices& down, int used, const std::string& scoring_name, bool normalised,
+                 float scale, int groups, int groups_used, Floats selection_bias,
+                 const std::string& activation_name) {
+    auto layer = std::make_shared<ExpertLayer>();
+    layer->routing = {static_cast<int>(gate.size()),
+                      used,
+                      scoring(scoring_name),
+                      normalised,
+                      scale,
+                      groups,
+                      groups_used,
+                      vector_of(selection_bias)};
+    layer->activation = activation(activation_name);
+    layer->gate.assign(gate.begin(), gate.end());
+    layer->up.assign(up.begin(), up.end());
+    layer->down.assign(down.begin(), down.end());
+    p.experts(std::move(layer), in, logits, out);
+}
+
 void bind_program(nb::module_& m) {
     nb::class_<Submitted>(m, "Step", "A step that threads compute; dropping it waits for its end.")
         .def("finish", &Submitted::finish,
@@ -441,10 +477,18 @@ void bind_program(nb::module_& m) {
                 p.matmul(in, std::move(list), accumulate);
             },
             nb::arg("in_"), nb::arg("parts"), nb::arg("accumulate"))
-        .def("gated_silu", &Program::gated_silu, nb::arg("gate"), nb::arg("up"), nb::arg("out"),
-             nb::arg("quantise"))
-        .def("gated_gelu", &Program::gated_gelu, nb::arg("gate"), nb::arg("up"), nb::arg("out"),
-             nb::arg("quantise"))
+        .def(
+            "gated",
+            [](Program& p, int gate, int up, const std::string& name, int out, bool quantise) {
+                p.gated(activation(name), gate, up, out, quantise);
+            },
+            nb::arg("gate"), nb::arg("up"), nb::arg("activation"), nb::arg("out"),
+            nb::arg("quantise"))
+        .def("experts", &add_experts, nb::arg("in_"), nb::arg("logits"), nb::arg("out"),
+             nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::kw_only(), nb::arg("used"),
+             nb::arg("scoring"), nb::arg("normalised"), nb::arg("scale"), nb::arg("groups"),
+             nb::arg("groups_used"), nb::arg("selection_bias"), nb::arg("activation"),
+             "The weighted sum of the experts that `logits` choose; see ExpertSpec.")
         .def(
             "norm_heads",
             [](Program& p, int in, Floats weight, float eps, int heads) {
@@ -458,6 +502,7 @@ void bind_program(nb::module_& m) {
         .def("attend", &Program::attend, nb::arg("q"), nb::arg("layer"), nb::arg("heads"),
              nb::arg("scale"), nb::arg("window"), nb::arg("out"), nb::arg("quantise"),
              nb::arg("cache") = 0)
+        .def("gate_rows", &Program::gate_rows, nb::arg("x"), nb::arg("gate"), nb::arg("out"))
         .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
         .def("pool", &Program::pool, nb::arg("states"))

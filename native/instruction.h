@@ -35,8 +35,21 @@ class Instruction {
     static int first_row(const Program& p) { return p.first_row_; }
     static int token_row(const Program& p, int i) { return p.wanted_[p.first_row_ + i]; }
     static Candidates& candidates(Program& p, int thread) { return p.candidates_[thread]; }
+    static ExpertRows& expert_rows(Program& p) { return p.expert_rows_; }
     static const AttentionPlan& attention(const Program& p) { return p.attention_; }
     static float* parts(Program& p) { return p.parts_.data(); }
+    // Multiplies the panels [first, last). In a long step it checks after each panel whether the
+    // step is abandoned: 8,192 tokens on one thread take half a second, and an abandoned step
+    // should end soon.
+    static void multiply(const Program& p, MatmulArgs args, int first, int last) {
+        constexpr int kLongStep = 1024;  // tokens
+        const int at_once = args.tokens > kLongStep ? 1 : last - first;
+        for (int panel = first; panel < last && !abandoned(p); panel += at_once) {
+            args.first_panel = panel;
+            args.last_panel = panel + at_once;
+            kernels(p).matmul(args);
+        }
+    }
     // Quantises columns [column, column + count) of a row, whole blocks.
     static void quantise_columns(Program& p, int index, int64_t i, int column, int count) {
         Program::Buffer& b = p.buffers_[index];

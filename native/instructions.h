@@ -5,11 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "formats.h"
+#include "kernels.h"
 
 namespace heddle {
 
 class Instruction;
+struct ExpertLayer;
 struct MatmulPart;
 using InstructionPointer = std::unique_ptr<Instruction>;
 
@@ -19,7 +20,8 @@ InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int o
 InstructionPointer make_quantise(int in);
 InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps, int heads);
 InstructionPointer make_scale(int in, float factor);
-InstructionPointer make_gated(bool gelu, int gate, int up, int out, bool quantise);
+InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise);
+InstructionPointer make_gate_rows(int x, int gate, int out);
 InstructionPointer make_add(int x, int y, int out);
 InstructionPointer make_take_rows(int in, int out);
 InstructionPointer make_rope(int in, int table, int heads);
@@ -31,6 +33,10 @@ InstructionPointer make_pool(int states);
 
 // matmul_instruction.cpp
 InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
+
+// expert_instructions.cpp
+std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> layer, int in,
+                                             int logits, int out);
 
 // attention_instructions.cpp
 struct AttentionShape {

@@ -108,6 +108,14 @@ inline V16 gelu_times(V16 gate, V16 up) {
     return gate / (splat(1.0f) + exp(cubic * splat(-1.5957691216f))) * up;
 }
 
+// GPT-OSS: gate * sigmoid(1.702 gate) * (up + 1), after gate is limited to 7 and up to [-7, 7]. A
+// NaN stays one: `min` and `max` return their second operand then.
+inline V16 clamped_times(V16 gate, V16 up) {
+    const V16 limit = splat(7.0f);
+    const V16 g = min(limit, gate), u = max(splat(-7.0f), min(limit, up));
+    return g / (splat(1.0f) + exp(g * splat(-1.702f))) * (u + splat(1.0f));
+}
+
 template <typename F>
 inline void gated(const float* gate, const float* up, int n, float* out, F activate) {
     int i = 0;
@@ -127,12 +135,27 @@ void gated_gelu(const float* gate, const float* up, int n, float* out) {
     gated(gate, up, n, out, [](V16 x, V16 y) { return gelu_times(x, y); });
 }
 
+void gated_clamped(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return clamped_times(x, y); });
+}
+
 void scale(const float* x, float factor, int n, float* out) {
     for (int i = 0; i < n; ++i) out[i] = x[i] * factor;
 }
 
 void add(const float* x, const float* y, int n, float* out) {
     for (int i = 0; i < n; ++i) out[i] = x[i] + y[i];
+}
+
+void add_scaled(const float* x, float factor, int n, float* out) {
+    const V16 by = splat(factor);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) store(out + i, fma(load(x + i), by, load(out + i)));
+    if (i < n) {
+        store_partial(
+            out + i, n - i,
+            fma(load_partial(x + i, n - i, 0.0f), by, load_partial(out + i, n - i, 0.0f)));
+    }
 }
 
 float max_of(const float* x, int n) {
@@ -176,10 +199,12 @@ constexpr const char* kName =
     "portable";
 #endif
 
-const Kernels kTable = {
-    kName,        kPanelRows, matmul<>, quantise, norm,          gated_silu,
-    gated_gelu,   add,        scale,    store_kv, attend,        attend_split,
-    attend_merge, max_of,     sum_exp,  exp_all,  multiply_adds, kMultiplication};
+const Kernels kTable = {kName,        kPanelRows,    matmul<>,
+                        quantise,     norm,          {gated_silu, gated_gelu, gated_clamped},
+                        add,          add_scaled,    scale,
+                        store_kv,     attend,        attend_split,
+                        attend_merge, max_of,        sum_exp,
+                        exp_all,      multiply_adds, kMultiplication};
 
 }  // namespace
 

@@ -15,6 +15,9 @@ constexpr int kPageTokens = 32;  // tokens per KV page
 // Types of stored keys and values; kv_parts.h describes their layout.
 enum class KvType { kF16, kQ8_0 };
 
+// Activations of gated feed-forward layers; `Ops.gated` in src/heddle/models/ops.py defines them.
+enum class Activation { kSilu, kGelu, kClamped };
+
 // Bytes that one layer's keys and values of one head take in a page. Q8_0 has an f16 scale for each
 // 32 elements: head_dim must be a multiple of 32.
 constexpr int64_t kv_part_bytes(KvType type, int head_dim) {
@@ -116,10 +119,11 @@ struct Kernels {
     void (*quantise)(const float* x, int n, int8_t* q, BlockScale* scales);
     // out = x / sqrt(mean(x**2) + eps) * w
     void (*norm)(const float* x, const float* w, int n, float eps, float* out);
-    // out = silu(gate) * up, or gelu (tanh form) in its place
-    void (*gated_silu)(const float* gate, const float* up, int n, float* out);
-    void (*gated_gelu)(const float* gate, const float* up, int n, float* out);
+    // out = activation(gate) * up; out may be gate
+    void (*gated[3])(const float* gate, const float* up, int n, float* out);
     void (*add)(const float* x, const float* y, int n, float* out);
+    // out += x * factor
+    void (*add_scaled)(const float* x, float factor, int n, float* out);
     void (*scale)(const float* x, float factor, int n, float* out);
     void (*store_kv)(const StoreKvArgs&);
     void (*attend)(const AttendArgs&);

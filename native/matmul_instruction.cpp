@@ -10,9 +10,6 @@ namespace {
 
 // Items per thread that a matmul is cut into.
 constexpr int kMatmulItems = 6;
-// With more tokens than this, an item checks after each panel whether the step is abandoned. An
-// item of 8,192 tokens on one thread takes half a second, and an abandoned step should end soon.
-constexpr int kLongStep = 1024;
 
 class Matmul final : public Instruction {
   public:
@@ -47,12 +44,7 @@ class Matmul final : public Instruction {
         args.out_stride = width(p, part.out);
         args.accumulate = accumulate_;
         args.tokens = rows(p, in_);
-        const int at_once = args.tokens > kLongStep ? 1 : to - from;
-        for (int panel = from; panel < to && !abandoned(p); panel += at_once) {
-            args.first_panel = panel;
-            args.last_panel = panel + at_once;
-            kernels(p).matmul(args);
-        }
+        multiply(p, args, from, to);
     }
     int in_;
     std::vector<MatmulPart> parts_;

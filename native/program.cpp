@@ -170,19 +170,25 @@ void Program::scale(int in, float factor) {
     append(make_scale(in, factor));
 }
 
-void Program::gated(bool gelu, int gate, int up, int out, bool quantise) {
+void Program::gated(Activation activation, int gate, int up, int out, bool quantise) {
     same_shape(gate, up);
     same_shape(gate, out);
     if (quantise) want_quantised(out);
-    append(make_gated(gelu, gate, up, out, quantise));
+    append(make_gated(activation, gate, up, out, quantise));
 }
 
-void Program::gated_silu(int gate, int up, int out, bool quantise) {
-    gated(false, gate, up, out, quantise);
-}
-
-void Program::gated_gelu(int gate, int up, int out, bool quantise) {
-    gated(true, gate, up, out, quantise);
+void Program::experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out) {
+    layer->check();
+    for (int buffer : {in, logits, out}) check_per_token(buffer);
+    same_shape(in, out);
+    if (at(in).width != layer->width() || at(logits).width != layer->routing.experts) {
+        throw std::invalid_argument("the experts do not fit their buffers");
+    }
+    if (layer->quantised_in() && at(in).q.empty()) {
+        throw std::invalid_argument("buffer " + std::to_string(in) + " is not quantised");
+    }
+    expert_rows_.reserve(*layer, max_tokens_, pool_.threads());
+    for (auto& made : make_experts(std::move(layer), in, logits, out)) append(std::move(made));
 }
 
 void Program::rope(int in, int table, int heads) {
@@ -229,6 +235,14 @@ void Program::attend(int q, int layer, int heads, float scale, int window, int o
     const AttentionShape shape{q, layer, cache, heads, scale, window, out, quantise};
     append(make_attend(shape));
     append(make_attend_merge(shape));
+}
+
+void Program::gate_rows(int x, int gate, int out) {
+    same_shape(x, out);
+    if (at(gate).width != 1 || at(gate).per_row != at(x).per_row) {
+        throw std::invalid_argument("a gate has one value for each row");
+    }
+    append(make_gate_rows(x, gate, out));
 }
 
 void Program::add(int x, int y, int out) {

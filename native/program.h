@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "attention_plan.h"
+#include "experts.h"
 #include "kernels.h"
 #include "kv_cache.h"
 #include "line_floats.h"
@@ -64,13 +65,15 @@ class Program final : private Task {
     void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
     void norm_heads(int in, std::vector<float> weight, float eps, int heads);  // in place
     void scale(int in, float factor);                                          // in place
-    void gated_silu(int gate, int up, int out, bool quantise);
-    void gated_gelu(int gate, int up, int out, bool quantise);
+    void gated(Activation activation, int gate, int up, int out, bool quantise);
+    // The sum of the experts that `logits` choose. `in` is quantised if their matrices are.
+    void experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out);
     void rope(int in, int table, int heads);  // in place
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);
     void attend(int q, int layer, int heads, float scale, int window, int out, bool quantise,
                 int cache);
+    void gate_rows(int x, int gate, int out);
     void add(int x, int y, int out);
     void take_rows(int in, int out);  // once
     // Adds hidden states to the sums of pooled rows. Later instructions skip pooled rows.
@@ -130,7 +133,6 @@ class Program final : private Task {
     void check_per_token(int buffer);
     void check_layer(int layer, int cache) const;
     void check_tables(const Span& span) const;
-    void gated(bool gelu, int gate, int up, int out, bool quantise);
     void append(std::unique_ptr<Instruction> instruction);
     void check(const Step& step) const;
     void check_readout(const Step& step) const;
@@ -154,6 +156,7 @@ class Program final : private Task {
     std::vector<RopeTable> ropes_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<LineFloats> scratch_;  // per thread, for attention
+    ExpertRows expert_rows_;           // of the expert layer that runs
     int widest_group_ = 1;             // query heads per key/value head
     Step* step_ = nullptr;
     std::vector<int32_t> wanted_;  // token rows of the step: sampled, then scored, then pooled

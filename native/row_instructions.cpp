@@ -1,44 +1,21 @@
 // Instructions that treat each row by itself.
-#include <algorithm>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "instruction.h"
 #include "instructions.h"
+#include "row_instruction.h"
 
 namespace heddle {
 
 namespace {
 
-// Most rows of elementwise work in one item.
-constexpr int kRowsPerItem = 16;
-
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
-// Work that treats each row of `shape` by itself.
-class RowInstruction : public Instruction {
-  public:
-    RowInstruction(const char* kind, int shape) : Instruction(kind), shape_(shape) {}
-    int items(const Program& p) const override { return ceil_div(rows(p, shape_), per_item(p)); }
-    void run(Program& p, int item, int) override {
-        const int count = per_item(p), end = std::min((item + 1) * count, rows(p, shape_));
-        for (int i = item * count; i < end; ++i) run_row(p, i);
-    }
-    virtual void run_row(Program& p, int i) = 0;
-
-  private:
-    int per_item(const Program& p) const {
-        return std::min(kRowsPerItem, std::max(1, ceil_div(rows(p, shape_), threads(p))));
-    }
-    int shape_;
-};
-
 class Embed final : public RowInstruction {
   public:
     Embed(std::shared_ptr<const Matrix> table, int out)
         : RowInstruction("embed", out), table_(std::move(table)), out_(out) {}
-    void run_row(Program& p, int i) override {
+    void run_row(Program& p, int i, int) override {
         table_->dequantise_row(step(p).ids[i], row(p, out_, i));
     }
 
@@ -56,7 +33,7 @@ class Norm final : public RowInstruction {
           eps_(eps),
           out_(out),
           quantise_(quantise) {}
-    void run_row(Program& p, int i) override {
+    void run_row(Program& p, int i, int) override {
         kernels(p).norm(row(p, in_, i), weight_.data(), width(p, in_), eps_, row(p, out_, i));
         if (quantise_) quantise_row(p, out_, i);
     }
@@ -72,7 +49,7 @@ class Norm final : public RowInstruction {
 class Quantise final : public RowInstruction {
   public:
     explicit Quantise(int in) : RowInstruction("quantise", in), in_(in) {}
-    void run_row(Program& p, int i) override { quantise_row(p, in_, i); }
+    void run_row(Program& p, int i, int) override { quantise_row(p, in_, i); }
 
   private:
     int in_;
@@ -86,7 +63,7 @@ class NormHeads final : public RowInstruction {
           weight_(std::move(weight)),
           eps_(eps),
           heads_(heads) {}
-    void run_row(Program& p, int i) override {
+    void run_row(Program& p, int i, int) override {
         const int head_dim = width(p, in_) / heads_;
         for (int h = 0; h < heads_; ++h) {
             float* x = row(p, in_, i) + h * head_dim;
@@ -104,7 +81,7 @@ class NormHeads final : public RowInstruction {
 class ScaleBy final : public RowInstruction {
   public:
     ScaleBy(int in, float factor) : RowInstruction("scale", in), in_(in), factor_(factor) {}
-    void run_row(Program& p, int i) override {
+    void run_row(Program& p, int i, int) override {
         kernels(p).scale(row(p, in_, i), factor_, width(p, in_), row(p, in_, i));
     }
 
@@ -115,29 +92,44 @@ class ScaleBy final : public RowInstruction {
 
 class Gated final : public RowInstruction {
   public:
-    Gated(bool gelu, int gate, int up, int out, bool quantise)
+    Gated(Activation activation, int gate, int up, int out, bool quantise)
         : RowInstruction("gated", out),
-          gelu_(gelu),
+          activation_(activation),
           gate_(gate),
           up_(up),
           out_(out),
           quantise_(quantise) {}
-    void run_row(Program& p, int i) override {
-        const auto kernel = gelu_ ? kernels(p).gated_gelu : kernels(p).gated_silu;
+    void run_row(Program& p, int i, int) override {
+        const auto kernel = kernels(p).gated[static_cast<int>(activation_)];
         kernel(row(p, gate_, i), row(p, up_, i), width(p, out_), row(p, out_, i));
         if (quantise_) quantise_row(p, out_, i);
     }
 
   private:
-    bool gelu_;
+    Activation activation_;
     int gate_, up_, out_;
     bool quantise_;
+};
+
+// out = x * sigmoid(gate), with one gate for a row.
+class GateRows final : public RowInstruction {
+  public:
+    GateRows(int x, int gate, int out)
+        : RowInstruction("gated", out), x_(x), gate_(gate), out_(out) {}
+    void run_row(Program& p, int i, int) override {
+        float factor;
+        kernels(p).exp_all(row(p, gate_, i), 1, 0.0f, -1.0f, &factor);
+        kernels(p).scale(row(p, x_, i), 1.0f / (1.0f + factor), width(p, out_), row(p, out_, i));
+    }
+
+  private:
+    int x_, gate_, out_;
 };
 
 class Add final : public RowInstruction {
   public:
     Add(int x, int y, int out) : RowInstruction("add", out), x_(x), y_(y), out_(out) {}
-    void run_row(Program& p, int i) override {
+    void run_row(Program& p, int i, int) override {
         kernels(p).add(row(p, x_, i), row(p, y_, i), width(p, out_), row(p, out_, i));
     }
 
@@ -148,7 +140,7 @@ class Add final : public RowInstruction {
 class TakeRows final : public RowInstruction {
   public:
     TakeRows(int in, int out) : RowInstruction("take", out), in_(in), out_(out) {}
-    void run_row(Program& p, int i) override {
+    void run_row(Program& p, int i, int) override {
         std::memcpy(row(p, out_, i), row(p, in_, token_row(p, i)),
                     static_cast<size_t>(width(p, out_)) * sizeof(float));
     }
@@ -161,7 +153,7 @@ class Rope final : public RowInstruction {
   public:
     Rope(int in, int table, int heads)
         : RowInstruction("rope", in), in_(in), table_(table), heads_(heads) {}
-    void run_row(Program& p, int i) override {
+    void run_row(Program& p, int i, int) override {
         const RopeTable& table = rope(p, table_);
         const int pairs = table.dim / 2, head_dim = width(p, in_) / heads_;
         const int64_t at = static_cast<int64_t>(step(p).positions[i]) * pairs;
@@ -228,8 +220,12 @@ InstructionPointer make_scale(int in, float factor) {
     return std::make_unique<ScaleBy>(in, factor);
 }
 
-InstructionPointer make_gated(bool gelu, int gate, int up, int out, bool quantise) {
-    return std::make_unique<Gated>(gelu, gate, up, out, quantise);
+InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise) {
+    return std::make_unique<Gated>(activation, gate, up, out, quantise);
+}
+
+InstructionPointer make_gate_rows(int x, int gate, int out) {
+    return std::make_unique<GateRows>(x, gate, out);
 }
 
 InstructionPointer make_add(int x, int y, int out) { return std::make_unique<Add>(x, y, out); }

@@ -6,7 +6,9 @@ the peak rate of their instruction::
     floor = max(bytes / weights_rate, multiply_adds / multiply_rate)
 
 This counts the matrices, and the keys and values that attention reads in decode. It does not count
-the arithmetic of attention, norms and sampling, so a floor is never too high.
+the arithmetic of attention, norms and sampling, so a floor is never too high. One exception: of the
+experts of a mixture, a step of several tokens reads as many as uniform routing uses on average.
+Tokens that share experts read fewer.
 """
 
 from __future__ import annotations
@@ -75,22 +77,46 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertWork:
+    """The matrices of one layer's experts.
+
+    Attributes:
+        count: number of experts.
+        used: experts that compute each token.
+        bytes: bytes of the matrices of all experts.
+    """
+
+    count: int
+    used: int
+    bytes: int
+
+    def read(self, tokens: int) -> float:
+        """Bytes that a step of so many tokens reads, where every choice of experts is as likely.
+
+        A token misses an expert with probability 1 - used / count.
+        """
+        return self.bytes * (1 - (1 - self.used / self.count) ** tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelWork:
     """The work of a model's steps, on any machine.
 
     Attributes:
-        weight_bytes: bytes of all matrices in memory, which a step reads once. An embedding table
-            counts if it is also the output matrix.
+        weight_bytes: bytes of all matrices in memory. A step reads them once, except experts that
+            none of its tokens uses. An embedding table counts if it is also the output matrix.
         token_multiply_adds: multiply-adds for each token of a step.
         row_multiply_adds: further multiply-adds for each token whose logits are computed.
         kv_layers: for each layer with attention, its window (0: none) and the bytes of the keys and
             values of one position.
+        expert_layers: experts of each layer that has them.
     """
 
     weight_bytes: int
     token_multiply_adds: int
     row_multiply_adds: int
     kv_layers: tuple[tuple[int, float], ...]
+    expert_layers: tuple[ExpertWork, ...] = ()
 
     @property
     def score_cost(self) -> float:
@@ -103,13 +129,19 @@ class ModelWork:
             sum((min(depth, window) if window else depth) * size for window, size in self.kv_layers)
         )
 
+    def read_bytes(self, tokens: int) -> int:
+        """Bytes of matrices that a step of so many tokens reads; see :meth:`ExpertWork.read`."""
+        idle = sum(layer.bytes - layer.read(tokens) for layer in self.expert_layers)
+        return self.weight_bytes - round(idle)
+
     def decode_step(self, streams: int, depth: int) -> Work:
         """A step that generates one token for each stream. Each stream has `depth` tokens."""
         tokens = self.token_multiply_adds + self.row_multiply_adds
-        return Work(self.weight_bytes + streams * self.kv_bytes(depth), streams * tokens)
+        return Work(self.read_bytes(streams) + streams * self.kv_bytes(depth), streams * tokens)
 
     def prompts(self, streams: int, tokens: int, batch_tokens: int) -> Work:
         """Prefill of `streams` prompts of `tokens` tokens each, in steps of `batch_tokens`."""
-        steps = -(-streams * tokens // batch_tokens)
+        whole, rest = divmod(streams * tokens, batch_tokens)
+        bytes = whole * self.read_bytes(batch_tokens) + (self.read_bytes(rest) if rest else 0)
         multiply_adds = tokens * self.token_multiply_adds + self.row_multiply_adds
-        return Work(steps * self.weight_bytes, streams * multiply_adds)
+        return Work(bytes, streams * multiply_adds)

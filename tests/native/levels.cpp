@@ -263,17 +263,22 @@ void check_elementwise(const char* name,
 
 int size(const Floats& x) { return static_cast<int>(x.size()); }
 
+template <Activation A>
+void gated(const Kernels& k, const Floats& gate, const Floats& up, float* out) {
+    k.gated[static_cast<int>(A)](gate.data(), up.data(), size(gate), out);
+}
+
 void check_rows() {
     check_elementwise("norm", [](const Kernels& k, const Floats& x, const Floats& w, float* out) {
         k.norm(x.data(), w.data(), size(x), 1e-6f, out);
     });
-    check_elementwise("gated_silu",
-                      [](const Kernels& k, const Floats& gate, const Floats& up, float* out) {
-                          k.gated_silu(gate.data(), up.data(), size(gate), out);
-                      });
-    check_elementwise("gated_gelu",
-                      [](const Kernels& k, const Floats& gate, const Floats& up, float* out) {
-                          k.gated_gelu(gate.data(), up.data(), size(gate), out);
+    check_elementwise("gated silu", gated<Activation::kSilu>);
+    check_elementwise("gated gelu", gated<Activation::kGelu>);
+    check_elementwise("gated clamped", gated<Activation::kClamped>);
+    check_elementwise("add_scaled",
+                      [](const Kernels& k, const Floats& x, const Floats& y, float* out) {
+                          std::copy(y.begin(), y.end(), out);
+                          k.add_scaled(x.data(), 0.7f, size(x), out);
                       });
     check_elementwise("add", [](const Kernels& k, const Floats& x, const Floats& y, float* out) {
         k.add(x.data(), y.data(), size(x), out);
@@ -306,10 +311,11 @@ void check_exp() {
     });
     x.resize(4);  // silu and gelu of infinities are not numbers
     for (int i = -120 * 64; i <= 100 * 64; ++i) x.push_back(static_cast<float>(i) / 64.0f);
-    for (const auto gated : {&Kernels::gated_silu, &Kernels::gated_gelu}) {
+    for (const auto gate :
+         {gated<Activation::kSilu>, gated<Activation::kGelu>, gated<Activation::kClamped>}) {
         check.all_levels("gated", [&](const Kernels& k) {
             Floats out(x.size());
-            (k.*gated)(x.data(), ones.data(), size(x), out.data());
+            gate(k, x, ones, out.data());
             return out;
         });
     }

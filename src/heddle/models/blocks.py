@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from heddle.errors import ModelFileError
 
@@ -122,6 +122,18 @@ class GatedMLP:
         return ops.linear(ops.gated(gate, up, self.activation), weights.down)
 
 
+class FeedForward(Protocol):
+    """The feed-forward part of a layer: a `GatedMLP` or a `MixtureOfExperts`."""
+
+    def load(self, loader: Loader[Any], name: str) -> Any:
+        """Claim the tensors under `name`."""
+        ...
+
+    def forward(self, ops: Ops[A, Any], weights: Any, x: A) -> A:
+        """From normed x (T, width) to (T, width). `weights` are what `load` returned."""
+        ...
+
+
 class NormPlacement(Enum):
     """Where a layer has norms. The result of each part is added to the hidden state."""
 
@@ -139,7 +151,7 @@ class LayerWeights(Generic[W]):
     attention: AttentionWeights[W]
     after_attention: W | None
     mlp_norm: W
-    mlp: GatedMLPWeights[W]
+    mlp: Any
     after_mlp: W | None
 
 
@@ -148,7 +160,7 @@ class Layer:
     """Attention, then a feed-forward layer. Each has norms and is added to the hidden state."""
 
     attention: Attention
-    mlp: GatedMLP
+    mlp: FeedForward
     norm_eps: float
     norms: NormPlacement = NormPlacement.BEFORE
 

@@ -72,6 +72,51 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSpec:
+    """Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): how each token's are chosen.
+
+    Scores of the experts come from router logits. A token uses the experts with the highest scores;
+    equal scores prefer the lower index. Its result is the weighted sum of their results, in the
+    order of their index.
+
+    Attributes:
+        count: number of experts.
+        used: experts that compute each token.
+        scoring: what the scores are. "softmax": of all logits. "softmax_of_chosen": the logits; the
+            weights are the softmax over the chosen experts. "sigmoid": of each logit.
+        normalised: whether the weights are divided by their sum. A softmax over the chosen experts
+            already sums to 1.
+        scale: factor on the weights.
+        groups: groups of consecutive experts; a divisor of `count`.
+        groups_used: only experts of so many groups are chosen: those whose two best experts have
+            the highest sum (DeepSeek-V3, arXiv:2412.19437).
+        selection_bias: for each expert, a term that is added to its score when experts are chosen,
+            but not in its weight; empty: no such terms.
+        activation: of the experts; see :meth:`Ops.gated`.
+    """
+
+    count: int
+    used: int
+    scoring: str
+    normalised: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    groups_used: int = 1
+    selection_bias: tuple[float, ...] = ()
+    activation: str = "silu"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights(Generic[W_co]):
+    """The stacked matrices of a layer's experts; expert i computes
+    down[i](activation(gate[i](x)) * up[i](x))."""
+
+    gate: W_co
+    up: W_co
+    down: W_co
+
+
+@dataclass(frozen=True, slots=True)
 class Batch(Generic[A]):
     """Handles of a step's inputs: T tokens. The plan reads hidden states or logits of R of them.
 
@@ -125,8 +170,21 @@ class Ops(Protocol[A, W_contra]):
     def gated(self, gate: A, up: A, activation: str) -> A:
         """activation(gate) * up, elementwise.
 
-        activation is "silu" or "gelu". "gelu" is the form with tanh (Hendrycks & Gimpel 2016).
+        activation is "silu", "gelu" or "clamped". "gelu" is the form with tanh (Hendrycks & Gimpel
+        2016). "clamped" is GPT-OSS's: gate * sigmoid(1.702 * gate) * (up + 1), with gate limited to
+        7 and up to [-7, 7] before.
         """
+        ...
+
+    def experts(self, x: A, logits: A, weights: ExpertWeights[W_contra], spec: ExpertSpec) -> A:
+        """The weighted sum of the experts that router logits (T, count) choose for x (T, width).
+
+        The weights are handles of :meth:`Loader.experts`. Returns (T, width).
+        """
+        ...
+
+    def gate_rows(self, x: A, gate: A) -> A:
+        """x (T, n) times sigmoid(gate), where gate is (T, 1)."""
         ...
 
     def add(self, x: A, y: A) -> A:
@@ -152,6 +210,13 @@ class Loader(Protocol[W_co]):
 
     def linear(self, name: str, out_features: int, in_features: int) -> W_co:
         """A matrix (out_features, in_features), with its bias if the checkpoint has one."""
+        ...
+
+    def experts(self, name: str, count: int, out_features: int, in_features: int) -> W_co:
+        """Stacked matrices (count, out_features, in_features), one for each expert.
+
+        With biases (count, out_features) if the checkpoint has them.
+        """
         ...
 
     def embedding(self, name: str, rows: int, width: int) -> W_co:

@@ -1,4 +1,4 @@
-"""Qwen3 (dense): as Llama, with a norm of each query and key head before rotation.
+"""Qwen3, dense or with experts: as Llama, with a norm of each query and key head before rotation.
 
 Yang et al. 2025 (arXiv:2505.09388).
 """

@@ -29,8 +29,9 @@ class Family:
 
 
 FAMILIES = (
-    Family("llama", gguf=("llama", "qwen2"), hf=("llama", "mistral", "qwen2")),
-    Family("qwen3", gguf=("qwen3",), hf=("qwen3",)),
+    Family("llama", gguf=("llama", "qwen2"), hf=("llama", "mistral", "mixtral", "qwen2")),
+    Family("qwen2_moe", gguf=("qwen2moe",), hf=("qwen2_moe",)),
+    Family("qwen3", gguf=("qwen3", "qwen3moe"), hf=("qwen3", "qwen3_moe")),
     Family("gemma3", gguf=("gemma3",), hf=("gemma3_text",)),
 )
 

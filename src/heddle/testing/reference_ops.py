@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.models.ops import AttentionSpec, RopeSpec
+    from heddle.models.ops import AttentionSpec, ExpertSpec, ExpertWeights, RopeSpec
     from heddle.weights.checkpoint import Checkpoint
 
     Array = NDArray[Any]
@@ -50,6 +50,37 @@ class Weight:
     def width(self) -> int:
         """Columns of a table."""
         return int(self.values.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertStack:
+    """Matrices (count, n, k) in float32, one for each expert, perhaps with biases (count, n)."""
+
+    values: Float32
+    bias: Float32 | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of experts."""
+        return len(self.values)
+
+    @property
+    def out_features(self) -> int:
+        """Rows of each matrix."""
+        return int(self.values.shape[1])
+
+    @property
+    def in_features(self) -> int:
+        """Columns of each matrix."""
+        return int(self.values.shape[2])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices."""
+        return self.values.nbytes
+
+    def __getitem__(self, expert: int) -> Weight:
+        return Weight(self.values[expert], None if self.bias is None else self.bias[expert])
 
 
 def as_kept(x: Float32, kv_type: str) -> Float32:
@@ -172,7 +203,25 @@ class ReferenceOps:
         return mixed
 
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
-        return _ACTIVATIONS[activation](gate) * up
+        return _ACTIVATIONS[activation](gate, up)
+
+    def experts(
+        self, x: Array, logits: Array, weights: ExpertWeights[Any], spec: ExpertSpec
+    ) -> Array:
+        chosen, factors = route(logits, spec)
+        y = np.zeros_like(x)
+        for expert in range(spec.count):
+            tokens, place = np.nonzero(chosen == expert)
+            if not len(tokens):
+                continue
+            gate = self.linear(x[tokens], weights.gate[expert])
+            up = self.linear(x[tokens], weights.up[expert])
+            down = self.linear(self.gated(gate, up, spec.activation), weights.down[expert])
+            y[tokens] += factors[tokens, place][:, None] * down
+        return y
+
+    def gate_rows(self, x: Array, gate: Array) -> Array:
+        return x * _sigmoid(gate)
 
     def add(self, x: Array, y: Array) -> Array:
         return x + y
@@ -200,8 +249,45 @@ def _attention(q: Array, keys: Array, values: Array, start: int, spec: Attention
     return mixed.reshape(queries, -1)
 
 
+def route(logits: Array, spec: ExpertSpec) -> tuple[Array, Array]:
+    """The experts of each token and their weights, both (T, used), from logits (T, count)."""
+    scores = logits
+    if spec.scoring == "softmax":
+        scores = _softmax(logits)
+    elif spec.scoring == "sigmoid":
+        scores = _sigmoid(logits)
+    values = scores + np.array(spec.selection_bias, np.float32) if spec.selection_bias else scores
+    if spec.groups_used < spec.groups:
+        grouped = values.reshape(len(values), spec.groups, -1)
+        best = np.sort(grouped, axis=-1)[..., -2:].sum(axis=-1)
+        kept = np.argsort(-best, axis=-1, kind="stable")[:, : spec.groups_used]
+        hidden = np.ones_like(best, dtype=bool)
+        np.put_along_axis(hidden, kept, False, axis=-1)
+        values = np.where(hidden[..., None], -np.inf, grouped).reshape(values.shape)
+    chosen = np.sort(np.argsort(-values, axis=-1, kind="stable")[:, : spec.used], axis=-1)
+    weights = np.take_along_axis(scores, chosen, axis=-1)
+    if spec.scoring == "softmax_of_chosen":
+        weights = _softmax(weights)
+    elif spec.normalised:
+        floor = np.float32(1e-20 if spec.scoring == "sigmoid" else 0)  # DeepSeek-V3
+        weights = weights / (weights.sum(axis=-1, keepdims=True) + floor)
+    return chosen, weights * np.float32(spec.scale)
+
+
+def _softmax(x: Array) -> Array:
+    y: Array = np.exp(x - x.max(axis=-1, keepdims=True))
+    y /= y.sum(axis=-1, keepdims=True)
+    return y
+
+
+def _sigmoid(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # exp(-x) may be inf; then 1 / inf is correctly 0
+        y: Array = 1 / (1 + np.exp(-x))
+    return y
+
+
 def _silu(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # exp(-x) may be inf; then x / inf is correctly 0
+    with np.errstate(over="ignore"):  # as in _sigmoid
         y: Array = x / (1 + np.exp(-x))
     return y
 
@@ -211,7 +297,17 @@ def _gelu(x: Array) -> Array:
     return y
 
 
-_ACTIVATIONS = {"silu": _silu, "gelu": _gelu}
+def _clamped(gate: Array, up: Array) -> Array:
+    gate, up = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7))
+    y: Array = gate * _sigmoid(np.float32(1.702) * gate) * (up + 1)
+    return y
+
+
+_ACTIVATIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "silu": lambda gate, up: _silu(gate) * up,
+    "gelu": lambda gate, up: _gelu(gate) * up,
+    "clamped": _clamped,
+}
 
 
 class ReferenceLoader:
@@ -246,6 +342,13 @@ class ReferenceLoader:
         biased = bias in self._checkpoint.tensors
         self.matmul_bytes += weight.nbytes
         return Weight(weight, self._tensor(bias, (out_features,)) if biased else None)
+
+    def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertStack:
+        stack = self._tensor(f"{name}.weight", (count, out_features, in_features))
+        bias = f"{name}.bias"
+        biased = bias in self._checkpoint.tensors
+        self.matmul_bytes += stack.nbytes
+        return ExpertStack(stack, self._tensor(bias, (count, out_features)) if biased else None)
 
     def embedding(self, name: str, rows: int, width: int) -> Weight:
         return Weight(self._tensor(f"{name}.weight", (rows, width)))

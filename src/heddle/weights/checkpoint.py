@@ -12,8 +12,11 @@ Canonical names of tensors::
     layers.{i}.attention.{q,k,v,output,q_norm,k_norm}
     layers.{i}.mlp_norm, layers.{i}.post_mlp_norm
     layers.{i}.mlp.{gate,up,down}
+    layers.{i}.mlp.{router,selection_bias,shared_gate}
+    layers.{i}.mlp.{experts,shared}.{gate,up,down}
 
-each followed by `.weight`, or by `.bias`.
+each followed by `.weight`, or by `.bias`. The tensors of experts are stacked: the first axis is the
+expert.
 """
 
 from __future__ import annotations
@@ -52,7 +55,19 @@ HYPERPARAMETERS = {
     "window": "positions that a layer with a sliding window sees",
     "window_period": "number of layers after which one layer sees all positions",
     "window_layers": "for each layer, whether it only sees a window",
-    "activation": "activation of feed-forward layers: silu, gelu",
+    "experts": "number of experts in a layer with a mixture of experts",
+    "experts_used": "experts that compute each token",
+    "expert_width": "elements of the inner state of an expert",
+    "shared_expert_width": "elements of the inner state of all shared experts together",
+    "shared_experts": "number of shared experts, each as wide as an expert",
+    "dense_layers": "number of layers before the first one with experts",
+    "expert_layers": "for each layer, whether it has experts",
+    "expert_scoring": "softmax, softmax_of_chosen or sigmoid of the router's logits",
+    "expert_weights_normalised": "whether a token's expert weights are divided by their sum",
+    "expert_weights_scale": "factor on expert weights",
+    "expert_groups": "groups of experts",
+    "expert_groups_used": "groups that a token's experts come from",
+    "activation": "activation of feed-forward layers: silu, gelu, clamped",
     "attention.scale_dim": "scores are divided by the square root of this",
     "logit_cap": "soft cap on logits; 0: no cap",
     "rope.dim": "leading elements of a head that are rotated",
@@ -99,6 +114,13 @@ class Hyperparameters:
     def integer(self, name: str, default: int | None = None) -> int:
         """A positive whole number."""
         return self._number(name, int, default)
+
+    def count(self, name: str, default: int = 0) -> int:
+        """A whole number, zero or more."""
+        value = self._values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            self.fail(name, f"must be a whole number, zero or more, got {value!r}")
+        return value
 
     def number(self, name: str, default: float | None = None) -> float:
         """A positive number that float32 holds."""
@@ -163,8 +185,9 @@ class TensorInfo:
         type: storage type.
         nbytes: its size in bytes.
         label: the file's own name.
-        place: the place of its bytes; None if they are not stored as `type`. Then
-            :meth:`Checkpoint.read` makes them.
+        place: the place of its bytes; None if the files do not store them as `type` in one piece.
+            Then :meth:`Checkpoint.read` makes them.
+        slices: of a tensor that is stored in slices along its first axis, their places; else empty.
     """
 
     name: str
@@ -173,6 +196,20 @@ class TensorInfo:
     nbytes: int
     label: str
     place: FilePlace | None
+    slices: tuple[FilePlace, ...] = ()
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the files store its bytes, in one piece or in slices."""
+        return self.place is not None or bool(self.slices)
+
+    def place_of_slice(self, index: int) -> FilePlace:
+        """The place of slice `index` along the first axis. The tensor must have a place."""
+        if self.slices:
+            return self.slices[index]
+        assert self.place is not None, f"tensor {self.label} has no place in a file"
+        size = self.nbytes // self.shape[0]
+        return FilePlace(self.place.descriptor, self.place.offset + index * size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CANONICAL_PREFIX = "layers."
-_Parts = dict[bool, dict[str, str]]  # by whether the tensor belongs to a layer
+_KINDS = ("weight", "bias")
+_Names = dict[bool, dict[str, str]]  # by whether the tensor belongs to a layer
 
 
 class TensorNames:
@@ -20,14 +21,24 @@ class TensorNames:
     """
 
     def __init__(
-        self, prefix: str, outside_layers: Mapping[str, str], in_layer: Mapping[str, str]
+        self,
+        prefix: str,
+        outside_layers: Mapping[str, str],
+        in_layer: Mapping[str, str],
+        irregular: Mapping[str, str],
     ) -> None:
-        """Parts as stored, by canonical part. `prefix` comes before the number of a layer."""
+        """Parts as stored, by canonical part. `prefix` comes before the number of a layer.
+
+        `irregular` are names in a layer that do not end as their canonical names do, in full.
+        """
         self._prefix = prefix
-        self._stored: _Parts = {False: dict(outside_layers), True: dict(in_layer)}
-        self._canonical: _Parts = {
-            in_layer: {stored: canonical for canonical, stored in parts.items()}
-            for in_layer, parts in self._stored.items()
+        self._stored: _Names = {
+            False: _in_full(outside_layers),
+            True: _in_full(in_layer) | dict(irregular),
+        }
+        self._canonical: _Names = {
+            in_layer: {stored: canonical for canonical, stored in names.items()}
+            for in_layer, names in self._stored.items()
         }
 
     def canonical(self, stored: str) -> str | None:
@@ -39,13 +50,14 @@ class TensorNames:
         return _translate(canonical, _CANONICAL_PREFIX, self._prefix, self._stored) or canonical
 
 
-def _translate(name: str, prefix: str, new_prefix: str, parts: _Parts) -> str | None:
-    match = re.fullmatch(
-        rf"(?:{re.escape(prefix)}(?P<layer>\d{{1,9}})\.)?(?P<part>.+)\.(?P<kind>weight|bias)", name
-    )
+def _in_full(parts: Mapping[str, str]) -> dict[str, str]:
+    return {f"{part}.{kind}": f"{parts[part]}.{kind}" for part in parts for kind in _KINDS}
+
+
+def _translate(name: str, prefix: str, new_prefix: str, names: _Names) -> str | None:
+    match = re.fullmatch(rf"(?:{re.escape(prefix)}(?P<layer>\d{{1,9}})\.)?(?P<rest>.+)", name)
     if match is None:
         return None
-    layer, part, kind = match["layer"], match["part"], match["kind"]
-    translated = parts[layer is not None].get(part)
-    where = "" if layer is None else f"{new_prefix}{layer}."
-    return None if translated is None else f"{where}{translated}.{kind}"
+    translated = names[match["layer"] is not None].get(match["rest"])
+    where = "" if match["layer"] is None else f"{new_prefix}{match['layer']}."
+    return None if translated is None else f"{where}{translated}"

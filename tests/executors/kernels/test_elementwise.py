@@ -48,7 +48,7 @@ def test_gated_silu(width):
 
     def build(bench):
         out = bench.program.buffer(width, per_row=False)
-        bench.program.gated_silu(bench.table(gate), bench.table(up), out, False)
+        bench.program.gated(bench.table(gate), bench.table(up), "silu", out, False)
         return out
 
     wide = gate.astype(np.float64)
@@ -65,7 +65,7 @@ def test_gated_gelu(width):
 
     def build(bench):
         out = bench.program.buffer(width, per_row=False)
-        bench.program.gated_gelu(bench.table(gate), bench.table(up), out, False)
+        bench.program.gated(bench.table(gate), bench.table(up), "gelu", out, False)
         return out
 
     wide = gate.astype(np.float64)

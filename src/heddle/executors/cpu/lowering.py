@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.cpu.weights import LinearWeight, TableWeight, VectorWeight
+from heddle.executors.cpu.weights import ExpertsWeight, LinearWeight, TableWeight, VectorWeight
 from heddle.executors.graph import recording
 from heddle.executors.graph.recording import Linear, Node
 
@@ -104,10 +104,12 @@ class _Lowering:
             case recording.Gated():
                 gate, up = self._of(node, 0), self._of(node, 1)
                 wanted, out = self._wants_quantised(node), self._new(node)
-                if node.activation == "gelu":
-                    self.program.gated_gelu(gate, up, out, wanted)
-                else:
-                    self.program.gated_silu(gate, up, out, wanted)
+                self.program.gated(gate, up, node.activation, out, wanted)
+            case recording.Experts():
+                self._emit_experts(node)
+            case recording.GateRows():
+                self.program.gate_rows(self._of(node, 0), self._of(node, 1), self._new(node))
+                self._quantise_apart(node)
             case recording.Rope() | recording.NormHeads() | recording.Scale():
                 self._emit_in_place(node)
             case recording.Attend():
@@ -151,7 +153,7 @@ class _Lowering:
         self._last_use[buffer] = max(last, self._last_use.get(buffer, 0))
 
     def _wants_quantised(self, node: Node) -> bool:
-        return any(isinstance(r, Linear) and _matrix(r).quantised for r in self._readers[node])
+        return any(_reads_quantised(reader, node) for reader in self._readers[node])
 
     def _quantise_apart(self, node: Node) -> None:
         if self._wants_quantised(node):
@@ -195,6 +197,25 @@ class _Lowering:
         if not fused:
             self._quantise_apart(node)
 
+    def _emit_experts(self, node: recording.Experts) -> None:
+        spec, weights = node.spec, node.weights
+        x, logits = self._of(node, 0), self._of(node, 1)
+        self.program.experts(
+            x,
+            logits,
+            self._new(node),
+            *(_matrices(stack) for stack in (weights.gate, weights.up, weights.down)),
+            used=spec.used,
+            scoring=spec.scoring,
+            normalised=spec.normalised,
+            scale=spec.scale,
+            groups=spec.groups,
+            groups_used=spec.groups_used,
+            selection_bias=np.array(spec.selection_bias, np.float32),
+            activation=spec.activation,
+        )
+        self._quantise_apart(node)
+
     def _emit_linear(self, node: Linear) -> None:
         residual = self._residual_of(node)
         if residual is not None:
@@ -231,6 +252,20 @@ class _Lowering:
         if max(self._order[r] for r in self._readers[stream]) > self._order[target]:
             return None
         return target, stream
+
+
+def _reads_quantised(reader: Node, source: Node) -> bool:
+    """Whether `reader` reads the int8 codes of `source`."""
+    if isinstance(reader, Linear):
+        return _matrix(reader).quantised
+    if isinstance(reader, recording.Experts) and reader.inputs[0] is source:
+        return _matrices(reader.weights.gate)[0].quantised
+    return False
+
+
+def _matrices(stack: object) -> tuple[Matrix, ...]:
+    assert isinstance(stack, ExpertsWeight)
+    return stack.matrices
 
 
 def _matrix(node: Linear) -> Matrix:

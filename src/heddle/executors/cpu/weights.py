@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,14 @@ from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import dequantize, unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
     from heddle.weights.checkpoint import Checkpoint, TensorInfo
+
+    _Raw = _native.FileBytes | npt.NDArray[np.uint8]
+
 
 _NO_BIAS = np.empty(0, np.float32)
 
@@ -29,6 +33,25 @@ class LinearWeight:
     matrix: _native.Matrix
     out_features: int
     in_features: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsWeight:
+    """Packed matrices (out_features, in_features), one for each expert."""
+
+    matrices: tuple[_native.Matrix, ...]
+    out_features: int
+    in_features: int
+
+    @property
+    def count(self) -> int:
+        """Number of experts."""
+        return len(self.matrices)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices."""
+        return sum(matrix.bytes for matrix in self.matrices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +69,7 @@ class VectorWeight:
     values: npt.NDArray[np.float32]
 
 
-CpuWeight = LinearWeight | TableWeight | VectorWeight
+CpuWeight = LinearWeight | ExpertsWeight | TableWeight | VectorWeight
 
 
 class CpuLoader:
@@ -89,6 +112,19 @@ class CpuLoader:
         self.matmul_bytes += matrix.bytes
         return LinearWeight(matrix, out_features, in_features)
 
+    def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertsWeight:
+        tensor = self._tensor(f"{name}.weight", (count, out_features, in_features))
+        bias = f"{name}.bias"
+        biased = bias in self._checkpoint.tensors
+        biases = self._values(bias, count, out_features) if biased else [_NO_BIAS] * count
+        matrices = tuple(
+            self._packed_matrix(tensor, raw, (out_features, in_features), biases[expert])
+            for expert, raw in enumerate(self._slices(tensor))
+        )
+        weight = ExpertsWeight(matrices, out_features, in_features)
+        self.matmul_bytes += weight.nbytes
+        return weight
+
     def embedding(self, name: str, rows: int, width: int) -> TableWeight:
         """Pack a table. If the output matrix is the same tensor, both are one matrix in memory."""
         tensor = self._tensor(f"{name}.weight", (rows, width))
@@ -102,17 +138,39 @@ class CpuLoader:
     def constants(self, name: str, width: int) -> tuple[float, ...]:
         return tuple(self.vector(name, width).values.tolist())
 
-    def _values(self, name: str, width: int) -> npt.NDArray[np.float32]:
-        tensor = claim(self._checkpoint, name, (width,))
+    def _values(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
+        tensor = claim(self._checkpoint, name, shape)
         values = dequantize(self._checkpoint.read(name), tensor.type, tensor.shape)
         if not np.isfinite(values).all():
             self._refuse_non_finite(tensor, f"element {np.isfinite(values).argmin()}")
         return np.ascontiguousarray(values, dtype=np.float32)
 
+    def _slices(self, tensor: TensorInfo) -> Iterator[_Raw]:
+        """The bytes of each matrix of a stacked tensor."""
+        size = tensor.nbytes // tensor.shape[0]
+        made = None if tensor.has_place else self._checkpoint.read(tensor.name)
+        for index in range(tensor.shape[0]):
+            if made is None:
+                place = tensor.place_of_slice(index)
+                yield _native.FileBytes(place.descriptor, place.offset, size)
+            else:
+                yield made[index * size : (index + 1) * size]
+
     def _matrix(self, tensor: TensorInfo, bias: npt.NDArray[np.float32]) -> _native.Matrix:
         assert tensor.place is not None, f"matrix {tensor.label} has no place in a file"
         raw = _native.FileBytes(tensor.place.descriptor, tensor.place.offset, tensor.nbytes)
         rows, columns = tensor.shape
+        return self._packed_matrix(tensor, raw, (rows, columns), bias)
+
+    def _packed_matrix(
+        self,
+        tensor: TensorInfo,
+        raw: _Raw,
+        shape: tuple[int, int],
+        bias: npt.NDArray[np.float32],
+    ) -> _native.Matrix:
+        """Pack a matrix of `shape` that `raw` holds: the tensor, or a slice of it."""
+        rows, columns = shape
         try:
             matrix = _native.Matrix(
                 self.arena, self._runtime, int(tensor.type), raw, rows, columns, bias
@@ -129,7 +187,7 @@ class CpuLoader:
             ) from error
         if matrix.non_finite_row >= 0:
             self._refuse_non_finite(tensor, f"row {matrix.non_finite_row}")
-        self._packed += tensor.nbytes
+        self._packed += tensor.nbytes * rows * columns // math.prod(tensor.shape)
         self._progress(self._packed)
         return matrix
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from heddle.executors.graph import recording
 from heddle.executors.graph.recording import Input, Node, RecordingOps
 from heddle.models.ops import Batch
-from heddle.roofline import ModelWork
+from heddle.roofline import ExpertWork, ModelWork
 
 if TYPE_CHECKING:
     from heddle.models.decoder import Decoder
@@ -78,6 +78,10 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.attend(q, k, v, layer, attention)
         case recording.Gated(activation=activation), [gate, up]:
             return ops.gated(gate, up, activation)
+        case recording.Experts(weights=weights, spec=experts), [x, logits]:
+            return ops.experts(x, logits, weights, experts)
+        case recording.GateRows(), [x, gate]:
+            return ops.gate_rows(x, gate)
         case recording.Add(), [x, y]:
             return ops.add(x, y)
         case recording.TakeRows(), [x, rows]:
@@ -92,7 +96,7 @@ def model_work(forward: Forward, weight_bytes: int, position_bytes: float) -> Mo
     position in one layer.
     """
     per_token = per_row = 0
-    layers = []
+    layers, experts = [], []
     for node in forward.nodes:
         if isinstance(node, recording.Linear):
             count = node.weight.out_features * node.weight.in_features
@@ -100,4 +104,10 @@ def model_work(forward: Forward, weight_bytes: int, position_bytes: float) -> Mo
             per_row += count if node.per_row else 0
         elif isinstance(node, recording.Attend):
             layers.append((node.spec.window, position_bytes))
-    return ModelWork(weight_bytes, per_token, per_row, tuple(layers))
+        elif isinstance(node, recording.Experts):
+            stacks = (node.weights.gate, node.weights.up, node.weights.down)
+            of_one = sum(stack.out_features * stack.in_features for stack in stacks)
+            per_token += node.spec.used * of_one
+            size = sum(stack.nbytes for stack in stacks)
+            experts.append(ExpertWork(node.spec.count, node.spec.used, size))
+    return ModelWork(weight_bytes, per_token, per_row, tuple(layers), tuple(experts))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from heddle.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
-    from heddle.models.ops import AttentionSpec, RopeSpec
+    from heddle.models.ops import AttentionSpec, ExpertSpec, ExpertWeights, RopeSpec
 
 
 class LinearHandle(Protocol):
@@ -22,6 +22,15 @@ class LinearHandle(Protocol):
     def out_features(self) -> int: ...
     @property
     def in_features(self) -> int: ...
+
+
+class ExpertsHandle(LinearHandle, Protocol):
+    """An executor's handle of `count` matrices of `nbytes` bytes in all, one for each expert."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
 
 
 class TableHandle(Protocol):
@@ -91,6 +100,19 @@ class Gated(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Experts(Node):
+    """Inputs: x, then the router logits."""
+
+    weights: ExpertWeights[ExpertsHandle]
+    spec: ExpertSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GateRows(Node):
+    pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Add(Node):
     pass
 
@@ -132,12 +154,25 @@ class RecordingOps:
         return self._record(Attend((q, k, v), q.width, q.per_row, layer, spec))
 
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
-        if activation not in {"silu", "gelu"}:
-            raise UnsupportedModelError(f"activation {activation!r} has no kernel")
+        _check_activation(activation)
         return self._record(Gated((gate, up), gate.width, gate.per_row, activation))
+
+    def experts(
+        self, x: Node, logits: Node, weights: ExpertWeights[ExpertsHandle], spec: ExpertSpec
+    ) -> Node:
+        _check_activation(spec.activation)
+        return self._record(Experts((x, logits), x.width, x.per_row, weights, spec))
+
+    def gate_rows(self, x: Node, gate: Node) -> Node:
+        return self._record(GateRows((x, gate), x.width, x.per_row))
 
     def add(self, x: Node, y: Node) -> Node:
         return self._record(Add((x, y), x.width, x.per_row))
 
     def take_rows(self, x: Node, rows: Node) -> Node:
         return self._record(TakeRows((x, rows), x.width, True))
+
+
+def _check_activation(activation: str) -> None:
+    if activation not in {"silu", "gelu", "clamped"}:
+        raise UnsupportedModelError(f"activation {activation!r} has no kernel")

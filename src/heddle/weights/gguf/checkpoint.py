@@ -108,6 +108,10 @@ _POOLING = {1: "mean", 3: "last"}
 embeddings of decoders."""
 
 
+_SCORINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
+"""Values of `expert_gating_func` (llama.cpp, `llama_expert_gating_func_type`)."""
+
+
 def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
     """The hyperparameters in the metadata, under canonical names, unchecked."""
 
@@ -123,6 +127,9 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     pooling = values.pop("pooling", None)
     if isinstance(pooling, int) and pooling in _POOLING:
         values["pooling"] = _POOLING[pooling]
+    scoring = values.get("expert_scoring")
+    if isinstance(scoring, int):
+        values["expert_scoring"] = _SCORINGS.get(scoring, scoring)
     return Hyperparameters(values, label)
 
 

@@ -26,6 +26,17 @@ HYPERPARAMETERS = {
     "norm_eps": "attention.layer_norm_rms_epsilon",
     "window": "attention.sliding_window",
     "window_period": "attention.sliding_window_pattern",
+    "experts": "expert_count",
+    "experts_used": "expert_used_count",
+    "expert_width": "expert_feed_forward_length",
+    "shared_expert_width": "expert_shared_feed_forward_length",
+    "shared_experts": "expert_shared_count",
+    "dense_layers": "leading_dense_block_count",
+    "expert_scoring": "expert_gating_func",
+    "expert_weights_normalised": "expert_weights_norm",
+    "expert_weights_scale": "expert_weights_scale",
+    "expert_groups": "expert_group_count",
+    "expert_groups_used": "expert_group_used_count",
     "logit_cap": "final_logit_softcapping",
     "rope.dim": "rope.dimension_count",
     "rope.base": "rope.freq_base",
@@ -67,7 +78,17 @@ _IN_LAYER = {
     "mlp.gate": "ffn_gate",
     "mlp.up": "ffn_up",
     "mlp.down": "ffn_down",
+    "mlp.router": "ffn_gate_inp",
+    "mlp.experts.gate": "ffn_gate_exps",
+    "mlp.experts.up": "ffn_up_exps",
+    "mlp.experts.down": "ffn_down_exps",
+    "mlp.shared.gate": "ffn_gate_shexp",
+    "mlp.shared.up": "ffn_up_shexp",
+    "mlp.shared.down": "ffn_down_shexp",
+    "mlp.shared_gate": "ffn_gate_inp_shexp",
     "post_mlp_norm": "post_ffw_norm",
 }
+_IRREGULAR = {"mlp.selection_bias.weight": "exp_probs_b.bias"}
+"""Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
-TENSORS = TensorNames("blk.", _OUTSIDE_LAYERS, _IN_LAYER)
+TENSORS = TensorNames("blk.", _OUTSIDE_LAYERS, _IN_LAYER, _IRREGULAR)

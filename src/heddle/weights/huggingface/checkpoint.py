@@ -14,6 +14,7 @@ from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
 from heddle.weights.huggingface import names
 from heddle.weights.huggingface.config import hyperparameters_of
+from heddle.weights.huggingface.experts import stacks_of_pairs, stacks_of_singles
 from heddle.weights.huggingface.json_files import read_json, read_optional_json
 from heddle.weights.huggingface.safetensors import SafetensorsFile
 from heddle.weights.huggingface.tokenizer import read_tokenizer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.weights.checkpoint import TokenizerSpec
+    from heddle.weights.huggingface.experts import Slice, Stack
     from heddle.weights.huggingface.safetensors import StoredTensor
 
 CONFIG = "config.json"
@@ -59,6 +61,7 @@ class HuggingFaceCheckpoint(Closing):
         self._file_of: dict[str, SafetensorsFile] = {}
         try:
             self._open_files()
+            self._stacks = self._stacked()
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(self._tensors())
         except BaseException:
             self.close()
@@ -89,6 +92,8 @@ class HuggingFaceCheckpoint(Closing):
         label = self.label(name)
         if name not in self.tensors:
             raise ModelFileError(f"{self.path}: tensor {label} is missing", field=label)
+        if name in self._stacks:
+            return np.concatenate([self._read_slice(one) for one in self._stacks[name].slices])
         file = self._file_of[label]
         stored = file.tensors[label]
         raw = np.frombuffer(file.read(stored.offset, stored.nbytes, label), np.uint8)
@@ -96,6 +101,11 @@ class HuggingFaceCheckpoint(Closing):
             values = dequantize(raw, _TYPES[stored.dtype], stored.shape)
             return (values + np.float32(1)).view(np.uint8)
         return raw
+
+    def _read_slice(self, part: Slice) -> NDArray[np.uint8]:
+        file = self._file_of[part.label]
+        start = file.tensors[part.label].offset + part.start
+        return np.frombuffer(file.read(start, part.size, part.label), np.uint8)
 
     def check_unchanged(self) -> None:
         for file in self._files:
@@ -140,6 +150,7 @@ class HuggingFaceCheckpoint(Closing):
             name = self._names.canonical(label)
             if name is not None and not (tied and name == "output.weight"):
                 found[name] = self._info(name, label, file)
+        found |= {name: self._info_of_stack(name, stack) for name, stack in self._stacks.items()}
         if self.config.get("tie_word_embeddings") is False and "output.weight" not in found:
             label = self.label("output.weight")
             raise ModelFileError(
@@ -148,15 +159,29 @@ class HuggingFaceCheckpoint(Closing):
             )
         return found
 
+    def _stacked(self) -> dict[str, Stack]:
+        """Tensors of experts that the files store in slices, by canonical name."""
+        stored = {label: file.tensors[label] for label, file in self._file_of.items()}
+        named = {
+            self._names.canonical(label): stack
+            for label, stack in stacks_of_singles(stored).items()
+        }
+        found = {name: stack for name, stack in named.items() if name is not None}
+        return found | stacks_of_pairs(stored)
+
+    def _info_of_stack(self, name: str, stack: Stack) -> TensorInfo:
+        kind = _kind(stack.label, stack.dtype)
+        places = []
+        for part in stack.slices:
+            file = self._file_of[part.label]
+            start = file.tensors[part.label].offset + part.start
+            places.append(FilePlace(file.descriptor, start))
+        size = sum(part.size for part in stack.slices)
+        return TensorInfo(name, stack.shape, kind, size, stack.label, None, tuple(places))
+
     def _info(self, name: str, label: str, file: SafetensorsFile) -> TensorInfo:
         stored = file.tensors[label]
-        kind = _TYPES.get(stored.dtype)
-        if kind is None:
-            raise UnsupportedModelError(
-                f"tensor {label} of dtype {stored.dtype} is not supported; supported:"
-                f" {', '.join(_TYPES)}",
-                param=label,
-            )
+        kind = _kind(label, stored.dtype)
         if self._lacks_one(name, stored):
             nbytes = 4 * stored.shape[0]
             return TensorInfo(name, stored.shape, TensorType.F32, nbytes, label, None)
@@ -167,6 +192,16 @@ class HuggingFaceCheckpoint(Closing):
         """Whether the tensor has norm weights that are stored without their offset of 1."""
         is_norm = name.endswith("norm.weight") and len(stored.shape) == 1
         return is_norm and self.architecture in names.NORMS_WITHOUT_ONE
+
+
+def _kind(label: str, dtype: str) -> TensorType:
+    kind = _TYPES.get(dtype)
+    if kind is None:
+        raise UnsupportedModelError(
+            f"tensor {label} of dtype {dtype} is not supported; supported: {', '.join(_TYPES)}",
+            param=label,
+        )
+    return kind
 
 
 def _shards(folder: Path) -> list[str]:

@@ -46,7 +46,7 @@ def hyperparameters_of(config: Config) -> Hyperparameters:
         for name, key in names.HYPERPARAMETERS.items()
         if config.get(key) is not None
     }
-    values |= _activation(config) | _windows(config)
+    values |= _activation(config) | _windows(config) | _experts(config)
     whole, local = _rope_objects(config)
     values |= _rope(config, whole)
     base = local.get("rope_theta", config.get("rope_local_base_freq"))
@@ -62,6 +62,9 @@ def _label(name: str) -> str:
     others = {
         "rope.scaling": "rope_parameters.rope_type",
         "window_layers": "layer_types",
+        "expert_layers": "mlp_only_layers",
+        "expert_weights_normalised": "norm_topk_prob",
+        **{canonical: keys[0] for canonical, keys in _EXPERTS.items()},
         "activation": "hidden_act",
     }
     return names.HYPERPARAMETERS.get(name) or others.get(name, name)
@@ -99,6 +102,40 @@ def _windows(config: Config) -> Config:
     if "sliding_window_pattern" in config or not isinstance(layers, int):
         return {}
     return {"window_layers": [not isinstance(first, int) or i >= first for i in range(layers)]}
+
+
+_EXPERTS = {
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "experts_used": ("num_experts_per_tok",),
+    "expert_width": ("moe_intermediate_size",),
+    "shared_expert_width": ("shared_expert_intermediate_size",),
+    "shared_experts": ("n_shared_experts",),
+    "dense_layers": ("first_k_dense_replace",),
+    "expert_weights_scale": ("routed_scaling_factor",),
+    "expert_groups": ("n_group",),
+    "expert_groups_used": ("topk_group",),
+}
+"""Keys of a mixture of experts, by canonical name. Families differ in the first."""
+
+
+def _experts(config: Config) -> dict[str, object]:
+    """The mixture of experts; empty if the model has none."""
+    found = {}
+    for name, keys in _EXPERTS.items():
+        value = next((config[key] for key in keys if config.get(key) is not None), None)
+        if value is not None:
+            found[name] = value
+    if config.get("norm_topk_prob") is not None:
+        found["expert_weights_normalised"] = config["norm_topk_prob"]
+    layers, step = config.get("num_hidden_layers"), config.get("decoder_sparse_step", 1)
+    dense = config.get("mlp_only_layers") or []
+    if (step != 1 or dense) and isinstance(layers, int):
+        if not isinstance(step, int) or step < 1 or not isinstance(dense, list):
+            raise _refuse("decoder_sparse_step", step, "a positive number, with mlp_only_layers")
+        found["expert_layers"] = [
+            layer not in dense and (layer + 1) % step == 0 for layer in range(layers)
+        ]
+    return found
 
 
 def _rope_objects(config: Config) -> tuple[Config, Config]:

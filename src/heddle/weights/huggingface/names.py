@@ -42,19 +42,39 @@ _IN_LAYER = {
     "mlp.up": "mlp.up_proj",
     "mlp.down": "mlp.down_proj",
 }
+_MIXTURE = {
+    "mlp.router": "mlp.gate",
+    "mlp.shared_gate": "mlp.shared_expert_gate",
+    **{f"mlp.shared.{part}": f"mlp.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
+    **{f"mlp.experts.{part}": f"mlp.experts.*.{part}_proj" for part in ("gate", "up", "down")},
+}
+"""Parts of a layer of experts. `*` stands for the number of an expert; see `experts.py`."""
 _NORMS_AROUND = {
     "post_attention_norm": "post_attention_layernorm",
     "mlp_norm": "pre_feedforward_layernorm",
     "post_mlp_norm": "post_feedforward_layernorm",
 }
-_DIFFERENCES = {"gemma3_text": _NORMS_AROUND}
+_DIFFERENCES = {
+    "gemma3_text": _NORMS_AROUND,
+    "mixtral": {
+        "mlp.router": "block_sparse_moe.gate",
+        "mlp.experts.gate": "block_sparse_moe.experts.*.w1",
+        "mlp.experts.up": "block_sparse_moe.experts.*.w3",
+        "mlp.experts.down": "block_sparse_moe.experts.*.w2",
+    },
+    "qwen2_moe": _MIXTURE,
+    "qwen3_moe": _MIXTURE,
+}
 """Names of a layer's parts that are particular to one architecture."""
 
 NORMS_WITHOUT_ONE = frozenset({"gemma3_text"})
 """Architectures whose norm weights are stored without their offset of 1."""
 
+_IRREGULAR = {"mlp.selection_bias.weight": "mlp.gate.e_score_correction_bias"}
+"""Tensors of a layer, by whole names: they do not end as their canonical names do."""
+
 
 def tensor_names(architecture: str) -> TensorNames:
     """The tensor names of one architecture, a value of `model_type`."""
     differences = _DIFFERENCES.get(architecture, {})
-    return TensorNames("model.layers.", _OUTSIDE_LAYERS, _IN_LAYER | differences)
+    return TensorNames("model.layers.", _OUTSIDE_LAYERS, _IN_LAYER | differences, _IRREGULAR)

@@ -1,0 +1,112 @@
+#include "experts.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace heddle {
+
+namespace {
+
+// Reading a panel from memory takes about as long as multiplying it with so many tokens.
+constexpr int kPanelCost = 3;
+
+void require(bool good, const char* what) {
+    if (!good) throw std::invalid_argument(std::string("experts: ") + what);
+}
+
+void check_stack(const std::vector<std::shared_ptr<const Matrix>>& stack, int experts, int rows,
+                 int columns) {
+    require(static_cast<int>(stack.size()) == experts, "a matrix for each expert");
+    for (const auto& matrix : stack) {
+        const PackedMatrix& w = matrix->packed();
+        require(w.rows == rows && w.columns == columns, "matrices differ in shape");
+        require(w.format == stack[0]->packed().format, "matrices differ in type");
+    }
+}
+
+template <typename T>
+void grow(std::vector<T>& values, int64_t size) {
+    values.resize(std::max(values.size(), static_cast<size_t>(size)));
+}
+
+}  // namespace
+
+void ExpertLayer::check() const {
+    const Routing& r = routing;
+    require(r.experts >= 1 && r.used >= 1 && r.used <= r.experts, "bad number of experts");
+    require(r.groups >= 1 && r.experts % r.groups == 0, "groups must divide the experts");
+    require(r.groups_used >= 1 && r.groups_used <= r.groups, "bad number of groups");
+    require(r.groups_used * (r.experts / r.groups) >= r.used, "groups with too few experts");
+    require(r.selection_bias.empty() || static_cast<int>(r.selection_bias.size()) == r.experts,
+            "a selection bias for each expert");
+    require(!gate.empty() && !down.empty(), "no matrices");
+    check_stack(gate, r.experts, hidden(), width());
+    check_stack(up, r.experts, hidden(), width());
+    check_stack(down, r.experts, width(), hidden());
+    require(is_quantised(up[0]->packed().format) == quantised_in(),
+            "gate and up must both be quantised, or both be floats");
+    require(!quantised_in() || width() % kBlock == 0, "the width is not whole blocks");
+    require(!quantised_hidden() || hidden() % kBlock == 0, "the hidden width is not whole blocks");
+}
+
+void ExpertRows::reserve(const ExpertLayer& layer, int tokens, int threads) {
+    const int64_t rows = int64_t{tokens} * layer.routing.used;
+    const int64_t in = rows * layer.width(), hidden = rows * layer.hidden();
+    grow(chosen, rows);
+    grow(chosen_weights, rows);
+    grow(tokens_, rows);
+    grow(weights_, rows);
+    grow(next_, layer.routing.experts);
+    grow(gate, hidden);
+    grow(up, hidden);
+    if (layer.quantised_in()) {
+        grow(x_codes, in);
+        grow(x_scales, in / kBlock);
+    } else {
+        grow(x, in);
+    }
+    if (layer.quantised_hidden()) {
+        grow(hidden_codes, hidden);
+        grow(hidden_scales, hidden / kBlock);
+    }
+    scratch_.resize(static_cast<size_t>(threads));
+    const int64_t results = int64_t{std::min(tokens, kExpertTokens)} * layer.width();
+    for (auto& scratch : scratch_)
+        grow(scratch, std::max(results, int64_t{2} * layer.routing.experts));
+}
+
+void ExpertRows::group(const ExpertLayer& layer, int tokens) {
+    const int used = layer.routing.used;
+    std::fill(next_.begin(), next_.end(), 0);
+    for (int i = 0; i < tokens * used; ++i) ++next_[static_cast<size_t>(chosen[i])];
+    groups_.clear();
+    costs_.assign(1, 0);
+    int first = 0;
+    for (int expert = 0; expert < layer.routing.experts; ++expert) {
+        int& next = next_[static_cast<size_t>(expert)];
+        const int count = next;
+        next = first;
+        if (count == 0) continue;
+        groups_.push_back({expert, first, count});
+        costs_.push_back(costs_.back() +
+                         int64_t{2} * layer.panels_of_hidden() * (kPanelCost + count));
+        first += count;
+    }
+    for (int i = 0; i < tokens * used; ++i) {
+        const int row = next_[static_cast<size_t>(chosen[i])]++;
+        tokens_[static_cast<size_t>(row)] = i / used;
+        weights_[static_cast<size_t>(row)] = chosen_weights[static_cast<size_t>(i)];
+    }
+}
+
+PanelPlace ExpertRows::cut(const ExpertLayer& layer, int index, int parts) const {
+    const int64_t cost = costs_.back() * index / parts;
+    if (index == parts) return {static_cast<int>(groups_.size()), 0};
+    const auto after = std::upper_bound(costs_.begin(), costs_.end(), cost);
+    const size_t group = static_cast<size_t>(after - costs_.begin()) - 1;
+    const int64_t within = cost - costs_[group], whole = costs_[group + 1] - costs_[group];
+    const int panels = 2 * layer.panels_of_hidden();
+    return {static_cast<int>(group), static_cast<int>(within * panels / whole)};
+}
+
+}  // namespace heddle

@@ -1,0 +1,84 @@
+// Mixture of experts: the weights of a layer, and how a step's tokens are grouped by expert.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+#include "routing.h"
+#include "storage.h"
+
+namespace heddle {
+
+// One layer's experts. All have the same shapes: gate and up (hidden, width), down (width, hidden).
+struct ExpertLayer {
+    Routing routing;
+    Activation activation;
+    std::vector<std::shared_ptr<const Matrix>> gate, up, down;
+
+    int width() const { return gate[0]->packed().columns; }
+    int hidden() const { return gate[0]->packed().rows; }
+    int panels_of_hidden() const { return gate[0]->panels(); }
+    int panels_of_width() const { return down[0]->panels(); }
+    // Whether activations are quantised for gate and up, and for down.
+    bool quantised_in() const { return is_quantised(gate[0]->packed().format); }
+    bool quantised_hidden() const { return is_quantised(down[0]->packed().format); }
+    // Throws std::invalid_argument unless all matrices and the routing fit together.
+    void check() const;
+};
+
+// The tokens of one expert: rows [first, first + tokens) of those sorted by expert.
+struct ExpertGroup {
+    int expert;
+    int first;
+    int tokens;
+};
+
+// A place in the line of gate and up panels of all groups.
+struct PanelPlace {
+    int group;
+    int panel;
+};
+
+// What the instructions of an expert layer pass on, layer after layer of a step. A row is one token
+// at one of its experts. Rows are sorted by expert, then by token, so the weights of an expert are
+// read once a step.
+class ExpertRows {
+  public:
+    // Room for `layer` in steps of so many tokens.
+    void reserve(const ExpertLayer& layer, int tokens, int threads);
+
+    // Sorts the choices of `tokens` tokens by expert.
+    void group(const ExpertLayer& layer, int tokens);
+    // Where the part `index` of `parts` parts of about equal cost begins.
+    PanelPlace cut(const ExpertLayer& layer, int index, int parts) const;
+
+    const std::vector<ExpertGroup>& groups() const { return groups_; }
+    int token(int row) const { return tokens_[static_cast<size_t>(row)]; }
+    float weight(int row) const { return weights_[static_cast<size_t>(row)]; }
+    float* scratch(int thread) { return scratch_[static_cast<size_t>(thread)].data(); }
+
+    std::vector<int32_t> chosen;        // (tokens, used)
+    std::vector<float> chosen_weights;  // (tokens, used)
+    std::vector<float> x;               // (rows, width); or, for quantised matrices, its codes
+    std::vector<int8_t> x_codes;
+    std::vector<BlockScale> x_scales;
+    std::vector<float> gate, up;  // (rows, hidden); the activation is stored in gate
+    std::vector<int8_t> hidden_codes;
+    std::vector<BlockScale> hidden_scales;
+
+  private:
+    std::vector<ExpertGroup> groups_;  // of experts with tokens, ascending
+    std::vector<int64_t> costs_;       // (groups + 1,), of all groups before
+    std::vector<int32_t> tokens_;      // (rows,)
+    std::vector<float> weights_;       // (rows,)
+    std::vector<int> next_;            // (experts,), the next free row of each
+    std::vector<std::vector<float>> scratch_;
+};
+
+// Tokens of an expert whose results are computed, weighted and added at a time. They fit the
+// second-level cache beside the panels.
+constexpr int kExpertTokens = 128;
+
+}  // namespace heddle

@@ -1,0 +1,94 @@
+#include "routing.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace heddle {
+
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+// DeepSeek-V3 adds it to the sum of sigmoids that it divides by.
+constexpr float kSigmoidFloor = 1e-20f;
+
+// The highest `used` of n values, highest first; the lower index where values are equal. A NaN that
+// gets in stays, so that it reaches the weights.
+void choose(const float* values, int n, int used, int32_t* chosen) {
+    for (int i = 0; i < n; ++i) {
+        int at = std::min(i, used);
+        if (at == used && !(values[i] > values[chosen[used - 1]])) continue;
+        for (at = std::min(at, used - 1); at > 0 && values[i] > values[chosen[at - 1]]; --at) {
+            chosen[at] = chosen[at - 1];
+        }
+        chosen[at] = i;
+    }
+}
+
+void score(const Kernels& kernels, const Routing& routing, const float* logits, float* scores) {
+    const int n = routing.experts;
+    if (routing.scoring == Scoring::kSoftmaxOfChosen) {
+        std::copy(logits, logits + n, scores);
+    } else if (routing.scoring == Scoring::kSigmoid) {
+        kernels.exp_all(logits, n, 0.0f, -1.0f, scores);
+        for (int i = 0; i < n; ++i) scores[i] = 1.0f / (1.0f + scores[i]);
+    } else {
+        const float peak = kernels.max(logits, n);
+        const float sum = kernels.sum_exp(logits, n, peak, 1.0f);
+        kernels.exp_all(logits, n, peak, 1.0f, scores);
+        for (int i = 0; i < n; ++i) scores[i] /= sum;
+    }
+}
+
+// Keeps the groups whose two best experts have the highest sums. The others get the lowest value.
+void mask_groups(const Routing& routing, float* values) {
+    if (routing.groups_used == routing.groups) return;
+    const int size = routing.experts / routing.groups;
+    std::vector<float> sums;
+    for (int group = 0; group < routing.groups; ++group) {
+        int32_t best[2];
+        const float* of_group = values + group * size;
+        const int pair = std::min(size, 2);
+        choose(of_group, size, pair, best);
+        sums.push_back(pair == 2 ? of_group[best[0]] + of_group[best[1]] : of_group[best[0]]);
+    }
+    std::vector<int32_t> kept(static_cast<size_t>(routing.groups_used));
+    choose(sums.data(), routing.groups, routing.groups_used, kept.data());
+    for (int group = 0; group < routing.groups; ++group) {
+        if (std::find(kept.begin(), kept.end(), group) != kept.end()) continue;
+        std::fill(values + group * size, values + (group + 1) * size, kLowest);
+    }
+}
+
+void weigh(const Kernels& kernels, const Routing& routing, float* weights) {
+    const int used = routing.used;
+    float divisor = 1.0f;
+    if (routing.scoring == Scoring::kSoftmaxOfChosen) {
+        const float peak = kernels.max(weights, used);
+        divisor = kernels.sum_exp(weights, used, peak, 1.0f);
+        kernels.exp_all(weights, used, peak, 1.0f, weights);
+    } else if (routing.normalised) {
+        divisor = routing.scoring == Scoring::kSigmoid ? kSigmoidFloor : 0.0f;
+        for (int i = 0; i < used; ++i) divisor += weights[i];
+    }
+    for (int i = 0; i < used; ++i) weights[i] = weights[i] / divisor * routing.scale;
+}
+
+}  // namespace
+
+void route(const Kernels& kernels, const Routing& routing, const float* logits, float* scratch,
+           int32_t* chosen, float* weights) {
+    float* scores = scratch;
+    float* values = scratch + routing.experts;
+    score(kernels, routing, logits, scores);
+    std::copy(scores, scores + routing.experts, values);
+    if (!routing.selection_bias.empty()) {
+        kernels.add(scores, routing.selection_bias.data(), routing.experts, values);
+    }
+    mask_groups(routing, values);
+    choose(values, routing.experts, routing.used, chosen);
+    std::sort(chosen, chosen + routing.used);
+    for (int i = 0; i < routing.used; ++i) weights[i] = scores[chosen[i]];
+    weigh(kernels, routing, weights);
+}
+
+}  // namespace heddle

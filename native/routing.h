@@ -1,0 +1,33 @@
+// Which experts compute a token, and with what weights.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels.h"
+
+namespace heddle {
+
+// How router logits become scores. kSoftmaxOfChosen chooses by the logits; its weights are the
+// softmax over the chosen experts.
+enum class Scoring { kSoftmax, kSoftmaxOfChosen, kSigmoid };
+
+// See ExpertSpec in src/heddle/models/ops.py.
+struct Routing {
+    int experts;
+    int used;
+    Scoring scoring;
+    bool normalised;
+    float scale;
+    int groups;
+    int groups_used;
+    std::vector<float> selection_bias;  // (experts,) or empty
+};
+
+// Chooses `used` experts by `logits` (experts,), and writes them in ascending order, with their
+// weights. Equal scores prefer the lower index. NaN logits give valid experts with NaN weights.
+// `scratch` is (2 * experts,).
+void route(const Kernels& kernels, const Routing& routing, const float* logits, float* scratch,
+           int32_t* chosen, float* weights);
+
+}  // namespace heddle

@@ -1,0 +1,157 @@
+"""Mixture of experts: the block, and which layers of a model have one.
+
+Shazeer et al. 2017 (arXiv:1701.06538). Shared experts, which compute every token: Dai et al. 2024
+(arXiv:2401.06066).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from heddle.models.blocks import GatedMLP
+from heddle.models.ops import ExpertSpec, ExpertWeights
+
+if TYPE_CHECKING:
+    from heddle.models.base import Sizes
+    from heddle.models.blocks import FeedForward, GatedMLPWeights
+    from heddle.models.ops import Loader, Ops
+    from heddle.weights.checkpoint import Hyperparameters
+
+A = TypeVar("A")
+W = TypeVar("W")
+
+_SCORINGS = ("softmax", "softmax_of_chosen", "sigmoid")
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureWeights(Generic[W]):
+    """`spec` has the checkpoint's selection bias. `shared_gate` is None without such a gate."""
+
+    router: W
+    experts: ExpertWeights[W]
+    spec: ExpertSpec
+    shared: GatedMLPWeights[W] | None
+    shared_gate: W | None
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureOfExperts:
+    """Feed-forward layer of experts, of which a router chooses some for each token.
+
+    Attributes:
+        width: width of the hidden state.
+        hidden: width of an expert's inner state.
+        spec: how experts are chosen.
+        shared: an expert that computes every token; its result is added. None: no such expert.
+        shared_gated: whether the shared expert's result is multiplied by sigmoid(shared_gate(x)).
+    """
+
+    width: int
+    hidden: int
+    spec: ExpertSpec
+    shared: GatedMLP | None = None
+    shared_gated: bool = False
+
+    def load(self, loader: Loader[W], name: str) -> MixtureWeights[W]:
+        """Claim the tensors under `name`, with biases if the checkpoint has them."""
+        count, spec, bias = self.spec.count, self.spec, f"{name}.selection_bias"
+        if loader.has(bias):
+            spec = replace(spec, selection_bias=loader.constants(bias, count))
+        return MixtureWeights(
+            router=loader.linear(f"{name}.router", count, self.width),
+            experts=ExpertWeights(
+                gate=loader.experts(f"{name}.experts.gate", count, self.hidden, self.width),
+                up=loader.experts(f"{name}.experts.up", count, self.hidden, self.width),
+                down=loader.experts(f"{name}.experts.down", count, self.width, self.hidden),
+            ),
+            spec=spec,
+            shared=self.shared.load(loader, f"{name}.shared") if self.shared else None,
+            shared_gate=(
+                loader.linear(f"{name}.shared_gate", 1, self.width) if self.shared_gated else None
+            ),
+        )
+
+    def forward(self, ops: Ops[A, W], weights: MixtureWeights[W], x: A) -> A:
+        """From normed x (T, width) to (T, width)."""
+        y = ops.experts(x, ops.linear(x, weights.router), weights.experts, weights.spec)
+        if self.shared is None or weights.shared is None:
+            return y
+        shared = self.shared.forward(ops, weights.shared, x)
+        if weights.shared_gate is not None:
+            shared = ops.gate_rows(shared, ops.linear(x, weights.shared_gate))
+        return ops.add(y, shared)
+
+
+def feed_forwards(
+    hyperparameters: Hyperparameters,
+    sizes: Sizes,
+    activation: str,
+    *,
+    scoring: str = "softmax",
+    normalised: bool = True,
+    shared_gated: bool = False,
+) -> list[FeedForward]:
+    """The feed-forward part of each layer: dense, or a mixture of experts where the model has it.
+
+    The checkpoint may say `scoring` and `normalised` itself.
+
+    Raises:
+        ModelFileError: a hyperparameter is missing or contradicts another.
+        UnsupportedModelError: the scoring is not supported.
+    """
+    read, layers, width = hyperparameters, sizes.shape.layers, sizes.shape.width
+    dense = GatedMLP(width, sizes.mlp_width, activation)
+    if not read.count("experts"):
+        return [dense] * layers
+    spec = _spec(read, scoring, normalised, activation)
+    hidden = read.integer("expert_width", sizes.mlp_width)
+    shared = read.count("shared_expert_width", read.count("shared_experts") * hidden)
+    mixture = MixtureOfExperts(
+        width,
+        hidden,
+        spec,
+        GatedMLP(width, shared, activation) if shared else None,
+        shared_gated and shared > 0,
+    )
+    return [mixture if has_experts else dense for has_experts in _expert_layers(read, layers)]
+
+
+def _spec(
+    hyperparameters: Hyperparameters, scoring: str, normalised: bool, activation: str
+) -> ExpertSpec:
+    read = hyperparameters
+    count, used = read.integer("experts"), read.integer("experts_used")
+    if used > count:
+        read.fail("experts_used", f"is {used}, but a layer has {count} experts")
+    groups = read.count("expert_groups") or 1
+    groups_used = read.count("expert_groups_used") or groups
+    if count % groups:
+        read.fail("expert_groups", f"is {groups}, which does not divide the {count} experts")
+    if groups_used > groups or count // groups * groups_used < used:
+        read.fail(
+            "expert_groups_used",
+            f"is {groups_used}: of {groups} groups with {count // groups} experts each, a token"
+            f" must get {used} experts",
+        )
+    return ExpertSpec(
+        count,
+        used,
+        read.choice("expert_scoring", _SCORINGS, scoring),
+        normalised=read.flag("expert_weights_normalised", normalised),
+        scale=read.number("expert_weights_scale", 1.0),
+        groups=groups,
+        groups_used=groups_used,
+        activation=activation,
+    )
+
+
+def _expert_layers(hyperparameters: Hyperparameters, layers: int) -> list[bool]:
+    """For each layer, whether it has experts."""
+    listed = hyperparameters.get("expert_layers")
+    if listed is None:
+        dense = hyperparameters.count("dense_layers")
+        return [layer >= dense for layer in range(layers)]
+    if not isinstance(listed, list) or len(listed) != layers:
+        hyperparameters.fail("expert_layers", f"must have {layers} entries, got {listed!r}")
+    return [bool(one) for one in listed]

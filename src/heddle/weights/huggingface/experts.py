@@ -1,0 +1,119 @@
+"""Experts in Hugging Face folders, as stacked tensors.
+
+A folder stores the matrices of a layer's experts one by one, or stacked; where stacked, gate and up
+may be one tensor, gate first. The canonical tensors are stacked, gate and up apart. Their slices
+are read from where they lie.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from heddle.errors import ModelFileError
+from heddle.weights.huggingface.safetensors import DTYPE_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from heddle.weights.huggingface.safetensors import StoredTensor
+
+_ONE_OF_MANY = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d{1,9})\.(?P<after>.+)")
+_GATE_AND_UP = re.compile(
+    r"model\.layers\.(?P<layer>\d{1,9})\."
+    r"(mlp\.experts\.gate_up_proj|block_sparse_moe\.input_linear\.weight)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Bytes [start, start + size) of the stored tensor `label`."""
+
+    label: str
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stacked tensor: one slice for each expert.
+
+    Attributes:
+        label: the files' own name. `*` stands for the number of the expert.
+        dtype: the slices' type in the files.
+        shape: (experts, rows, columns), or (experts, rows) for biases.
+        slices: in the order of the experts.
+    """
+
+    label: str
+    dtype: str
+    shape: tuple[int, ...]
+    slices: tuple[Slice, ...]
+
+
+def stacked_label(label: str) -> str:
+    """The name of the stacked tensor that `label` is a slice of; `label` itself if it is whole."""
+    match = _ONE_OF_MANY.fullmatch(label)
+    return label if match is None else f"{match['before']}.*.{match['after']}"
+
+
+def stacks_of_singles(tensors: Mapping[str, StoredTensor]) -> dict[str, Stack]:
+    """Stacks of matrices that are stored one by one, by :func:`stacked_label`.
+
+    Raises:
+        ModelFileError: an expert is missing, or differs in shape or dtype from the others.
+    """
+    members: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for label in tensors:
+        match = _ONE_OF_MANY.fullmatch(label)
+        if match is not None:
+            members[stacked_label(label)][int(match["expert"])] = label
+    return {label: _stack(label, experts, tensors) for label, experts in members.items()}
+
+
+def _stack(label: str, experts: Mapping[int, str], tensors: Mapping[str, StoredTensor]) -> Stack:
+    missing = next((number for number in range(len(experts)) if number not in experts), None)
+    if missing is not None:
+        lacking = label.replace("*", str(missing))
+        raise ModelFileError(f"tensor {lacking} is missing; fetch the whole folder", field=lacking)
+    first = tensors[experts[0]]
+    for one in experts.values():
+        found = tensors[one]
+        if (found.dtype, found.shape) != (first.dtype, first.shape):
+            raise ModelFileError(
+                f"tensor {one} is {found.dtype} of shape {found.shape}; the first expert's is"
+                f" {first.dtype} of shape {first.shape}",
+                field=one,
+            )
+    slices = tuple(Slice(experts[i], 0, first.nbytes) for i in range(len(experts)))
+    return Stack(label, first.dtype, (len(experts), *first.shape), slices)
+
+
+def stacks_of_pairs(tensors: Mapping[str, StoredTensor]) -> dict[str, Stack]:
+    """Stacks of gate and of up that one stored tensor holds, by canonical name.
+
+    Raises:
+        ModelFileError: the tensor has not two matrices of one shape for each expert.
+    """
+    found = {}
+    for label, stored in tensors.items():
+        match = _GATE_AND_UP.fullmatch(label)
+        if match is None:
+            continue
+        if len(stored.shape) != 3 or stored.shape[1] % 2:
+            raise ModelFileError(
+                f"tensor {label} has shape {stored.shape}; it must have gate and up for each"
+                " expert: (experts, 2 * rows, columns)",
+                field=label,
+            )
+        experts, rows, columns = stored.shape
+        shape = (experts, rows // 2, columns)
+        size = prod(shape[1:]) * DTYPE_BITS[stored.dtype] // 8
+        for part, name in enumerate(("gate", "up")):
+            slices = tuple(Slice(label, (2 * i + part) * size, size) for i in range(experts))
+            canonical = f"layers.{match['layer']}.mlp.experts.{name}.weight"
+            found[canonical] = Stack(label, stored.dtype, shape, slices)
+    return found
