@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from heddle.errors import InvalidRequestError
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.constrained.closed_schema import closed
-from heddle.text.constrained.usual_schema import usual
+from heddle.text.constrained.normalised_schema import normalised
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
@@ -155,9 +155,10 @@ def use_of(
 def close_schemas(
     params: SamplingParams, use: ToolUse, wanted_open: bool | None, service: Service
 ) -> tuple[SamplingParams, ToolUse]:
-    """Parameters and functions with usual schemas, closed unless body or server ask for open ones.
+    """Parameters and functions with normalised schemas.
 
-    The chat template still gets the schemas as the request has them.
+    The schemas are closed unless the body or the server asks for open schemas. The chat template
+    still gets the schemas of the request, unchanged.
 
     Raises:
         GrammarError: a schema is too long.
@@ -165,7 +166,7 @@ def close_schemas(
     is_open = service.config.open_schemas if wanted_open is None else wanted_open
 
     def served(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        return usual(schema) if is_open else closed(usual(schema))
+        return normalised(schema) if is_open else closed(normalised(schema))
 
     functions = [replace(one, schema=served(one.schema)) for one in use.functions]
     grammar = None if params.grammar is None else _served_grammar(params.grammar, served)

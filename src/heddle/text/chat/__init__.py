@@ -1,1 +1,1 @@
-"""Chat templates, and the forms in which models write calls of functions."""
+"""Chat templates, and the forms in which models write function calls."""

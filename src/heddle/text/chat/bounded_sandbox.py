@@ -52,7 +52,7 @@ class Budget:
             self.check()
 
     def check(self) -> None:
-        """Look at the time.
+        """Check the processor time used so far.
 
         Raises:
             TemplateError: the rendering took too long.
@@ -141,9 +141,10 @@ def _joined(context: Context, parts: list[Any]) -> str:
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that looks at the time and refuses large numbers among its further arguments.
+    """Return a filter that checks the budget and refuses large numbers in its extra arguments.
 
-    It takes the context, so that Jinja does not compute it as a constant when it loads a template.
+    The filter takes the context, so that Jinja does not evaluate it as a constant while it loads a
+    template.
     """
     passed = getattr(function, "jinja_pass_arg", None)
     name = getattr(function, "__name__", "").removeprefix("do_")

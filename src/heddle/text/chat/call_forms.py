@@ -1,4 +1,4 @@
-"""The forms in which models write calls of functions.
+"""The forms in which models write function calls.
 
 A form reads calls from an answer, writes calls into a conversation, and gives a grammar for calls.
 The model's chat template decides which form applies (`text/chat/dialect.py`).
@@ -35,8 +35,8 @@ class CallForm(ABC):
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         """Read an answer after its reasoning. Report text and calls to `source`.
 
-        Characters that are unread when this returns are text. `names` are the names of the
-        functions that the request offers.
+        Characters that are still unread when this returns are text. `names` lists the functions
+        that the request offers.
         """
 
     @abstractmethod
@@ -45,10 +45,11 @@ class CallForm(ABC):
 
     @abstractmethod
     def calls(self, mark: Mark, *, several: bool) -> str:
-        """Lark for the calls after `opening`. It uses the rule `function`."""
+        """Lark for the calls after `opening`. The Lark refers to the rule `function`."""
 
     def function(self, name: str, arguments: str, mark: Mark) -> str:
-        """Lark for one alternative of the rule `function`. `arguments` is Lark for arguments."""
+        """Lark for one alternative of the rule `function`. `arguments` is the Lark for
+        arguments."""
         return _object(name, "arguments", arguments)
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -57,8 +58,8 @@ class CallForm(ABC):
 
 
 _LOOSE = {"```json": "```", "<tools>": "</tools>"}
-"""Substitutes that models of Hermes' family write around calls in place of the marks. Small models
-of Qwen 2.5 mostly do. Between substitutes, only an object that names a function is a call."""
+"""Tags that models of the Hermes family write around calls instead of the trained marks. Small Qwen
+2.5 models mostly do. Between these tags, only an object that names a function is a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Hermes(CallForm):
     """`<tool_call>{"name": ..., "arguments": ...}</tool_call>`, as Hermes and Qwen write it.
 
     Some models of the family write several objects, or a list of objects, between one pair of
-    marks. Some begin with an object and leave the marks out.
+    marks. Other models write only the object, without marks.
     """
 
     marks: ClassVar = ("<tool_call>", "</tool_call>")
@@ -113,7 +114,7 @@ class Llama(CallForm):
         return f"{tag}?" if tag.startswith("<") else '""'
 
     def calls(self, mark: Mark, *, several: bool) -> str:
-        return "SPACE? function SPACE?"  # one call: the templates refuse a message with several
+        return "SPACE? function SPACE?"  # one call: templates refuse several
 
     def function(self, name: str, arguments: str, mark: Mark) -> str:
         return _object(name, "parameters", arguments)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     Json = Mapping[str, Any]
 
 _FOREIGN = ("<function=", "<arg_key>")
-"""A template with these writes calls between `<tool_call>` and `</tool_call>` that are not JSON, as
-Qwen3-Coder does."""
+"""A template with these strings writes calls between `<tool_call>` and `</tool_call>` in a
+form that is not JSON. Qwen3-Coder is an example."""
 
 EFFORT = "reasoning_effort"
-"""Name of the template variable that says how long the model shall reason."""
+"""Name of the template variable for how long the model reasons."""
 
 _REASONING = (Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]"))
 
@@ -33,11 +33,12 @@ class Dialect:
 
     Attributes:
         form: how the model writes calls.
-        knows_tools: whether the template tells the model of functions, in `form`. If not, a system
-            message does.
+        knows_tools: whether the template describes functions to the model, in `form`. If not,
+            Heddle adds a system message that does.
         marks: marks of reasoning; None if the template shows no marks.
-        developer: the role to use for messages of the role developer, which many templates lack.
-        asks_effort: whether the template has a variable `reasoning_effort`, as gpt-oss has.
+        developer: the role to use for messages with the role `developer`. Many templates do not
+            know this role.
+        asks_effort: whether the template has a variable `reasoning_effort`, as the one of gpt-oss.
     """
 
     form: CallForm
@@ -58,11 +59,11 @@ class Dialect:
     def conversation(
         self, messages: Sequence[Json], tools: Sequence[Json]
     ) -> tuple[Sequence[Json], Sequence[Json] | None]:
-        """Messages and tools as the template can take them.
+        """Messages and tools in the form that the template accepts.
 
         Args:
-            messages: as in OpenAI's API, except that the arguments of calls are objects.
-            tools: as in OpenAI's API; may be empty.
+            messages: in the form of OpenAI's API, but with arguments of calls as objects.
+            tools: in the form of OpenAI's API; may be empty.
         """
         messages = [
             {**message, "role": self.developer} if message["role"] == "developer" else message
@@ -76,9 +77,8 @@ class Dialect:
         """How to read the answer to a prompt.
 
         Args:
-            prompt: as the template wrote it.
-            names: of functions that the answer may call. If empty, the reader does not look for
-                calls.
+            prompt: the rendered prompt.
+            names: functions that the answer may call. If empty, the reader does not look for calls.
             begun: text at the end of the prompt that already belongs to the answer.
         """
         reasons = False

@@ -1,8 +1,8 @@
 """Chat templates: from messages to the text a model was trained on.
 
 A model file brings its template as Jinja source. The template runs in Jinja's sandbox, where it can
-neither reach Python's internals nor change its arguments. It sees the names of Hugging Face's
-`apply_chat_template`. `bounded_sandbox.py` bounds its work.
+neither reach Python's internals nor change its arguments. It gets the same variables as with
+Hugging Face's `apply_chat_template`. `bounded_sandbox.py` bounds its work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChatTemplate:
     """A model's chat template. Safe to share between threads.
 
     Attributes:
-        source: the template's source, as the model file has it.
+        source: the template's source in the model file.
         dialect: how the model writes calls and reasoning, as the template shows.
     """
 
@@ -81,7 +81,7 @@ class ChatTemplate:
             messages: the conversation so far; contents are strings.
             add_generation_prompt: end with the beginning of the assistant's answer.
             variables: more variables for the template, such as `tools`. They override the defaults,
-                which are llama.cpp's: `enable_thinking` is true, `date_string` is today.
+                which are those of llama.cpp: `enable_thinking` is true, `date_string` is today.
 
         Raises:
             InvalidRequestError: the template refuses these messages, or fails on them.
@@ -103,22 +103,22 @@ class ChatTemplate:
 
 
 def _reason(error: Exception) -> str:
-    """The message of an error; the name of its class if the message is empty, as of MemoryError."""
+    """The message of an error; for an error without a message, the name of its class."""
     return str(error) or type(error).__name__
 
 
 def render_unfinished(
     template: ChatTemplate, messages: Sequence[Mapping[str, Any]], /, **variables: Any
 ) -> str:
-    """The prompt for `messages` whose last message the model shall continue.
+    """The prompt for `messages` if the model is to continue the last message.
 
     The prompt ends where the content of the last message ends. A template writes an end mark after
     each message, and may trim its content. So this function renders a random mark in place of the
     content, cuts the prompt at the mark, and appends the content unchanged.
 
     Raises:
-        InvalidRequestError: as `render`; or the template does not show the last message; or the
-            last message has calls, which templates write after its content.
+        InvalidRequestError: as for `render`; or the template does not show the last message; or the
+            last message has calls, which templates write after the content.
     """
     mark = f"<{secrets.token_hex(16)}>"
     last = messages[-1]
@@ -143,7 +143,7 @@ def render_unfinished(
 class _GenerationTag(Extension):
     """`{% generation %}` marks the assistant's text for training. Rendering ignores the tag."""
 
-    tags = {"generation"}  # noqa: RUF012  Jinja's declaration
+    tags = {"generation"}  # noqa: RUF012  Jinja declares it mutable
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -165,7 +165,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as models were trained on it. Jinja's own `tojson` escapes for HTML and sorts keys."""
+    """JSON in the form of training data. Jinja's own `tojson` escapes for HTML and sorts keys."""
     encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,7 +1,7 @@
-"""Functions for models whose chat template knows no functions.
+"""Function calls for models whose chat template does not know functions.
 
-A system message describes the functions, in Hermes' form. Earlier calls and their results are
-written out as text in the same form, because the template would leave them out.
+A system message describes the functions, in the form of Hermes. This module writes earlier calls
+and their results as text in the same form, because the template would leave them out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ answer in words."""
 
 
 def written_out(messages: Sequence[Json], tools: Sequence[Json]) -> list[dict[str, Any]]:
-    """The conversation as messages with text only. The first message describes `tools`."""
+    """The conversation as messages that contain only text. The first message describes `tools`."""
     written: list[dict[str, Any]] = []
     for before, message in zip([{}, *messages], messages, strict=False):
         if message["role"] == "tool":

@@ -1,4 +1,4 @@
-"""Grammars of answers that call functions, in the model's form of calls.
+"""Grammars of answers that call functions, in the model's call form.
 
 The functions' schemas constrain the arguments. The grammars are in llguidance's dialect of Lark.
 Reasoning may come first if the model reasons.
@@ -27,7 +27,7 @@ _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """A function as a grammar knows it.
+    """A function that an answer may call.
 
     Attributes:
         name: the function's name.
@@ -57,11 +57,11 @@ def answer_grammar(
     """Lark for answers that call functions, or are JSON that matches the schema `otherwise`.
 
     Args:
-        reading: how to read the answers. It has a form of calls if there are callees.
+        reading: how to read the answers. It has a call form if there are callees.
         callees: functions that the answer may call; empty for an answer that must be JSON.
         control_id: returns the control token of a text; None if there is none.
         parallel: whether an answer may have several calls.
-        otherwise: schema of an answer without calls; None if the answer must call.
+        otherwise: schema of an answer without calls; None if the answer must call a function.
     """
     alternatives, rules = [], []
     if callees:
@@ -116,7 +116,7 @@ def _rules_of_calls(
 def _reasoning(
     reading: Reading, control_id: Callable[[str], int | None]
 ) -> tuple[str, Sequence[str]]:
-    """The Lark that goes before the answer proper, and the rules that this Lark uses."""
+    """The Lark for optional reasoning before the answer proper, and the rules that it uses."""
     if reading.marks is None:
         return "", ()
     opening, closing = reading.marks

@@ -1,7 +1,7 @@
-"""Closes JSON schemas: objects may have no members except those that the schema names.
+"""Closes JSON schemas: objects may have only the members that the schema names.
 
 A schema with `properties` but without `additionalProperties` allows members of any name. Few
-authors mean that. A small model invents members until the length limit ends its answer.
+authors want that. A small model invents members until the length limit ends its answer.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ _BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
 _IN_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties")
 _OTHER_MEMBERS = ("additionalProperties", "unevaluatedProperties")
-"""Keywords by which an author says whether other members are allowed."""
+"""Keywords that say whether an object may have members that the schema does not name."""
 
 _SAME_OBJECT = ("properties", "allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas")
-"""Keywords that describe the schema's own object. With two of them, several parts describe it."""
+"""Keywords that constrain the object itself, not a member. If a schema has two of them, several
+subschemas constrain one object."""
 
 
 def closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema, closed: with `additionalProperties: false` wherever it names properties and does
-    not say whether others are allowed.
+    """Return the schema with `additionalProperties: false` added to each object.
 
-    An object that several parts of a schema describe stays open, and so does everything inside it.
-    If one part were closed, it would forbid the members that another part names.
+    Schemas without `properties`, and schemas that say whether other members are allowed, stay
+    unchanged. An object that several subschemas constrain stays open, and so does everything inside
+    it: one closed subschema would forbid the members that another subschema names.
     """
     return _Closing(schema).copy(schema)
 
 
-def with_parts(
+def map_subschemas(
     schema: Mapping[str, Any], change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A copy of the schema, in which each schema right inside is what `change` makes of it."""
+    """Return a copy of the schema with `change` applied to each direct subschema."""
 
     def changed(part: Any) -> Any:
         return change(part) if isinstance(part, dict) else part
@@ -50,15 +51,17 @@ def with_parts(
 
 
 class _Closing:
+    """Closes one schema. Needs the root to resolve references."""
+
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._open: set[int] = set()  # ids of schemas that stay as they are
+        self._open: set[int] = set()  # ids of the schemas that stay open
         self._find_combined(root)
 
     def copy(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         if id(schema) in self._open:
             return schema
-        copied = with_parts(schema, self.copy)
+        copied = map_subschemas(schema, self.copy)
         if _is_all_named(schema):
             copied["additionalProperties"] = False
         return copied
@@ -83,7 +86,7 @@ class _Closing:
                 waiting.append(target)
 
     def _target(self, reference: Any) -> Mapping[str, Any] | None:
-        """The schema that a reference into the root schema names; None for other references."""
+        """The schema that a reference names; None if it is not in the root schema."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         found: Any = self._root
@@ -94,7 +97,8 @@ class _Closing:
 
 
 def _is_all_named(schema: Mapping[str, Any]) -> bool:
-    """Whether the schema names all members it requires and does not say if others are allowed."""
+    """Whether the schema names all members that it requires, and does not say whether other members
+    are allowed."""
     named, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(named, dict) or any(key in schema for key in _OTHER_MEMBERS):
         return False
@@ -104,7 +108,7 @@ def _is_all_named(schema: Mapping[str, Any]) -> bool:
 
 
 def _is_combined(schema: Mapping[str, Any]) -> bool:
-    """Whether several parts of the schema describe one object."""
+    """Whether several subschemas constrain one object."""
     all_of = schema.get("allOf")
     several = isinstance(all_of, list) and len(all_of) > 1
     return several or sum(key in schema for key in _SAME_OBJECT) > 1
@@ -115,7 +119,7 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _named_parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The schemas directly inside a schema, each with its keyword."""
+    """The direct subschemas of a schema, each with its keyword."""
     for key, value in schema.items():
         within: Any = ()
         if key in _BY_NAME and isinstance(value, dict):

@@ -1,4 +1,5 @@
-"""Grammars over a model's tokens: from a schema, a regular expression, choices or Lark to masks.
+"""Compiles grammars over a model's tokens: a schema, a regular expression, choices or Lark to
+masks.
 
 llguidance does the work (https://github.com/guidance-ai/llguidance). This module describes a
 tokenizer to llguidance, bounds its work, and turns its errors into errors for callers.
@@ -40,16 +41,16 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-"""Bounds on the work for a grammar, because a step waits for its masks. The times are llguidance's
-own figures."""
+"""Bounds on the work for a grammar, because a step waits for its masks. The times come from
+llguidance's documentation."""
 
 _MASK_SECONDS = 0.5
 """Processor time that one mask may take. Most take 0.05 ms. The limits above do not bound the time:
 the first row of 20,000 alternatives takes 1.1 s, because the cost grows with their square."""
 
 _LOOK_AHEAD = 256
-"""How many characters of forced text are tokenized. Only the first token is ever used. llguidance
-passes all of the forced text at each step; tokenizing 70 kB took 10 ms."""
+"""How many characters of forced text are tokenized. Heddle uses only the first token of them.
+llguidance passes the complete forced text at each step; tokenizing 70 kB took 10 ms."""
 
 _STACK = 256 << 20
 """Bytes of stack for compiling. Untouched stack costs nothing. llguidance recurses: 3 kB for each
@@ -67,14 +68,15 @@ _SLICES = [
     *LLTokenizer.general_slices()[1:],
 ]
 """Patterns that divide the vocabulary into sets. A token belongs to the first pattern that matches
-it. Where the grammar allows all text of a pattern, a mask includes the set at once and does not
-look at each token: 0.01 ms in place of 0.24 ms for `[a-z ]{5,200}` (SmolLM2, 49,152 tokens). More
-or shorter patterns were no quicker with JSON or classes of letters. `[a-z]{1,10}` beside these cost
-so much that the test for the others failed."""
+it. If the grammar allows all text of a pattern, the mask takes the complete set and does not test
+each token: 0.01 ms instead of 0.24 ms for `[a-z ]{5,200}` (SmolLM2, 49,152 tokens). More or shorter
+patterns were no faster for JSON or classes of letters. A further pattern `[a-z]{1,10}` made the
+others slower, and their test failed."""
 
 
 class Tokens(Protocol):
-    """What grammars need of a tokenizer; see `heddle.text.tokenizer.tokenizer.Tokenizer`."""
+    """The methods of a tokenizer that grammars use; see
+    `heddle.text.tokenizer.tokenizer.Tokenizer`."""
 
     @property
     def vocabulary_size(self) -> int: ...
@@ -99,10 +101,10 @@ class Tokens(Protocol):
 class MatcherState:
     """One output's place in a grammar; see `heddle.step.GrammarState`.
 
-    Copies of a matcher share the states of its lexer and the bound on those states, so one output
-    might use up what another output needs. If the shared matcher fails to make a mask, this state
-    therefore tries again with a matcher that shares nothing. So a failure does not depend on other
-    outputs of the same grammar.
+    Copies of a matcher share the lexer's states and the limit on their number. So one output can
+    use up the limit for another output. If the shared matcher cannot make a mask, this object tries
+    again with a matcher that shares nothing. A failure therefore does not depend on other outputs
+    of the same grammar.
     """
 
     def __init__(self, grammar: CompiledGrammar) -> None:
@@ -151,7 +153,7 @@ class CompiledGrammar:
         return MatcherState(self)
 
     def renew(self, spent: LLMatcher) -> LLMatcher:
-        """A matcher that shares nothing. Replaces `self.matcher` if it is still `spent`."""
+        """Return a matcher that shares nothing. Replaces `self.matcher` if it is still `spent`."""
         if self.matcher is spent:
             self.matcher = self._make()
         return self._make()
@@ -160,9 +162,9 @@ class CompiledGrammar:
 class LateState:
     """One output's place in a grammar that begins later; see `heddle.step.GrammarState`.
 
-    The token that completes the beginning may contain text beyond it. This state tokenizes that
-    text by itself and feeds it to the grammar. If the text already breaks the grammar, which could
-    not constrain it, the output stays unconstrained.
+    The grammar applies after a mark in the output. The token that completes the mark may contain
+    more text. This object tokenizes that text separately and feeds it to the grammar. If the text
+    already violates the grammar, the output stays unconstrained.
     """
 
     def __init__(self, grammar: LateGrammar) -> None:
@@ -220,7 +222,7 @@ class GrammarCompiler:
     """Compiles grammars for one tokenizer. Methods may be called from any thread."""
 
     def __init__(self, tokens: Tokens, keep: int = 32) -> None:
-        """The last `keep` grammars stay compiled when nothing uses them."""
+        """Keep the last `keep` compiled grammars, even if nothing uses them."""
         self._tokens = tokens
         self._lock = threading.Lock()
         self._alive: WeakValueDictionary[Grammar, CompiledGrammar] = WeakValueDictionary()
@@ -235,10 +237,10 @@ class GrammarCompiler:
         return self._from_beginning(self._compiled(_without_beginning(grammar)), grammar)
 
     def prepare(self) -> None:
-        """Make the data that all grammars share, so that the first grammar need not wait for it.
+        """Make the data that all grammars share, so that the first grammar does not wait for it.
 
-        llguidance holds the GIL meanwhile, and all streams stop: for 0.24 s with the 49,152 tokens
-        of SmolLM2, 0.9 s with the 151,936 of Qwen2.5.
+        llguidance holds the GIL during this call, and all streams stop: 0.24 s with the 49,152
+        tokens of SmolLM2, 0.9 s with the 151,936 tokens of Qwen2.5.
         """
         if self._tokens.eos_ids:
             with self._lock:
@@ -297,7 +299,7 @@ class _LlguidanceTokenizer:
         self.eos_token_id = min(tokens.eos_ids)
         self.special_token_ids = [id for id in ids if tokens.is_special(id)]
         special = frozenset(self.special_token_ids)
-        # Special tokens are given by name, so that a Lark grammar can ask for them.
+        # llguidance gets special tokens by name, so that a Lark grammar can refer to them.
         self.tokens = [
             tokens.token_text(id).encode() if id in special else tokens.token_bytes(id)
             for id in ids
@@ -305,7 +307,7 @@ class _LlguidanceTokenizer:
         self._encode = tokens.encode
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Ids of text that follows other text. Of a long text, only the beginning is tokenized."""
+        """Ids of text that follows other text. Only the beginning of a long text is tokenized."""
         plain = text.decode() if isinstance(text, bytes) else text
         return self._encode(
             plain[:_LOOK_AHEAD], add_special=False, parse_special=False, continues=True
@@ -331,11 +333,11 @@ def _on_deep_stack(task: Callable[[], T]) -> T:
     return result.result()
 
 
-_starting = threading.Lock()  # the stack size of new threads is one setting for the process
+_starting = threading.Lock()  # the stack size of new threads is process-wide
 
 
 def _source(grammar: Grammar) -> str:
-    """The grammar in llguidance's own form.
+    """The grammar in llguidance's format.
 
     Raises:
         ValueError: a schema or a list of choices is not valid JSON, or the list is wrong.
@@ -355,7 +357,7 @@ def _source(grammar: Grammar) -> str:
 
 
 def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:
-    """Make the first two masks. They cost the most, and show whether anything can match at all."""
+    """Make the first two masks. They cost the most, and show whether the grammar can match."""
     second = matcher
     began = thread_time()
     if not matcher.is_error():

@@ -1,4 +1,4 @@
-"""Bounds how many tokens a model reasons: after them, the mask allows only the closing mark."""
+"""Bounds the reasoning tokens of an answer. At the bound, the mask allows only the closing mark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ThinkingBudget:
     """The bound on the reasoning of the answers to one prompt.
 
     Attributes:
-        most: reasoning tokens that an answer may have.
+        most: largest number of reasoning tokens of an answer.
         marks: marks of reasoning.
         reasons: whether the answer begins inside its reasoning.
         closing: the tokens of the closing mark.
@@ -38,10 +38,10 @@ class ThinkingBudget:
 
     @classmethod
     def of(cls, most: int, reading: Reading, tokens: Tokens) -> ThinkingBudget | None:
-        """The bound, or None if it cannot be kept.
+        """The bound. None if Heddle cannot enforce it.
 
-        It cannot be kept if the answer has no marks of reasoning, or if the model's tokens do not
-        spell the closing mark.
+        Heddle cannot enforce it if the answer has no marks of reasoning, or if the model's tokens
+        do not spell the closing mark.
         """
         marks = reading.marks
         if marks is None:
@@ -55,12 +55,12 @@ class ThinkingBudget:
         return cls(most, marks, reading.reasons, closing, tokens, shown)
 
     def bound(self, grammar: TokenGrammar | None) -> BoundGrammar:
-        """`grammar` with this bound on the reasoning. None: no other constraint."""
+        """Add this bound to `grammar`; None if the output has no grammar."""
         return BoundGrammar(self, grammar)
 
 
 class BoundGrammar:
-    """A grammar, or none, and a bound on the reasoning; see `heddle.step.TokenGrammar`."""
+    """A bound on the reasoning, and perhaps a grammar; see `heddle.step.TokenGrammar`."""
 
     def __init__(self, budget: ThinkingBudget, grammar: TokenGrammar | None) -> None:
         self._budget = budget
@@ -79,7 +79,7 @@ class BoundState:
         self._budget = budget
         self._grammar = grammar
         self._detokenizer = Detokenizer(budget.tokens, shown=budget.shown)
-        self._text = ""  # that may hold a mark, or a part of one
+        self._text = ""  # newest text: it may contain a mark or a part of it
         self._reasons = budget.reasons
         self._answers = False
         self._reasoning: list[int] = []
@@ -87,7 +87,7 @@ class BoundState:
     def next_mask(self, tokens: Sequence[int]) -> bytes:
         """See `heddle.step.GrammarState`.
 
-        The grammar wins: a closing mark that it does not allow is not forced.
+        The grammar has priority: if it does not allow the closing mark, nothing forces the mark.
         """
         for token in tokens:
             if not self._answers:
@@ -110,7 +110,8 @@ class BoundState:
         self._text = self._text[-len(closing) :]
 
     def _after_opening(self) -> bool:
-        """Whether the opening mark is complete. It comes first, perhaps after space, or never."""
+        """Whether the opening mark is complete. An answer without the mark at its start, after
+        optional space, has no reasoning."""
         opening, text = self._budget.marks.opening, self._text.lstrip()
         if not text.startswith(opening):
             self._answers = not opening.startswith(text)
@@ -119,14 +120,14 @@ class BoundState:
         return True
 
     def _next_of_closing(self) -> int:
-        """The next token of the closing mark, of which the model may have written some already."""
-        closing, said = self._budget.closing, self._reasoning
-        begun = next(
+        """The next token of the closing mark. The model may have written its first tokens."""
+        closing, reasoning = self._budget.closing, self._reasoning
+        written = next(
             count
             for count in reversed(range(len(closing)))
-            if said[len(said) - count :] == closing[:count]
+            if reasoning[len(reasoning) - count :] == closing[:count]
         )
-        return closing[begun]
+        return closing[written]
 
 
 def _only(token: int) -> bytes:

@@ -1,12 +1,12 @@
 """Tries grammars in child processes before this process compiles them.
 
-llguidance cannot be interrupted, and a few grammars take it minutes in spite of its limits: a
-schema of 2 kB with forty patterns in `allOf` took more than 200 s. The kernel can bound a child. A
-child has a vocabulary of single bytes, because the cost of such grammars does not depend on the
-vocabulary.
+llguidance cannot be interrupted. A few grammars take minutes in spite of its limits: a schema of 2
+kB with forty patterns in `allOf` took more than 200 s. The kernel can limit the time and memory of
+a child process. A child uses a vocabulary of single bytes, because the cost of such grammars does
+not depend on the vocabulary.
 
-A child also follows each grammar for some tokens. So a grammar whose masks cost too much is mostly
-refused here, and not in the middle of an answer.
+A child also follows each grammar for some tokens. So most grammars with slow masks are refused
+here, and not in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ _MEMORY = 3 << 30
 """Bytes of address space of a child. Stack and Python's mappings take half a GB of it."""
 
 _FOLLOWED = 64
-"""How many tokens a child follows a grammar: once by the first allowed token, once by the last."""
+"""For how many tokens a child follows a grammar. It follows twice: first by the lowest allowed
+token id, then by the highest."""
 
 _CHEAP = 0.1
-"""Seconds. If an error took longer to find, the child's report of it is final. Else the parent
+"""Seconds. If a child needs longer to find an error, its report is final. Otherwise the parent
 compiles the grammar and finds the error itself."""
 
 _LONGEST_WAIT = 60.0
-"""Seconds by the clock that a child may take to start, or to answer. A stopped child (SIGSTOP, a
-frozen container) uses no processor time, and its request would wait for ever. On a busy machine the
-processor time of one trial took 20 s."""
+"""Seconds of wall time in which a child must start or answer. A stopped child (SIGSTOP, a frozen
+container) uses no processor time, so without this bound its request would wait forever. On a busy
+machine, the processor time of one trial took 20 s of wall time."""
 
 
 _CLOSED = "the engine is closed"
@@ -58,10 +59,10 @@ class Trial:
     """Tries grammars and remembers the last verdicts. Methods may be called from any thread."""
 
     def __init__(self, tokens: Tokens, seconds: int = 3, children: int = 2) -> None:
-        """A grammar gets `seconds` of processor time. Up to `children` processes run at once."""
+        """Give each grammar `seconds` of processor time. Up to `children` processes run at once."""
         self._seconds = seconds
         self._children = [_Child(tokens, seconds) for _ in range(children)]
-        # Last in, first out: a second child starts only when two grammars come at once.
+        # Last in, first out: a second child starts only when two trials overlap.
         self._free: LifoQueue[_Child] = LifoQueue()
         for child in self._children:
             self._free.put(child)
@@ -75,7 +76,7 @@ class Trial:
             child.close()
 
     def check(self, grammar: Grammar) -> None:
-        """Return if compiling `grammar` ends in time, with success or an error. Blocks.
+        """Block until a child has compiled `grammar` or found its error.
 
         Raises:
             GrammarError: compiling takes too long, or too much memory.
@@ -116,7 +117,7 @@ class _Child:
     def answer(self, kind: GrammarKind, text: str) -> str | None:
         """See `_verdict`. None if the grammar kills the child.
 
-        SIGKILL is not from the limit on processor time. After a SIGKILL, a new child tries again.
+        The limit on processor time does not send SIGKILL. After a SIGKILL, a new child tries again.
 
         Raises:
             GrammarTrialError: no process starts, or it does not answer in time.
@@ -132,10 +133,11 @@ class _Child:
         return None
 
     def close(self) -> None:
-        """Kill the process. From any thread; takes no lock, which a fork might find held."""
+        """Kill the process. Any thread may call this. It takes no lock: a fork could copy it
+        locked."""
         self._closed = True
         if (process := self._process) is not None:
-            process.kill()  # whoever waits for its answer cleans up
+            process.kill()  # the thread that waits for its answer cleans up
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -145,19 +147,19 @@ class _Child:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-                process_group=0,  # an interrupt from the keyboard is for the parent
+                process_group=0,  # only the parent gets an interrupt from the keyboard
             )
         except OSError as error:
             raise _not_started(error.strerror or str(error)) from error
         self._end_process = weakref.finalize(self, _end, process)
-        if self._closed:  # `close` came before there was a process
+        if self._closed:  # `close` was called before the process started
             process.kill()
         if self._ask_in_time(process, [self._seconds, _description(self._tokens)]) is None:
             raise _not_started(f"it ended with status {process.returncode}")
         return process
 
     def _ask_in_time(self, process: subprocess.Popen[bytes], question: object) -> str | None:
-        """The answer of the process. None if the process died; then nothing of it is left.
+        """The answer of the process. None if the process died; this method has then cleaned up.
 
         Raises:
             GrammarTrialError: the process did not answer in time. This method has killed it.
@@ -269,7 +271,7 @@ def main() -> None:
     memory = _MEMORY if most == resource.RLIM_INFINITY else min(_MEMORY, most)
     try:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    except (OSError, ValueError):  # macOS refuses it; only the limit on processor time remains
+    except (OSError, ValueError):  # macOS refuses this limit; the limit on processor time remains
         if sys.platform == "linux":
             raise
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -297,7 +299,7 @@ def _verdict(compiler: GrammarCompiler, grammar: Grammar, ends: Collection[int])
 
 
 def _follow(compiled: TokenGrammar, ends: Collection[int]) -> None:
-    """Make up to `_FOLLOWED` masks. Stop at a token of `ends`."""
+    """Make up to `_FOLLOWED` masks. Stop at a token in `ends`."""
     for choose in (first_of, last_of):
         state, tokens = compiled.begin(), list[int]()
         for _ in range(_FOLLOWED):

@@ -1,8 +1,8 @@
-"""Reads an answer while it arrives, and finds its parts: reasoning, text, and calls of functions.
+"""Reads an answer while it arrives, and finds its parts: reasoning, text, and function calls.
 
-Marks and JSON may be cut anywhere between two pieces of text. The reader holds back characters that
-could become a mark, so the cuts make no difference to the parts. Text that begins like a call but
-is not a call stays text, as the model wrote it.
+Text arrives in pieces, and a mark or a JSON value may span several pieces. The reader holds back
+characters that could become a mark, so the parts do not depend on how the text was cut. Text that
+begins like a call but is not a call stays text, unchanged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from heddle.text.parsing.parts import Part
 
 _ARGUMENTS = ("arguments", "parameters")
-"""Members of a call's object that hold its arguments. Llama writes the second."""
+"""Names of the member that holds a call's arguments. Llama writes `parameters`."""
 _OTHERS = ("type", "id")
-"""Other members that may come before a call's name. An object without a mark that has any other
-member before its name is not a call."""
+"""Other members that may come before a call's name. If an object without a mark has any other
+member before its name, it is not a call."""
 
 
 class Marks(NamedTuple):
@@ -34,17 +34,17 @@ class Marks(NamedTuple):
 
 
 class PartReader:
-    """Reads all of an answer as text. `Reading` makes readers that also find other parts."""
+    """Reads the complete answer as text. `Reading` makes readers that also find other parts."""
 
     def feed(self, text: str) -> list[Part]:
-        """Take more of the answer. Returns the parts that are now certain."""
+        """Read more text of the answer. Returns the parts that are now certain."""
         return [Text(text)] if text else []
 
     def finish(self, *, cut: bool = False) -> list[Part]:
         """End the answer. Returns the parts that were held back.
 
-        `cut` says that the length limit ended the answer. Then an incomplete mark at the end is
-        dropped, and so is a call of which only the mark, or a part of it, is there.
+        `cut` says that the length limit ended the answer. The reader then drops an incomplete mark
+        at the end, and a call that has nothing after its mark.
         """
         return []
 
@@ -53,7 +53,7 @@ class AnswerReader(PartReader, Characters):
     """Finds reasoning and calls. The call forms read with the methods of this class.
 
     Attributes:
-        calls_from: the position of the first call, or of the text after the first mark of a call;
+        calls_from: position of the first call without a mark, or of the text after the first mark;
             None before.
     """
 
@@ -77,7 +77,7 @@ class AnswerReader(PartReader, Characters):
         self._specials = specials
         self._read_calls = read_calls
         self._reasons = reasons
-        # Parts that no `feed` has returned yet: the kind of each, and its text in pieces.
+        # Parts that `feed` has not returned yet: the kind of each part, and its pieces of text.
         self._found: list[tuple[tuple[Any, ...], list[str]]] = []
         self._calls = 0
         self._attempt_from = 0
@@ -95,10 +95,11 @@ class AnswerReader(PartReader, Characters):
         self._steps.send(END)
         return self._take()
 
-    # --- for forms of calls ----------------------------------------------------------------------
+    # --- for call forms --------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Add text. Space at its end is held back, because space beside a call is dropped."""
+        """Add text. The reader holds back space at the end of the text, because it drops space
+        beside a call."""
         self._text(text)
 
     def rest(self) -> Steps[None]:
@@ -106,7 +107,7 @@ class AnswerReader(PartReader, Characters):
         yield from self.until((), self.say)
 
     def dismiss(self, mark: str) -> Steps[None]:
-        """Add `mark`, after which no call came, as text. At the end of a cut answer, drop it."""
+        """Add `mark` as text, because no call followed it. At the end of a cut answer, drop it."""
         if self.cut and self.ended:
             yield from self.until((), lambda _: None)
         else:
@@ -136,7 +137,7 @@ class AnswerReader(PartReader, Characters):
             names: an object is a call if it names one of these functions; None: any function.
 
         Returns:
-            Whether there is a call. If not, this has read nothing.
+            Whether there is a call. If not, this method has read nothing.
         """
         self._attempt_from = self.position
         if names is None:
@@ -236,7 +237,7 @@ class AnswerReader(PartReader, Characters):
 
 
 class _Call:
-    """An object that becomes a call when its name is read. Arguments before the name are kept."""
+    """An object that becomes a call once its name is read. Keeps arguments before the name."""
 
     def __init__(self, reader: AnswerReader, names: Collection[str] | None) -> None:
         self._reader = reader
@@ -272,10 +273,10 @@ class _Call:
 
 
 class _Trimmed:
-    """Passes text on. Drops leading space, and holds trailing space back until more text comes.
+    """Passes text on. Drops leading space, and holds back trailing space until more text comes.
 
     Attributes:
-        begun: whether text other than space has come. From then on, space is not leading space.
+        begun: whether text other than space has come. Later space is not leading space.
     """
 
     def __init__(self, take: Take, *, begun: bool = False) -> None:
@@ -305,9 +306,9 @@ class _Trimmed:
 
 
 def _string(value: str) -> str | None:
-    """The string that `value`, a text of JSON, encodes; None if it is not a string.
+    """The string that the JSON text `value` encodes; None if it is not a string.
 
-    Other values are not decoded, because they could be nested too deeply.
+    This function does not decode other values, because they could be nested too deeply.
     """
     try:
         return str(json.loads(value)) if value.startswith('"') else None

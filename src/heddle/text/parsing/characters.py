@@ -1,8 +1,8 @@
-"""Characters that arrive over time, for parsers that read them as if they were all there.
+"""A source of characters for parsers that start before the text is complete.
 
-A parser is a generator. It asks for the next character with `yield from source.next()` and is
-suspended until a character comes. So a parser is plain recursive descent, and the cuts between
-pieces of text cannot make a difference. A parser can put back characters that it has read.
+A parser is a generator. It asks for the next character with `yield from source.next()`, and Python
+suspends it until a character arrives. So a parser is plain recursive descent, and its result does
+not depend on how the text was cut into pieces. A parser can put back characters that it has read.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Steps: TypeAlias = Generator[None, str, T]
 """A generator that reads characters sent to it, and returns a T."""
 
 Take: TypeAlias = Callable[[str], object]
-"""A function that is called with text as it is read."""
+"""A function that gets text as the parser reads it."""
 
 MOST_IN_VAIN = 1 << 20
-"""Total backtracking budget, in characters. Beyond it every attempt fails. Nested beginnings of
-calls may all fail only at the end of the text: 400 of them (8,800 characters) took 0.3 s, and the
-time grows with their square."""
+"""Total backtracking budget, in characters. Beyond it, every attempt fails. Nested incomplete calls
+may all fail at the end of the text: 400 nested calls (8,800 characters) took 0.3 s, and the time
+grows with the square of their number."""
 
 END = ""
-"""What a parser reads after the last character, as often as it asks."""
+"""The value that a parser reads after the last character, every time it asks."""
 
 
 @lru_cache
@@ -39,24 +39,24 @@ class Characters:
     """A text that grows at its end.
 
     Attributes:
-        cut: if the text was cut off, the marks that may be incomplete at its end; else empty.
+        cut: if the text was cut off, marks that may be incomplete at its end; else empty.
         ended: whether END has been read.
     """
 
     def __init__(self) -> None:
         self.cut: Collection[str] = ()
-        self._returned: list[str] = []  # characters put back, the next one last
+        self._returned: list[str] = []  # characters put back, in reverse order
         self._record: list[str] | None = None
         self._in_vain = 0
         self._arrived = 0
         self.ended = False
-        self._search: tuple[re.Pattern[str], Take] | None = None  # what `until` waits for
+        self._search: tuple[re.Pattern[str], Take] | None = None  # the search of `until`
 
     def send(self, text: str, steps: Steps[None]) -> None:
         """Send `text` to `steps`, a parser that reads from this object.
 
-        While the parser looks for marks, characters that cannot begin a mark skip the generator:
-        this is ten times as fast.
+        While the parser looks for marks, this method handles characters that cannot begin a mark
+        without the generator: this is ten times as fast.
         """
         place = 0
         while place < len(text):
@@ -92,16 +92,16 @@ class Characters:
         return char
 
     def put_back(self, text: str) -> None:
-        """Put back `text`, which was read last, to be read again. END need not be put back."""
+        """Put back `text`, the last characters read. Do not put back END: it repeats itself."""
         self._returned.extend(reversed(text))
         if self._record is not None and text:
             del self._record[-len(text) :]
 
     def attempt(self, steps: Steps[bool]) -> Steps[bool]:
-        """Run `steps`. Returns whether it succeeds. If it fails, put back all that it has read.
+        """Run `steps`. Returns whether it succeeds. If it fails, put back all characters it read.
 
-        When `steps` is sure to succeed it may call :meth:`commit`, which frees the record of what
-        it has read. After `MOST_IN_VAIN` characters in failed attempts, every attempt fails.
+        Once `steps` is sure to succeed, it may call :meth:`commit` to free the record of these
+        characters. After `MOST_IN_VAIN` characters in failed attempts, every attempt fails.
         """
         if self._in_vain > MOST_IN_VAIN:
             return False
@@ -114,7 +114,7 @@ class Characters:
         return done
 
     def commit(self) -> None:
-        """Forget what the attempt has read. It can no longer be put back."""
+        """Forget the characters that the attempt has read. It can no longer put them back."""
         self._record = None
 
     def after_space(self) -> Steps[str]:
@@ -127,7 +127,7 @@ class Characters:
     def skip(self, expected: str) -> Steps[bool]:
         """Read `expected`, perhaps after space. If it does not come next, read nothing.
 
-        If the text was cut off inside `expected`, its beginning is dropped.
+        If the text was cut off inside `expected`, drop the incomplete `expected`.
 
         Returns:
             Whether `expected` came next.
@@ -155,8 +155,8 @@ class Characters:
     def until(self, marks: Collection[str], take: Take) -> Steps[str]:
         """Read up to the first of `marks`, and the mark too. `take` gets the text before the mark.
 
-        No mark may begin with another mark. If the text was cut off inside a mark, the beginning of
-        the mark is dropped.
+        No mark may begin with another mark. If the text was cut off inside a mark, drop the
+        incomplete mark.
 
         Returns:
             The mark; END if there is none.
@@ -180,7 +180,7 @@ class Characters:
     def json_value(self, take: Take) -> Steps[None]:
         """Read the next JSON value, perhaps after space. `take` gets its text.
 
-        This looks only for the end of the value. It does not check that the inside is valid JSON.
+        This method looks only for the end of the value. It does not check that the value is valid.
         """
         char = yield from self.after_space()
         if char not in ("{", "[", '"'):

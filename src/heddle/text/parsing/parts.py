@@ -1,4 +1,4 @@
-"""The parts of an answer: text, reasoning, and calls of functions.
+"""The parts of an answer: text, reasoning, and function calls.
 
 Plain data. `text/parsing/answer_reader.py` finds the parts in a text.
 """
@@ -47,7 +47,7 @@ Part: TypeAlias = Text | Reasoning | CallStart | CallArguments
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A complete call. `arguments` is what the model wrote. It may be invalid JSON."""
+    """A complete call. `arguments` is the text that the model wrote. It may be invalid JSON."""
 
     name: str
     arguments: str = ""

@@ -1,4 +1,4 @@
-"""How to read the answers to one prompt: their form of calls and their marks of reasoning."""
+"""How to read the answers to one prompt: their call form and their marks of reasoning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reading:
     """How to read the answers to one prompt.
 
     Attributes:
-        form: the form of calls; None if the reader shall not look for calls.
+        form: the call form; None if the reader does not look for calls.
         names: names of the functions that may be called.
         marks: marks of reasoning; None for a model without reasoning.
         reasons: whether the prompt opens the reasoning, so that the answer begins inside it.
@@ -50,8 +50,8 @@ class Reading:
     def watch(self) -> Callable[[str], str | None]:
         """A function that detects where an answer's calls begin; see `heddle.types.Beginning`.
 
-        Calls begin after the first mark of a call. Calls without marks begin with the first call,
-        as soon as the reader has recognised it.
+        Calls begin after the first mark of a call. Without marks, they begin at the first object
+        that the reader recognises as a call.
         """
         reader, read = self._answer_reader(), [""]
 

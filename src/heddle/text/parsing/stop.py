@@ -1,8 +1,8 @@
 """Stop strings in text that arrives in pieces.
 
-An automaton after Aho and Corasick 1975 ("Efficient string matching") over all stop strings. Its
-state is the longest end of the text that could still grow into a stop string. Exactly that end must
-be held back.
+The module builds one Aho-Corasick automaton over all stop strings (Aho and Corasick 1975,
+"Efficient string matching"). The automaton's state is the longest end of the text that could still
+become a stop string. The caller must hold back exactly this end.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class StopStrings:
         """Append `text`.
 
         Returns:
-            Where the first stop string begins, counted from the start of `text`, and negative if it
-            began earlier; None if there is none. Do not call this after a stop string was found.
+            Start of the first stop string, counted from the start of `text`; negative if the stop
+            string began in earlier text. None if there is no stop string. Do not call this after a
+            stop string was found.
         """
         state = self._state
         for position, char in enumerate(text):

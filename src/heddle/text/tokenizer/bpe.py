@@ -1,8 +1,8 @@
-"""Byte-level byte-pair encoding, as GPT-2 introduced it (`gpt2` in GGUF).
+"""Byte-level byte-pair encoding of GPT-2 (`gpt2` in GGUF).
 
-Text is cut into words. The UTF-8 bytes of a word are written in an alphabet of 256 printable
-characters. Merges join neighbours, the lowest rank first (Radford et al. 2019, "Language Models are
-Unsupervised Multitask Learners", 2.2).
+The encoder cuts text into words, and maps the UTF-8 bytes of a word to an alphabet of 256 printable
+characters. Then merges join neighbours, the lowest rank first (Radford et al. 2019, "Language
+Models are Unsupervised Multitask Learners", 2.2).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def _alphabet() -> dict[str, int]:
-    """Characters to bytes. Printable Latin-1 stands for itself; other bytes follow from U+0100."""
+    """Characters to bytes. Printable Latin-1 characters stand for their own byte. U+0100 and the
+    following characters stand for the other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(printable))
     return {chr(byte): byte for byte in printable} | {
@@ -33,12 +34,14 @@ def _alphabet() -> dict[str, int]:
 _BYTE_OF = _alphabet()
 
 PIECE = 1 << 18
-"""How many characters are encoded at once. While it encodes, the library keeps some 250 bytes for
-each word and token: 8 MB of digits took 2.4 GB at once, and take 0.3 GB in pieces."""
+"""How many characters are encoded at once. During encoding, the library keeps some 250 bytes for
+each word and token: 8 MB of digits took 2.4 GB in one piece, and take 0.3 GB in pieces of this
+size."""
 
 _LOOKAHEAD = 16
-"""An upper bound on how many characters after a word may decide where the word ends. Patterns look
-at spaces up to their end, and otherwise at three characters at most (`'ll`, groups of digits)."""
+"""An upper bound on how many characters after a word can change where the word ends. Patterns look
+ahead to the end of a run of spaces, otherwise at most three characters (`'ll`, groups of
+digits)."""
 
 
 class ByteLevelEncoder:
@@ -54,8 +57,8 @@ class ByteLevelEncoder:
         """
         self._size = len(vocabulary.pieces)
         self._numbers = list(range(self._size))
-        # A vocabulary may lack bytes. Such bytes vanish, as in llama.cpp, but only after merging: a
-        # symbol stands for them until then, or their neighbours would merge.
+        # A vocabulary may lack bytes. As in llama.cpp, such bytes vanish after merging. During
+        # merging a symbol stands for them, because otherwise their neighbours would merge.
         lacking = [char for char in _BYTE_OF if char not in vocabulary.ids]
         symbols = {char: self._size + i for i, char in enumerate(lacking)}
         try:
@@ -64,7 +67,7 @@ class ByteLevelEncoder:
                 merges=pairs(spec),
                 ignore_merges=pre_tokenizer.whole_words,
             )
-        except Exception as error:  # the library has no narrower class
+        except Exception as error:  # the library raises no narrower class
             label = spec.label("merges")
             raise ModelFileError(
                 f"{label} do not fit the vocabulary: {error}", field=label
@@ -86,7 +89,8 @@ class ByteLevelEncoder:
         return ids + self._shared_numbers(self._encode(text[start:]).ids)
 
     def _settled(self, piece: str) -> tuple[list[int], int]:
-        """Ids of the words of `piece` that no following text can change, and their length."""
+        """Ids of the words of `piece` that following text cannot change, and the length of these
+        words."""
         [encoding] = self._tokenizer.encode_batch([piece], add_special_tokens=False)
         word = _last_settled_word(encoding, piece)
         if word is None:
@@ -103,15 +107,16 @@ class ByteLevelEncoder:
         return [id for id in ids if id < self._size]
 
     def _shared_numbers(self, ids: list[int]) -> list[int]:
-        """`_in_vocabulary`, with one object for each number: 8 bytes an id in place of 36."""
+        """`_in_vocabulary` with one shared object per number: 8 bytes per id instead of 36."""
         return [self._numbers[id] for id in ids if id < self._size]
 
 
 def _last_settled_word(encoding: tokenizers.Encoding, piece: str) -> int | None:
-    """The last word of `piece` whose end no following text can change; None if there is none.
+    """The last word of `piece` whose end following text cannot change; None if there is none.
 
-    The patterns match from left to right and never look back. So the text after a settled word is
-    cut into words as if it stood alone. New patterns must look ahead at most `_LOOKAHEAD`.
+    The patterns match from left to right and never look back. So the words after a settled word do
+    not depend on the text before them. New patterns must look ahead at most `_LOOKAHEAD`
+    characters.
     """
     edge = len(piece.rstrip()) - _LOOKAHEAD
     word = encoding.token_to_word(len(encoding) - 1)
@@ -150,7 +155,7 @@ def pairs(spec: TokenizerSpec) -> list[tuple[str, str]]:
     """The merges, each as its two pieces.
 
     Raises:
-        ModelFileError: one is no pair.
+        ModelFileError: a merge is not a pair.
     """
     found = []
     for rank, merge in enumerate(spec.merges):
@@ -162,4 +167,4 @@ def pairs(spec: TokenizerSpec) -> list[tuple[str, str]]:
                 field=label,
             )
         found.append((merge[:split], merge[split + 1 :]))
-    return list(dict.fromkeys(found))  # of equal pairs, the first one's rank counts
+    return list(dict.fromkeys(found))  # an equal pair later has no effect

@@ -1,9 +1,9 @@
 """Finds the tokens that can continue a word or a prompt, by their bytes.
 
-A prompt may end inside a token ("retu"). Then its last tokens differ from those of the longer text
-("return"), and the model has hardly seen them. So the prompt's last tokens are removed, and only
-tokens that agree with their bytes may be sampled in their place. This is token healing: Lundberg,
-"The Art of Prompt Design: Prompt Boundaries and Token Healing" (2023).
+A prompt may end inside a token ("retu"). Its last tokens then differ from the tokens of the longer
+text ("return"), and such tokens are rare in training data. Token healing removes the prompt's last
+tokens, and samples in their place only tokens that agree with the removed bytes (Lundberg, "The Art
+of Prompt Design: Prompt Boundaries and Token Healing", 2023).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_HEALED_TOKENS = 4
-"""How many tokens healing removes at most. Words rarely have more tokens."""
+"""Most tokens that healing removes. Words rarely have more tokens."""
 
 
 class TokenBytes(Protocol):
-    """What `Continuations` needs of a tokenizer."""
+    """The methods of a tokenizer that `Continuations` uses."""
 
     @property
     def vocabulary_size(self) -> int:
@@ -45,14 +45,14 @@ class Continuations:
 
     @cached_property
     def not_in_word(self) -> tuple[int, ...]:
-        """Tokens that do not begin with a letter, a digit, `_`, or the rest of a character."""
+        """Tokens that do not begin with a letter, a digit, `_`, or a UTF-8 continuation byte."""
         return self._all_except(token for piece, token in self._sorted if _continues_word(piece))
 
     def disagreeing(self, wanted: bytes) -> tuple[int, ...]:
         """Tokens that cannot be the first token of a text that begins with `wanted`.
 
-        A token agrees if it begins with `wanted`, or if it is a beginning of `wanted` and tokens
-        exist for the rest. Not all vocabularies have all bytes. `wanted` must not be empty.
+        A token agrees if it begins with `wanted`. It also agrees if `wanted` begins with it and
+        other tokens can spell the rest: some vocabularies lack bytes. `wanted` must not be empty.
         """
         agreeing: list[int] = []
         spellable: list[int] = []  # positions in `wanted` from which tokens can spell the rest
@@ -65,7 +65,8 @@ class Continuations:
         return self._all_except(agreeing)
 
     def unfinished(self, tokens: Sequence[int]) -> int:
-        """How many tokens healing removes: the longest end of `tokens` that begins a longer token.
+        """How many tokens healing removes: the longest end of `tokens` with which a longer token
+        begins.
 
         The first token always stays, because a prompt needs a token.
         """
@@ -103,7 +104,7 @@ class Continuations:
 
 
 def _continues_word(piece: bytes) -> bool:
-    if piece[0] & 0xC0 == 0x80:  # the rest of a character in UTF-8
+    if piece[0] & 0xC0 == 0x80:  # a UTF-8 continuation byte
         return True
     first = piece[:4].decode(errors="ignore")[:1]
     return first.isalnum() or first == "_"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TokenTexts(Protocol):
-    """What a detokenizer needs of a tokenizer."""
+    """The methods of a tokenizer that a detokenizer uses."""
 
     def token_bytes(self, id: int, /) -> bytes: ...
     def token_text(self, id: int, /) -> str: ...
@@ -42,7 +42,7 @@ class Detokenizer:
         min_tokens: int = 0,
         shown: Collection[int] = (),
     ) -> None:
-        """The text of the first `min_tokens` tokens is not searched for stop strings.
+        """Search for stop strings only after the first `min_tokens` tokens.
 
         The text includes control tokens that are in `shown`.
         """

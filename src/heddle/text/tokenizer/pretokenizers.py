@@ -6,8 +6,9 @@ no pattern matches stays a word of its own. Sources: llama.cpp `src/llama-vocab.
 would also match U+017F.
 
 Letters, digits and punctuation follow Unicode 16 here (Oniguruma's tables) and 15.1 in llama.cpp.
-So ids can differ next to characters that are new in 16, some 4,400 of rare scripts. They differ
-nowhere else (measured over all code points below U+33500 and every 97th above).
+So ids can differ next to the 4,400 or so characters that are new in Unicode 16, all of rare
+scripts. They differ nowhere else (measured over all code points below U+33500 and every 97th
+above).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class PreTokenizer:
 
     Attributes:
         patterns: regular expressions (Oniguruma), in order.
-        whole_words: whether a word that is a piece becomes one token, whatever the merges say.
-        add_bos: whether texts begin with BOS if the file does not say.
+        whole_words: whether a word that is in the vocabulary becomes one token without merging.
+        add_bos: whether texts begin with BOS if the file has no such setting.
     """
 
     patterns: tuple[str, ...]
@@ -66,11 +67,11 @@ _BY_NAME = {
 
 
 def pre_tokenizer_of(spec: TokenizerSpec) -> PreTokenizer:
-    """The pre-tokenizer that a checkpoint names or spells out.
+    """The pre-tokenizer that a checkpoint names, or describes by patterns.
 
     Raises:
         UnsupportedModelError: no pre-tokenizer has the name.
-        ModelFileError: a pattern is no regular expression.
+        ModelFileError: a pattern is not a valid regular expression.
     """
     if spec.patterns is None:
         return pre_tokenizer(spec.pre_tokenizer, spec.label("pre_tokenizer"))

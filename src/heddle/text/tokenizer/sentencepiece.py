@@ -1,8 +1,8 @@
 """SentencePiece vocabularies (`llama` in GGUF): pieces with scores, spaces written as U+2581.
 
-llama.cpp joins the two neighbours that make the piece with the highest score, and of equal scores
-the leftmost. It repeats this until no two neighbours make a piece. Characters that are not a piece
-then fall back to their bytes. This module runs the same algorithm on the byte-pair model of the
+llama.cpp joins the two neighbours that make the piece with the highest score; among equal scores,
+the leftmost two. It repeats this until no two neighbours make a piece. Then it writes characters
+that are not a piece as bytes. This module runs the same algorithm on the byte-pair model of the
 `tokenizers` library: each way to split a piece in two is a merge, ranked by the piece's score.
 """
 
@@ -47,7 +47,7 @@ class SentencePieceEncoder:
         if not spec.merges:
             spec.check_entries("scores", len(scores))
         if any(map(math.isnan, scores)):
-            spec.fail("scores", "has NaN in it")
+            spec.fail("scores", "contains NaN")
         # A character that occurs in pieces but is not a piece also merges, so it needs an id.
         characters = set().union(*vocabulary.pieces) - vocabulary.ids.keys()
         size = len(vocabulary.pieces)
@@ -79,8 +79,8 @@ class SentencePieceEncoder:
         return [byte for id in ids for byte in self._bytes_of_symbol.get(id, (id,))]
 
     def _parts(self, text: str) -> Iterator[str]:
-        """`text` in parts. No piece has the two characters at a cut side by side, so no merge spans
-        the cut."""
+        """Cut `text` into parts. No piece contains the two characters beside a cut as neighbours,
+        so no merge spans the cut."""
         start = 0
         for end in range(PIECE, len(text)):
             if end - start >= PIECE and text[end - 1 : end + 1] not in self._neighbours:
@@ -90,7 +90,7 @@ class SentencePieceEncoder:
 
     @cached_property
     def _neighbours(self) -> frozenset[str]:
-        """All pairs of characters that stand side by side in a piece. Only long texts need them."""
+        """All pairs of neighbouring characters in pieces. Only long texts need these pairs."""
         return frozenset(piece[i : i + 2] for piece in self._pieces for i in range(len(piece) - 1))
 
 
@@ -99,11 +99,11 @@ def _merges(
 ) -> list[tuple[str, str]]:
     """All splits of a piece into two known pieces, best score first.
 
-    Among equal scores llama.cpp takes the leftmost pair, so it first extends the piece that it has
-    just made. A rank cannot depend on the place in the text. Here longer pieces come first, and
-    among the splits of a piece the longer left part. For runs of one character the result is the
-    same. Other pieces of equal score may merge in another order, but vocabularies give each
-    ordinary piece a score of its own.
+    Among equal scores, llama.cpp takes the leftmost pair, so it first extends the piece that it has
+    just made. The rank of a merge cannot depend on the place in the text. So among equal scores,
+    this function ranks longer pieces first, and among the splits of one piece, longer left parts.
+    For runs of one character the result is the same. Other pieces of equal score may merge in
+    another order, but vocabularies give each ordinary piece a score of its own.
     """
     pieces = vocabulary.pieces
     lengths = sorted({len(piece) for piece in known}, reverse=True)
@@ -111,8 +111,8 @@ def _merges(
     merges = []
     for id in order:
         piece = pieces[id]
-        # Only lengths that known pieces have: trying all splits of a piece of a million characters
-        # would take far too long.
+        # Try only lengths of known pieces: all splits of a piece of a million characters would take
+        # far too long.
         for split in lengths[bisect(lengths, -len(piece), key=neg) :]:
             left = piece[:split]
             if left in known:

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     Encode: TypeAlias = Callable[[str], list[int]]
 
 MAX_TAIL_TOKENS = 20
-"""How many tokens of a breaker after its first token are compared; as in llama.cpp."""
+"""Most tokens of a breaker that are compared after its first token; as in llama.cpp."""
 
 
 def spell(encode: Encode, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
     """The tokens of each word as it follows other text, directly and after a space.
 
-    vLLM's `bad_words` mean the same, except that vLLM leaves out the form with a space if it has
-    another number of tokens. Other spellings, such as single letters, are not covered.
+    `bad_words` of vLLM has the same meaning, except that vLLM leaves out the form with a space if
+    the two forms differ in their number of tokens. This function does not cover other spellings,
+    such as single letters.
     """
     forms = (form for word in words for form in (word.lstrip(), " " + word.lstrip()))
     return tuple(dict.fromkeys(tuple(encode(form)) for form in forms))
@@ -35,8 +36,8 @@ def find_breakers(
 ) -> TokenSequences:
     """All token sequences whose text contains one of the strings, beginning in the first token.
 
-    A single token may contain the complete string. Otherwise the first token ends with a beginning
-    of the string, and the tokens of the rest follow, at most `MAX_TAIL_TOKENS` (llama.cpp, PR
+    A single token may contain the complete string. Otherwise the first token ends with the
+    beginning of the string, and at most `MAX_TAIL_TOKENS` tokens of the rest follow (llama.cpp, PR
     9702).
 
     Args:
@@ -64,7 +65,7 @@ def find_breakers(
 
 
 def _overlaps(piece: bytes, wanted: bytes) -> Iterator[int]:
-    """Lengths of the ends of `piece` that are beginnings of `wanted`."""
+    """Lengths of all ends of `piece` with which `wanted` begins."""
     start = piece.find(wanted[0])
     while start >= 0:
         if wanted.startswith(piece[start:]):

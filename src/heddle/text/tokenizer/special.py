@@ -1,10 +1,10 @@
 """Finds special tokens in text, before any other tokenization.
 
-llama.cpp first cuts out all occurrences of the longest token, then of the next longest. A scan from
-left to right that takes the longest token at each place finds the same, unless two occurrences
-overlap and the right one is longer. So this module scans from left to right. If the character after
-a token could continue such an overlap, it starts over in llama.cpp's order. Real vocabularies have
-hardly any such characters.
+llama.cpp first cuts out all occurrences of the longest token, then those of the next longest token.
+A scan from left to right that takes the longest token at each place gives the same result, unless
+two occurrences overlap and the right one is longer. So this module scans from left to right. If the
+character after a token could continue such an overlap, the module starts again in llama.cpp's
+order. Real vocabularies have hardly any such characters.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ character may need a node. Known vocabularies have at most 100,000 characters.""
 
 
 class _Node:
-    """A node of the trie: a text with which tokens begin.
+    """A node of the trie: a prefix of tokens.
 
     Attributes:
-        next: the nodes that are one character longer, by that character.
+        next: the nodes for the texts that are one character longer, by that character.
         id: the token with exactly this text; None if there is none.
-        size: bytes of that token.
-        longest: bytes of the longest token that begins with this text.
+        size: number of bytes of that token.
+        longest: number of bytes of the longest token that begins with this text.
         suffix: the node of the longest proper suffix of this text that has a node (the failure
             function of Aho & Corasick 1975); None for the root.
     """
@@ -92,7 +92,7 @@ class SpecialTokens:
         return parts
 
     def _longest_at(self, text: str, start: int) -> tuple[int, _Node | None]:
-        """Where the longest token that begins at `start` ends, and its node if there is one."""
+        """The end of the longest token that begins at `start`, and its node; None without one."""
         end, found, node = start, None, self._trie
         for position in range(start, len(text)):
             if text[position] not in node.next:
@@ -150,7 +150,7 @@ def _link_suffixes(root: _Node) -> None:
 def _may_be_overlapped(token: _Node, char: str) -> bool:
     """Whether `char` after `token` may belong to a longer token that begins inside `token`."""
     node = token.suffix
-    while node is not None and node.suffix is not None:  # a token from the root begins after it
+    while node is not None and node.suffix is not None:  # from the root: begins after `token`
         if char in node.next and node.next[char].longest > token.size:
             return True
         node = node.suffix
@@ -158,7 +158,7 @@ def _may_be_overlapped(token: _Node, char: str) -> bool:
 
 
 def _first_two(item: tuple[str, _Node]) -> str:
-    """A pattern for the first one or two characters of the tokens with this first character."""
+    """A pattern for the first one or two characters of tokens with this first character."""
     first, node = item
     if node.id is not None:
         return re.escape(first)

@@ -1,8 +1,8 @@
 """Text to token ids and back, as llama.cpp does it for the same file.
 
 Special tokens are found first (`special.py`). The plain parts between them go through the
-vocabulary's algorithm (`bpe.py`, `sentencepiece.py`). llama.cpp's clean-up of spaces before
-punctuation is left out: decoding would lose text, and llama.cpp's server does not do it either.
+vocabulary's algorithm (`bpe.py`, `sentencepiece.py`). Heddle does not remove spaces before
+punctuation: decoding would lose text, and llama.cpp's server does not remove them either.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """The algorithm of a vocabulary. It does not know special tokens."""
+    """The algorithm of a vocabulary, without special tokens."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text."""
@@ -140,7 +140,7 @@ class Tokenizer:
             add_special: add the tokens that begin and end a text, if the file asks for them.
             parse_special: encode the text of a control token as that token. User-defined tokens
                 are always found.
-            continues: the text follows other text, so no space is put before it.
+            continues: the text follows other text, so the tokenizer puts no space before it.
         """
         special = self._all_parsed if parse_special else self._always_parsed
         ids = list(self._prefix_ids) if add_special else []
@@ -157,9 +157,9 @@ class Tokenizer:
     def encode_chat(self, text: str) -> list[int]:
         """Ids of a rendered chat template.
 
-        A template may or may not write BOS, and a model wants it once. So this method adds BOS if
-        the model asks for it and the template did not write it. It never adds EOS, because the
-        model continues the prompt.
+        Some templates write BOS, and a model needs exactly one BOS. So this method adds BOS if the
+        model asks for it and the template did not write it. It never adds EOS, because the model
+        continues the prompt.
         """
         ids = self.encode(text, add_special=False)
         return ids if ids[:1] == self._prefix_ids else self._prefix_ids + ids
@@ -203,7 +203,7 @@ class Tokenizer:
         return [head, *texts, [marks.file, *inside("file\n")]]
 
     def put_before(self, prompt: Sequence[int], files: Sequence[int]) -> list[int]:
-        """A prompt of `encode_fill_in`, with the ids of files after its BOS, if it has one."""
+        """A prompt of `encode_fill_in` with the ids of files in front, but after BOS."""
         begin = len(self._prefix_ids)
         return [*prompt[:begin], *files, *prompt[begin:]]
 
@@ -238,7 +238,7 @@ class Tokenizer:
     def breakers(self, strings: tuple[str, ...]) -> TokenSequences:
         """Token sequences that spell the strings; see `sequences.find_breakers`.
 
-        With a vocabulary of 152,000, a string mostly takes 5 ms. Recent results are cached.
+        With a vocabulary of 152,000 tokens, most strings take 5 ms. Recent results are cached.
         """
         return self._breakers(strings)
 
@@ -258,7 +258,7 @@ class Tokenizer:
         return self._grammars.compile(grammar)
 
     def prepare_grammars(self) -> None:
-        """Make the data that all grammars share. This stops all threads for up to a second."""
+        """Make the data that all grammars share. Other threads stop for up to a second."""
         self._grammars.prepare()
 
     def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
@@ -278,7 +278,7 @@ class Tokenizer:
         return self._control_ids.get(text)
 
     def is_special(self, id: int) -> bool:
-        """Whether the token is a control or unknown token. Text never shows such tokens."""
+        """Whether the token is a control token or unknown. Text never shows such tokens."""
         return id in self._special
 
     def _visible_bytes(self, id: int) -> bytes:

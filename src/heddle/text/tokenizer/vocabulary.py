@@ -1,8 +1,8 @@
-"""The vocabulary of a model file: its pieces, their types, and the tokens that have a role.
+"""The vocabulary of a model file: pieces, their types, and tokens with a role such as BOS.
 
-Roles follow llama.cpp (`src/llama-vocab.cpp`). If the file does not name the token of a role, the
-text of a piece decides, because many files do not say which tokens end a generation. `bpe.py` and
-`sentencepiece.py` turn text into pieces.
+Roles follow llama.cpp (`src/llama-vocab.cpp`). If the file does not name the token of a role, this
+module finds the token by the text of its piece, because many files do not name the tokens that end
+a generation. `bpe.py` and `sentencepiece.py` turn text into pieces.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ _END_PIECES = (
 class FillIn:
     """Ids of fill-in-the-middle tokens.
 
-    `prefix` comes before the text that precedes a gap, `suffix` before the text that follows it,
-    and `middle` before its filling. `repository` and `file` come before the name of a repository
-    and of one of its files; None if the model has no such token.
+    `prefix` comes before the text that precedes the gap, `suffix` before the text that follows the
+    gap, and `middle` before the text that fills it. `repository` and `file` come before the names
+    of a repository and of a file; None if the model has no such token.
     """
 
     prefix: int

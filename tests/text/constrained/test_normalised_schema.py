@@ -1,4 +1,4 @@
-"""Keywords that schemas imply and do not state."""
+"""Normalised schemas bound integers and correct references."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from fake_model import FakeTokenizer
 from heddle.text.constrained.grammar import GrammarCompiler
+from heddle.text.constrained.normalised_schema import normalised
 from heddle.text.constrained.trial import ByteTokens
-from heddle.text.constrained.usual_schema import usual
 from heddle.types import Grammar
 
 MOST = 2**53 - 1
@@ -34,7 +34,7 @@ BOUNDED = {"type": "integer", "minimum": -MOST, "maximum": MOST}
     ],
 )
 def test_a_schema_gets_the_implied_keywords(schema: dict, expected: dict) -> None:
-    assert usual(schema) == expected
+    assert normalised(schema) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_a_schema_gets_the_implied_keywords(schema: dict, expected: dict) -> Non
     ],
 )
 def test_explicit_keywords_stay(schema: dict) -> None:
-    assert usual(schema) == schema
+    assert normalised(schema) == schema
 
 
 def test_an_integer_has_at_most_16_digits() -> None:
     """A grammar of a bounded integer allows no 17th digit."""
     tokens = ByteTokens(300, sorted(FakeTokenizer().eos_ids), {})
     digit = tokens.encode("1")
-    for schema, allowed in ((INTEGER, True), (usual(INTEGER), False)):
+    for schema, allowed in ((INTEGER, True), (normalised(INTEGER), False)):
         state = GrammarCompiler(tokens, keep=0).compile(Grammar.json_schema(schema)).begin()
         mask = state.next_mask(digit * 16)
         assert bool(mask[digit[0] // 8] >> digit[0] % 8 & 1) is allowed
