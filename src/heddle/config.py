@@ -89,7 +89,7 @@ class EngineConfig:
     context: int = _setting(0, "most tokens per sequence; 0 = the model's own limit", low=0)
     kv_cache: int = _setting(
         0,
-        "size of the KV cache; 0 = what the slots can fill, at most half the free memory",
+        "size of the KV cache; 0 = enough for full slots, at most half of the free memory",
         low=0,
         size=True,
     )
@@ -99,7 +99,7 @@ class EngineConfig:
     )
     prefix_cache_dir: str = _setting(
         "",
-        "directory for evicted prefixes, and for all prefixes over a restart; empty = none on disk",
+        "directory for evicted prefixes, and for all prefixes at a stop; empty = no disk tier",
     )
     prefix_cache_disk: int = _setting(
         4 * 1024**3, "most bytes of files in --prefix-cache-dir", low=1, size=True
@@ -111,16 +111,16 @@ class EngineConfig:
     )
     pooling: str = _setting(
         "auto",
-        "hidden states of an embedding, unless the request says: mean of all tokens, last token, or"
-        " auto = what the model's file says, else mean",
+        "default pooling of embeddings: mean of all tokens, last token, or auto = the pooling that"
+        " the model's file names, else mean",
         choices=("auto", "mean", "last"),
     )
     allow_nonfinite: bool = _setting(
-        False, "load a file with infinite or NaN weights, to examine it; else the file is refused"
+        False, "load files with infinite or NaN weights; by default they are refused"
     )
     isa: str = _setting(
         "auto",
-        "instruction level of the kernels; auto = the best one of this machine",
+        "instruction level of the kernels; auto = the highest level of this machine",
         choices=("auto", "portable", "avx2", "avxvnni", "avx512", "neon"),
     )
 
@@ -135,29 +135,29 @@ class ServerConfig:
     host: str = _setting("127.0.0.1", "address to listen on")
     port: int = _setting(8080, "port to listen on; 0 = a free port", low=0, high=65_535)
     max_body: int = _setting(
-        8 * 1024**2, "largest request body; a larger one is a 413", low=1024, size=True
+        8 * 1024**2, "largest request body; a larger body is a 413", low=1024, size=True
     )
     body_timeout: int = _setting(
         30, "longest time, in s, for a request body to arrive; then 408", low=1, high=86_400
     )
     backlog: int = _setting(
         256 * 1024**2,
-        "most bytes of unread answers in memory; beyond it the largest answer is ended",
+        "most bytes of unread answers in memory; above, the server ends the largest answer",
         low=64 * 1024,
         size=True,
     )
     send_timeout: int = _setting(
         60,
-        "seconds until a client that reads nothing of its answer is disconnected",
+        "seconds before the server disconnects a client that does not read its answer",
         low=1,
         high=86_400,
     )
     drain: int = _setting(
-        5, "seconds for running requests to finish when the server stops", low=0, high=86_400
+        5, "most seconds that a stopping server waits for running requests", low=0, high=86_400
     )
 
     api_key: tuple[str, ...] = _setting(
-        (), "API keys, separated by commas; each request must send one; repeatable", secret=True
+        (), "API keys, separated by commas; each request must send a key; repeatable", secret=True
     )
     api_key_file: str = _setting("", "file with API keys, one per line")
     prefix_cache_per_key: bool = _setting(
@@ -171,17 +171,18 @@ class ServerConfig:
         (), "further names of the model in requests, separated by commas; repeatable"
     )
     any_model: bool = _setting(
-        False, "accept any model name in a request; else an unknown name is a 404"
+        False, "accept any model name in a request; by default an unknown name is a 404"
     )
     lenient: bool = _setting(
         False,
-        "ignore unknown fields of a body and name them in a Warning header; else they are a 400",
+        "ignore unknown fields of a body and name them in a Warning header; by default they are"
+        " a 400",
     )
 
     open_schemas: bool = _setting(
         False,
-        "allow members that an object's JSON schema does not name; else only a schema that sets"
-        " additionalProperties allows them",
+        "allow members that an object's JSON schema does not name; by default only schemas that set"
+        " additionalProperties allow them",
     )
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
-"""What a row of the table of sampling parameters says.
+"""Rows of the table of sampling parameters.
 
 The table is `heddle.types.SamplingParams`: each of its fields is a row, made by :func:`parameter`.
-Checks, request schemas, the reading of requests, the native sampler's numbers and the table of
-docs/sampling.md are derived from the rows.
+Five things are derived from the rows: checks, request schemas, the translation of requests, the
+numbers of the native sampler, and the table of docs/sampling.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAX_TOP_LOGPROBS = 20
 MAX_INT32 = 2**31 - 1
 
 _KEY = "parameter"
-"""Where the metadata of a field has its row."""
+"""Key of the row in the metadata of a dataclass field."""
 
 
 class Api(Flag):
-    """The requests that offer a parameter."""
+    """The APIs whose requests offer a parameter."""
 
     CHAT = auto()
     COMPLETIONS = auto()
@@ -39,7 +39,7 @@ class Api(Flag):
     MESSAGES = auto()
     GENERATION = CHAT | COMPLETIONS | INFILL
     EXTENDED = GENERATION | RESPONSES
-    """All that take more than their vendor's fields."""
+    """APIs whose requests have more fields than the vendor defines."""
     ALL = EXTENDED | MESSAGES
     NONE = 0
 
@@ -48,19 +48,20 @@ class Api(Flag):
 
 
 class Kind(Protocol):
-    """The values that a parameter takes."""
+    """The values that a parameter accepts."""
 
     @property
     def words(self) -> str:
-        """The range, for the documentation."""
+        """The accepted values in words, for the documentation."""
         ...
 
     def take(self, value: Any, name: str) -> object:
-        """The value as `SamplingParams` keeps it.
+        """Check `value` and return it in the form that `SamplingParams` stores.
+
+        `name` is the parameter's name, for errors.
 
         Raises:
-            InvalidRequestError: the value is of another type or out of range. `name` is the
-                parameter's.
+            InvalidRequestError: the value has another type or is out of range.
         """
         ...
 
@@ -70,12 +71,12 @@ class Number:
     """Numbers from `low` to `high`, both included.
 
     Attributes:
-        above: `low` itself is not included.
-        also: a number out of the range that is taken as well.
-        step: all numbers are multiples of it.
-        optional: None is taken as well.
-        note: the meaning of special values.
-        said: the range for people, where the numbers do not say it well.
+        above: whether the range excludes `low`.
+        also: one more accepted number, outside of the range; None: no such number.
+        step: divisor of all accepted numbers, except `also`; None: no such divisor.
+        optional: whether the parameter also accepts None.
+        note: meaning of special values.
+        said: the range in words, if the text made from the numbers is not clear.
     """
 
     low: float
@@ -94,7 +95,7 @@ class Number:
 
     @property
     def words(self) -> str:
-        """The range, for errors and for the documentation."""
+        """The range in words, for errors and for the documentation."""
         bracket = "(" if self.above else "["
         interval = f"in {bracket}{self.low}, {self.high}]"
         range_ = self.said or (f"at least {self.low}" if self.high >= MAX_INT32 else interval)
@@ -110,7 +111,7 @@ class Number:
         return schema if self.also is None else {"anyOf": [schema, {"const": self.also}]}
 
     def take(self, value: Any, name: str) -> object:
-        """See :class:`Kind`. Numbers of other libraries become Python's own."""
+        """See :class:`Kind`. Converts numbers of other libraries to Python's types."""
         if value is None and self.optional:
             return None
         taken = self._number(value, name)
@@ -159,7 +160,7 @@ class Strings:
     """At most `most` strings of 1 to `longest` characters.
 
     Attributes:
-        alone: requests may give one string in place of a list.
+        alone: whether a request may have one string in place of a list.
     """
 
     most: int
@@ -201,7 +202,7 @@ class TokenIds:
 
 @dataclass(frozen=True, slots=True)
 class Biases:
-    """Token ids to numbers from -`largest` to `largest`."""
+    """A map from token ids to numbers from -`largest` to `largest`."""
 
     largest: int
 
@@ -222,10 +223,11 @@ class Biases:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Members of an enumeration or their values, in order, each at most once.
+    """A list of members of an enumeration, or of their values, each at most once.
 
     Attributes:
-        aliases: other names of members.
+        of: the enumeration.
+        aliases: further names of members.
     """
 
     of: type[Enum]
@@ -279,14 +281,14 @@ class Parameter:
     """A row of the table.
 
     Attributes:
-        name: in `SamplingParams`, in requests and in the native sampler.
-        default: its value where a request does not give it.
-        kind: the values that it takes.
-        doc: its definition, in Markdown.
-        source: who defined it.
-        apis: the requests that offer it under `name`.
-        aliases: its other names, and the requests that offer them.
-        native: the native sampler has a number of this name, which it is given.
+        name: the parameter's name in `SamplingParams`, in requests and in the native sampler.
+        default: value of the parameter if a request does not have it.
+        kind: accepted values.
+        doc: definition of the parameter, in Markdown.
+        source: who defined the parameter.
+        apis: APIs that offer the parameter under `name`.
+        aliases: further names of the parameter, and the APIs that offer them.
+        native: whether the native sampler has a number of this name, which the executor sets.
     """
 
     name: str
@@ -299,7 +301,7 @@ class Parameter:
     native: bool
 
     def names(self, api: Api) -> tuple[str, ...]:
-        """Its names in requests of `api`; none if they do not offer it."""
+        """The parameter's names in requests of `api`; empty if `api` does not offer it."""
         names = {self.name: self.apis, **self.aliases}
         return tuple(name for name, apis in names.items() if api in apis)
 
@@ -314,16 +316,14 @@ def parameter(
     aliases: Mapping[str, Api] | None = None,
     native: bool = True,
 ) -> T:
-    """A field of `SamplingParams`, which is a row of the table; see :class:`Parameter`.
+    """Make a field of `SamplingParams`, which is a row of the table; see :class:`Parameter`.
 
-    Args:
-        native: whether a number is for the native sampler. Other kinds never are: the executor
-            prepares them.
+    `native` has an effect on numbers only: the executor prepares values of other kinds.
     """
     row = Parameter(
         "", default, kind, doc, source, apis, aliases or {}, native and isinstance(kind, Number)
     )
-    if isinstance(default, dict):  # as a default, all objects would share it
+    if isinstance(default, dict):  # all objects would share a mutable default
         return field(default_factory=partial(copy, default), metadata={_KEY: row})
     return field(default=default, metadata={_KEY: row})
 
@@ -334,7 +334,7 @@ def rows_of(table: type[object]) -> tuple[Parameter, ...]:
 
 
 def with_documentation(table: type[T]) -> type[T]:
-    """The dataclass with its rows in its docstring."""
+    """Add the rows of a dataclass to its docstring."""
     lines = [f"    {row.name} ({row.kind.words}): {row.doc}" for row in rows_of(table)]
     table.__doc__ = "\n".join([cleandoc(table.__doc__ or ""), "", "Attributes:", *lines])
     return table

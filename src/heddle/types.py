@@ -1,6 +1,6 @@
-"""What a caller says and gets back: sampling parameters, deltas, finish reasons.
+"""Types of requests and results: sampling parameters, deltas, outputs, finish reasons.
 
-Plain data, open to every room. The contract between scheduler and executor lives in `step.py`.
+Plain data that every room may import. `step.py` has the contract between scheduler and executor.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_GRAMMAR_LENGTH = 131_072
 
 
 class FinishReason(Enum):
-    """Why a request ended. Values are OpenAI's `finish_reason` where it has one."""
+    """Why a request ended. STOP and LENGTH have the values of OpenAI's `finish_reason`."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -54,7 +54,7 @@ class FinishReason(Enum):
 
 
 class GrammarKind(Enum):
-    """What the text of a :class:`Grammar` is."""
+    """The language of a :class:`Grammar`."""
 
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
@@ -63,33 +63,36 @@ class GrammarKind(Enum):
 
 
 class Beginning(Protocol):
-    """Finds the place in an output from which on it has to be what a grammar says."""
+    """Detects where in an output the grammar starts."""
 
     @property
     def specials(self) -> Sequence[str]:
-        """Control tokens that are to be looked at as text."""
+        """Control tokens that the detection reads as text."""
         ...
 
     def watch(self) -> Callable[[str], str | None]:
-        """For one output: takes its text piece by piece, and gives what comes after the place.
+        """A function that detects the start in one output.
 
-        Until there is such a place, it gives None.
+        The caller passes the output's text piece by piece. The function returns None before the
+        start. At the start it returns the rest of the piece, which the grammar must match.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What the whole output has to be. Cut off only by `max_tokens`, a stop string or a cancel.
+    """A grammar that the whole output must match.
+
+    The output is incomplete if `max_tokens`, a stop string or a cancel ends it early.
 
     Attributes:
-        kind: what `text` is.
+        kind: the language of `text`.
         text: a JSON schema; a regular expression in Rust's syntax, for the whole output; a JSON
-            list of strings, one of which is the output; or a grammar in llguidance's form of Lark.
-            At most 131,072 characters.
-        param: the request's field that it came from, for errors.
-        beginning: finds where the output has to begin to be it; None for its beginning. What
-            precedes that place is free, and so is an output that has none.
+            list of strings that the output must be one of; or a grammar in llguidance's form of
+            Lark. At most 131,072 characters.
+        param: the request's field that holds the grammar, for errors.
+        beginning: detects where the grammar starts; None: at the first token. Text before the start
+            is free. An output without a start is free too.
 
     Raises:
         GrammarError: the text is too long, or is not Unicode.
@@ -103,36 +106,39 @@ class Grammar:
     def __post_init__(self) -> None:
         if len(self.text) > MAX_GRAMMAR_LENGTH:
             raise GrammarError(
-                f"{self.param} has {len(self.text)} characters; at most {MAX_GRAMMAR_LENGTH} are"
-                " taken, so send a smaller one",
+                f"{self.param} has {len(self.text):,} characters; the limit is"
+                f" {MAX_GRAMMAR_LENGTH:,}. Send a shorter grammar",
                 param=self.param,
             )
         if any("\ud800" <= character <= "\udfff" for character in self.text):
-            raise GrammarError(f"{self.param} has half a surrogate pair in it", param=self.param)
+            raise GrammarError(
+                f"{self.param} contains half of a surrogate pair; send valid Unicode",
+                param=self.param,
+            )
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, object], param: str = "grammar") -> Grammar:
-        """JSON that `schema` allows."""
+        """A grammar of JSON that `schema` allows."""
         return cls(GrammarKind.JSON_SCHEMA, json.dumps(schema), param)
 
     @classmethod
     def regex(cls, pattern: str, param: str = "grammar") -> Grammar:
-        """Text that `pattern` matches from its beginning to its end."""
+        """A grammar of text that `pattern` matches from the first to the last character."""
         return cls(GrammarKind.REGEX, pattern, param)
 
     @classmethod
     def choice(cls, choices: Sequence[str], param: str = "grammar") -> Grammar:
-        """One of the strings."""
+        """A grammar of the strings in `choices`."""
         return cls(GrammarKind.CHOICE, json.dumps(list(choices)), param)
 
     @classmethod
     def lark(cls, grammar: str, param: str = "grammar") -> Grammar:
-        """Text of the rule `start`."""
+        """A grammar of text that the rule `start` matches."""
         return cls(GrammarKind.LARK, grammar, param)
 
 
 class Stage(Enum):
-    """A sampler of the chain. Values are the names that llama.cpp's `samplers` has for them."""
+    """A sampler of the chain. Values are the names in llama.cpp's `samplers`."""
 
     PENALTIES = "penalties"
     DRY = "dry"
@@ -159,20 +165,21 @@ _STAGE_NAMES = {
 class SamplingParams:
     """How one request turns logits into tokens. Each field is a row of the table of parameters.
 
-    First `logit_bias` is added and what `bad_words` and `min_tokens` forbid is excluded. Then the
-    samplers run in the order of `samplers`, each on what the one before left; then one draw. At
-    `temperature` 0 only penalties and DRY run, and the highest logit wins, ties to the lower token
-    id. Definitions and sources: docs/sampling.md.
+    The sampler adds `logit_bias` to the logits and excludes the tokens that `bad_words` and
+    `min_tokens` forbid. Then the samplers run in the order of `samplers`. Each sampler gets the
+    candidates of the sampler before it. One draw selects a token from the last candidates. At
+    `temperature` 0 only penalties and DRY run, and the highest logit wins. Among equal logits the
+    lowest token id wins. Definitions and sources: docs/sampling.md.
 
     Raises:
-        InvalidRequestError: naming the field and its value.
+        InvalidRequestError: names the field and its value.
     """
 
     max_tokens: int | None = parameter(
         None,
         Integer(0, math.inf, also=-1, optional=True, note="-1 is no limit"),
-        "The most tokens to generate; by default what the context leaves. With 0 the prompt alone"
-        " is computed, for its log probabilities or for the prefix cache.",
+        "Limit on generated tokens; by default the context is the limit. 0 computes only the"
+        " prompt, for its log probabilities or for the prefix cache.",
         apis=Api.GENERATION | Api.MESSAGES,
         aliases={
             "max_completion_tokens": Api.CHAT,
@@ -182,19 +189,19 @@ class SamplingParams:
         native=False,
     )
     temperature: float = parameter(
-        1.0, Number(0), "Logits are divided by it; 0 takes the likeliest token.", apis=Api.ALL
+        1.0, Number(0), "Divisor of the logits; 0 selects the likeliest token.", apis=Api.ALL
     )
     top_k: int = parameter(
         0,
         Integer(0, MAX_INT32, also=-1, note="0 or -1 keeps all"),
-        "Keeps the k highest logits, ties to the lower id.",
+        "Keeps the k highest logits; among equal logits, the lowest token ids.",
         source="Fan et al. 2018, arXiv:1805.04833",
         apis=Api.ALL,
     )
     top_p: float = parameter(
         1.0,
         Number(0, 1, above=True, note="1 keeps all"),
-        "Keeps the shortest run of the likeliest tokens whose mass is at least `top_p`.",
+        "Keeps the fewest likeliest tokens whose total probability is at least `top_p`.",
         source="Holtzman et al. 2019, arXiv:1904.09751",
         apis=Api.ALL,
     )
@@ -212,29 +219,29 @@ class SamplingParams:
     )
     repetition_penalty: float = parameter(
         1.0,
-        # Farther from 1 it would take logits out of float32's range.
+        # A penalty farther from 1 could move logits out of float32's range.
         Number(0.01, 100, note="1 is off"),
-        "Of tokens among the last `repeat_last_n` of prompt and output, positive logits are"
-        " divided by it and others multiplied.",
+        "Penalty for tokens among the last `repeat_last_n` tokens of prompt and output. It divides"
+        " positive logits and multiplies all others.",
         source="Keskar et al. 2019, arXiv:1909.05858",
         aliases={"repeat_penalty": Api.EXTENDED},
     )
     presence_penalty: float = parameter(
         0.0,
         Number(-2, 2),
-        "Is taken off the logits of tokens that the output has.",
+        "Subtracted from the logit of each token that the output contains.",
         source="OpenAI's API reference",
     )
     frequency_penalty: float = parameter(
         0.0,
         Number(-2, 2),
-        "Is taken off a token's logit for each time that the output has the token.",
+        "Subtracted from a token's logit once for each time that the output contains the token.",
         source="OpenAI's API reference",
     )
     seed: int | None = parameter(
         None,
         Integer(-(2**63), 2**64 - 1, optional=True, said="a 64-bit integer"),
-        "Seeds the request's own random numbers; by default a random seed.",
+        "Seed of the request's random numbers; by default a random seed.",
         source="Salmon et al. 2011",
         apis=Api.ALL,
         native=False,
@@ -242,68 +249,74 @@ class SamplingParams:
     stop: tuple[str, ...] = parameter(
         (),
         Strings(MAX_STOP_STRINGS, MAX_STRING_LENGTH, alone=True),
-        "These end the output. The text does not have the string that ended it.",
+        "Strings that end the output. The text excludes the string that matched.",
         aliases={"stop_sequences": Api.MESSAGES},
     )
     logit_bias: Mapping[int, float] = parameter(
-        {}, Biases(100), "Is added to the logits of tokens, by id.", source="OpenAI's API reference"
+        {},
+        Biases(100),
+        "Added to the logits of the given token ids.",
+        source="OpenAI's API reference",
     )
     logprobs: int | None = parameter(
         None,
         Integer(0, MAX_TOP_LOGPROBS, optional=True),
-        "How many of the likeliest tokens to report beside the chosen one, as natural logarithms"
-        " under the model's raw distribution; by default not even the chosen one.",
+        "Number of likeliest tokens to report beside each sampled token. Log probabilities are"
+        " natural logarithms under the model's raw distribution. By default no token is reported,"
+        " not even the sampled token.",
         apis=Api.NONE,
         native=False,
     )
     ignore_eos: bool = parameter(
         False,
         Switch(),
-        "Generates on after an end-of-sequence token, which may still be drawn.",
+        "Continue after an end-of-sequence token. The sampler can still draw the token.",
         source="vLLM",
         apis=Api.ALL,
     )
     cache_salt: str | None = parameter(
         None,
         Salt(),
-        "Only requests of the same salt share prefixes, so that nobody can learn from an answer's"
-        " time what others have sent. No salt is a salt of its own.",
+        "Separates prefix caches: only requests with the same salt share prefixes. So response"
+        " times do not reveal the prompts of others. Requests without a salt share prefixes with"
+        " each other.",
         source="vLLM",
         apis=Api.ALL,
     )
     min_tokens: int = parameter(
         0,
         Integer(0, MAX_INT32),
-        "No earlier token may end the output, and stop strings are not looked for in the text of"
-        " earlier tokens. Not together with a grammar.",
+        "Fewest tokens of the output. No earlier token can end the output, and stop strings do not"
+        " match in the text of earlier tokens. Excludes a grammar.",
         source="vLLM",
     )
     dynatemp_range: float = parameter(
         0.0,
         Number(0, 100, note="0 keeps the temperature fixed"),
-        "The temperature is T - r + 2r (H / log n)^`dynatemp_exponent`, and T - r is at least 0."
-        " H is the entropy of the n candidates, T `temperature` and r this range.",
+        "Range r of a temperature that depends on the entropy H of the n candidates:"
+        " L + (T + r - L) (H / log n)^`dynatemp_exponent`. T is `temperature`; L is the larger of"
+        " 0 and T - r.",
         source="kalomaze, llama.cpp PR 4972",
     )
     dynatemp_exponent: float = parameter(1.0, Number(0, 100), "See `dynatemp_range`.")
     typical_p: float = parameter(
         1.0,
         Number(0, 1, above=True, note="1 keeps all"),
-        "Keeps, in order of |-log p - H|, the shortest run of tokens whose mass is at least"
-        " `typical_p`. H is the entropy.",
+        "Orders tokens by |-log p - H|, lowest first, and keeps the fewest first tokens whose total"
+        " probability is at least `typical_p`. H is the entropy.",
         source="Meister et al. 2022, arXiv:2202.00666",
     )
     top_n_sigma: float = parameter(
         0.0,
         Number(0, 1000, also=-1, note="0 or -1 keeps all"),
-        "Keeps logits of at least the highest minus n standard deviations.",
+        "Keeps logits that are at most n standard deviations below the highest logit.",
         source="Tang et al. 2024, arXiv:2411.07641",
     )
     xtc_probability: float = parameter(
         0.0,
         Number(0, 1, note="0 is off"),
-        "With this chance, all tokens with p ≥ `xtc_threshold` are dropped but the least likely of"
-        " them.",
+        "Probability that XTC removes tokens at a position. XTC removes all tokens with"
+        " p ≥ `xtc_threshold` except the least likely of these tokens.",
         source="p-e-w, text-generation-webui PR 6335",
     )
     xtc_threshold: float = parameter(
@@ -314,14 +327,15 @@ class SamplingParams:
     repeat_last_n: int = parameter(
         -1,
         Integer(-1, MAX_INT32, note="-1 is the whole sequence, 0 none of it"),
-        "How many of the latest tokens `repetition_penalty` looks at; the other two penalties look"
-        " at the whole output.",
+        "Number of latest tokens that `repetition_penalty` examines. The other two penalties"
+        " examine the whole output.",
     )
     dry_multiplier: float = parameter(
         0.0,
         Number(0, 1000, note="0 turns DRY off"),
-        "A token that would continue a repetition of n ≥ `dry_allowed_length` tokens loses"
-        " `dry_multiplier` * `dry_base`^(n - `dry_allowed_length`).",
+        "Strength of DRY. If a token would continue a repetition of n ≥ `dry_allowed_length`"
+        " tokens, DRY subtracts `dry_multiplier` * `dry_base`^(n - `dry_allowed_length`) from its"
+        " logit.",
         source="p-e-w, text-generation-webui PR 5677",
     )
     dry_base: float = parameter(1.75, Number(1, 1000), "See `dry_multiplier`.")
@@ -329,24 +343,28 @@ class SamplingParams:
     dry_penalty_last_n: int = parameter(
         -1,
         Integer(-1, MAX_INT32, note="-1 is the whole sequence, 0 none of it"),
-        "How many of the latest tokens DRY searches for repetitions.",
+        "Number of latest tokens that DRY searches for repetitions.",
     )
     dry_sequence_breakers: tuple[str, ...] = parameter(
         ("\n", ":", '"', "*"),
         Strings(32, 40),
-        "Repetitions end at tokens that hold one of these, or begin one that the next tokens"
-        " complete. A token that holds one is not penalised.",
+        "Strings at which repetitions end. A repetition ends at a token that contains a breaker,"
+        " and at a token that begins a breaker if the next tokens complete the breaker. DRY does"
+        " not penalise tokens that contain a breaker.",
         source="llama.cpp PR 9702",
     )
     mirostat: int = parameter(
         0,
         Integer(0, 2, step=2, said="0 (off) or 2; version 1 is not offered"),
-        "Replaces all samplers that cut candidates off: keeps tokens of a surprise -log2 p of at"
-        " most mu bits. Then mu falls by eta * (surprise - tau). It begins at 2 tau.",
+        "Mirostat replaces all samplers that remove candidates. It keeps tokens whose surprise,"
+        " -log2 p, is at most mu bits. After each token, mu falls by eta * (surprise - tau). mu"
+        " starts at 2 tau.",
         source="Basu et al. 2021, arXiv:2007.14966",
     )
-    mirostat_tau: float = parameter(5.0, Number(0, 100), "The surprise aimed at, in bits.")
-    mirostat_eta: float = parameter(0.1, Number(0, 1), "The rate of mirostat's adaptation.")
+    mirostat_tau: float = parameter(
+        5.0, Number(0, 100), "Target surprise tau of mirostat, in bits."
+    )
+    mirostat_eta: float = parameter(0.1, Number(0, 1), "Learning rate eta of mirostat.")
     samplers: tuple[Stage, ...] = parameter(
         (
             Stage.PENALTIES,
@@ -361,42 +379,45 @@ class SamplingParams:
             Stage.TEMPERATURE,
         ),
         Members(Stage, _STAGE_NAMES),
-        "The samplers that run, in this order. A sampler that is left out does not run.",
+        "The samplers that run, in this order. Other samplers do not run.",
         source="llama.cpp",
     )
     bad_words: tuple[str, ...] = parameter(
         (),
         Strings(1000, 256),
-        "The last token of each spelling is excluded when the output ends with the others."
-        " Spellings are the string's tokens in the middle of a text, without and with a space"
-        " before; others, as by single letters, are not covered.",
+        "Strings to keep out of the output. If the output ends with all tokens of a spelling except"
+        " the last, the sampler excludes the last token. A string has two spellings: its tokens in"
+        " the middle of a text, with and without a space before the string. Other spellings, such"
+        " as by single letters, are not covered.",
         source="vLLM",
     )
     grammar: Grammar | None = parameter(
         None,
         Instance(Grammar),
-        "What the output has to be. The output ends where the grammar does, or, `ignore_eos` or"
-        " not, where the grammar lets it end and an end-of-sequence token is sampled.",
+        "Grammar of the output. The output ends where the grammar ends. It also ends where the"
+        " grammar allows an end and the sampler draws an end-of-sequence token, even with"
+        " `ignore_eos`.",
         apis=Api.NONE,
     )
     shown_specials: tuple[str, ...] = parameter(
         (),
         Strings(16, 64),
-        "Control tokens that the text shows, as they are written. It shows no others.",
+        "Control tokens that appear in the text. The text excludes all other control tokens.",
         apis=Api.NONE,
     )
     prompt_logprobs: int | None = parameter(
         None,
         Integer(0, MAX_TOP_LOGPROBS, optional=True),
-        "As `logprobs`, for the tokens of the prompt, each given those before it. The whole prompt"
-        " is computed then, whatever the prefix cache has.",
+        "Number of likeliest tokens to report beside each prompt token, as for `logprobs`. Each"
+        " prompt token is scored after the tokens before it. The engine then computes the whole"
+        " prompt, even if the prefix cache holds a part of it.",
         apis=Api.NONE,
         native=False,
     )
     stop_token_ids: tuple[int, ...] = parameter(
         (),
         TokenIds(256),
-        "These end the output too, `ignore_eos` or not. The text does not show them.",
+        "Tokens that end the output, even with `ignore_eos`. The text excludes them.",
         source="vLLM",
     )
 
@@ -404,15 +425,15 @@ class SamplingParams:
         put = partial(object.__setattr__, self)  # the class is frozen
         for row in PARAMETERS:
             value = getattr(self, row.name)
-            if value is not row.default:  # most are, and to check them all takes 0.2 ms
+            if value is not row.default:  # most are the default; checking all rows takes 0.2 ms
                 put(row.name, row.kind.take(value, row.name))
-        if self.max_tokens == -1:  # llama.cpp's and LM Studio's way to say so
+        if self.max_tokens == -1:  # llama.cpp and LM Studio write "no limit" so
             put("max_tokens", None)
         check(
             not any(word.isspace() for word in self.bad_words),
             "bad_words",
             self.bad_words,
-            "strings with more than spaces",
+            "strings with at least one character that is not whitespace",
         )
         check(
             self.max_tokens is None or self.min_tokens <= self.max_tokens,
@@ -424,17 +445,18 @@ class SamplingParams:
             self.grammar is None or not self.min_tokens,
             "min_tokens",
             self.min_tokens,
-            "0 where the output has a grammar, which says itself where it may end",
+            "0 for a request with a grammar, because the grammar decides where the output may end",
         )
 
     def with_seed(self, seed: int | None) -> SamplingParams:
-        """The same with another seed, a 64-bit integer. The bias is shared: it may be large."""
+        """A copy with another seed, a 64-bit integer. The copy shares `logit_bias`, which may be
+        large."""
         changed = copy.copy(self)
         object.__setattr__(changed, "seed", seed)  # the class is frozen
         return changed
 
     def for_another_choice(self, seed: int | None) -> SamplingParams:
-        """The same for one more output of a prompt, about which nothing more is asked."""
+        """A copy for one more choice of the same prompt. It does not score the prompt again."""
         changed = self.with_seed(seed)
         object.__setattr__(changed, "prompt_logprobs", None)
         return changed
@@ -446,13 +468,14 @@ PARAMETERS = rows_of(SamplingParams)
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprob:
-    """One token of a prompt, given those before it.
+    """Log probability of one prompt token, after the tokens before it.
 
     Attributes:
-        token: its id.
-        logprob: natural logarithm of its probability.
-        rank: 1 for the likeliest token of the vocabulary; ties go to the lower id.
-        top: (token id, logprob) of the likeliest, best first.
+        token: token id.
+        logprob: natural logarithm of the token's probability.
+        rank: 1 for the likeliest token of the vocabulary. Among equal logits the lowest id ranks
+            first.
+        top: (token id, logprob) of the likeliest tokens, best first.
     """
 
     token: int
@@ -463,7 +486,7 @@ class PromptLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One generated token. `top` holds (token id, logprob) of the likeliest, best first."""
+    """One generated token. `top` holds (token id, logprob) of the likeliest tokens, best first."""
 
     token: int
     logprob: float
@@ -474,12 +497,15 @@ class TokenLogprob:
 class Usage:
     """Token counts and times of one request.
 
-    `cached_tokens` of the prompt were not computed again. That is how an answer came about and no
-    part of it, as are the times: they do not count when outputs are compared.
+    A comparison of outputs ignores `cached_tokens` and the times: they describe how the engine
+    computed the output.
 
     Attributes:
-        prompt_seconds: from the first step that carried it to its first token.
-        completion_seconds: from its first token to its last.
+        prompt_tokens: tokens of the prompt.
+        completion_tokens: generated tokens.
+        cached_tokens: prompt tokens that the prefix cache held, so that no step computed them.
+        prompt_seconds: time from the request's first step to its first token.
+        completion_seconds: time from its first to its last token.
     """
 
     prompt_tokens: int
@@ -491,21 +517,22 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added to one request.
+    """New text and tokens of one request from one step.
 
     Attributes:
-        text: new text, whole characters only; may be empty while a character or a possible stop
-            string is held back.
-        tokens: the tokens behind this step (with logprobs only when asked for); their text may
+        text: new text in complete characters. Empty while the engine holds back an incomplete
+            character or a possible stop string.
+        tokens: new tokens, with log probabilities only if the request asks for them. Their text may
             come in a later delta.
-        finish: set on the last delta, exactly once per request.
-        error: set when `finish` is ERROR.
-        usage: set on the last delta.
-        stop: on the last delta, the stop string that ended the output, if one did.
-        prompt_logprobs: of further tokens of the prompt, if asked for; of the first token, which
-            follows nothing, None. All come before the first token of the output.
-        embedding: on the last delta of a request for one, float32 of the model's width and of
-            length 1.
+        finish: finish reason on the last delta; else None.
+        error: the error if `finish` is ERROR.
+        usage: token counts and times on the last delta; else None.
+        stop: the stop string that ended the output, on the last delta; else None.
+        prompt_logprobs: log probabilities of further prompt tokens, if the request asks for them.
+            The entry of the first prompt token is None, because no token precedes it. All entries
+            come before the first token of the output.
+        embedding: the embedding on the last delta, if the request asks for an embedding: float32,
+            with the model's width, of length 1.
     """
 
     text: str = ""
@@ -520,11 +547,12 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A finished request, whole.
+    """The complete output of a finished request.
 
     Attributes:
-        stop: the stop string that ended it, if one did.
-        prompt_logprobs: of the prompt's tokens, if asked for; of the first one None.
+        stop: the stop string that ended the output; else None.
+        prompt_logprobs: log probabilities of the prompt tokens, if the request asks for them; None
+            for the first token.
     """
 
     text: str
@@ -536,7 +564,7 @@ class Output:
 
     @classmethod
     def of(cls, deltas: Sequence[Delta]) -> Output:
-        """All that the deltas of a request say, of which the last one is no error."""
+        """Join all deltas of a request. The last delta must not be an error."""
         last = deltas[-1]
         assert last.finish is not None
         assert last.usage is not None

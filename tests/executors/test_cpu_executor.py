@@ -145,7 +145,7 @@ def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
 
 
 def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "memory_limits", lambda: {"the memory that is available": 10**8})
+    monkeypatch.setattr(memory, "memory_limits", lambda: {"the available memory": 10**8})
     huge = EngineConfig(slots=1024, threads=1, kv_cache=100 << 30)
     metadata = {"llama.context_length": 10**6}
     with pytest.raises(
@@ -156,7 +156,7 @@ def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monk
 
 
 def test_weights_beyond_free_memory_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "memory_limits", lambda: {"the memory that is available": 1_000})
+    monkeypatch.setattr(memory, "memory_limits", lambda: {"the available memory": 1_000})
     with pytest.raises(OutOfMemoryError, match="take a smaller model") as error:
         load(tiny_file(tmp_path), EngineConfig(threads=1))
     assert error.value.param == "model"

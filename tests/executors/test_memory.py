@@ -60,7 +60,7 @@ def test_an_address_space_limit_leaves_what_is_not_mapped(
     monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (space[0], space[0]))
     assert memory.available_bytes() == 400 * MIB
     check_memory(300 * MIB, 100 * MIB)
-    with pytest.raises(OutOfMemoryError, match=r"ulimit -v\) leaves, 0\.42 GB: set a smaller kv"):
+    with pytest.raises(OutOfMemoryError, match=r"ulimit -v, 0\.42 GB: set a smaller kv"):
         check_memory(300 * MIB, 101 * MIB)
     space[0] = 500 * MIB  # a limit can be lower than the memory already mapped
     assert memory.available_bytes() == 0

@@ -232,7 +232,7 @@ def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
 
 def test_a_grammar_that_is_too_long_is_refused_unparsed():
     Grammar.regex("a" * MAX_GRAMMAR_LENGTH)
-    with pytest.raises(GrammarError, match="131073 characters"):
+    with pytest.raises(GrammarError, match="131,073 characters"):
         Grammar.regex("a" * (MAX_GRAMMAR_LENGTH + 1))
     with pytest.raises(GrammarError, match="surrogate"):
         Grammar.regex("\ud800")
@@ -342,5 +342,5 @@ def test_choices_are_matched_literally():
 def test_sampling_parameters_check_their_grammar():
     with pytest.raises(InvalidRequestError, match="must be a Grammar"):
         SamplingParams(grammar={"type": "object"})
-    with pytest.raises(InvalidRequestError, match="min_tokens must be 0 where"):
+    with pytest.raises(InvalidRequestError, match="min_tokens must be 0 for a request with"):
         SamplingParams(grammar=Grammar.regex("a"), min_tokens=1)
