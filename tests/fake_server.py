@@ -22,7 +22,7 @@ from patience import PATIENCE
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from heddle.config import ServerConfig
@@ -93,13 +93,17 @@ class Running:
 
 @contextmanager
 def run_server(
-    server: ServerConfig, context: int = 512, bos_id: int | None = None, **settings: Any
+    server: ServerConfig,
+    context: int = 512,
+    bos_id: int | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> Iterator[Running]:
-    """A server with a fake model; `settings` are those of its engine."""
+    """A server with a fake model and its sampling `defaults`; `settings` are its engine's."""
     executor = ScoringExecutor()
     pooling = Pooling(settings.get("pooling", "mean"))
     fake = fake_model(executor, context=context, pooling=pooling)
-    model = replace(fake, tokenizer=AnyTextTokenizer(bos_id))
+    model = replace(fake, tokenizer=AnyTextTokenizer(bos_id), sampling_defaults=defaults or {})
     with (
         Engine(model, EngineConfig(**settings)) as engine,
         live_server(engine, server) as live,

@@ -115,6 +115,12 @@ class EngineConfig:
         " the model's file names, else mean",
         choices=("auto", "mean", "last"),
     )
+    generation_config: str = _setting(
+        "auto",
+        "sampling parameters where a request does not say: auto = those that the model's files"
+        " recommend, none = Heddle's own",
+        choices=("auto", "none"),
+    )
     allow_nonfinite: bool = _setting(
         False, "load files with infinite or NaN weights; by default they are refused"
     )

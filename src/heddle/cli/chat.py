@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Generator
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 
+TEMPERATURE = 0.7
+"""Temperature if neither the user nor the model's files say."""
+
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
 """Control characters, which `str.translate` drops: with them a model could control the terminal."""
 
@@ -28,8 +31,12 @@ def chat(
     *,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     temperature: Annotated[
-        float, typer.Option(help="Sampling temperature; 0 = the likeliest token.")
-    ] = 0.7,
+        float | None,
+        typer.Option(
+            help="Sampling temperature; 0 = the likeliest token.",
+            show_default="what the model's files recommend, else 0.7",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="Most tokens of an answer.", show_default="what fits")
     ] = None,
@@ -39,8 +46,13 @@ def chat(
     engine: EngineConfig,
 ) -> None:
     """Talk with a model in the terminal."""
-    params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
+    asked: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+    given = {name: value for name, value in asked.items() if value is not None}
+    SamplingParams(**given)  # a wrong value is refused before a model is loaded in vain
     with load(model, engine) as loaded:
+        params = SamplingParams(
+            **{"temperature": TEMPERATURE, **loaded.model.sampling_defaults, **given}
+        )
         conversation = Conversation(loaded, params, system)
         if sys.stdin.isatty():
             with suppress(ImportError):  # absent on Windows

@@ -19,7 +19,6 @@ from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, M
 from heddle.engine.thread import EngineThread
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,10 +31,9 @@ if TYPE_CHECKING:
     from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
     from heddle.step import TokenGrammar, TokenRules
-    from heddle.types import Delta, Grammar, Output
+    from heddle.types import Delta, Grammar, Output, SamplingParams
     from heddle.weights.progress import Progress
 
-_DEFAULTS = SamplingParams()
 _EMBEDDING = EmbeddingParams()
 
 
@@ -142,10 +140,13 @@ class Engine(Closing):
         self._trial.check(grammar)
         return self.model.tokenizer.grammar(grammar)
 
-    def complete(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Output:
-        """Submit, wait, and return the complete output. Raises as :meth:`submit` and `stream`."""
+    def complete(self, prompt: Prompt, params: SamplingParams | None = None) -> Output:
+        """Submit, wait, and return the complete output. Raises as :meth:`submit` and `stream`.
+
+        Without `params`, the model's defaults hold, here as in the methods below.
+        """
         collector = Collector()
-        ticket = self.submit(prompt, params, collector)
+        ticket = self.submit(prompt, params or self.model.sampling_params(), collector)
         try:
             return collector.wait()
         except BaseException:
@@ -162,22 +163,23 @@ class Engine(Closing):
             ticket.cancel()
             raise
 
-    def stream(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> Stream:
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
         """Submit at once, and return an iterator over the deltas.
 
         Closing or dropping the iterator cancels the request. Raises as :meth:`submit`. The iterator
         raises the error that the request ends with.
         """
         deltas: SimpleQueue[Delta] = SimpleQueue()
+        params = params or self.model.sampling_params()
         return Stream(deltas, self.submit(prompt, params, deltas.put))
 
-    def generate(self, prompt: Prompt, params: SamplingParams = _DEFAULTS) -> AsyncStream:
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncStream:
         """Submit at once, and return an iterator over the deltas for the running event loop.
 
         The request is cancelled when the reading task is cancelled, or the iterator is closed or
         dropped. Raises as :meth:`submit`. The iterator raises the error that the request ends with.
         """
-        return AsyncStream(self.generate_many([(prompt, params)]))
+        return AsyncStream(self.generate_many([(prompt, params or self.model.sampling_params())]))
 
     def generate_many(
         self,
@@ -207,14 +209,14 @@ class Engine(Closing):
         return AsyncStreams(inbox)
 
     def create_sequence(
-        self, params: SamplingParams = _DEFAULTS, *, single_line: bool = False
+        self, params: SamplingParams | None = None, *, single_line: bool = False
     ) -> DrivenSequence:
         """Create a driven sequence: the caller asks for each token. It is empty at first.
 
         Args:
-            params: sampling parameters. Without a seed, one is drawn once. `max_tokens`, `stop`,
-                `stop_token_ids`, `grammar`, `shown_specials` and `prompt_logprobs` have no meaning
-                here; `ignore_eos` makes no difference.
+            params: sampling parameters; None: the model's defaults. Without a seed, one is drawn
+                once. `max_tokens`, `stop`, `stop_token_ids`, `grammar`, `shown_specials` and
+                `prompt_logprobs` have no meaning here; `ignore_eos` makes no difference.
             single_line: the end of a line ends the text. The part of the token before the line's
                 end is still text.
 
@@ -228,7 +230,7 @@ class Engine(Closing):
             self.model,
             self._continuations,
             next_id,
-            params,
+            params or self.model.sampling_params(),
             single_line=single_line,
         )
 

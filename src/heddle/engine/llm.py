@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_DEFAULTS = SamplingParams()
-
 
 class LLM(Closing):
     """A loaded model for programs that want complete outputs. Several threads may use it.
@@ -56,7 +54,7 @@ class LLM(Closing):
     def generate(
         self,
         prompts: str | Iterable[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] = _DEFAULTS,
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool | None = None,
     ) -> list[Output]:
@@ -66,7 +64,8 @@ class LLM(Closing):
 
         Args:
             prompts: texts or lists of token ids, any number of them, or one text.
-            params: one for all prompts, or one for each.
+            params: one for all prompts, or one for each. None: the model's defaults; to change
+                some of them, pass `llm.sampling_params(max_tokens=20)`.
             progress: show a bar on standard error; None shows it for 16 prompts or more, on a
                 terminal.
 
@@ -74,6 +73,7 @@ class LLM(Closing):
             HeddleError: a prompt was refused or failed. The other prompts are cancelled.
         """
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
+        params = self.sampling_params() if params is None else params
         if isinstance(params, SamplingParams):
             params = [params] * len(prompts)
         if len(params) != len(prompts):
@@ -83,6 +83,14 @@ class LLM(Closing):
                 param="params",
             )
         return self._run(prompts, params, Collector.wait, progress)
+
+    def sampling_params(self, **given: Any) -> SamplingParams:
+        """The parameters `given`, and the model's defaults for those that are not.
+
+        Raises:
+            InvalidRequestError: a value is out of range.
+        """
+        return self.engine.model.sampling_params(**given)
 
     def embed(
         self,
@@ -112,7 +120,7 @@ class LLM(Closing):
         return np.stack(vectors) if vectors else np.empty((0, width), np.float32)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams = _DEFAULTS
+        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None
     ) -> Output:
         """Generate the answer to messages with at least `role` and `content`.
 

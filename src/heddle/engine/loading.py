@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heddle.config import cache_home
 from heddle.embedding import Pooling
 from heddle.errors import InvalidRequestError, OutOfMemoryError
+from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
     from heddle.config import EngineConfig
     from heddle.executors.registry import Load
@@ -70,6 +70,8 @@ class LoadedModel:
         template: turns messages into text; None if the model has no chat template.
         executor: runs its steps.
         pooling: pooling of embeddings, if a request names none.
+        sampling_defaults: sampling parameters that hold where a request does not say, as keywords
+            of `SamplingParams`.
     """
 
     info: ModelInfo
@@ -78,6 +80,18 @@ class LoadedModel:
     template: ChatTemplate | None
     executor: Executor
     pooling: Pooling = Pooling.MEAN
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def sampling_params(self, **given: Any) -> SamplingParams:
+        """The parameters `given`, and the model's defaults for those that are not.
+
+        This is the one place where the defaults of a model enter: servers, streams and the offline
+        library all come here.
+
+        Raises:
+            InvalidRequestError: a value is out of range.
+        """
+        return SamplingParams(**{**self.sampling_defaults, **given})
 
     def chat_text(
         self,
@@ -180,12 +194,14 @@ def _load(
         # The weights come last: the tokenizer and template are small, and may be refused.
         tokenizer = Tokenizer.of(checkpoint.tokenizer())
         template = _template(checkpoint, tokenizer)
+        recommended = config.generation_config != "none"
+        sampling = checkpoint.recommended().checked() if recommended else {}
         executor = load(checkpoint, config, progress.update)
         progress.update(weights)
     finally:
         progress.finish()
     info, pooling = _info(name, checkpoint, executor.shape), _pooling(config, checkpoint)
-    return LoadedModel(info, executor.shape, tokenizer, template, executor, pooling)
+    return LoadedModel(info, executor.shape, tokenizer, template, executor, pooling, sampling)
 
 
 def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling:

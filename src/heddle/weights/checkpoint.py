@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.weights.files import FileStamp
+    from heddle.weights.generation import Recommended
     from heddle.weights.tensor_types import TensorType
 
 N = TypeVar("N", int, float)
@@ -300,6 +301,14 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def recommended(self) -> Recommended:
+        """The sampling parameters that the files recommend.
+
+        Raises:
+            ModelSourceError, ModelFileError: their file cannot be read, or is damaged.
+        """
+        ...
+
     def read(self, name: str) -> NDArray[np.uint8]:
         """The bytes (nbytes,) of tensor `name`, in memory.
 
@@ -329,6 +338,9 @@ class Outline:
         name: name of the model; None if the files do not say.
         hyperparameters: hyperparameters under canonical names.
         tensors: type, shape and bytes of each tensor.
+        sampling: the sampling parameters that the files recommend.
+        end_tokens: ids of the tokens that the files name as ends of a generation, and their texts;
+            None where the files do not say.
         metadata: all metadata, as values that JSON has. A long array is a mapping with its `length`
             and its `first` elements.
     """
@@ -339,6 +351,8 @@ class Outline:
     name: str | None
     hyperparameters: Hyperparameters
     tensors: tuple[tuple[TensorType, tuple[int, ...], int], ...]
+    sampling: Mapping[str, object]
+    end_tokens: Mapping[int, str | None]
     metadata: Mapping[str, object]
 
 

@@ -83,6 +83,8 @@ class ModelDescription:
         vocabulary: number of tokens.
         tensors: tensors by storage type, the largest group first.
         memory: memory to run the model.
+        sampling: sampling parameters that the files recommend, by name.
+        end_tokens: texts of the tokens that the files name as ends of a generation, by id.
         metadata: all metadata, as values that JSON has. A long array is a mapping with its `length`
             and its `first` elements.
     """
@@ -97,6 +99,8 @@ class ModelDescription:
     vocabulary: int | None
     tensors: tuple[TensorGroup, ...]
     memory: MemoryEstimate
+    sampling: Mapping[str, object]
+    end_tokens: Mapping[int, str | None]
     metadata: Mapping[str, object]
 
     def to_json(self) -> str:
@@ -130,6 +134,8 @@ def describe(path: Path) -> ModelDescription:
             kv_per_token=kv_per_token,
             kv_context=_times(kv_per_token, context),
         ),
+        sampling=outline.sampling,
+        end_tokens=outline.end_tokens,
         metadata=outline.metadata,
     )
 
@@ -228,6 +234,8 @@ def _summary_table(description: ModelDescription) -> Table:
         "context": _number(description.context, " tokens"),
         "vocabulary": _number(description.vocabulary, " tokens"),
         "file": _size(description.file_bytes),
+        "sampling, by default": _shown(_sampling(description.sampling)),
+        "ends with": _shown(_tokens(description.end_tokens)),
         "memory: weights": _size(memory.weights),
         "memory: KV cache, one token": _sizes(memory.kv_per_token),
         "memory: KV cache, full context": _sizes(memory.kv_context),
@@ -256,6 +264,15 @@ def _metadata_table(description: ModelDescription) -> Table:
     for key, value in description.metadata.items():
         table.add_row(_shown(key), _shown(_one_line(value)))
     return table
+
+
+def _sampling(parameters: Mapping[str, object]) -> str:
+    said = (f"{name} {_one_line(value)}" for name, value in parameters.items())
+    return ", ".join(said) or "the files recommend nothing"
+
+
+def _tokens(tokens: Mapping[int, str | None]) -> str | None:
+    return ", ".join(f"{text or 'token'} ({id})" for id, text in tokens.items()) or None
 
 
 def _one_line(value: object) -> str:

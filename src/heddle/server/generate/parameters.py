@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heddle.parameters import Kind, Parameter
+    from heddle.server.generate.service import Service
+    from heddle.types import SamplingParams
 
 
 class SamplingSchema(Schema):
@@ -106,6 +108,20 @@ def parameters_of(body: SamplingSchema) -> dict[str, Any]:
         if value is not None:
             fields[row.name] = _value(value, row.kind, row.name)
     return fields
+
+
+def sampling_params(body: SamplingSchema, service: Service, **more: Any) -> SamplingParams:
+    """The sampling parameters of a body, with the model's defaults where the body does not say.
+
+    Args:
+        body: the request's body.
+        service: has the model.
+        more: keywords of `SamplingParams` that the body has no parameter for.
+
+    Raises:
+        InvalidRequestError: a value is out of range, or as :func:`parameters_of`.
+    """
+    return service.engine.model.sampling_params(**parameters_of(body), **more)
 
 
 def agreed(body: SamplingSchema, *names: str) -> Any:

@@ -11,6 +11,7 @@ from heddle.closing import Closing
 from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, Hyperparameters, TensorInfo
 from heddle.weights.gguf import names
+from heddle.weights.gguf.generation import read_recommended
 from heddle.weights.gguf.split import open_parts
 from heddle.weights.gguf.tokenizer import read_tokenizer
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from heddle.weights.checkpoint import TokenizerSpec
     from heddle.weights.files import FileStamp
+    from heddle.weights.generation import Recommended
     from heddle.weights.gguf.file import GGUFFile
 
 
@@ -77,6 +79,9 @@ class GGUFCheckpoint(Closing):
 
     def tokenizer(self) -> TokenizerSpec:
         return read_tokenizer(self.metadata)
+
+    def recommended(self) -> Recommended:
+        return read_recommended(self.metadata, self.path)
 
     def read(self, name: str) -> NDArray[np.uint8]:
         label = self.label(name)

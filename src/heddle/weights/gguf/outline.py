@@ -12,7 +12,9 @@ from heddle.weights.checkpoint import Outline
 from heddle.weights.gguf import names
 from heddle.weights.gguf.checkpoint import hyperparameters_of
 from heddle.weights.gguf.file import StringArray
+from heddle.weights.gguf.generation import read_recommended
 from heddle.weights.gguf.split import open_parts
+from heddle.weights.gguf.tokenizer import end_tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +47,8 @@ def read_outline(path: Path) -> Outline:
                 for file in files
                 for info in file.tensors.values()
             ),
+            sampling=read_recommended(metadata, path).values,
+            end_tokens=end_tokens_of(metadata),
             metadata={key: _plain(value) for key, value in metadata.items()},
         )
 

@@ -6,6 +6,7 @@ tokenizer interprets the values.
 
 from __future__ import annotations
 
+from collections import abc
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError, UnsupportedModelError
@@ -38,6 +39,9 @@ _ROLES = {
     "fim_separator": ("fim_sep_token_id",),
 }
 """Keys that name a role's token. As in llama.cpp, the last key that is present counts."""
+
+_ENDS = ("eos", "eot", "eom")
+"""Roles of tokens that end a generation."""
 
 
 def read_tokenizer(metadata: Mapping[str, object]) -> TokenizerSpec:
@@ -83,6 +87,16 @@ def _label(name: str) -> str:
 def _roles(source: _TokenizerKeys) -> dict[str, int]:
     named = ((role, source.token_id(key)) for role, keys in _ROLES.items() for key in keys)
     return {role: id for role, id in named if id is not None}
+
+
+def end_tokens_of(metadata: Mapping[str, object]) -> dict[int, str | None]:
+    """Ids of the tokens that the metadata names as ends of a generation, and their texts."""
+    ids = [metadata.get(PREFIX + key) for role in _ENDS for key in _ROLES[role]]
+    pieces = metadata.get(f"{PREFIX}{_KEYS['pieces']}")
+    known = pieces if isinstance(pieces, abc.Sequence) else ()
+    return {
+        id: str(known[id]) if id < len(known) else None for id in ids if type(id) is int and id >= 0
+    }
 
 
 class _TokenizerKeys:

@@ -15,6 +15,7 @@ from heddle.weights.files import FileStamp
 from heddle.weights.huggingface import names
 from heddle.weights.huggingface.config import hyperparameters_of
 from heddle.weights.huggingface.experts import stacks_of_pairs, stacks_of_singles
+from heddle.weights.huggingface.generation import read_recommended
 from heddle.weights.huggingface.json_files import read_json, read_optional_json
 from heddle.weights.huggingface.safetensors import SafetensorsFile
 from heddle.weights.huggingface.tokenizer import read_tokenizer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.weights.checkpoint import TokenizerSpec
+    from heddle.weights.generation import Recommended
     from heddle.weights.huggingface.experts import Slice, Stack
     from heddle.weights.huggingface.safetensors import StoredTensor
 
@@ -83,6 +85,9 @@ class HuggingFaceCheckpoint(Closing):
 
     def tokenizer(self) -> TokenizerSpec:
         return read_tokenizer(self.path, self.config)
+
+    def recommended(self) -> Recommended:
+        return read_recommended(self.path)
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from heddle.weights.checkpoint import Outline
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.huggingface.tokenizer import end_tokens_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,5 +23,7 @@ def read_outline(path: Path) -> Outline:
             name=name if isinstance(name, str) and name else path.absolute().name,
             hyperparameters=checkpoint.hyperparameters,
             tensors=tuple((t.type, t.shape, t.nbytes) for t in checkpoint.tensors.values()),
+            sampling=checkpoint.recommended().values,
+            end_tokens=end_tokens_of(path, checkpoint.config),
             metadata=checkpoint.config,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.weights.checkpoint import TokenizerSpec
+from heddle.weights.huggingface import generation
 from heddle.weights.huggingface.json_files import read_json, read_optional_json
 
 if TYPE_CHECKING:
@@ -39,6 +40,23 @@ def read_tokenizer(folder: Path, config: Config) -> TokenizerSpec:
     return _Reader(folder, config).spec()
 
 
+def end_tokens_of(folder: Path, config: Config) -> dict[int, str | None]:
+    """Ids of the tokens that the folder's files name as ends of a generation, and their texts."""
+    pipeline = read_optional_json(folder / _FILE)
+    vocabulary = _object(_object(pipeline.get("model")).get("vocab"))
+    added = pipeline.get("added_tokens")
+    tokens = [_object(token) for token in added] if isinstance(added, list) else []
+    pieces = [*vocabulary.items(), *((token.get("content"), token.get("id")) for token in tokens)]
+    ids = _end_ids(read_optional_json(folder / generation.FILE), config)
+    texts = {id: piece for piece, id in pieces if id in ids and isinstance(piece, str)}
+    return {id: texts.get(id) for id in ids}
+
+
+def _end_ids(*sources: Config) -> tuple[int, ...]:
+    """Ids that end a generation, as generation_config.json and config.json name them."""
+    return tuple(sorted({id for one in sources for id in _ids(one.get("eos_token_id"))}))
+
+
 def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -47,7 +65,7 @@ class _Reader:
     def __init__(self, folder: Path, config: Config) -> None:
         self._pipeline = read_json(folder / _FILE)
         self._settings = read_optional_json(folder / "tokenizer_config.json")
-        self._generation = read_optional_json(folder / "generation_config.json")
+        self._generation = read_optional_json(folder / generation.FILE)
         self._config = config
         self._model = _object(self._pipeline.get("model"))
 
@@ -72,7 +90,7 @@ class _Reader:
             label=lambda name: f"{_FILE}: {name}",
             patterns=patterns,
             whole_words=self._model.get("ignore_merges") is True,
-            end_ids=self._end_ids(),
+            end_ids=_end_ids(self._generation, self._config),
         )
 
     def _fail(self, field: str, problem: str) -> NoReturn:
@@ -146,11 +164,6 @@ class _Reader:
                 ids = _ids(self._config.get(f"{role}_token_id"))
                 roles |= {role: ids[0]} if ids else {}
         return roles
-
-    def _end_ids(self) -> tuple[int, ...]:
-        """Ids that end a generation, as generation_config.json and config.json name them."""
-        found = (source.get("eos_token_id") for source in (self._generation, self._config))
-        return tuple(sorted({id for ids in found for id in _ids(ids)}))
 
     def _adds_bos_eos(self) -> tuple[bool, bool]:
         """Whether the tokenizer adds BOS before a text, and EOS after it."""

@@ -24,13 +24,13 @@ from heddle.server.api.anthropic.schemas import (
 )
 from heddle.server.api.anthropic.writer import MessageWriter
 from heddle.server.generate.chat import bound_thinking, chat_request, effort_variables, joined
-from heddle.server.generate.parameters import parameters_of
+from heddle.server.generate.parameters import sampling_params
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import function_of, use_of
 from heddle.server.http.encoding import json_response
 from heddle.server.http.hints import ignore, ignored
 from heddle.server.http.schema import takes
-from heddle.types import Grammar, SamplingParams
+from heddle.types import Grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def from_messages(
             refuses the messages, or they are too long for the context.
     """
     model = service.model_name(body.model)
-    params = SamplingParams(**parameters_of(body), grammar=_grammar(body.output_config))
+    params = sampling_params(body, service, grammar=_grammar(body.output_config))
     use = _tool_use(body)
     request, reading = chat_request(
         service,

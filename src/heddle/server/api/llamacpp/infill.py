@@ -12,7 +12,7 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.parameters import Api
 from heddle.server.generate.constraints import generation_grammar
 from heddle.server.generate.fields import MAX_CHOICES, GenerationFields
-from heddle.server.generate.parameters import agreed, offers, parameters_of
+from heddle.server.generate.parameters import agreed, offers, sampling_params
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import NO_TOOLS, close_schemas
 from heddle.server.generate.usage import timings
@@ -23,7 +23,7 @@ from heddle.server.http.fields import FIRST_FAULT, only
 from heddle.server.http.hints import ignore
 from heddle.server.http.schema import MAX_ITEMS, Schema, takes
 from heddle.text.parsing.parts import Text
-from heddle.types import FinishReason, SamplingParams
+from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def from_infill(
             the model has no tokens for filling in the middle.
     """
     model = service.model_name(body.model)
-    params = SamplingParams(**parameters_of(body), grammar=generation_grammar(body))
+    params = sampling_params(body, service, grammar=generation_grammar(body))
     params, _ = close_schemas(params, NO_TOOLS, body.open_schemas, service)
     tokenizer = service.engine.model.tokenizer
     prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)

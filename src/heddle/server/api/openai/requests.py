@@ -21,10 +21,9 @@ from heddle.server.generate.chat import (
     template_arguments,
 )
 from heddle.server.generate.constraints import generation_grammar
-from heddle.server.generate.parameters import agreed, parameters_of
+from heddle.server.generate.parameters import agreed, parameters_of, sampling_params
 from heddle.server.generate.request import GenerationRequest, prompts_of
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.fields import GenerationFields
     from heddle.server.generate.service import Service
     from heddle.text.tokenizer.tokenizer import Tokenizer
+    from heddle.types import SamplingParams
 
 DEFAULT_COMPLETION_TOKENS = 16
 """`max_tokens` of /v1/completions when it is left out, as in OpenAI's API. A chat ends by itself;
@@ -51,7 +51,7 @@ def from_chat(
             refuses the messages, or they are too long for the context.
     """
     model = service.model_name(body.model)
-    params, n = chat_params(body), body.n or 1
+    params, n = chat_params(body, service), body.n or 1
     usage = _usage_wanted(body)
     service.check_choices(1, n)
     use = _tool_use(body)
@@ -77,7 +77,9 @@ def from_completion(
         InvalidRequestError: a value cannot be served, or a prompt is too long for the context.
     """
     model = service.model_name(body.model)
-    params, _ = close_schemas(completion_params(body), NO_TOOLS, body.open_schemas, service)
+    params, _ = close_schemas(
+        completion_params(body, service), NO_TOOLS, body.open_schemas, service
+    )
     usage, n = _usage_wanted(body), body.n or 1
     texts, of = prompts_of(body.prompt), body.best_of or n
     service.check_choices(len(texts), of)
@@ -150,7 +152,7 @@ def _usage_wanted(body: GenerationFields) -> bool:
     return bool(body.stream_options.include_usage)
 
 
-def chat_params(body: ChatRequest) -> SamplingParams:
+def chat_params(body: ChatRequest, service: Service) -> SamplingParams:
     """Sampling parameters of a chat request.
 
     Raises:
@@ -161,15 +163,16 @@ def chat_params(body: ChatRequest) -> SamplingParams:
             f"top_logprobs needs logprobs to be true, got {body.logprobs!r}", param="top_logprobs"
         )
     _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
-    return SamplingParams(
-        **parameters_of(body),
+    return sampling_params(
+        body,
+        service,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         grammar=generation_grammar(body),
     )
 
 
-def completion_params(body: CompletionRequest) -> SamplingParams:
+def completion_params(body: CompletionRequest, service: Service) -> SamplingParams:
     """Sampling parameters of a completion request.
 
     Raises:
@@ -192,10 +195,10 @@ def completion_params(body: CompletionRequest) -> SamplingParams:
         )
     _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
     asked = [count for count in (echoed, body.prompt_logprobs) if count is not None]
-    fields = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | parameters_of(body)
+    given = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | parameters_of(body)
     # The likeliest choices are told by their log probabilities, whether they are shown or not.
-    return SamplingParams(
-        **fields,
+    return service.engine.model.sampling_params(
+        **given,
         logprobs=0 if of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=max(asked, default=None),
         grammar=generation_grammar(body),

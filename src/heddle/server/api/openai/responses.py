@@ -15,11 +15,10 @@ from heddle.server.api.openai.response_schemas import LOGPROBS, ResponsesRequest
 from heddle.server.api.openai.response_writer import ResponseWriter
 from heddle.server.generate.chat import chat_request, effort_variables
 from heddle.server.generate.constraints import format_grammar, grammar_of
-from heddle.server.generate.parameters import parameters_of
+from heddle.server.generate.parameters import sampling_params
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.http.encoding import encode
 from heddle.server.http.schema import takes
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Service
     from heddle.server.generate.usage import Json
-    from heddle.types import Grammar
+    from heddle.types import Grammar, SamplingParams
 
 
 def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
@@ -54,7 +53,7 @@ def from_responses(
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or they are too long for the context.
     """
-    model, params = service.model_name(body.model), _params(body)
+    model, params = service.model_name(body.model), _params(body, service)
     use = tool_use(body)
     effort = body.reasoning.effort if body.reasoning else None
     told = effort_variables(effort, "reasoning.effort", service.engine, scope)
@@ -70,7 +69,7 @@ def from_responses(
     return request, ResponseWriter(model, service.engine.model.tokenizer, repeated, options)
 
 
-def _params(body: ResponsesRequest) -> SamplingParams:
+def _params(body: ResponsesRequest, service: Service) -> SamplingParams:
     """Sampling parameters of a request.
 
     Raises:
@@ -83,8 +82,9 @@ def _params(body: ResponsesRequest) -> SamplingParams:
             f" {body.include!r}",
             param="top_logprobs",
         )
-    return SamplingParams(
-        **parameters_of(body),
+    return sampling_params(
+        body,
+        service,
         logprobs=(body.top_logprobs or 0) if shown else None,
         grammar=grammar_of(body, _text_format(body)),
     )
