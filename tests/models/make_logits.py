@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,14 +25,17 @@ if TYPE_CHECKING:
 
 
 def logits(model: TinyModel) -> list[list[float]]:
-    """Load the model's weights into a network; return logits (tokens, vocabulary)."""
-    config = transformers.AutoConfig.for_model(**model.config(), attn_implementation="eager")
-    network = transformers.AutoModelForCausalLM.from_config(config)
-    network.float().eval()
-    state = {name: torch.from_numpy(values) for name, values in model.state().items()}
-    missing, unexpected = network.load_state_dict(state, strict=False)
-    assert set(missing) <= {"lm_head.weight"} and not unexpected, (missing, unexpected)
-    network.tie_weights()
+    """Load the model's folder into a network; return logits (tokens, vocabulary)."""
+    with tempfile.TemporaryDirectory() as folder:
+        network, report = transformers.AutoModelForCausalLM.from_pretrained(
+            model.write_folder(Path(folder)),
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+        )
+    wrong = {name: found for name, found in report.items() if found}
+    assert not wrong, wrong
+    network.eval()
     with torch.no_grad():
         rows = network(torch.tensor([TOKENS])).logits[0].tolist()
     return [[float(f"{x:.7g}") for x in row] for row in rows]

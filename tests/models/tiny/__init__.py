@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FAMILIES: dict[str, tuple[TinyModel, ...]] = {
     file.name: importlib.import_module(f"{__name__}.{file.name}").MODELS
     for file in pkgutil.iter_modules(__path__)
-    if file.name != "base"
+    if not file.name.startswith("base")
 }
 """The tiny models of each family, by the name of its file."""
 

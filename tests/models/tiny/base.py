@@ -53,6 +53,9 @@ class TinyModel:
     """Shape of one model, and the common part of the architectures."""
 
     architecture: ClassVar[str]
+    """The value of `model_type` in config.json."""
+    gguf_architecture: ClassVar[str] = ""
+    """The value of `general.architecture`, where it is another."""
     gguf_names: ClassVar[dict[str, str]] = {
         "model.embed_tokens": "token_embd",
         "model.norm": "output_norm",
@@ -160,8 +163,9 @@ class TinyModel:
             "rope.dimension_count": self.head_dim,
             "vocab_size": self.vocabulary,
         }
-        prefixed = {f"{self.architecture}.{key}": value for key, value in keys.items()}
-        return {"general.architecture": self.architecture, **prefixed}
+        architecture = self.gguf_architecture or self.architecture
+        prefixed = {f"{architecture}.{key}": value for key, value in keys.items()}
+        return {"general.architecture": architecture, **prefixed}
 
     def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
         """What GGUF stores for the tensor that `transformers` calls `name`."""

@@ -52,7 +52,7 @@ class GGUFCheckpoint(Closing):
             {
                 canonical: TensorInfo(
                     canonical,
-                    stored.shape,
+                    _shape(canonical, stored.shape),
                     stored.type,
                     stored.nbytes,
                     name,
@@ -99,6 +99,12 @@ class GGUFCheckpoint(Closing):
         """Close the files. Idempotent."""
         for file in self._files:
             file.close()
+
+
+def _shape(canonical: str, stored: tuple[int, ...]) -> tuple[int, ...]:
+    """The canonical shape. The gate of a shared expert, a matrix of one row, is stored as a row."""
+    is_gate = canonical.endswith(".mlp.shared_gate.weight") and len(stored) == 1
+    return (1, *stored) if is_gate else stored
 
 
 def _text(metadata: Mapping[str, object], key: str) -> str:
