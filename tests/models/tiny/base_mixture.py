@@ -25,16 +25,19 @@ class TinyMixture(TinyModel):
         "mlp.experts.*.down_proj",
     )
     """Names of the experts' gate, up and down; `*` stands for the number of the expert."""
-    keys: ClassVar[dict[str, str]] = {"experts": "num_experts", "used": "num_experts_per_tok"}
-    """Keys of config.json."""
+    count_key: ClassVar[str] = "num_experts"
+    """The key of the number of experts in config.json."""
 
     experts: int = 7
     used: int = 3
     expert_width: int = 20
 
     def config(self) -> dict[str, object]:
-        common = {"moe_intermediate_size": self.expert_width}
-        return super().config() | common | {key: getattr(self, n) for n, key in self.keys.items()}
+        return super().config() | {
+            self.count_key: self.experts,
+            "num_experts_per_tok": self.used,
+            "moe_intermediate_size": self.expert_width,
+        }
 
     def layer(self, random: Random) -> dict[str, np.ndarray]:
         """Experts are stacked. The router is enlarged, so that rounding changes no choice."""

@@ -22,7 +22,7 @@ class TinyMixtral(TinyMixture):
         "block_sparse_moe.experts.*.w3",
         "block_sparse_moe.experts.*.w2",
     )
-    keys = {"experts": "num_local_experts", "used": "num_experts_per_tok"}
+    count_key = "num_local_experts"
 
     expert_width: int = 48
 
