@@ -181,12 +181,12 @@ def test_a_disabled_cache_finds_and_keeps_nothing() -> None:
     assert Sequence(manager, words(2)).found == 40
 
 
-def test_disown_removes_the_nodes_that_no_other_sequence_uses() -> None:
+def test_unpublish_removes_the_nodes_that_no_other_sequence_uses() -> None:
     manager = CacheManager(StateMemory(20))
     first, bad = Sequence(manager, words(1, 2)), Sequence(manager, words(1, 3))
     first.compute()
     bad.compute()
-    manager.disown(bad.table)
+    manager.unpublish(bad.table)
     bad.compute()
     assert [manager.match(None, words(1, n)).length for n in (2, 3)] == [79, 40]
     bad.end()

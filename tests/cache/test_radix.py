@@ -320,8 +320,8 @@ def test_clear_removes_all_nodes() -> None:
     [
         (lambda node: setattr(node, "locks", 1), "1 locks"),
         (lambda node: node.pages.append(0), "pages for"),
-        (lambda node: setattr(node, "last_used", 99), "older than its child"),
-        (lambda node: node.tokens.append(1), "miscounted"),
+        (lambda node: setattr(node, "last_used", 99), "used before its child"),
+        (lambda node: node.tokens.append(1), "not all counted"),
         (lambda node: setattr(node, "start", 1), "start is not the parent's end"),
     ],
 )

@@ -263,16 +263,16 @@ class CountingLoop:
 
 def test_a_mailbox_wakes_its_loop_once_for_several_deltas() -> None:
     loop: Any = CountingLoop()
-    to_ring: list[Mailbox] = []
-    mailbox = Mailbox(loop, to_ring)
+    to_wake: list[Mailbox] = []
+    mailbox = Mailbox(loop, to_wake)
     inboxes = [Inbox(mailbox) for _ in range(3)]
 
     def step() -> None:
         for inbox in inboxes:
             inbox.sink(0)(Delta("x"))
-        assert to_ring == [mailbox]
-        mailbox.ring()
-        to_ring.clear()
+        assert to_wake == [mailbox]
+        mailbox.wake()
+        to_wake.clear()
 
     step()
     step()  # the loop has not run yet and needs no second wake-up
@@ -295,12 +295,12 @@ def test_a_delta_posted_after_the_last_look_wakes_the_loop_again() -> None:
             found = len(self) > 0
             if not found and len(inbox._deltas) == 1:
                 inbox.sink(0)(Delta("late"))
-                mailbox.ring()
+                mailbox.wake()
             return found
 
     mailbox._posted = PostedLate()
     inbox.sink(0)(Delta("early"))
-    mailbox.ring()
+    mailbox.wake()
     loop.calls.pop()()
     assert len(loop.calls) == 1
     loop.calls.pop()()
@@ -312,14 +312,14 @@ def test_a_step_wakes_a_loop_at_most_once(start, executor: FakeExecutor, monkeyp
         slots=8, prefix_cache=False
     )  # otherwise seven would follow the first one's prompt
     wakes = 0
-    ring = Mailbox.ring
+    wake = Mailbox.wake
 
     def count(mailbox: Mailbox) -> None:
         nonlocal wakes
         wakes += 1
-        ring(mailbox)
+        wake(mailbox)
 
-    monkeypatch.setattr(Mailbox, "ring", count)
+    monkeypatch.setattr(Mailbox, "wake", count)
 
     async def main() -> None:
         executor.gate.clear()

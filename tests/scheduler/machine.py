@@ -274,7 +274,7 @@ class Machine(RuleBasedStateMachine):
         for number, window in enumerate(self.executor.windows):
             tables = [s.table.windows[number] for s in running if s.table.windows]
             held = {page for table in tables for page in (*table.pages, table.source)} - {None}
-            assert self.cache.room.pages[1 + number] == window.pages - len(held)
+            assert self.cache.available_by_group.pages[1 + number] == window.pages - len(held)
 
     def teardown(self) -> None:
         if not hasattr(self, "live"):
@@ -283,5 +283,5 @@ class Machine(RuleBasedStateMachine):
         assert not self.live, "no end in sight"
         event(f"preemptions: {min(self.scheduler.preemptions, 3)}")
         sizes = [window.pages for window in self.executor.windows]
-        assert self.cache.room.pages == (self.cache.pages, *sizes)
+        assert self.cache.available_by_group.pages == (self.cache.pages, *sizes)
         assert self.scheduler.slots == (None,) * self.slots

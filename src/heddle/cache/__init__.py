@@ -1,4 +1,4 @@
-"""KV pages, their owners, and the prefixes they hold. Only integers: no arrays, no text.
+"""KV pages, their owners, and the prefixes in them. Only integers: no arrays, no text.
 
-The executor owns the memory itself.
+The executor owns the memory.
 """

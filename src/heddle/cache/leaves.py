@@ -31,10 +31,10 @@ N = TypeVar("N", bound=Evictable)
 class LeafQueue(Generic[N]):
     """A heap of leaves that may be evicted. Amortised O(log n) per operation.
 
-    An entry records what was true when it was pushed: the node is a leaf without locks, with this
-    `last_used` and this length. If one of these changes and the node is again a leaf without locks,
-    the tree pushes the node again. An entry that is no longer true is stale. The queue drops stale
-    entries when they come up, or when most entries are stale.
+    An entry records the state of a node when the tree pushed it: a leaf without locks, with this
+    `last_used` and this length. If the node changes and is again a leaf without locks, the tree
+    pushes it again. An entry whose node has changed is stale. The queue drops a stale entry when it
+    reaches the top of the heap, and drops all of them when most entries are stale.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class LeafQueue(Generic[N]):
         self._sweep_at = 64
 
     def push(self, leaf: N) -> None:
-        """Add a leaf that may be evicted, with its present `last_used` and length."""
+        """Add a leaf that may be evicted, with its current `last_used` and length."""
         if len(self._heap) >= self._sweep_at:
             valid = {entry[-1]: entry for entry in self._heap if _is_true(entry)}
             self._heap = list(valid.values())
@@ -53,7 +53,7 @@ class LeafQueue(Generic[N]):
         heapq.heappush(self._heap, entry)
 
     def pop(self) -> N | None:
-        """Take the next leaf to evict from the queue; None if no leaf may be evicted."""
+        """Remove and return the next leaf to evict; None if no leaf may be evicted."""
         while self._heap:
             entry = heapq.heappop(self._heap)
             if _is_true(entry):
@@ -68,7 +68,7 @@ class LeafQueue(Generic[N]):
         """Check that the queue holds exactly `leaves`.
 
         Raises:
-            AssertionError: a leaf is missing or surplus.
+            AssertionError: a leaf is missing, or should not be queued.
         """
         queued = {entry[-1] for entry in self._heap if _is_true(entry)}
         assert queued == leaves, f"{len(queued)} leaves are queued, {len(leaves)} may be evicted"

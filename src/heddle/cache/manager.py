@@ -7,20 +7,20 @@ Ownership::
                           +--holds--> source of a copy      +-- no owner: free             |
                           +--cursor, locks---------------------------------------------> Node
 
-A table holds the pages it names until it is released. The tree keeps the pages its nodes name until
-it evicts the nodes. It evicts when pages are short, and never a node that a cursor locks. A page
-has at most one writer: full pages are shared and never written again, and the page that a prefix
-ends in is copied before a sequence continues it.
+A table holds its pages until the manager releases the table. The tree keeps the pages of its nodes
+until it evicts the nodes. It evicts when pages are short, and never evicts a node that a cursor
+locks. A page has at most one writer: a full page is shared and never written again. If a prefix
+ends inside a page, the executor copies that page before a sequence continues it.
 
-The cursor of a table is the node where the sequence's published tokens end. The table also holds
-the pages that the path to the cursor names, page for page, after `lend` has fixed the boundaries.
-So eviction can free every page that no table holds, and `available` is exact without a search.
+The cursor of a table is the node where the sequence's published tokens end. `replace_end_page`
+makes the nodes on the path to the cursor name pages that the table holds. So eviction can free
+every page that no table holds, and `available` is exact without a search.
 
-All this is about the group of all positions. Of each windowed group a table holds only the pages
-that its next token sees. Of fixed-size state it holds the snapshot from which it continues, until
-the snapshot is copied. The tree names both only until their pools revoke them, so there too every
-page that no table holds can be freed. A match ends where a sequence can continue: where the pages
-of its windows and a snapshot are still there.
+These rules are for the group of all positions. In a windowed group, a table holds only the pages
+that its next token sees. For fixed-size state, a table holds the snapshot from which it continues,
+until the executor has copied the snapshot. The tree names windowed pages and snapshots only until
+their pools revoke them, so every page that no table holds can be freed there too. A match ends
+where a sequence can continue: at a position with the pages of its windows and a snapshot.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from heddle.cache.page_counts import PageCounts
 from heddle.cache.pages import PagePool
 from heddle.cache.radix import Match, Node, RadixTree
-from heddle.cache.room import Room
 from heddle.cache.snapshots import Snapshots
 from heddle.cache.windows import WindowGroup
 from heddle.disk.tier import Restore, WarmPage
@@ -46,23 +46,31 @@ if TYPE_CHECKING:
     from heddle.disk.tier import DiskStats, DiskTier
     from heddle.state import StateMemory
 
-__all__ = ["CacheManager", "Match", "PageTable", "PrefixCacheStats", "Restore", "Room", "pages_for"]
+__all__ = [
+    "CacheManager",
+    "Match",
+    "PageCounts",
+    "PageTable",
+    "PrefixCacheStats",
+    "Restore",
+    "pages_for",
+]
 
 
 @dataclass(slots=True, eq=False)
 class PageTable:
     """The pages of one sequence: position p lives in `pages[p // PAGE_TOKENS]`.
 
-    Starts empty. Only the manager writes to it.
+    A table is empty at first. Only the manager writes to it.
 
     Attributes:
         pages: page ids.
         cursor: the node of the tree where the published tokens end; None if the sequence publishes
             nothing.
-        source: page to copy to the table's next page before that page is computed; None if there is
-            nothing to copy.
+        source: page to copy to the table's next page before a step computes that page; None if
+            there is nothing to copy.
         windows: pages of each windowed group, up to the same position as `pages`.
-        state: snapshot to copy to the slot's state before anything is computed, or None.
+        state: snapshot to copy to the slot's state before the first step, or None.
         snapshot: snapshot that the step in flight copies the slot's state to, or None.
     """
 
@@ -76,14 +84,14 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheStats:
-    """The prefix cache at one moment, and totals since the start.
+    """Figures of the prefix cache at one moment, and totals since the start.
 
     Attributes:
-        enabled: whether prefixes are found and kept.
-        hits: requests that found some tokens of their prompt.
-        misses: requests that found none.
+        enabled: whether the cache finds and keeps prefixes.
+        hits: requests that found tokens of their prompt.
+        misses: requests that found no tokens.
         query_tokens: prompt tokens looked up.
-        hit_tokens: prompt tokens found, and so not computed.
+        hit_tokens: prompt tokens found and therefore not computed.
         nodes: nodes of the tree.
         cached_tokens: tokens in these nodes.
         cached_bytes: bytes of the pages and snapshots that the tree keeps.
@@ -106,12 +114,12 @@ class PrefixCacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the requests that found some tokens, 0 to 1; 0 before the first request."""
+        """Share of requests that found tokens, 0 to 1; 0 before the first request."""
         return self.hits / max(1, self.hits + self.misses)
 
     @property
     def mean_hit_tokens(self) -> float:
-        """Mean number of tokens found by a request that found any."""
+        """Mean number of tokens found by requests that found tokens."""
         return self.hit_tokens / max(1, self.hits)
 
 
@@ -119,12 +127,12 @@ class CacheManager:
     """Gives pages to page tables, and keeps prefixes in pages that no table holds.
 
     Only `stats` is thread-safe: the scheduler is the only caller of the other methods. To grow a
-    table the manager evicts nodes of the tree. It never takes a page from another table. When the
+    table, the manager may evict nodes of the tree. It never takes a page from another table. If the
     tables hold all pages, the scheduler decides which sequence gives pages back.
 
     Args:
         memory: numbers of pages of each group, and of snapshots.
-        enabled: whether prefixes are found and kept.
+        enabled: whether the manager finds and keeps prefixes.
         most_nodes: most nodes of the tree; 0: as many as the pages allow.
         disk: disk tier that saves evicted full pages and restores them; None: no disk tier.
     """
@@ -166,19 +174,20 @@ class CacheManager:
 
     @property
     def available(self) -> int:
-        """How many pages `grow` could give out: free ones, and those that only the tree keeps."""
+        """Number of pages that `grow` could give out: free pages, and pages that only the tree
+        keeps."""
         return self._pool.available
 
     @property
-    def room(self) -> Room:
+    def available_by_group(self) -> PageCounts:
         """`available` of each group."""
         windows = (group.pool.available for group in self._windows)
-        return Room((self._pool.available, *windows))
+        return PageCounts((self._pool.available, *windows))
 
     # --- tables ----------------------------------------------------------------------------------
 
     def grow(self, table: PageTable, tokens: int) -> bool:
-        """Grow the table to positions [0, tokens). False, and no change, if pages are short."""
+        """Grow the table to positions [0, tokens). If pages are short, change nothing: False."""
         missing = pages_for(tokens) - len(table.pages)
         if missing <= 0:
             return True
@@ -205,17 +214,17 @@ class CacheManager:
                 self.publish(table, tokens, computed)
                 group.give_back(window, first)
 
-    def claim(self, table: PageTable, tokens: int) -> Room:
-        """How many more pages the table needs to cover `tokens`."""
+    def claim(self, table: PageTable, tokens: int) -> PageCounts:
+        """Number of further pages that the table needs to cover `tokens`."""
         new = pages_for(tokens) - len(table.pages)
         if not self._windows:
-            return Room((new,))
+            return PageCounts((new,))
         held = table.windows or [WindowPages() for _ in self._windows]
         pairs = zip(self._windows, held, strict=True)
-        return Room((new, *(group.claim(window, new) for group, window in pairs)))
+        return PageCounts((new, *(group.claim(window, new) for group, window in pairs)))
 
     def copied(self, table: PageTable) -> None:
-        """Let go of the table's `source` and `state`: the executor has copied them."""
+        """Release the table's `source` and `state`: the executor has copied them."""
         if table.source is not None:
             self._pool.let_go(table.source)
             table.source = None
@@ -226,7 +235,7 @@ class CacheManager:
             table.state = None
 
     def release(self, table: PageTable) -> None:
-        """Give back all pages. The table is then empty, and may be used again."""
+        """Give back all pages. The table is then empty, and can be used again."""
         self._tables.discard(table)
         if table.cursor is not None:
             self._tree.leave(table.cursor)
@@ -244,17 +253,17 @@ class CacheManager:
 
     @property
     def enabled(self) -> bool:
-        """Whether prefixes are found and kept."""
+        """Whether the manager finds and keeps prefixes."""
         return self._enabled
 
     def tick(self) -> None:
-        """Advance the clock. Nodes used from now on count as more recently used than others."""
+        """Advance the clock. Nodes used from now on are more recently used than all others."""
         self._tree.clock += 1
 
     def match(self, salt: Salt, tokens: Sequence[int], most: int | None = None) -> Match:
         """Find the longest cached prefix of the first `most` tokens.
 
-        By default `most` leaves out the last token, which must be computed in any case.
+        By default, `most` leaves out the last token: a step must compute it in any case.
         """
         if not self._enabled:
             return Match(salt, 0, ())
@@ -262,11 +271,11 @@ class CacheManager:
         return self._resumable(self._tree.match(salt, run))
 
     def whole_pages(self, match: Match) -> Match:
-        """The longest part of the match that fills full pages and from which one can continue."""
+        """The longest part of the match that ends at a full page and can be continued."""
         return self._resumable(match.whole_pages(), whole=True)
 
     def _resumable(self, match: Match, *, whole: bool = False) -> Match:
-        """The longest part of the match from which a sequence can continue."""
+        """The longest part of the match that a sequence can continue."""
         if not (self._windows or self._snapshots):
             return match
         length, before = match.length, -1
@@ -278,20 +287,20 @@ class CacheManager:
                 length = group.resumable(match, length)
         return match.up_to(length)
 
-    def cost(self, match: Match, tokens: int) -> Room:
-        """By how much `room` sinks until a table that is attached to the match covers `tokens`.
+    def cost(self, match: Match, tokens: int) -> PageCounts:
+        """How many available pages a table needs to attach to the match and cover `tokens`.
 
-        A page to copy from counts, although the table lets go of it after a step.
+        The source of a copy counts, although the table releases it after a step.
         """
         new = pages_for(tokens) - match.length // PAGE_TOKENS
         global_cost = new + sum(not self._pool.is_held(page) for page in match.pages)
-        return Room((global_cost, *(group.cost(match, new) for group in self._windows)))
+        return PageCounts((global_cost, *(group.cost(match, new) for group in self._windows)))
 
     def attach(self, table: PageTable, match: Match) -> None:
-        """Let the table cover the tokens of the match, in place of its present pages.
+        """Replace the table's pages by the pages of the match.
 
-        The table shares full pages. If the match ends inside a page, that page becomes `source`, to
-        be copied.
+        The table shares full pages. If the match ends inside a page, this page becomes `source`,
+        the source of a copy.
         """
         if not self._enabled:
             return
@@ -318,10 +327,10 @@ class CacheManager:
             self._hit_tokens += found
 
     def publish(self, table: PageTable, tokens: Sequence[int], computed: int) -> None:
-        """Let other sequences find the first `computed` tokens, which the table's pages hold.
+        """Let other sequences find the first `computed` tokens, which are in the table's pages.
 
-        If the tree already has some of the tokens, the table takes the tree's full pages in place
-        of its own: they hold the same bits. This is cheap if nothing is new.
+        If the tree already has some of these tokens, the table takes the tree's full pages instead
+        of its own: both hold the same bits. This call is cheap if nothing is new.
         """
         cursor = table.cursor
         if cursor is None or cursor.end >= computed:
@@ -334,11 +343,11 @@ class CacheManager:
         table.cursor = self._tree.append(cursor, run, table.pages, table.windows)
         self._keep_node_limit()
 
-    def disown(self, table: PageTable) -> None:
-        """Drop what the table's sequence has published: its values cannot be trusted.
+    def unpublish(self, table: PageTable) -> None:
+        """Remove the table's published tokens from the tree, because their values may be wrong.
 
-        The sequence publishes no more. This removes the nodes on its path, except those that other
-        sequences hold or have continued.
+        The sequence publishes nothing more. This removes the nodes on its path, except nodes that
+        other sequences hold or have continued.
         """
         cursor, table.cursor = table.cursor, None
         if cursor is not None:
@@ -355,19 +364,19 @@ class CacheManager:
                 table.pages[index] = page
             if self._windows:
                 self._share_windows(table, node, index)
-        if node.end % PAGE_TOKENS:  # the pool may have revoked the tree's windowed page
-            self._tree.renew(node, node.end // PAGE_TOKENS, table.windows)
+        if node.end % PAGE_TOKENS:  # the tree's windowed page may be revoked
+            self._tree.replace_windowed_page(node, node.end // PAGE_TOKENS, table.windows)
 
     def _share_windows(self, table: PageTable, node: Node, number: int) -> None:
         """Let the table take the tree's windowed pages with this number.
 
-        If a ticket of the tree is stale, the tree takes the table's page. Both hold the same bits.
+        If the tree's ticket is stale, the tree takes the table's page: both hold the same bits.
         """
         at = number - node.start // PAGE_TOKENS
         groups = zip(self._windows, node.windows, table.windows, strict=True)
         shared = [group.share(window, number, own[at]) for group, own, window in groups]
         if not all(shared):
-            self._tree.renew(node, number, table.windows)
+            self._tree.replace_windowed_page(node, number, table.windows)
 
     # --- snapshots -------------------------------------------------------------------------------
 
@@ -377,7 +386,7 @@ class CacheManager:
         return self._snapshots.every if self._snapshots else 0
 
     def begin_snapshot(self, table: PageTable) -> int | None:
-        """Take a snapshot for the state after the next step; None if no snapshot shall be taken.
+        """Reserve a snapshot for the state after the next step; None if the step takes none.
 
         The table holds it until `end_snapshot`.
         """
@@ -407,16 +416,17 @@ class CacheManager:
         while self._pool.free < pages:
             if not self._evict():
                 for table in self._tables:
-                    self._lend_boundaries(table)
+                    self._replace_boundary_pages(table)
                 return
 
-    def _lend_boundaries(self, table: PageTable) -> None:
-        """Make nodes on the table's path that end inside a page name the table's page instead."""
+    def _replace_boundary_pages(self, table: PageTable) -> None:
+        """For nodes on the table's path that end inside a page: replace this page by the
+        table's."""
         node, pages = table.cursor, table.pages
         if node is not None and table.source is not None:  # the page is not copied yet
             pages = [*pages[: node.end // PAGE_TOKENS], table.source]
         while node is not None:
-            self._tree.lend(node, pages)
+            self._tree.replace_end_page(node, pages)
             node = node.parent
 
     def _keep_node_limit(self) -> None:
@@ -435,7 +445,7 @@ class CacheManager:
     ) -> Restore | None:
         """Find pages on disk that continue the full pages of the match; None if there are none.
 
-        `most` as for `match`. Changes nothing.
+        See `match` for `most`. Changes nothing.
         """
         most = len(tokens) - 1 if most is None else most
         first, end = match.length // PAGE_TOKENS, most // PAGE_TOKENS
@@ -451,8 +461,8 @@ class CacheManager:
     def load(self, table: PageTable, restore: Restore, most: int) -> int:
         """Append up to `most` pages that have been read to the table. Returns how many.
 
-        The table must end just before the first of them. If pages are short, it gets fewer. If the
-        restore ends with a snapshot, the table continues from that snapshot.
+        The table must end just before the first of these pages. If free pages are short, it gets
+        fewer. If the restore ends with a snapshot, the table continues from that snapshot.
         """
         loaded = 0
         if self._disk is not None:
@@ -485,9 +495,9 @@ class CacheManager:
         self.end_snapshot(table, restore.prefix.tokens, len(restore.prefix.tokens))
 
     def restored(self, table: PageTable, restore: Restore, computed: int) -> int:
-        """How many tokens of a table are computed after `load`; it had `computed` before.
+        """Number of computed tokens of a table after `load`; before, the table had `computed`.
 
-        A model with fixed-size state needs the complete restore: the only snapshot comes last.
+        A model with fixed-size state needs the complete restore: its only snapshot comes last.
         """
         if self._snapshots and not restore.is_complete:
             return computed
@@ -506,14 +516,15 @@ class CacheManager:
     def _save(self, node: Node) -> None:
         """Let the disk tier save the full pages of a node that is evicted, the last page first.
 
-        Their content stays until the next step writes. By then the disk tier has copied it.
+        The content of these pages stays until the next step. Before that, the disk tier copies it.
         """
         if self._disk is not None and self._enabled:
             for page in self._full_pages(node):
                 self._disk.save(page)
 
     def _full_pages(self, node: Node) -> Iterator[WarmPage]:
-        """The full pages of a node, the last first, if their windowed pages are still there too."""
+        """The full pages of a node, the last first. Omits pages whose windowed pages are
+        revoked."""
         first, end = node.start // PAGE_TOKENS, node.end // PAGE_TOKENS
         if first < end:
             salt, tokens = self._tree.path(node)
@@ -530,7 +541,8 @@ class CacheManager:
                     yield WarmPage(salt, prefix, page, windows, snapshot)
 
     def _warm_pages(self) -> Iterator[WarmPage]:
-        """All full pages: the most recently used first, and each before the pages it leads to."""
+        """All full pages: the most recently used first, and each page before those that follow
+        it."""
         for node in sorted(self._tree.walk(), key=lambda node: (-node.last_used, node.start)):
             yield from reversed(list(self._full_pages(node)))
 
@@ -539,7 +551,7 @@ class CacheManager:
     def set_enabled(self, enabled: bool) -> None:
         """Switch the prefix cache on or off. Switching it off drops all prefixes.
 
-        Sequences that run at the moment of a switch publish no more.
+        Sequences that run at that moment publish nothing more.
         """
         if not enabled:
             self.flush()
@@ -548,7 +560,7 @@ class CacheManager:
     def flush(self) -> None:
         """Drop all prefixes, on disk too.
 
-        Running sequences keep their pages, and publish no more.
+        Running sequences keep their pages, and publish nothing more.
         """
         for table in self._tables:
             table.cursor = None
@@ -588,7 +600,7 @@ class CacheManager:
         """Check that every page has exactly the right owners. O(pages + nodes), for tests.
 
         Raises:
-            AssertionError: says which page or node is wrong, and how.
+            AssertionError: names the wrong page or node, and the fault.
         """
         self._tree.check_integrity([t.cursor for t in self._tables if t.cursor is not None])
         held = Counter(page for table in self._tables for page in table.pages)
@@ -600,7 +612,7 @@ class CacheManager:
             if table.cursor is not None:
                 match = _path(table.cursor)
                 full = match.pages[: match.length // PAGE_TOKENS]
-                assert table.pages[: len(full)] == full, "a table and its path name other pages"
+                assert table.pages[: len(full)] == full, "a table and its path name different pages"
                 for group, window in zip(self._windows, table.windows, strict=False):
                     group.check_path(window, match)
         for number in range(len(self._windows)):
@@ -615,7 +627,7 @@ class CacheManager:
             for window in table.windows[number : number + 1]:
                 end = window.first + len(window.pages)
                 assert end == len(table.pages), f"a window ends at {end}, not {len(table.pages)}"
-                assert (window.source is None) == (table.source is None), "one group is not copied"
+                assert (window.source is None) == (table.source is None), "a group has no source"
                 held.update(window.pages)
                 held.update(() if window.source is None else (window.source,))
         tickets = (ticket for node in self._tree.walk() for ticket in node.windows[number])
@@ -629,12 +641,12 @@ class CacheManager:
 
 
 def _count_pages(pool: RevocablePool, tickets: Iterable[int]) -> Counter[int]:
-    """How many of the tickets name each page. Stale tickets do not count."""
+    """Number of valid tickets for each page."""
     return Counter(page for page in map(pool.page, tickets) if page is not None)
 
 
 def _path(node: Node) -> Match:
-    """All tokens that lead to the end of a node, as a match."""
+    """All tokens from the root to the end of a node, as a match."""
     path = [node]
     while (parent := path[-1].parent) is not None:
         path.append(parent)

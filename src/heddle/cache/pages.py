@@ -1,4 +1,4 @@
-"""Pools of page ids, and the owners of each page. This module does not know what a page holds."""
+"""Pools of page ids, and the owners of each page. The content of pages does not matter here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class PagePool:
     either kind, and is free when it has no owner. Eviction can free a page that is kept but not
     held.
 
-    The operating system makes the executor's memory resident when it is first written. `take`
-    returns the lowest free id, so the pages in use stay together at the front. A server that is
-    never full never touches the other pages.
+    The operating system makes a page of the executor's memory resident at its first write. `take`
+    returns the lowest free id, so the used pages stay together at the front. A server that is never
+    full never makes the other pages resident.
     """
 
     def __init__(self, size: int) -> None:
@@ -43,7 +43,7 @@ class PagePool:
         return self.size - self.held
 
     def take(self) -> int:
-        """Take the lowest free page. It has one holder then. O(log size).
+        """Take the lowest free page. The page then has one holder. O(log size).
 
         Raises:
             IndexError: no page is free. Check `free` first.
@@ -68,13 +68,13 @@ class PagePool:
         self._reclaim(page)
 
     def keep(self, page: int) -> None:
-        """Note that one more node of the tree names a page that has an owner."""
+        """Count one more node that names the page. The page must have an owner."""
         self._check_owned(page)
         self.kept += not self._keepers[page]
         self._keepers[page] += 1
 
     def forget(self, page: int) -> None:
-        """Note that one node fewer names the page. O(log size)."""
+        """Count one node fewer that names the page. O(log size)."""
         if not self._keepers[page]:
             raise ValueError(f"page {page} has no keeper")
         self._keepers[page] -= 1
@@ -149,7 +149,7 @@ class RevocablePool(PagePool):
         return page if self.size and self._tickets[page] == ticket else None
 
     def take(self) -> int:
-        """Take the lowest free page, or else the longest idle page. It has one holder then."""
+        """Take the lowest free page, or else the longest idle page. It then has one holder."""
         if not self._free and self._idle:
             self.revoke()
         return super().take()
@@ -159,18 +159,18 @@ class RevocablePool(PagePool):
         self._idle.pop(page, None)
 
     def keep_for_node(self, page: int) -> int:
-        """Note that one more node names the page. Returns the page's ticket."""
+        """Count one more node that names the page. Returns the page's ticket."""
         super().keep(page)
         return self._tickets[page]
 
     def keep_again(self, ticket: int) -> None:
-        """Note that one more node names the page of `ticket`. No effect if it is stale."""
+        """Count one more node that names the page of `ticket`. No effect if it is stale."""
         page = self.page(ticket)
         if page is not None:
             super().keep(page)
 
     def forget_ticket(self, ticket: int) -> None:
-        """Note that one node fewer names the page of `ticket`. No effect if it is stale."""
+        """Count one node fewer that names the page of `ticket`. No effect if it is stale."""
         page = self.page(ticket)
         if page is not None:
             super().forget(page)

@@ -1,8 +1,8 @@
 """The prefix tree: runs of token ids and the pages that hold their keys and values.
 
 Each salt has a tree of nodes. A node covers tokens [start, end) of the path that leads to it, and
-names the pages with indices [start // 32, ceil(end / 32)). If the boundary between two nodes lies
-inside a page, both nodes name a page for that index. The deeper node's page counts, because it
+names the pages with indices [start // 32, ceil(end / 32)). If the boundary between two nodes is
+inside a page, both nodes name a page for that index. Readers use the deeper node's page, because it
 holds the tokens of both. The tree compares tokens, never hashes.
 
 ::
@@ -15,12 +15,12 @@ its cursor. `locks` of a node counts these sequences, and the children that have
 node only visits ancestors until the first that is already locked.
 
 Nodes do not cross multiples of RUN_TOKENS. So eviction removes a long document from its end, one
-run at a time, and a split or merge costs at most one run. A run is also a handy unit to store.
+run at a time, and a split or merge costs at most one run.
 
-Nodes name pages of windowed groups, and snapshots of fixed-size state, by tickets. A ticket may
-become stale at any time; see :class:`heddle.cache.pages.RevocablePool`. The pools, not the tree,
-decide which of these pages and snapshots are revoked. A node without them still has its pages of
-the group of all positions.
+Nodes name windowed pages and snapshots of fixed-size state by tickets. A ticket may become stale at
+any time; see :class:`heddle.cache.pages.RevocablePool`. The pools, not the tree, choose the
+windowed pages and snapshots to revoke. A node that loses them still has its pages of the group of
+all positions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from heddle.step import WindowPages
 
 RUN_TOKENS = 4 * PAGE_TOKENS
-"""Most tokens of a node. A run ends at a multiple of this, if not before."""
+"""Most tokens of a node. A run ends at a multiple of this number, if not before."""
 
 Salt = str | None
 Tickets = tuple[list[int], ...]
@@ -51,15 +51,15 @@ class Node:
     Attributes:
         parent: the node above; None for a root, and after the node was removed.
         start: position of the first token.
-        tokens: the run. Only a root's is empty.
-        pages: ids of its pages; see the module.
+        tokens: the run. Only a root has an empty run.
+        pages: ids of its pages; see the module docstring.
         windows: for each windowed group, tickets for the same page numbers as `pages`.
         children: nodes below, by their first token.
         locks: number of sequences whose cursor is this node, and of children with locks.
-        last_used: time on the tree's clock when a cursor last left this node or a node below. A
-            parent's is never earlier than its child's.
-        state: ticket for the snapshot of the fixed-size state at `end`; NO_TICKET without one. The
-            snapshot belongs to the end of the run.
+        last_used: time on the tree's clock when a cursor last left this node or a node below it.
+            Never earlier than `last_used` of a child.
+        state: ticket for the snapshot of the fixed-size state at `end`; NO_TICKET if there is no
+            snapshot.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Match:
     Attributes:
         salt: the salt that was searched.
         length: number of tokens of the prefix.
-        path: the nodes that hold them, the root first. The last node may reach further.
+        path: the nodes that hold these tokens, the root first. The last node may hold more tokens.
     """
 
     salt: Salt
@@ -134,7 +134,8 @@ class Match:
         return pages
 
     def tickets(self, group: int, first: int) -> list[int]:
-        """Tickets for the windowed group's pages that hold the tokens, from number `first` on."""
+        """Tickets for the windowed group's pages that hold the tokens, from page number `first`
+        on."""
         tickets: list[int] = []
         for node in self.path:
             skipped = max(0, first - node.start // PAGE_TOKENS)
@@ -166,7 +167,7 @@ class RadixTree:
 
     Attributes:
         nodes: number of nodes without the roots.
-        tokens: number of tokens that they hold.
+        tokens: number of tokens in all nodes.
         clock: the time that `last_used` records. The owner advances it.
     """
 
@@ -208,7 +209,7 @@ class RadixTree:
     def enter(self, match: Match) -> Node:
         """Put a cursor where the match ends. This locks the nodes of the match.
 
-        If the match ends inside a node, the node is split there, so that its rest stays unlocked.
+        If the match ends inside a node, split the node there, so that its rest stays unlocked.
         """
         node: Node
         if not match.path:
@@ -223,10 +224,10 @@ class RadixTree:
     # --- growing ---------------------------------------------------------------------------------
 
     def follow(self, node: Node, tokens: TokenArray[int]) -> Node | None:
-        """Move a cursor from `node` to the child that begins like `tokens`; None without one.
+        """Move a cursor from `node` to the child that begins with the first of `tokens`, if any.
 
-        If the tokens differ from the child inside its run, the child is split there. So the result
-        holds only tokens of the run `tokens`.
+        If the tokens differ from the child inside its run, split the child there. So the returned
+        node holds only tokens of `tokens`. Returns None if there is no such child.
         """
         child = node.children.get(tokens[0])
         if child is None:
@@ -247,15 +248,15 @@ class RadixTree:
         """Append `tokens` to the cursor `node`, and move the cursor to their end.
 
         No child of `node` may begin with the first token. `pages` are all pages of the sequence,
-        `windows` the pages of the windowed groups that it holds. The sequence goes on writing to
-        the last page of each.
+        and `windows` its pages of the windowed groups. The sequence continues to write to the last
+        page of each group.
         """
         done = 0
         while done < len(tokens):
             room = RUN_TOKENS - node.end % RUN_TOKENS
             piece = tokens[done : done + room]
             done += len(piece)
-            self.lend(node, pages, windows)
+            self.replace_end_page(node, pages, windows)
             if room < RUN_TOKENS and self._may_grow(node):
                 self._grow(node, piece, pages, windows)
             else:
@@ -264,12 +265,14 @@ class RadixTree:
                 node = child
         return node
 
-    def lend(self, node: Node, pages: Sequence[int], windows: Sequence[WindowPages] = ()) -> None:
-        """If `node` ends inside a page, make it name the page of a sequence that continued it.
+    def replace_end_page(
+        self, node: Node, pages: Sequence[int], windows: Sequence[WindowPages] = ()
+    ) -> None:
+        """If `node` ends inside a page, replace this page by that of a sequence that continued it.
 
-        Both pages hold the tokens of the node, bit for bit. So the sequences that lock a node hold
-        all pages that it names. And if a conversation continues in a copy of its last page, the
-        original becomes free.
+        Both pages hold the node's tokens, bit for bit. After this, the sequences that lock a node
+        hold all pages that it names. And if a conversation continues in a copy of its last page,
+        the original page becomes free.
         """
         if node.end % PAGE_TOKENS:
             page, old = pages[node.end // PAGE_TOKENS], node.pages[-1]
@@ -277,10 +280,12 @@ class RadixTree:
                 self._pool.keep(page)
                 self._pool.forget(old)
                 node.pages[-1] = page
-            self.renew(node, node.end // PAGE_TOKENS, windows)
+            self.replace_windowed_page(node, node.end // PAGE_TOKENS, windows)
 
-    def renew(self, node: Node, number: int, windows: Sequence[WindowPages]) -> None:
-        """Make `node` name the windowed pages of a sequence with this number, if it has them."""
+    def replace_windowed_page(
+        self, node: Node, number: int, windows: Sequence[WindowPages]
+    ) -> None:
+        """Make `node` name a sequence's windowed pages with this number, if it has them."""
         for pool, own, window in zip(self._windows, node.windows, windows, strict=False):
             index = number - window.first
             if 0 <= index < len(window.pages):
@@ -340,9 +345,9 @@ class RadixTree:
             self._pool.keep(page)
 
     def _tickets(self, windows: Sequence[WindowPages], first: int, end: int) -> Tickets:
-        """Tickets for a sequence's windowed pages with numbers [first, end), for one more node.
+        """Tickets of a new node for a sequence's windowed pages with numbers [first, end).
 
-        Pages that the sequence has given back get NO_TICKET.
+        The ticket is NO_TICKET for pages that the sequence has given back.
         """
         tickets = []
         for pool, window in zip(self._windows, windows, strict=True):
@@ -354,8 +359,8 @@ class RadixTree:
     def _split(self, node: Node, position: int) -> Node:
         """Split a node in two. Returns the upper half.
 
-        The object `node` becomes the lower half. A cursor stands at the end of its node, so all
-        cursors stay correct.
+        The object `node` becomes the lower half. A cursor is at the end of its node, so all cursors
+        stay correct.
         """
         parent, cut = node.parent, position - node.start
         assert parent is not None and 0 < cut < len(node.tokens)
@@ -406,7 +411,7 @@ class RadixTree:
     # --- locks and age ---------------------------------------------------------------------------
 
     def leave(self, node: Node) -> None:
-        """Remove a cursor from `node`. This marks the path to it as used now."""
+        """Remove a cursor from `node`, and mark the path to `node` as used now."""
         above: Node | None = node
         while above is not None:
             above.last_used = self.clock
@@ -428,7 +433,7 @@ class RadixTree:
             above = above.parent
 
     def _move(self, node: Node, child: Node) -> None:
-        """Move a cursor down. If nothing else needs the boundary between the nodes, merge them."""
+        """Move a cursor to a child. If nothing else needs the nodes' boundary, merge the nodes."""
         self._lock(child)
         node.locks -= 1
         if (
@@ -533,22 +538,22 @@ class RadixTree:
             assert len(node.pages) == named, f"{len(node.pages)} pages for {named}"
             assert len(node.windows) == len(self._windows), "a windowed group is missing"
             assert all(len(own) == named for own in node.windows), "tickets are missing"
-            assert parent.last_used >= node.last_used, "a parent is older than its child"
+            assert parent.last_used >= node.last_used, "a parent was used before its child"
         for salt, root in self._roots.items():
-            assert root.salt == salt and (root.children or root.locks), "an empty root stayed"
+            assert root.salt == salt and (root.children or root.locks), "an empty root was kept"
         for node in (*nodes, *self._roots.values()):
             locked = sum(child.locks > 0 for child in node.children.values())
             here = sum(cursor is node for cursor in cursors)
             assert node.locks == locked + here, f"{node.locks} locks, not {locked} + {here}"
         assert self.nodes == len(nodes), f"{self.nodes} nodes counted, {len(nodes)} in the tree"
-        assert self.tokens == sum(len(node.tokens) for node in nodes), "tokens are miscounted"
+        assert self.tokens == sum(len(node.tokens) for node in nodes), "tokens are not all counted"
         self._leaves.check_integrity({n for n in nodes if not (n.locks or n.children)})
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int], start: int = 0) -> int:
-    """How many leading tokens of `one` stand in `other` from `start` on; both of one type.
+    """Number of leading tokens of `one` that `other` has from `start` on; both of one type.
 
-    Slices are compared at memory speed, tokens one by one are not.
+    Python compares slices at memory speed, which is faster than one token after another.
     """
     low, high = 0, min(len(one), len(other) - start)
     if one[:high] == other[start : start + high]:

@@ -1,8 +1,8 @@
 """Snapshots of fixed-size state: their owners, and the prefixes from which a sequence can continue.
 
-The state of a recurrent layer cannot be cut. A sequence can continue from a prefix only if the
-state was copied when a sequence had computed exactly that prefix. The executor copies states of
-slots to snapshots and back. The tree names snapshots at the ends of nodes.
+The state of a recurrent layer belongs to one position. A sequence can continue from a prefix only
+if the executor copied the state when a sequence had computed exactly this prefix. The executor
+copies states of slots to snapshots and back. The tree names snapshots at the ends of nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Snapshots:
 
     Attributes:
         pool: ids of the snapshots.
-        every: number of tokens; snapshots are taken at its multiples.
+        every: number of tokens. Sequences take snapshots at its multiples.
     """
 
     def __init__(self, size: int, every: int) -> None:
@@ -54,5 +54,5 @@ class Snapshots:
         return snapshot
 
     def take(self) -> int | None:
-        """Take a snapshot to copy a state to; None if sequences hold all snapshots."""
+        """Reserve a snapshot as the target of a copy; None if sequences hold all snapshots."""
         return self.pool.take() if self.pool.available else None

@@ -1,9 +1,9 @@
 """Pages of one windowed group: their owners, and the prefixes from which a sequence can continue.
 
 A token at position p sees positions p - window + 1 to p. A sequence holds the pages that its next
-token sees and gives back the earlier pages. The tree still names those until their pool revokes
-them. So a sequence can continue from a prefix of the tree only if all pages that its next token
-sees are still there.
+token sees and gives back earlier pages. The tree still names the earlier pages until their pool
+revokes them. So a sequence can continue a prefix of the tree only if the pool has not revoked any
+page that its next token sees.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class WindowGroup:
     def cost(self, match: Match, new: int) -> int:
         """How many pages a sequence needs to continue from the match by `new` pages.
 
-        Pages that exactly one other sequence holds count too. That sequence will need other pages
-        in their place when it moves on, and these pages will still be held.
+        Pages that exactly one other sequence holds count too. When that sequence advances, it needs
+        new pages and cannot reuse these, because this sequence still holds them.
         """
         pages = self.pages(match)
         idle = sum(not self.pool.is_held(page) for page in pages)
@@ -72,7 +72,7 @@ class WindowGroup:
         return min(new + idle, self.memory.reach + source) + once
 
     def claim(self, window: WindowPages, new: int) -> int:
-        """How many more pages a sequence needs at the same time to continue by `new` pages."""
+        """Number of further pages that a sequence holds at once to continue by `new` pages."""
         if new <= 0:
             return new
         own = sum(map(self.pool.is_held_once, window.pages))
@@ -89,7 +89,7 @@ class WindowGroup:
         return WindowPages(self.memory.first_page(match.length), pages, source)
 
     def give_back(self, window: WindowPages, first: int) -> None:
-        """Let go of the pages before number `first`."""
+        """Release the pages before page number `first`."""
         passed = window.pages[: first - window.first]
         del window.pages[: len(passed)]
         window.first = first
@@ -97,16 +97,16 @@ class WindowGroup:
             self.pool.let_go(page)
 
     def copied(self, window: WindowPages) -> None:
-        """Let go of `source`: the executor has copied its content."""
+        """Release `source`: the executor has copied its content."""
         if window.source is not None:
             self.pool.let_go(window.source)
             window.source = None
 
     def release(self, window: WindowPages) -> None:
-        """Let go of all pages.
+        """Release all pages, the last page first.
 
-        The last page goes first, so the pool revokes it first. Without the last page the pages
-        before it are still of use. Without the first page no page is.
+        The pool revokes pages in this order. Without the last page, the pages before it can still
+        be used. Without the first page, no page can.
         """
         self.copied(window)
         for page in reversed(window.pages):

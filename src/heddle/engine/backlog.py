@@ -1,8 +1,8 @@
 """Bounds the backlog: output that the readers of an event loop have not read yet.
 
 The engine finishes a request long before a slow client has read its answer, and some clients never
-read. The bound looks at memory, not at speed: below it, clients may be as slow as they like. Above
-it, the answer with the largest backlog is cut.
+read. The bound is on memory, not on time: below it, slow clients lose nothing. Above it, the
+largest unread answer is cut.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Holder(Protocol):
         """Approximate size of the output in bytes."""
 
     def cut(self, error: BacklogError) -> None:
-        """Drop all the output, so that `held` is 0. The reader gets the error instead."""
+        """Drop all output, so that `held` is 0. The reader gets the error instead."""
 
 
 class Backlog:
-    """All holders of one event loop, and the bytes they may hold. Used from that loop only.
+    """All holders of one event loop, and a bound on their bytes. Used only from this loop.
 
     Attributes:
         cut: how many holders have lost their output.
@@ -50,10 +50,10 @@ class Backlog:
         self._holders.add(holder)
 
     def check(self) -> None:
-        """Cut the largest holder if all together hold too much. Call it when a holder has grown.
+        """Cut the largest holder if the total is above the bound. Call it when a holder has grown.
 
-        One cut is enough: the largest holds at least the bytes that arrived since the total was
-        within the bound.
+        One cut is enough: the largest holder holds at least the bytes that arrived since the total
+        was within the bound.
         """
         if self.held <= self._most:
             return
@@ -68,7 +68,7 @@ class Backlog:
 
 
 def delta_bytes(delta: Delta) -> int:
-    """Approximate bytes of a delta; measured: 295 without alternatives, 2,685 with 20."""
+    """Approximate bytes of a delta. Measured: 295 without alternatives, 2,685 with 20."""
     size = 300 + sum(120 * len(token.top) for token in delta.tokens)
     size += sum(150 + 120 * len(one.top) for one in delta.prompt_logprobs if one is not None)
     return size if delta.embedding is None else size + 4 * len(delta.embedding)

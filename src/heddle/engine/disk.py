@@ -1,4 +1,5 @@
-"""Opens the disk tier for a model, and fingerprints everything that its pages depend on."""
+"""Opens the disk tier of a model, and computes the fingerprint of everything that its pages depend
+on."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ _log = logging.getLogger(__name__)
 def open_disk_tier(
     model: LoadedModel, config: EngineConfig, on_read: Callable[[], None]
 ) -> DiskTier | None:
-    """Open the disk tier; None if the settings ask for none, or it is not available now.
+    """Open the disk tier. None if the settings do not ask for it, or it is not available now.
 
-    It is not available if another process uses the directory, or the model's file is gone.
+    It is not available if another process uses the directory, or the model's file is missing.
 
     Raises:
         ConfigError: the directory cannot be used.
@@ -58,9 +59,9 @@ def open_disk_tier(
 def fingerprint(model: LoadedModel) -> bytes:
     """32 bytes that are equal only if the same tokens give the same pages, bit for bit.
 
-    They cover all bytes of the model's files: name, size and time would some day mistake a finetune
-    for its parent. That takes 0.6 s per GB once a file is in memory. Through the page format they
-    also cover the program.
+    They cover all bytes of the model's files, because a finetune may have the name, size and time
+    of its parent. Reading takes 0.6 s per GB once a file is in memory. The page format covers the
+    program, so the fingerprint covers the program too.
 
     Raises:
         ModelFileError: a file has changed since it was loaded, so its digest says nothing about the

@@ -1,9 +1,9 @@
-"""A driven sequence: its caller asks for each token, for autocomplete inside an application.
+"""A driven sequence: its caller asks for each token. For autocomplete inside an application.
 
 A :class:`DrivenSequence` holds only tokens. When its caller asks for a token, it submits a request
 to the engine. The request lasts until the caller changes the tokens (a prompt, a trim, a restore)
 or cancels. Then the request ends, and its computed tokens stay in the prefix cache. So a trim gives
-pages back, and the next request starts with a prefix hit on the tokens that are left.
+pages back, and the next request starts with a prefix hit on the remaining tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from heddle.types import Delta, SamplingParams
 
 _CONTEXT_TOKENS = 8
-"""How many tokens before a new one may hold the first bytes of a character that it completes."""
+"""The first bytes of a character may be in this many tokens before the token that completes the
+character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,10 @@ class SampledToken:
             incomplete.
         logprob: natural logarithm of the token's probability under the model's raw distribution,
             before bias, penalties and temperature; NaN if cancelled.
-        top: (token id, logprob) of the most likely tokens, best first, as many as the parameter
-            `logprobs` asks for.
-        is_eos: the token ends the text, or with `single_line` the line.
-        was_cancelled: there is no token, because the sequence was cancelled.
+        top: (token id, logprob) of the most likely tokens, best first. The parameter `logprobs`
+            sets their number.
+        is_eos: whether the token ends the text; with `single_line`, whether it ends the line.
+        was_cancelled: whether the sequence was cancelled. Then there is no token.
     """
 
     token: int
@@ -63,7 +64,7 @@ _CANCELLED = SampledToken(-1, "", math.nan, was_cancelled=True)
 
 @dataclass(frozen=True, slots=True)
 class SequenceSnapshot:
-    """A state of a driven sequence. Holds tokens and no pages: cheap to keep, always valid.
+    """A state of a driven sequence. It holds tokens and no pages, so it is small and always valid.
 
     Attributes:
         tokens: token ids of prompt and output, in order.
@@ -86,12 +87,12 @@ class _Active:
 
 
 _MEANINGLESS: dict[str, tuple[object, str]] = {
-    "max_tokens": (None, "stop asking when the text is long enough"),
-    "stop": ((), "stop asking when the text has come to it"),
-    "stop_token_ids": ((), "stop asking when one has come"),
-    "grammar": (None, "take whole outputs, from Engine.complete or Engine.stream"),
-    "shown_specials": ((), "look at the ids of the tokens"),
-    "prompt_logprobs": (None, "ask Engine.complete for them"),
+    "max_tokens": (None, "stop the calls when the text is long enough"),
+    "stop": ((), "stop the calls when the text contains it"),
+    "stop_token_ids": ((), "stop the calls after such a token"),
+    "grammar": (None, "use Engine.complete or Engine.stream for complete outputs"),
+    "shown_specials": ((), "read the ids of the tokens"),
+    "prompt_logprobs": (None, "use Engine.complete to get them"),
 }
 """Parameters without meaning for a driven sequence: the default value, and what to do instead."""
 
@@ -102,10 +103,10 @@ class DrivenSequence:
     Any thread may call it. Calls on one sequence wait for one another, except `cancel` and
     `position`. If several threads drive one sequence each, the sequences share the engine's steps.
 
-    Between calls the sequence keeps a slot and its pages, unless other requests need them. Then it
-    is computed again at the next call, with the same bits. With the same seed, the token at a
-    position depends on the tokens before it and on how many of those are output. It does not
-    depend on what was trimmed, restored or evicted.
+    Between calls the sequence keeps a slot and its pages, unless other requests need them. In that
+    case the next call computes them again, with the same bits. With the same seed, the token at a
+    position depends on the tokens before it and on how many of them are output. It does not depend
+    on earlier trims, restores or evictions.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class DrivenSequence:
         *,
         single_line: bool,
     ) -> None:
-        """See `Engine.create_sequence`. `next_id` returns an id that no request has had.
+        """See `Engine.create_sequence`. `next_id` returns a new id for a request.
 
         The sequence keeps `owner`, the engine, alive: an engine ends its thread when it is dropped.
 
@@ -162,15 +163,15 @@ class DrivenSequence:
     ) -> SampledToken:
         """Replace the tokens from position `start` on with `tokens`, and sample the next token.
 
-        All these tokens are then the prompt. The engine computes only tokens that the prefix cache
-        does not have. So callers need not find out which part of an edited text is unchanged.
+        All tokens are then prompt. The engine computes only tokens that are not in the prefix
+        cache. So callers need not compare an edited text with the old one.
 
         Args:
             tokens: token ids, at least one.
             start: in [0, position].
-            heal: the text may end inside a token. Then up to 4 tokens are removed and sampled
-                again, as output, among tokens that agree with their text. The call returns the
-                first token whose text reaches beyond the prompt's, and the text beyond.
+            heal: the text may end inside a token. The sequence removes up to 4 tokens, and samples
+                tokens that agree with the removed text, as output. The call returns the first token
+                whose text goes beyond the prompt, and the text beyond the prompt.
 
         Raises:
             InvalidRequestError: `start` is out of range, or a token is not in the vocabulary.
@@ -208,8 +209,9 @@ class DrivenSequence:
     def force_word_continuation(self) -> None:
         """Force the next sampled token to continue the word at the end of the text.
 
-        That token begins with a letter, a digit or `_`, even if it is unlikely, or it completes an
-        incomplete character. The call affects one token, which may be that of `decode_prompt`.
+        The next token then begins with a letter, a digit or `_`, even if this is unlikely, or it
+        completes an incomplete character. The call affects one token: the result of the next
+        `sample_next` or `decode_prompt`.
         """
         with self._lock:
             self._word_goes_on = True
@@ -241,8 +243,8 @@ class DrivenSequence:
     def cancel(self) -> None:
         """Make the call that waits for a token, and all later calls, return `was_cancelled`.
 
-        That ends with the next call of `decode_prompt`, `trim` or `restore`. Any thread may call
-        this. It returns at once, and the tokens do not change.
+        The next call of `decode_prompt`, `trim` or `restore` ends the cancelled state. Any thread
+        may call this. It returns at once, and the tokens do not change.
         """
         self._cancelled = True
         if (active := self._active) is not None:
@@ -277,7 +279,7 @@ class DrivenSequence:
             active.ticket.cancel()
 
     def _heal(self, taken_back: list[int]) -> SampledToken:
-        """Sample tokens that agree with the text of `taken_back` until one reaches beyond it."""
+        """Sample tokens that agree with the text of `taken_back`, until the text goes beyond it."""
         rest = b"".join(map(self._model.tokenizer.token_bytes, taken_back))
         while rest:
             result = self._sample(self._continuations.disagreeing(rest), rest)
@@ -290,7 +292,7 @@ class DrivenSequence:
         return self._sample_free()
 
     def _sample_free(self) -> SampledToken:
-        """Sample any token; only tokens that continue the word if the caller has forced that."""
+        """Sample a token; only one that continues the word if the caller has asked for it."""
         if not self._word_goes_on:
             return self._sample()
         result = self._sample(self._continuations.not_in_word)
@@ -310,18 +312,18 @@ class DrivenSequence:
             active = self._active
             active = self._begin(forbidden) if active is None or forbidden else self._go_on(active)
             delta = active.results.get()
-        except BaseException:  # refused or interrupted: no later call may get this call's token
+        except BaseException:  # refused or interrupted: a later call must not get this token
             self._leave()
             raise
         if delta is None:
             self._leave()
-            self._cancelled = True  # `cancel` may have set it before the tokens were changed
+            self._cancelled = True  # `cancel` may have set it before the tokens changed
             return _CANCELLED
         if delta.finish is not None:
             self._active = None
             assert delta.error is not None  # a cancel puts None into the results first
             raise delta.error
-        if forbidden:  # a request keeps its forbidden tokens, so the next token needs a new one
+        if forbidden:  # a request keeps its forbidden tokens, so the next token needs a new request
             self._leave()
         return self._append(delta, active.request.sequence.mu, known)
 

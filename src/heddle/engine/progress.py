@@ -16,7 +16,7 @@ MANY = 16
 def batch_progress(prompts: int, wanted: bool | None) -> Iterator[Callable[[], None]]:
     """Show a bar on standard error while the block runs.
 
-    The block gets a function that counts one prompt as done. With `wanted` None the bar is shown
+    The block gets a function that counts one prompt as done. If `wanted` is None, the bar is shown
     only for MANY prompts or more on a terminal, and removed at the end.
     """
     if wanted is False or (wanted is None and prompts < MANY):

@@ -20,14 +20,14 @@ from heddle.types import Delta, FinishReason, Usage
 if TYPE_CHECKING:
     from collections import abc
 
-    from heddle.engine.bell import Cancels
     from heddle.engine.loading import LoadedModel
+    from heddle.engine.wakeup import Cancels
     from heddle.step import Scored, TokenRules
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.types import PromptLogprob, SamplingParams
 
 Prompt: TypeAlias = "str | abc.Sequence[int]"
-"""Text, or token ids, to which nothing is added."""
+"""Text, or token ids. Heddle adds nothing to token ids."""
 
 Params: TypeAlias = "SamplingParams | EmbeddingParams"
 """Parameters of a request: for generated text, or for an embedding."""
@@ -65,10 +65,10 @@ class Request:
         sequence: the scheduler's side; `sequence.id` is the request's id.
         detokenizer: turns its tokens into text and looks for stop strings.
         sink: gets its deltas.
-        last_token_at: when it got its newest token; before its first token, when it was submitted.
-        first_step_at: when its first step began; 0 before.
-        first_token_at: when it got its first token, its embedding or the last scores of its prompt;
-            0 before.
+        last_token_at: time of its newest token; before its first token, time of its submission.
+        first_step_at: start of its first step; 0 before.
+        first_token_at: time of its first token, its embedding or the last scores of its prompt; 0
+            before.
     """
 
     sequence: Sequence
@@ -93,14 +93,14 @@ class Request:
         )
 
     def text_of(self, token: int, finish: FinishReason | None) -> str:
-        """The text that can be sent after `token`. A token that ends the sequence is no text."""
+        """The text that can be sent after `token`. A token that ends the sequence adds no text."""
         if finish is None:
             return self.detokenizer.push(token)
         text = "" if finish is FinishReason.STOP else self.detokenizer.push(token)
         return text + self.detokenizer.finish()
 
     def prompt_logprobs(self, scored: Scored) -> tuple[PromptLogprob | None, ...]:
-        """Logprobs of the prompt's next tokens. The prompt's first token has None."""
+        """Logprobs of the prompt's next tokens; None for the prompt's first token."""
         first = () if self._first_reported else (None,)
         self._first_reported = True
         return (*first, *scored.scores)
@@ -133,7 +133,7 @@ def prepare(
         tokens = [tokenizer.bos_id]
     if not tokens:
         raise InvalidRequestError(
-            "the prompt is empty and this model has no BOS token to start with; send some text",
+            "the prompt is empty, and this model has no BOS token. Send some text",
             param="prompt",
         )
     if isinstance(params, EmbeddingParams):
@@ -194,7 +194,7 @@ def check_tokens(model: LoadedModel, given: abc.Sequence[int], param: str) -> li
 
 
 def _token_ids(given: abc.Sequence[int], param: str) -> list[int]:
-    if isinstance(given, (bytes, bytearray)):  # sequences of integers, but no token ids
+    if isinstance(given, (bytes, bytearray)):  # sequences of integers, but not token ids
         raise InvalidRequestError(f"the {param} must be text or token ids, got bytes", param=param)
     try:
         return list(map(operator.index, given))

@@ -1,8 +1,8 @@
 """Readers of deltas: a collector of the complete output, a blocking and an asyncio iterator.
 
-The engine refers only to the sink, which appends a delta and wakes the reader. The iterator refers
-to sink and ticket. So Python finalizes an iterator that is dropped before its end at once, and the
-finalizer cancels the request.
+The engine refers only to the sink. The sink appends a delta and wakes the reader. The iterator
+refers to sink and ticket. So if a caller drops an iterator before its end, Python finalizes the
+iterator at once, and the finalizer cancels the request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heddle.types import Delta
 
 _FEW = 16 * 1024
-"""Bytes of unread deltas below which the backlog is not checked: some 50 tokens."""
+"""Below this many bytes of unread deltas, the inbox does not check the backlog: some 50 tokens."""
 
 
 class Collector:
@@ -136,8 +136,8 @@ class AsyncStream:
 class AsyncStreams:
     """Asyncio iterator over (index, delta) of several requests, for one task of its event loop.
 
-    Deltas come in the order of their arrival; the index is that of the request. Reading in another
-    event loop raises EventLoopError and changes nothing.
+    Deltas come in the order of their arrival; the index names the request. Reading in another event
+    loop raises EventLoopError and changes nothing.
 
     The last delta of a request has `finish` set. The iteration ends when all requests have ended.
     If a request ends with an error, the iterator raises that error instead of its last delta and
@@ -211,7 +211,7 @@ class Inbox:
         self._failure: HeddleError | None = None
         self._closed = False
         self._arrival: asyncio.Future[None] | None = None
-        self._patient = False  # the reader waits until all requests have ended
+        self._patient = False  # whether the reader waits until all requests have ended
         if backlog is not None:
             backlog.watch(self)
 
@@ -222,7 +222,7 @@ class Inbox:
     def receive(self, index: int, delta: Delta) -> None:
         """Take a delta. The event loop calls this."""
         if self._closed:
-            self._wake()  # so that a task that still waits here learns of the close
+            self._wake()  # a task that still waits here must see the close
             return
         self._deltas.append((index, delta))
         self.held += delta_bytes(delta)
@@ -234,7 +234,7 @@ class Inbox:
             self._backlog.check()
 
     def check_loop(self) -> None:
-        """Raise EventLoopError if the running event loop is not the one of this inbox."""
+        """Raise EventLoopError if the running event loop is not this inbox's event loop."""
         if asyncio.get_running_loop() is not self._mailbox.loop:
             raise EventLoopError(
                 "this stream belongs to another event loop; read it there, or call generate in"
@@ -263,7 +263,7 @@ class Inbox:
             await self._wait(patient=True)
 
     def close(self) -> None:
-        """Cancel all requests. Drop unread deltas, and those that still arrive.
+        """Cancel all requests. Drop unread and later deltas.
 
         Any thread may call this. It takes no lock, because finalizers call it.
         """
@@ -274,7 +274,7 @@ class Inbox:
             ticket.cancel()
 
     def cut(self, error: BacklogError) -> None:
-        """As :meth:`close`, and raise `error` in the reader."""
+        """Close the inbox, and raise `error` in the reader."""
         self._failure = error
         self.close()
         self._wake()
@@ -298,18 +298,18 @@ class Inbox:
 class Mailbox:
     """Carries the deltas of all requests of one event loop, with at most one wake-up per step.
 
-    Waking an event loop writes to a socket. That is too slow for every token of every stream. So
-    sinks only post, and the engine rings the mailboxes with new deltas once per step, after it has
-    delivered the step.
+    Waking an event loop writes to a socket. This is too slow for every token of every stream. So
+    sinks only post, and once per step, after delivery, the engine calls `wake` of the mailboxes
+    with new deltas.
 
     Attributes:
         loop: the event loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, to_ring: list[Mailbox]) -> None:
-        """`to_ring` is the engine's list of mailboxes to ring after this step."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, to_wake: list[Mailbox]) -> None:
+        """`to_wake` is the engine's list of mailboxes to wake after this step."""
         self.loop = loop
-        self._to_ring = to_ring
+        self._to_wake = to_wake
         self._posted: deque[tuple[Inbox, int, Delta]] = deque()
         self._woken = False
 
@@ -321,11 +321,11 @@ class Mailbox:
         if self.loop.is_closed():
             inbox.close()
             return
-        if self not in self._to_ring:
-            self._to_ring.append(self)
+        if self not in self._to_wake:
+            self._to_wake.append(self)
         self._posted.append((inbox, index, delta))
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the event loop unless it is already woken. The engine thread calls this."""
         if not self._woken:
             self._woken = True
@@ -333,7 +333,7 @@ class Mailbox:
                 self.loop.call_soon_threadsafe(self._empty)
 
     def _empty(self) -> None:
-        # Reset first: the loop may miss deltas that are posted from now on, so they must ring.
+        # Reset first: the loop may miss deltas posted from now on, so they must wake it again.
         self._woken = False
         while self._posted:
             inbox, index, delta = self._posted.popleft()

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Observer(Protocol):
-    """The engine thread calls these methods. They must not block. Exceptions are only logged."""
+    """The engine thread calls these methods. They must not block. It only logs exceptions."""
 
     def on_submit(self) -> None:
         """A request was accepted."""
@@ -52,7 +52,7 @@ class Counters:
         prompt_tokens: prompt tokens of requests that got a first token.
         generated_tokens: tokens sampled for requests.
         steps: steps with at least one chunk.
-        step_seconds: wall time of all steps, each from planning to delivery.
+        step_seconds: wall time of all steps, from planning to delivery.
     """
 
     finished: dict[FinishReason, int] = field(
@@ -97,8 +97,8 @@ class EngineSnapshot:
         queue_depth: requests without a slot.
         finished: requests that ended since the start, by reason.
         prompt_tokens: prompt tokens of requests that got a first token, since the start.
-        computed_prompt_tokens: prompt tokens that steps computed, so not prefix hits, since the
-            start; including those that were lost by preemption.
+        computed_prompt_tokens: prompt tokens that steps computed, since the start. Prefix hits do
+            not count; tokens that preemption dropped do.
         generated_tokens: tokens sampled for requests, since the start.
         preemptions: how often a request was preempted, since the start.
         pages_used, pages_total: KV pages that running requests hold, and all KV pages.

@@ -3,7 +3,7 @@
 Callers submit requests under a lock. The thread holds the lock while it plans a step and while it
 applies a result, never while a step computes. It makes text, looks for stop strings and calls sinks
 without the lock, so a sink may submit and cancel. Nothing polls: without work the thread waits for
-a bell (`bell.py`).
+a notification (`wakeup.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from weakref import WeakSet
 
 from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
-from heddle.engine.bell import Bell, Cancels
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
+from heddle.engine.wakeup import Cancels, Wakeup
 from heddle.errors import (
     EngineClosedError,
     EngineFailedError,
@@ -58,24 +58,24 @@ MAX_FAILURES = 3
 class EngineThread:
     """Runs accepted requests until they end. Starts at once; closes the model when it ends.
 
-    It must not refer to its `Engine`, not even indirectly. The thread lives until it is stopped,
-    and an engine that its owner drops stops the thread.
+    It must not refer to its `Engine`, not even indirectly: such a reference would keep a dropped
+    engine alive. A dropped engine stops the thread.
 
     Attributes:
         cancels: requests to end.
-        to_ring: mailboxes with deltas since the last ring. Only this thread uses it.
+        to_wake: mailboxes with new deltas. Only this thread uses it.
     """
 
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
         """Raises ConfigError if the prefix cache's directory cannot be used."""
         self._model = model
         self._lock = threading.Lock()
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._cache = CacheManager(
             model.executor.memory,
             enabled=config.prefix_cache,
             most_nodes=config.prefix_cache_nodes,
-            disk=open_disk_tier(model, config, self._bell.ring),
+            disk=open_disk_tier(model, config, self._wakeup.notify),
         )
         self._scheduler = Scheduler(
             config.slots,
@@ -96,15 +96,13 @@ class EngineThread:
         # Used by this thread only:
         self._events: list[TokenEvent] = []  # still to be delivered
         self._computed_at = 0.0  # when the step of these events was collected
-        self._just_served: list[
-            Sequence
-        ] = []  # driven sequences that got a token from the last step
+        self._last_driven: list[Sequence] = []  # driven sequences that got a token last step
         self._cancelled: list[Request] = []  # cancelled; their last delta is still to be sent
         self._failures = 0
         self._counters = Counters()
-        self.to_ring: list[Mailbox] = []
+        self.to_wake: list[Mailbox] = []
         # Safe without the lock:
-        self.cancels = Cancels(self._bell)
+        self.cancels = Cancels(self._wakeup)
         self._observers: tuple[Observer, ...] = ()
         # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
@@ -124,24 +122,24 @@ class EngineThread:
         Raises:
             ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
             EngineClosedError, EngineFailedError: the thread ends or has ended, or it runs in the
-                process that this one was forked from.
+                parent process of this fork.
         """
         with self._accepting():
             self._scheduler.add(*(request.sequence for request in requests))
             for request in requests:
                 self._requests[request.sequence.id] = request
             self._accepted += len(requests)
-            self._bell.ring()
+            self._wakeup.notify()
 
     def resume(self, request: Request) -> None:
         """Let a driven sequence compute its next token. Raises as `accept`."""
         with self._accepting():
             request.last_token_at = time.perf_counter()
             self._scheduler.resume(request.sequence)
-            self._bell.ring()
+            self._wakeup.notify()
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Raise ContextLengthError if a prompt of so many tokens is too long."""
+        """Raise ContextLengthError if a prompt of `tokens` tokens is too long."""
         self._scheduler.check_length(tokens, output=output)
 
     def observe(self, observer: Observer) -> None:
@@ -157,21 +155,21 @@ class EngineThread:
         If a sink or an observer calls this, it returns at once: this thread runs them.
         """
         if self._pid != os.getpid():
-            return  # a fork has no such thread, and the lock may have been held at the fork
+            return  # a fork has no engine thread, and its copy of the lock may be locked for ever
         with self._lock:
             self._drain = drain and (self._refusal is None or self._drain)
             if self._refusal is None:
                 self._refusal = EngineClosedError("the engine is closed")
-            self._bell.ring()
+            self._wakeup.notify()
             if not self._drain:
                 self._model.executor.abandon()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def stop_later(self) -> None:
-        """Finish the accepted requests, then end, because the engine was dropped. Returns at once.
+        """Finish the accepted requests, then end: the engine was dropped. Returns at once.
 
-        Takes no lock: garbage collection calls this in any thread, also in one that holds the lock.
+        Takes no lock: garbage collection calls this in any thread, even in one that holds the lock.
         """
         if self._pid == os.getpid() and not self.closed:
             start_new_thread(self.stop, (), {"drain": True})
@@ -235,10 +233,10 @@ class EngineThread:
     @contextmanager
     def _accepting(self) -> Iterator[None]:
         """Hold the lock. If the engine accepts no more requests, raise the reason instead."""
-        if self._pid != os.getpid():  # before the lock, which may have been held at the fork
+        if self._pid != os.getpid():  # first: the fork's copy of the lock may be locked
             raise EngineClosedError(
-                "this process was forked, and a fork has no thread of the engine; load an engine in"
-                " each process, or spawn processes"
+                "this process is a fork, and a fork has no engine thread. Load an engine in each"
+                " process, or spawn processes"
             )
         with self._lock:
             if self._refusal is not None:
@@ -265,7 +263,7 @@ class EngineThread:
             if keep:
                 with self._lock:
                     self._scheduler.cancel_all()
-            self._cache.close(keep=keep)  # without the lock, as it takes seconds
+            self._cache.close(keep=keep)  # without the lock: it takes seconds
         except Exception:
             _log.exception("the prefix cache was not closed properly")
         self._model.close()
@@ -277,14 +275,14 @@ class EngineThread:
             while not (self._scheduler.busy or self._events or self._cancelled or self._refusal):
                 self._wait()
                 self._take_cancels()
-            self._gather()
+            self._wait_for_callers()
             if self._refusal is not None and not (self._drain and self._scheduler.busy):
                 return False
             began = time.perf_counter()
             plan = self._scheduler.schedule()
             if not (plan.chunks or self._accepted or self._events or self._cancelled):
-                # All wait for the disk or a mask, and both ring. The timeout is for a stuck disk:
-                # the next `schedule` gives it up.
+                # All wait for the disk or a mask. Both notify this thread. The timeout is for a
+                # disk that does not answer: the next `schedule` stops waiting for it.
                 self._wait(PATIENCE)
                 return True
             accepted, self._accepted = self._accepted, 0
@@ -299,21 +297,21 @@ class EngineThread:
         return True
 
     def _wait(self, timeout: float | None = None) -> None:
-        """Release the lock until the bell rings: for a caller, pages from disk or a late mask."""
+        """Release the lock until a caller, the disk tier or a late mask notifies this thread."""
         self._lock.release()
         try:
-            self._bell.wait(timeout)
+            self._wakeup.wait(timeout)
         finally:
             self._lock.acquire()
 
-    def _gather(self) -> None:
+    def _wait_for_callers(self) -> None:
         """Wait briefly until callers of driven sequences ask again, so that they share one step.
 
-        Only sequences that got a token from the last step count. So a late caller is not waited for
-        again before it has asked, and a single caller waits for no other.
+        The thread waits only for callers that got a token from the last step. So it waits at most
+        once for a caller that does not ask again, and a single caller waits for nobody else.
         """
         until = time.perf_counter() + self._window
-        while any(sequence.paused and not sequence.ended for sequence in self._just_served):
+        while any(sequence.paused and not sequence.ended for sequence in self._last_driven):
             left = until - time.perf_counter()
             if left <= 0.0 or self._refusal is not None:
                 break
@@ -333,7 +331,7 @@ class EngineThread:
             self._model.executor.submit(plan)
             try:
                 self._deliver()
-            finally:  # no page may change its owner before the step has ended
+            finally:  # no page may change its owner before the step ends
                 result = self._model.executor.collect()
         except StepAbandonedError:  # all requests end with the engine
             with self._lock:
@@ -350,16 +348,16 @@ class EngineThread:
             events = self._scheduler.update(result, self._computed_at - began)
         for outcome in result.sampled:
             if isinstance(outcome, Deferred):
-                outcome.ready.add_done_callback(lambda _: self._bell.ring())
+                outcome.ready.add_done_callback(lambda _: self._wakeup.notify())
         self._events = [event for event in events if not event.sequence.driven]
         driven = [event for event in events if event.sequence.driven]
         self._deliver_tokens(driven)  # at once, so that their callers can ask before the next step
-        self._just_served = [event.sequence for event in driven]
+        self._last_driven = [event.sequence for event in driven]
 
     def _note_first_step(self, slot: int, began: float) -> None:
         """Note when the first step of a request began.
 
-        A preempted sequence is bound again; its request keeps the first time.
+        The scheduler binds a preempted sequence again; its request keeps the first time.
         """
         sequence = self._scheduler.slots[slot]
         assert sequence is not None, f"slot {slot} is bound without a sequence"
@@ -369,14 +367,14 @@ class EngineThread:
     def _deliver(self) -> None:
         """Deliver all events of the last step and the ends of cancelled requests.
 
-        The thread does this while the next step computes, if there is one. An event loop that is
-        woken takes the core it is woken on. Between two steps that cost 0.3 ms of each 6.5 ms with
-        two cores and eight streams over HTTP, while all compute threads stood idle.
+        The thread does this while the next step computes, if there is one. A woken event loop uses
+        the core of the thread that woke it. With delivery between two steps, compute threads were
+        idle for 0.3 ms of each 6.5 ms (two cores, eight streams over HTTP).
         """
         events, self._events = self._events, []
         self._deliver_tokens(events)
         self._end_cancelled()
-        self._ring()
+        self._wake_loops()
 
     def _deliver_tokens(self, events: list[TokenEvent]) -> None:
         for event in events:
@@ -393,7 +391,7 @@ class EngineThread:
         for sequence in failed:
             error = EngineFailedError(f"the step that carried this request failed: {cause}")
             self._end(self._requests[sequence.id], FinishReason.ERROR, error=error)
-        self._ring()
+        self._wake_loops()
         self._failures += 1
         if self._failures == MAX_FAILURES:
             raise EngineFailedError(f"{MAX_FAILURES} steps in a row failed, the last with: {cause}")
@@ -471,7 +469,7 @@ class EngineThread:
         self._deliver()
         for request in list(self._requests.values()):
             self._end(request, FinishReason.ERROR, error=error)
-        self._ring()
+        self._wake_loops()
 
     def _end(
         self,
@@ -498,10 +496,10 @@ class EngineThread:
             request.sink = _ignore
             self.cancels.add(request.sequence.id)
 
-    def _ring(self) -> None:
-        for mailbox in self.to_ring:
-            mailbox.ring()
-        self.to_ring.clear()
+    def _wake_loops(self) -> None:
+        for mailbox in self.to_wake:
+            mailbox.wake()
+        self.to_wake.clear()
 
     def _notify(self, what: str, *arguments: object) -> None:
         for observer in self._observers:

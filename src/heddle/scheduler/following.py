@@ -1,9 +1,9 @@
 """Following: sequences that share a prefix compute it once.
 
 A sequence follows an older sequence, its leader, that is computing tokens of their shared prefix.
-A follower holds a slot and computes nothing. It waits until the leader has computed all tokens that
-they share, or computes no more of them. Then it takes the leader's prefix from the prefix cache.
-Sequences follow only older ones. So there is no circle of waits, and the oldest never waits.
+A follower holds a slot and computes nothing. It waits until the leader has computed all shared
+tokens, or stops computing them. Then it takes the leader's prefix from the prefix cache. Sequences
+follow only older sequences, so waits cannot form a circle, and the oldest sequence never waits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 def find_leader(
     sequence: Sequence, running: Iterable[Sequence], known: int
 ) -> tuple[Sequence | None, int]:
-    """Find the older sequence that computes most of `sequence`'s tokens beyond the first `known`.
+    """Find the older sequence that computes the most tokens of `sequence` beyond `known`.
+
+    `known` is the length of the prefix hit of `sequence`.
 
     `running` is in arrival order.
 
     Returns:
-        The leader, or None if there is none, and how many leading tokens both share. The count
-        ends at the first token that `sequence` must compute itself.
+        The leader, or None, and the number of leading tokens that both share. The number excludes
+        tokens that `sequence` must compute itself.
     """
     leader, shared = None, known
     most = sequence.first_needed
@@ -37,7 +39,7 @@ def find_leader(
         if not _publishes_its_prompt(older) or _salt(older) != _salt(sequence):
             continue
         if older.tokens[shared : shared + 1] != sequence.tokens[shared : shared + 1]:
-            continue  # a quick test: they share no more than the known tokens
+            continue  # a quick test: they share only the known tokens
         length = min(common_prefix(older.tokens, sequence.tokens), most)
         if length > max(shared, older.computed):
             leader, shared = older, length
@@ -45,9 +47,10 @@ def find_leader(
 
 
 def is_wait_over(leader: Sequence, shared: int) -> bool:
-    """Whether a follower waits no longer.
+    """Whether a follower can continue.
 
-    The leader has computed all `shared` tokens, waits for a mask, or publishes nothing more.
+    It can if the leader has computed all `shared` tokens, waits for a mask, or publishes nothing
+    more.
     """
     if leader.computed >= shared or leader.awaited is not None:
         return True

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class TokenEvent(NamedTuple):
     """A sequence got an outcome of a step, or has ended. `finish` is set if it has ended.
 
-    `outcome` is None if the sequence ends because all its tokens are computed, and its caller
-    wanted nothing but the scores of earlier events.
+    `outcome` is None if the sequence ends when all its tokens are computed, and its caller asked
+    only for scores, which earlier events had.
     """
 
     sequence: Sequence

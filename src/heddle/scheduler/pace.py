@@ -1,8 +1,9 @@
 """Bounds the gaps of running streams: limits the prompt tokens of steps that also decode.
 
-A running stream waits one step for its next token, and prompt tokens make that step longer. The
-engine times the steps. From their times the pace learns two costs: that of decoding n streams, and
-that of one more prompt token. It allows the prompt tokens that fit into the rest of the gap.
+A running stream waits one step for its next token, and prompt tokens make this step longer. The
+engine measures each step. From these times the pace learns two costs: the cost of decoding n
+streams, and the cost of one more prompt token. It allows as many prompt tokens as fit into the rest
+of the gap.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ GAP = 2.6
 Prompts get 60% of the time: a first token comes within twice the time of an idle engine.
 """
 
-# A cost is the median of so many recent times, so an interrupted step does not change it. There are
-# fewer for prompt tokens: a token costs more the deeper its position. (With 15 instead of 5 the p99
-# gap on SmolLM2 was 3.5 decode steps, not 3.3, and the longest 4.1, not 3.6: medians of 7 rounds,
-# 4 streams beside 1,350 prompt tokens.)
+# A cost is the median of this many recent times, so one interrupted step does not change it. The
+# number is lower for prompt tokens, because a token costs more at a later position. (With 15
+# instead of 5, the p99 gap on SmolLM2 was 3.5 decode steps, not 3.3, and the longest gap 4.1, not
+# 3.6: medians of 7 rounds, 4 streams beside 1,350 prompt tokens.)
 _RECENT_DECODES, _RECENT_TOKENS = 15, 5
-_LEAST_TOKENS = 4  # prompt tokens that a step always allows: no gap may stop prefill
+_LEAST_TOKENS = 4  # prompt tokens that every step allows, so that prefill never stops
 _FIRST_TOKENS = 16  # prompt tokens that a step allows before any step was timed
-# Cost of a prompt token beside decodes, relative to its cost in a step of prompts alone: tiles of
-# few tokens are slower. Used until a step with both was timed.
+# Cost of a prompt token beside decodes, relative to its cost in a step of only prompts: tiles of
+# few tokens are slower. Used until a step with both was measured.
 _MIXED_COST = 2.0
 
 
@@ -43,9 +44,9 @@ class Pace:
         self._idle: deque[float] = deque(maxlen=_RECENT_TOKENS)
 
     def observe(self, decodes: int, prompt_tokens: float, seconds: float) -> None:
-        """Record the time of a step with so many decodes and prompt tokens.
+        """Record the time of a step with `decodes` decodes and `prompt_tokens` prompt tokens.
 
-        `prompt_tokens` is a cost in tokens: a scored token counts more than 1.
+        `prompt_tokens` is a cost: a scored token counts more than 1.
         """
         if prompt_tokens == 0:
             self._decode.setdefault(decodes, deque(maxlen=_RECENT_DECODES)).append(seconds)
@@ -55,7 +56,7 @@ class Pace:
             self._mixed.append(max(seconds - alone, 0.0) / prompt_tokens)
 
     def allowance(self, decodes: int) -> int:
-        """How many prompt tokens a step may carry beside `decodes` decodes; at least 4."""
+        """Number of prompt tokens that a step allows beside `decodes` decodes; at least 4."""
         alone = self._decode_seconds(decodes)
         token = self._token_seconds()
         if alone is None or token is None:
@@ -69,7 +70,7 @@ class Pace:
         return _MIXED_COST * median(self._idle) if self._idle else None
 
     def _decode_seconds(self, decodes: int) -> float | None:
-        """Seconds of a step with so many decodes only, or the nearest number that was timed."""
+        """Seconds of a step with only `decodes` decodes, or with the nearest measured number."""
         if not self._decode:
             return None
         nearest = min(self._decode, key=lambda seen: abs(seen - decodes))

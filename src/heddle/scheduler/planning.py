@@ -17,7 +17,7 @@ class PlanBuilder:
     """The plan of one step.
 
     Attributes:
-        chunks: tokens to compute so far.
+        chunks: the chunks collected so far.
     """
 
     def __init__(self, cache: CacheManager) -> None:
@@ -68,8 +68,8 @@ class PlanBuilder:
 def next_snapshot(sequence: Sequence, every: int) -> int:
     """The next position at which to take a snapshot of the sequence's state.
 
-    The positions are the multiples of `every` and the end of the prompt: the next turn of a chat
-    continues from there.
+    The positions are the multiples of `every`, and the end of the prompt, because the next turn of
+    a chat continues there.
     """
     position = sequence.computed - sequence.computed % every + every
     prompt = sequence.prompt_tokens

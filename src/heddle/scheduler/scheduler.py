@@ -17,14 +17,14 @@ resumed.
 
 There is no prefill phase and no decode phase. A sequence needs the tokens from `computed` to
 `total` computed. When `computed` reaches `total`, the step samples the next token, or the sequence
-ends if it may have no more. A sequence starts at the end of its prefix hit. If an older sequence is
-computing more of its tokens, it follows that sequence first. If pages of its prefix are on disk,
-`computed` grows with the pages read, and others may follow it. Logprobs of the prompt and
-embeddings are read from the chunks of the prompt; the tokens that they need are computed even if
-the cache has them.
+ends if it has reached its limit. A sequence starts at the end of its prefix hit. If an older
+sequence is computing more of its tokens, it follows that sequence first. If pages of its prefix are
+on disk, `computed` grows with the pages read, and others may follow it. Steps read prompt logprobs
+and embeddings from the chunks of the prompt, so they compute these tokens even if the cache has
+them.
 
-The scheduler publishes computed tokens only when a sequence may look for them: before it looks up a
-prefix, and when a sequence gives up its slot. A step that only decodes pays nothing for the cache.
+The scheduler publishes computed tokens before it looks up a prefix, and when a sequence gives up
+its slot. So a step that only decodes spends no time on the cache.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
-    from heddle.cache.manager import CacheManager, Restore, Room
+    from heddle.cache.manager import CacheManager, PageCounts, Restore
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Chunk, Outcome, StepPlan, StepResult
 
 
 _LOADS = 4
-"""Most pages that are copied from disk before a step while streams run: 0.2 ms each or less."""
+"""Most restored pages to copy before a step while streams run. A copy takes at most 0.2 ms."""
 
 
 class Scheduler:
-    """Slots and the queue before them. Not thread-safe. Call `schedule` and `update` in turns.
+    """Slots and the queue before them. Not thread-safe. Call `schedule` and `update` alternately.
 
     Args:
         slots: most sequences that run at once.
@@ -66,8 +66,8 @@ class Scheduler:
 
     Attributes:
         preemptions: how often a sequence was preempted.
-        computed_prompt_tokens: prompt tokens that steps have computed, including those that were
-            lost by preemption.
+        computed_prompt_tokens: prompt tokens that steps have computed, including tokens that
+            preemption dropped.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether a sequence has work: is alive and not paused."""
+        """Whether a sequence has work: it has not ended and is not paused."""
         return any(not sequence.paused for sequence in self._live.values())
 
     @property
@@ -117,10 +117,10 @@ class Scheduler:
     def add(self, *sequences: Sequence) -> None:
         """Queue the sequences, all or none, and set their `limit`.
 
-        The limit is at most what the context and the KV cache hold, whatever `max_tokens` says.
+        The limit is the prompt and `max_tokens`, bounded by the context and the KV cache.
 
         Raises:
-            ContextLengthError: a prompt leaves no room for the output, now or ever.
+            ContextLengthError: a prompt leaves no room for the output, even in an empty cache.
             OverloadedError: the queue is full.
             InvalidRequestError: there are more sequences than slots and queue together hold.
         """
@@ -146,12 +146,12 @@ class Scheduler:
             self._waiting.append(sequence)
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Check that a prompt of so many tokens fits. Any thread may call this.
+        """Check that a prompt of `tokens` tokens fits. Any thread may call this.
 
         With `output`, one more token must fit too.
 
         Raises:
-            ContextLengthError: the prompt is too long, now or ever.
+            ContextLengthError: the prompt is too long, even for an empty cache.
         """
         most = self._capacity - output
         if tokens <= most:
@@ -167,8 +167,8 @@ class Scheduler:
     def cancel(self, sequence_id: int) -> bool:
         """End a sequence early. Return False if it has ended already.
 
-        No later event names it. Its slot is free at once, or after `update` if the step in flight
-        carries the sequence: until then that step writes to its pages.
+        No later event names the sequence. Its slot is free at once, or after `update` if the step
+        in flight computes its tokens, because that step writes to its pages.
         """
         sequence = self._live.pop(sequence_id, None)
         if sequence is None:
@@ -184,7 +184,7 @@ class Scheduler:
     def resume(self, sequence: Sequence) -> None:
         """Let a paused sequence compute its next token. No effect if it has ended.
 
-        The caller must observe its `limit`: it must have fewer tokens than that.
+        The sequence must have fewer tokens than its `limit`.
         """
         if sequence.ended or not sequence.paused:
             return
@@ -214,7 +214,7 @@ class Scheduler:
         self._admit()
         shares = self._assign_tokens()
         while not self._grow_tables(shares):
-            # The loop ends at the latest when only the oldest runs: its pages fit.
+            # The loop ends when only the oldest sequence runs: its pages always fit.
             self._preempt(self._longest_idle() or self._running[-1])
             shares = self._assign_tokens()
         builder, every = PlanBuilder(self._cache), self._snapshot_every
@@ -253,9 +253,9 @@ class Scheduler:
         events = []
         for sequence, outcome in outcomes:
             if isinstance(outcome, Failed):
-                self._cache.disown(sequence.table)
+                self._cache.unpublish(sequence.table)
             if isinstance(outcome, Deferred):
-                sequence.computed -= 1  # a later step computes the last token again: same bits
+                sequence.computed -= 1  # a later step computes it again, with the same bits
                 sequence.awaited = outcome.ready
             elif not sequence.ended:
                 events.append(TokenEvent(sequence, outcome, self._apply(sequence, outcome)))
@@ -304,7 +304,7 @@ class Scheduler:
         return len(self._running) < len(self._slots)
 
     def _longest_idle(self) -> Sequence | None:
-        """The paused sequence with a slot whose last step was earliest; None if there is none."""
+        """The paused sequence that has idled longest with a slot; None if there is none."""
         idle = (sequence for sequence in self._running if sequence.paused)
         return min(idle, key=lambda sequence: sequence.turn, default=None)
 
@@ -320,13 +320,13 @@ class Scheduler:
         """Give one sequence up to `most` pages from disk. Returns how many it got."""
         count = self._cache.load(sequence.table, restore, most)
         while restore.ready and count < most and (idle := self._longest_idle()) is not None:
-            self._preempt(idle)  # its output holds the pages, and its caller may never come back
+            self._preempt(idle)  # it holds the pages, and its caller may never ask again
             count += self._cache.load(sequence.table, restore, most - count)
         sequence.computed = self._cache.restored(sequence.table, restore, sequence.computed)
         if restore.ended and not restore.ready:
             sequence.restore = None
             if len(sequence.table.pages) * PAGE_TOKENS > sequence.computed:
-                self._restart(sequence)  # it has pages, but no snapshot of the state at their end
+                self._restart(sequence)  # it has pages, but no snapshot at their end
         return count
 
     def _restart(self, sequence: Sequence) -> None:
@@ -336,21 +336,21 @@ class Scheduler:
         self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
 
     def _resume_followers(self) -> None:
-        """End the waits of followers whose leader has computed the prefix, or never will."""
+        """End the wait of followers whose leader has computed the prefix or has stopped."""
         for sequence in self._running:
             leader = sequence.leader
             if leader is not None and is_wait_over(leader, sequence.shared_tokens):
                 self._publish()
                 self._take_prefix(sequence, self._unclaimed() + self._claim(sequence))
 
-    def _take_prefix(self, sequence: Sequence, room: Room) -> Room | None:
+    def _take_prefix(self, sequence: Sequence, available: PageCounts) -> PageCounts | None:
         """Attach the sequence's cached prefix, and follow a sequence that computes more of it.
 
         If there is no such sequence, start to restore more of the prefix from disk.
 
-        Returns how much of `room` the sequence needs for the tokens it has. Returns None, and
-        changes only its leader (to None), if the room is too small or the sequence has already
-        computed more than the cache has.
+        Returns how many of the `available` pages the sequence needs for its tokens. Returns None,
+        and changes only its leader (to None), if the pages do not suffice or the sequence has
+        already computed more tokens than the cache has.
         """
         sequence.leader = None
         most = sequence.first_needed
@@ -361,12 +361,12 @@ class Scheduler:
         whole = self._cache.whole_pages(match)
         restore = None if leader else self._cache.find_on_disk(whole, sequence.tokens, most)
         cost = self._cache.cost(match, sequence.total)
-        if leader is not None or restore is not None or not room.holds(cost):
-            # Take full pages only. The leader or the disk adds the rest of the last page. Or the
-            # sequence fills the cache: then no page is left to be the source of a copy.
+        if leader is not None or restore is not None or not available.covers(cost):
+            # Take only full pages: the leader or the disk adds the rest of the last page, or the
+            # sequence needs all pages and leaves none for the source of a copy.
             match = whole
             cost = self._cache.cost(match, sequence.total)
-        if not room.holds(cost):
+        if not available.covers(cost):
             return None
         self._cache.attach(sequence.table, match)
         sequence.computed = match.length
@@ -376,19 +376,19 @@ class Scheduler:
             self._cache.begin_restore(restore)
         return cost
 
-    def _unclaimed(self) -> Room:
+    def _unclaimed(self) -> PageCounts:
         """Pages of each group that no running sequence needs for the tokens it has.
 
-        Admission gives out only these. So only output, whose length is unknown, causes
-        preemptions.
+        Admission gives out only these pages. So preemptions come only from output, whose length is
+        unknown.
         """
-        unclaimed = self._cache.room
+        unclaimed = self._cache.available_by_group
         for sequence in self._running:
             unclaimed -= self._claim(sequence)
         return unclaimed
 
-    def _claim(self, sequence: Sequence) -> Room:
-        """Pages that the sequence still needs for tokens it has."""
+    def _claim(self, sequence: Sequence) -> PageCounts:
+        """Pages that the sequence still needs for its tokens."""
         return self._cache.claim(sequence.table, sequence.total)
 
     def _publish(self) -> None:
@@ -456,9 +456,9 @@ class Scheduler:
         sequence.turn = self._turn
 
     def _grow_tables(self, shares: list[tuple[Sequence, int]]) -> bool:
-        """Get the pages that the shares write to. Returns False if there are too few.
+        """Get the pages that the step writes to. Returns False if there are too few.
 
-        First it gives back windowed pages that the shares no longer see.
+        First give back windowed pages that the step's tokens no longer see.
         """
         if self._cache.has_windows:
             for sequence, _ in shares:
@@ -471,7 +471,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         """Take a sequence's slot and pages, and put it at the head of the queue.
 
-        It belongs there: it is older than all waiting sequences. A paused sequence queues only
+        The sequence is older than all waiting sequences. A paused sequence enters the queue only
         when its caller resumes it.
         """
         self._vacate(sequence)
@@ -492,7 +492,7 @@ class Scheduler:
             self._cache.end_snapshot(sequence.table, sequence.tokens, sequence.computed)
 
     def _apply(self, sequence: Sequence, outcome: Outcome) -> FinishReason | None:
-        """Apply an outcome to its sequence. Ends the sequence and returns why, if it is over."""
+        """Apply an outcome to its sequence. If the sequence ends, return its finish reason."""
         match outcome:
             case Failed():
                 reason: FinishReason | None = FinishReason.ERROR

@@ -1,4 +1,4 @@
-"""One choice as the scheduler sees it: its token ids, how many are computed, its slot."""
+"""The scheduler's data of one choice: its token ids, how many are computed, its slot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SlotState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt and the output after it. After `Scheduler.add` only the scheduler writes to it.
+    """A prompt and its output. After `Scheduler.add`, only the scheduler writes to it.
 
     Attributes:
         id: unique among the sequences of a scheduler.
@@ -40,25 +40,25 @@ class Sequence:
         prompt_tokens: how many of `tokens` are the prompt.
         stop_tokens: token ids that end it.
         rules: token rules, for the executor.
-        limit: most `tokens` that it may have; set when the scheduler accepts it. If the limit is
-            the prompt's length, the sequence ends when the prompt is computed.
+        limit: most `tokens` that it may have. `Scheduler.add` sets it. If the limit is the prompt's
+            length, the sequence ends when the prompt is computed.
         computed: leading tokens whose KV is in the pages of `table`.
         slot: index of its slot; -1 while it waits.
         table: its pages; empty while it waits.
-        bound: the executor has a binding of `slot` to it.
+        bound: whether the executor has a binding of `slot` to it.
         ended: finished or cancelled. If it still holds a slot, that slot is draining.
         turn: order in which sequences take turns; the lowest is next.
         leader: older sequence that computes more of this sequence's tokens than are cached. This
             sequence waits as long as it has a leader.
-        shared_tokens: leading tokens that it has in common with its leader.
+        shared_tokens: number of leading tokens that it shares with its leader.
         restore: pages of its tokens that the disk tier is reading. This sequence waits as long as
             it has a restore, and `computed` grows with the pages read.
-        awaited: future of a deferred token: done when the token can be sampled. None if no token
-            is deferred.
-        scored: leading tokens of the prompt whose logprobs have been reported.
+        awaited: future of a deferred token; it is done when the token can be sampled. None if no
+            token is deferred.
+        scored: number of leading prompt tokens whose logprobs the scheduler has reported.
         cached_tokens: length of the prefix hit when it first started; None before.
         mu: mirostat's bound after its newest token, for the next binding.
-        driven: its caller asks for every token, and decides when it ends.
+        driven: whether its caller asks for every token, and decides when it ends.
         paused: its caller has not asked for another token yet. It computes nothing, and keeps its
             slot and pages unless others need them.
         pooling: how its embedding is pooled; None if no embedding is wanted.
@@ -103,15 +103,16 @@ class Sequence:
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether all positions of the prompt must be computed, so that prefix hits are no use."""
+        """Whether steps must compute all positions of the prompt, so that prefix hits do not
+        help."""
         return self.prompt_logprobs is not None or self.pooling is Pooling.MEAN
 
     @property
     def first_needed(self) -> int:
-        """The first position that must be computed, because a step reads logits or states there.
+        """The first position that a step must compute, because it reads logits or states there.
 
-        The next token is sampled at the last position. The logprob of a prompt token is read at
-        the position before it.
+        A step samples the next token at the last position. It reads the logprob of a prompt token
+        at the position before that token.
         """
         if self.pooling is Pooling.MEAN:
             return 0
@@ -119,7 +120,7 @@ class Sequence:
 
     @property
     def scores(self) -> bool:
-        """Whether logprobs of its prompt are still to be reported."""
+        """Whether logprobs of its prompt are not all reported yet."""
         return self.prompt_logprobs is not None and self.scored < self.prompt_tokens
 
     def chunk(self, count: int) -> Chunk:
@@ -169,13 +170,14 @@ class Sequence:
 
     @property
     def generating(self) -> bool:
-        """Whether it decodes: at most its newest token, a generated one, is left to compute."""
+        """Whether it decodes: at most its newest token, a generated token, is not computed yet."""
         total = len(self.tokens)
         return total - self.computed <= 1 and total > self.prompt_tokens
 
     @property
     def waits(self) -> bool:
-        """Whether it computes nothing now: it waits for caller, mask, leader or disk."""
+        """Whether it computes nothing now, because it waits for its caller, a mask, leader or
+        disk."""
         if self.paused or self.awaited is not None:
             return True
         return self.leader is not None or self.restore is not None

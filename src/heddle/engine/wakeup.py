@@ -1,7 +1,7 @@
 """Wakes the engine thread, and collects cancellations for it.
 
 Neither class takes a lock. Finalizers cancel requests, and garbage collection runs finalizers in
-any thread, also in a thread that holds the engine's lock.
+any thread, even in a thread that holds the engine's lock.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections import deque
 from queue import Empty, SimpleQueue
 
 
-class Bell:
-    """Wakes the one thread that waits for it. No ring is lost."""
+class Wakeup:
+    """Wakes one waiting thread. A notification before the wait is not lost."""
 
     def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()  # `put` may interrupt itself
+        self._notified: SimpleQueue[None] = SimpleQueue()  # a finalizer may call `put` inside `put`
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Make the current or the next `wait` return. Any thread may call this."""
-        if self._rings.empty():  # else rings would add up while no thread waits
-            self._rings.put(None)
+        if self._notified.empty():  # one notification is enough until the next wait
+            self._notified.put(None)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return once the bell has rung since the last wait, or after `timeout` seconds.
+        """Wait for a notification since the last wait, for at most `timeout` seconds.
 
-        It may also return without a ring: look for work again.
+        This may also return without a notification: look for work again.
         """
         try:
-            self._rings.get(timeout=timeout)
+            self._notified.get(timeout=timeout)
         except Empty:
             return
 
@@ -35,14 +35,14 @@ class Bell:
 class Cancels:
     """Ids of requests to end. Any thread adds them; the engine thread takes them."""
 
-    def __init__(self, bell: Bell) -> None:
-        self._bell = bell
+    def __init__(self, wakeup: Wakeup) -> None:
+        self._wakeup = wakeup
         self._ids: deque[int] = deque()
 
     def add(self, request_id: int) -> None:
         """Ask the engine thread to end a request. No effect if it has ended."""
         self._ids.append(request_id)
-        self._bell.ring()
+        self._wakeup.notify()
 
     def take(self) -> list[int]:
         """Take the ids added since the last call."""
