@@ -1,11 +1,11 @@
-"""A directory of page files under a byte budget: names, sizes, order of removal, and file calls.
+"""A directory of page files with a byte budget: names, sizes, order of removal, and file calls.
 
-One process owns the directory at a time. Its lock ends with the process. So there is one index, and
-the budget holds. A file is written under a temporary name and then renamed, so a name stands for a
-complete file or for no file. Nothing calls fsync: the digest shows a file that a power failure has
-damaged when the file is read, and a cache may lose files.
+One process owns the directory at a time, by a lock that ends with the process. So only one index
+exists, and the budget holds. This module writes a file under a temporary name and then renames it,
+so a file with its final name is complete. Nothing calls fsync: a cache may lose files, and the
+digest shows the reader a file that a power failure has damaged.
 
-Only files with names of page files are counted, read or removed.
+This module counts, reads and removes only files with names of page files.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class PageDirectory:
         return name in self._sizes
 
     def touch(self, names: Iterable[str]) -> None:
-        """Note that these files were used now, the last one most recently. Skip unknown names."""
+        """Mark these files as used now, the last one most recently. Skip unknown names."""
         with self._lock:
             for name in names:
                 if name in self._sizes:
@@ -129,13 +129,15 @@ class PageDirectory:
             OSError: the file cannot be read.
         """
         with self.file(name).open("rb", buffering=0) as file:
-            return file.read(self._sizes.get(name, 0) + 1)  # one more byte: shows if it has grown
+            return file.read(
+                self._sizes.get(name, 0) + 1
+            )  # one byte more shows whether it has grown
 
     def write(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
         """Write a file. Removes the least recently used files to make room.
 
         Raises:
-            OSError: the medium is full, or fails. Nothing is left of the file.
+            OSError: the medium is full or fails. No part of the file remains.
         """
         size = sum(map(len, parts))
         if size > self.capacity or name in self._sizes:
@@ -160,13 +162,13 @@ class PageDirectory:
             self.bytes += size
 
     def remove(self, name: str) -> None:
-        """Remove a file. A file that cannot be removed still leaves the index."""
+        """Remove a file. If this fails, the file still leaves the index."""
         if self._pop(name) is not None:
             with contextlib.suppress(OSError):
                 self.file(name).unlink()
 
     def mark(self, names: Iterable[str]) -> None:
-        """As `touch`, but also set the times of the files, which outlive the process.
+        """Mark files as used, as `touch` does, and also set their times on disk.
 
         Raises:
             OSError: the time of a file cannot be set.
@@ -175,7 +177,9 @@ class PageDirectory:
             if name in self._sizes:
                 self.touch([name])
                 now = self._now()
-                with contextlib.suppress(FileNotFoundError):  # reading it will fail, and say so
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # a later read reports the missing file
                     os.utime(self.file(name), ns=(now, now))
 
     def sweep(self) -> None:
@@ -219,13 +223,14 @@ class PageDirectory:
         return self.path / (name + _SUFFIX)
 
     def _now(self) -> int:
-        """A time later than all before, whatever the clock does. Times give the order of use."""
+        """A time later than all earlier ones, even if the clock goes back. Times order the
+        files."""
         self._latest = max(time.time_ns(), self._latest + 1)
         return self._latest
 
 
 def _check_owner(path: Path) -> None:
-    """Refuse a directory that other users can write to: they could fake any answer."""
+    """Refuse a directory that other users can write to: they could change any answer."""
     status = path.stat()
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
         raise ConfigError(

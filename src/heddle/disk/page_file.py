@@ -1,17 +1,19 @@
 """The format of page files, and the check that a file holds the expected page.
 
-Each full KV page has one file: 0.6 to 0.9 MB for the models measured in f16. That is large enough
-to open a file for each page, and a page is the unit at which prefixes differ. The name of a file is
-a digest of everything that decides its content. The content::
+Each full KV page has one file: 0.6 to 0.9 MB for the measured models in f16. At this size, a file
+    for
+each page costs little, and prefixes differ by pages. The name of a file is a digest of everything
+that determines its content. The content::
 
     32 bytes   SHA-256 of everything after it
     88 bytes   magic, format, tokens, page bytes, fingerprint, scope
     4 a token  the ids of the sequence from its first token to the page's last
     the rest   the page
 
-A file is not parsed. The reader knows each byte of the header and of the ids, and compares them
+The reader does not parse a file. It knows each byte of the header and of the ids, and compares them
 with the file. So it compares tokens, not digests of tokens. It refuses a file of another model,
-salt, format or length just like a file with a flipped bit. The salt itself is never written.
+salt, format or length in the same way as a file with a flipped bit. Files never contain the salt
+itself.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FORMAT = 1
-"""Version of the format. Raise it with each change of this format."""
+"""Version of this format. Raise it with each change."""
 
 
 _MAGIC = b"HEDDLEKV"
@@ -36,17 +38,17 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class PageFileError(Exception):
-    """A file does not hold the page that its name stands for."""
+    """A file does not contain the page that its name identifies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Everything that decides the content of pages: a sequence up to the end of a full page.
+    """Everything that determines the content of pages: tokens up to the end of a full page.
 
     Attributes:
         fingerprint: 32 bytes that identify model, KV type, layout and arithmetic of pages.
         scope: 32 bytes that identify the salt; see :func:`scope_of`.
-        tokens: token ids, a multiple of a page.
+        tokens: token ids; their number is a multiple of PAGE_TOKENS.
     """
 
     fingerprint: bytes
@@ -78,10 +80,10 @@ class Prefix:
 
 
 def scope_of(salt: str | None) -> bytes:
-    """32 bytes that identify a salt. None has a scope of its own."""
+    """32 bytes that identify a salt. The salt None has its own scope."""
     if salt is None:
         return hashlib.sha256(b"none").digest()
-    # A salt comes from JSON, so it may hold half a surrogate pair.
+    # A salt comes from JSON, so it may contain half a surrogate pair.
     return hashlib.sha256(b"salt" + salt.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -103,7 +105,7 @@ def page_in(content: bytes, prefix: Prefix, page_bytes: int) -> memoryview:
     """The page in the content of a file, if it is the last page of `prefix`, bit for bit.
 
     Raises:
-        PageFileError: says why it is not.
+        PageFileError: the content is not this page; the message gives the reason.
     """
     expected = file_bytes(prefix, page_bytes)
     if len(content) != expected:

@@ -1,11 +1,11 @@
-"""Saves and restores pages in a thread beside the engine, and gives up when the disk fails.
+"""Saves and restores pages in its own thread. Ends when the disk fails.
 
-The engine thread hands over evicted pages (`save`) and asks for pages that a prompt needs
-(`begin`). Neither call waits. The tier's thread reads, verifies and writes. It reads first, because
-a request waits for reads. Pages are handed over as copies, so no file call sees memory that a step
+The engine thread passes evicted pages (`save`) and asks for pages that a prompt needs (`begin`).
+Neither call waits. The tier's thread reads, verifies and writes. It reads first, because a request
+waits for reads. The engine thread passes copies of pages, so no file call sees memory that a step
 may write to.
 
-A failure here only costs time. If a page cannot be read, or is not the expected page, its restore
+A failure here only costs time. If the tier cannot read a page, or finds another page, the restore
 ends with one warning and the engine computes the tokens. If the medium refuses writes, is full, or
 does not answer, the tier ends with one warning.
 """
@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 PATIENCE = 5.0
 """Seconds that a file call may take while a request waits for a page. Then the tier ends."""
 
-_SAVE_BYTES = 64 << 20  # most bytes of pages that wait to be written; other pages are dropped
-_AHEAD_BYTES = 8 << 20  # most bytes of pages of one restore that wait to be loaded
-_CLOSE_SECONDS = 5.0  # for the last writes: a stopped container is killed after ten seconds
+_SAVE_BYTES = 64 << 20  # most bytes of pages that wait for writing; the tier drops more pages
+_AHEAD_BYTES = 8 << 20  # most bytes of one restore's pages that wait for loading
+_CLOSE_SECONDS = 5.0  # for the last writes: Docker kills a stopped container after ten seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class WarmPage:
 
 @dataclass(slots=True, eq=False)
 class Restore:
-    """Pages of one prefix that are being read from disk. Only its tier writes to it.
+    """Pages of one prefix that the tier reads from disk. Only the tier writes to this object.
 
     If layers keep fixed-size state, the snapshot at the end of the last page comes last.
 
@@ -71,10 +71,10 @@ class Restore:
         names: names of the files of all pages of the prefix, then of the snapshot if there is one.
         first: number of the first page to read.
         next: number of the page to read next. The snapshot counts as a page.
-        ready: pages that were read, in order, and wait to be loaded.
+        ready: pages that were read and are not loaded yet, in order.
         loaded: number of pages loaded.
         ended: whether no more pages come after `ready`.
-        asked: time on the monotonic clock when the next page was asked for.
+        asked: time of the request for the next page, on the monotonic clock.
     """
 
     prefix: Prefix
@@ -104,10 +104,10 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class DiskStats:
-    """The disk tier at one moment, and totals since the start.
+    """Figures of the disk tier at one moment, and totals since the start.
 
     Attributes:
-        enabled: whether pages are saved and restored.
+        enabled: whether the tier saves and restores pages.
         reason: why the tier has ended; None if it has not.
         files: files in the directory.
         bytes: bytes of these files.
@@ -115,7 +115,7 @@ class DiskStats:
         hits: restores that loaded at least one page.
         restored_tokens: tokens whose pages were loaded from files.
         writes: pages written.
-        dropped: pages not written, because too many waited or the time to close was over.
+        dropped: pages not written, because too many waited or the time to close had passed.
         errors: files that could not be read or were not the expected page, and failed writes.
     """
 
@@ -133,7 +133,7 @@ class DiskStats:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file to write. `read` returns its content, which `prefix` decides."""
+    """A file to write. `read` returns its content. `prefix` determines the content."""
 
     prefix: Prefix
     name: str
@@ -144,15 +144,15 @@ class _File:
 class DiskTier:
     """Saves and restores pages of one model in one directory.
 
-    The engine thread calls the methods. Only `stats` may be called from any thread, and `work` is
-    for the tier's thread.
+    Only the engine thread calls the methods, with two exceptions: any thread may call `stats`, and
+    the tier's thread calls `work`.
 
     Args:
         directory: the directory. The tier closes it.
-        memory: the executor's memory, from and to which pages are copied.
+        memory: the executor's memory; the tier copies pages from it and to it.
         page_bytes: bytes of a page.
         fingerprint: see :class:`Prefix`.
-        on_read: called in the tier's thread when a restore has a new page or has ended.
+        on_read: function that the tier's thread calls when a restore has a new page or has ended.
         threaded: whether the tier starts a thread. If not, the owner calls `work`.
         snapshot_bytes: bytes of a snapshot of fixed-size state; 0 if no layer has such a state.
     """
@@ -196,9 +196,9 @@ class DiskTier:
     # --- for the cache manager -------------------------------------------------------------------
 
     def save(self, page: WarmPage) -> None:
-        """Copy a page, and the snapshot at its end, to be written later.
+        """Copy a page, and the snapshot at its end, and write them later.
 
-        Drops them if too many pages wait to be written.
+        Drops them if too many pages wait for writing.
         """
         for file in self._files_of(page):
             with self._lock:
@@ -215,7 +215,7 @@ class DiskTier:
     def find(self, salt: str | None, tokens: TokenArray[int], first: int) -> Restore | None:
         """Find the files of pages of `tokens` from page `first` on, without a gap.
 
-        `tokens` are a multiple of a page. None if page `first` has no file.
+        The number of `tokens` is a multiple of PAGE_TOKENS. None if page `first` has no file.
         """
         if self._reason is not None or self._sweep or not self._directory.files:
             return None
@@ -232,7 +232,7 @@ class DiskTier:
         return Restore(prefix.up_to(len(names)), names, first, first)
 
     def _find_snapshot(self, prefix: Prefix, names: list[str], first: int) -> Restore | None:
-        """As `find`, up to the last page that has a file with its snapshot."""
+        """Find the files up to the last page with a snapshot; see `find`."""
         states = list(self._snapshot_prefix(prefix).names())
         for pages in range(len(names), first, -1):
             if states[pages - 1] in self._directory:
@@ -245,16 +245,16 @@ class DiskTier:
         restore.asked = time.monotonic()
         with self._lock:
             self._restores.append(restore)
-            # The first pages count as used last: without them no other page is found.
+            # Mark the first pages as the newest: without them, a restore finds no other page.
             self._use(restore.names[::-1])
             self._work_to_do.notify()
 
     def load(self, restore: Restore, page: int, windows: Sequence[int] = ()) -> None:
-        """Copy the next ready page to memory page `page`, and to the pages of the windows."""
+        """Copy the next ready page to memory page `page` and to the pages of the windows."""
         with self._lock:
             content = restore.ready.popleft()
             restore.asked = time.monotonic()
-            self._work_to_do.notify()  # there is room to read ahead
+            self._work_to_do.notify()  # it can read further ahead
         self._memory.write_page(page, content, windows)
         self._hits += restore.loaded == 0
         self._restored += PAGE_TOKENS
@@ -268,10 +268,10 @@ class DiskTier:
         restore.loaded += 1
 
     def check(self, restore: Restore) -> None:
-        """End the tier if the next page of `restore` is overdue."""
+        """End the tier if the next page of `restore` is late."""
         if restore.ready or restore.ended:
             return
-        # Other jobs may come first, so the time since the last finished job counts too.
+        # Other jobs may come first, so count from the end of the last job.
         if time.monotonic() - max(restore.asked, self._worked) > PATIENCE:
             self._give_up(f"a page was not read within {PATIENCE:.0f} s")
 
@@ -281,7 +281,7 @@ class DiskTier:
             self._end(restore)
 
     def flush(self) -> None:
-        """Drop all pages in the directory, also those of other models."""
+        """Drop all pages in the directory, including pages of other models."""
         with self._lock:
             for restore in list(self._restores):
                 self._end(restore)
@@ -294,8 +294,8 @@ class DiskTier:
     def close(self, warm: Iterable[WarmPage] = ()) -> None:
         """Finish the waiting jobs, write the `warm` pages too, and release the directory.
 
-        The most useful of the `warm` pages come first. The tier writes them in that order, as long
-        as they fit and time is left.
+        The most useful `warm` pages come first. The tier writes pages in this order, until the
+        directory is full or the time is over.
         """
         deadline = time.monotonic() + _CLOSE_SECONDS
         with self._lock:
@@ -305,9 +305,9 @@ class DiskTier:
             self._work_to_do.notify()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
-            # A thread in a file call cannot be ended. The directory stays locked until it returns.
+            # Nothing can end a thread in a file call. The directory stays locked until it returns.
             if self._thread.is_alive():
-                self._give_up("it did not end in time")
+                self._give_up("a file call did not end in time")
                 return
         while self.work():
             pass
@@ -385,7 +385,7 @@ class DiskTier:
         self._on_read()
 
     def _page(self, restore: Restore) -> memoryview | None:
-        """Read the next page. If its file does not hold it, remove the file and return None."""
+        """Read the next page. If its file has other content, remove the file and return None."""
         number = restore.next
         name = restore.names[number]
         prefix, size = restore.prefix.up_to(number + 1), self._page_bytes
@@ -436,11 +436,11 @@ class DiskTier:
         return Prefix(self._fingerprint, scope_of(salt), tokens)
 
     def _snapshot_prefix(self, prefix: Prefix) -> Prefix:
-        """The prefix that names snapshots at the ends of the pages of `prefix`."""
+        """The prefix that identifies the snapshots at the ends of the pages of `prefix`."""
         return Prefix(self._snapshot_fingerprint, prefix.scope, prefix.tokens)
 
     def _files_of(self, page: WarmPage) -> Iterator[_File]:
-        """The files of a page: the page's, and its snapshot's if there is one."""
+        """The files of a page: the file of the page itself, and of its snapshot if there is one."""
         prefix, memory = self._prefix(page.salt, page.tokens), self._memory
         read_page = partial(memory.read_page, page.page, page.windows)
         yield _File(prefix, prefix.name, self._page_bytes, read_page)

@@ -1,7 +1,7 @@
-"""Digests of the code that the bits of keys and values depend on, for page formats.
+"""Digests of the code that determines the bits of keys and values. A page format contains them.
 
-They cover not every file. So pages on disk survive an upgrade of the server, the scheduler or the
-samplers.
+The digests leave out all other code, so pages on disk stay valid after an upgrade of the server,
+the scheduler or the samplers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MODEL_SOURCES = (
     "weights/tensor_names.py",
     "weights/tensor_types.py",
 )
-"""Sources that lead from a model's files to its graph, on every device. Each device adds its own.
+"""Sources that make a graph from a model's files, on every device. Each device adds its own.
 
-The list must also hold what these sources import from the same rooms; a test checks that.
+The list must include everything that these sources import from the same rooms. A test checks this.
 """
 
 
@@ -39,10 +39,10 @@ def source_digest(*patterns: str, package: Path = Path(__file__).parent.parent) 
 
 
 def trigonometry_digest() -> str:
-    """Digest of NumPy's cosines and sines, from which rope tables are made.
+    """Digest of NumPy's cosines and sines, which determine the rope tables.
 
-    Their last bits differ between versions of NumPy. They also differ between machines, because
-    NumPy uses the instructions of the processor.
+    Their last bits differ between NumPy versions, and between machines, because NumPy chooses
+    instructions by processor.
     """
     angles = np.arange(1 << 14) * 0.7
     return hashlib.sha256(np.cos(angles).tobytes() + np.sin(angles).tobytes()).hexdigest()

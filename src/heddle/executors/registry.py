@@ -1,6 +1,6 @@
 """The table of devices: one row per device, with the module that makes its executor.
 
-A module is imported when a model is loaded for its device, not before.
+`loader` imports a module only when a model is loaded for its device.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Load(Protocol):
         config: EngineConfig,
         progress: Callable[[int], None] = ...,
     ) -> Executor:
-        """Load the weights of `checkpoint`; nothing is read from its files afterwards.
+        """Load the weights of `checkpoint`. Later, nothing reads its files.
 
-        `progress` is called with the bytes loaded so far.
+        This calls `progress` with the bytes loaded so far.
 
         Raises:
             ModelFileError, UnsupportedModelError: the file cannot be served.

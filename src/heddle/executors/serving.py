@@ -1,4 +1,4 @@
-"""Applies settings to a model's sizes and state, in the same way on every device."""
+"""Applies settings to a model's sizes and state, the same for every device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def kept_kinds(model: Decoder, where: str) -> list[StateKind]:
 
 
 def load_of(config: EngineConfig, shape: ModelShape) -> Load:
-    """The load that the memory must serve. `shape` has the served context."""
+    """Sizes of the load that the memory must serve. `shape` has the served context."""
     return Load(config.slots, shape.context, config.batch_tokens)
 
 
@@ -83,7 +83,7 @@ def layer_places(memory: StateMemory) -> dict[int, tuple[int, int]]:
 
 
 def page_layout(memory: StateMemory) -> str:
-    """The part of a page format that says which layers a page holds, and in which order."""
+    """The part of a page format that names the layers of a page, in their order."""
     windows = "".join(f" {window.positions}{window.layers}" for window in memory.windows)
     return f"{memory.token_page_bytes}{windows}"
 

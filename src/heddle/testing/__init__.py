@@ -1,1 +1,1 @@
-"""Test oracles: definitions in NumPy that the native core is tested against, not for serving."""
+"""Test oracles: definitions in NumPy for tests of the native core. Not for serving."""

@@ -2,7 +2,7 @@
 
 Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A draw is a
 function of the request's seed and the index of the token to choose. It needs no state, so it is the
-same in any batch, after preemption, and in the native sampler.
+same in every batch, after preemption, and in the native sampler.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def uniform(seed: int, index: int, stream: int = 0) -> float:
     """The draw for generated token `index` of a request: a multiple of 2**-24 in [0, 1).
 
     The key is the seed modulo 2**64, low word first; the counter is (index, stream, 0, 0). Stream 0
-    chooses tokens, stream 1 decides for XTC.
+    chooses tokens. Stream 1 decides whether XTC applies.
     """
     counter = (index & _MASK, stream, 0, 0)
     word = philox4x32(counter, (seed & _MASK, (seed >> 32) & _MASK))[0]

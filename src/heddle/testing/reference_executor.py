@@ -1,7 +1,7 @@
 """The executor of the device "reference": the recorded graph in NumPy float32, over KV pages.
 
-Executors of real devices are compared with it. It is slow. It computes each token by itself, so the
-arithmetic of a token does not depend on the rest of a step.
+Tests compare executors of real devices with it. It is slow. It computes each token separately, so
+the arithmetic of a token does not depend on the rest of a step.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SOURCES = (
     "testing/reference_memory.py",
     "testing/reference_ops.py",
 )
-"""Python code that the bits of pages depend on."""
+"""Python code that determines the bits of pages."""
 
 _KV_CACHE = 1 << 30
 """Default bytes of KV pages."""
@@ -85,7 +85,7 @@ def load(
 
 @dataclass(slots=True)
 class _Sequence:
-    """The sequence in a slot. `unseen` are tokens that its grammar has not got yet."""
+    """The sequence in a slot. `unseen` are tokens that its grammar has not seen yet."""
 
     binding: Binding
     output: list[int]
@@ -322,7 +322,7 @@ def _least_seconds(work: Callable[[], object]) -> float:
 
 
 def _arithmetic_digest() -> str:
-    """A digest that identifies the code, and what NumPy computes on this machine."""
+    """A digest that identifies the code and NumPy's results on this machine."""
     digest = hashlib.sha256(f"{np.__version__} {source_digest(*SOURCES)}".encode())
     angles = np.arange(1 << 12) * 0.7
     values = np.cos(angles).astype(np.float32)

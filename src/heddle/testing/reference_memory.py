@@ -37,7 +37,7 @@ class PagedMemory:
         self.memory = memory
         self.places = layer_places(memory)
         self.groups: list[Float32] = [
-            np.zeros((pages, len(layers), 2, PAGE_TOKENS, width), np.float32)  # touched when used
+            np.zeros((pages, len(layers), 2, PAGE_TOKENS, width), np.float32)  # resident once used
             for pages, layers in page_groups(memory)
         ]
 
@@ -51,7 +51,7 @@ class PagedMemory:
         return memoryview(b"".join(part.tobytes() for part in self._parts(page, windows)))
 
     def write(self, page: int, content: memoryview, windows: Sequence[int]) -> None:
-        """Write what `read` returned."""
+        """Write bytes that `read` returned."""
         values, begin = np.frombuffer(content, np.float32), 0
         for part in self._parts(page, windows):
             part[:] = values[begin : begin + part.size].reshape(part.shape)
@@ -94,7 +94,7 @@ class PagedCache:
     chunk: Chunk
 
     def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
-        """See `heddle.testing.reference_ops.KeyValues`. Given-back positions are zeros."""
+        """See `heddle.testing.reference_ops.KeyValues`. Positions without a page are zeros."""
         group, number = self.memory.places[layer]
         first, pages = _tables(self.chunk)[group]
         content, kv_type = self.memory.groups[group][:, number], self.memory.kv_type

@@ -1,4 +1,4 @@
-"""A complete model over the NumPy reference ops. Executors are compared with it."""
+"""A complete model over the NumPy reference ops. Tests compare executors with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Checkpoint
 
 _CHUNK = 512
-"""Tokens per forward pass in :meth:`ReferenceModel.logits`; bounds its scores and activations."""
+"""Tokens per forward pass in :meth:`ReferenceModel.logits`; bounds the memory that it takes."""
 
 
 class ReferenceModel:

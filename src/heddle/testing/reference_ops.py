@@ -1,7 +1,6 @@
 """The reference of all ops: eager NumPy float32, on completely dequantised weights.
 
-The native kernels are tested against it. It is written to be compared with the papers, not to be
-fast.
+Tests compare the native kernels with it. The code follows the papers and is not optimised.
 """
 
 from __future__ import annotations
@@ -86,10 +85,10 @@ class ExpertStack:
 def as_kept(x: Float32, kv_type: str) -> Float32:
     """Keys or values x (tokens, kv_heads * head_dim) as a KV cache returns them.
 
-    `f32` keeps them unchanged, `f16` rounds each. `q8_0` is GGUF's (ggml, `quantize_row_q8_0`):
-    each 32 elements of a head share a float16 scale d = max|x| / 127. The codes are whole numbers:
-    x / d, with d before its rounding, to nearest, ties to even. A head must have a multiple of 32
-    elements.
+    `f32` keeps values unchanged, `f16` rounds each value. `q8_0` is the format of GGUF (ggml,
+    `quantize_row_q8_0`): every 32 elements of a head share a float16 scale d = max|x| / 127. The
+    codes are integers: x / d, with d before its rounding, to nearest, ties to even. The number of
+    elements of a head must be a multiple of 32.
     """
     match kv_type:
         case "f32":
@@ -123,7 +122,7 @@ class KeyValues(Protocol):
 class SequenceCache:
     """Keys and values of one sequence, by layer, each (positions, kv_heads * head_dim).
 
-    `kv_type` decides how they are kept; see :func:`as_kept`.
+    `kv_type` sets how they are stored; see :func:`as_kept`.
     """
 
     kv_type: str = "f32"

@@ -1,16 +1,17 @@
-"""The reference of the sampler chain, in NumPy float64. The native sampler is tested against it.
+"""The reference of the sampler chain, in NumPy float64. Tests compare the native sampler with it.
 
 The chain adds `logit_bias` and excludes tokens that a grammar, `bad_words` or `min_tokens` forbid.
-Then the samplers run in the order of `params.samplers`, each on the candidates that the previous
-sampler left. Then comes one draw by inverse CDF: the first candidate whose cumulative probability
-exceeds :func:`heddle.testing.philox.uniform`. Candidates are in order of id until a sampler other
-than XTC cuts some off. From then on they are in descending order of logit, ties by lower id.
+Then the samplers run in the order of `params.samplers`, each on the candidates of the previous
+sampler. Then the chain draws a token by inverse CDF: the first candidate whose cumulative
+probability exceeds :func:`heddle.testing.philox.uniform`. Candidates are in order of id until a
+sampler other than XTC removes some of them. From then on they are in descending order of logit,
+ties by lower id.
 
-At temperature 0 only penalties and DRY run. Then the highest logit wins, ties to the lower id. With
-mirostat only penalties, DRY and temperature run, then mirostat itself.
+At temperature 0, only penalties and DRY run. Then the chain takes the highest logit, ties by lower
+id. With mirostat, only penalties, DRY and temperature run, then mirostat itself.
 
-An implementation in another precision may differ only where a mass is within its rounding error of
-a limit or of the draw.
+An implementation in another precision may differ only where a probability mass is within its
+rounding error of a limit or of the draw.
 """
 
 from __future__ import annotations
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 _MOST_FILLINGS = 256
-"""How many candidates the sampler `infill` considers. It compares all pairs."""
+"""Most candidates that the sampler `infill` considers. It compares all pairs."""
 
 _COLDEST, _HOTTEST = 1e-15, 1e15
-"""Temperatures beyond which only the best token weighs anything, and all tokens weigh the same."""
+"""At a temperature below the first, only the best token has a probability above 0. Above the
+second, all tokens have the same probability."""
 
 _MOST_DRY = 1e30
-"""The most that DRY subtracts. If all tokens are repetitions, one of them is still the best."""
+"""Most that DRY subtracts. So if all tokens are repetitions, one of them is still the best."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,12 @@ class Past:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tokens that may be drawn.
+    """Tokens that the chain may draw.
 
     Attributes:
         ids: (n,), in the order of the draw.
-        logits: (n,), divided by the temperature after that sampler has run.
-        cut: whether a sampler has cut some off. Then the best candidate comes first.
+        logits: (n,), divided by the temperature once the sampler `temperature` has run.
+        cut: whether a sampler has removed candidates. Then the best candidate comes first.
     """
 
     ids: Ids
@@ -107,7 +109,7 @@ class Candidates:
         return Candidates(self.ids[order], self.logits[order], self.cut)
 
     def keep(self, chosen: NDArray[np.bool_]) -> Candidates:
-        """Cut off all candidates that are not chosen."""
+        """Remove all candidates that are not chosen."""
         return Candidates(self.ids[chosen], self.logits[chosen], cut=True).best_first()
 
     def first(self, count: int) -> Candidates:
@@ -187,8 +189,8 @@ def top_k(candidates: Candidates, params: SamplingParams, _past: Past) -> Candid
 def typical_p(candidates: Candidates, params: SamplingParams, _past: Past) -> Candidates:
     """Locally typical sampling (Meister et al. 2022, arXiv:2202.00666).
 
-    Sorts candidates by ascending |-log p - H|, ties to the likelier and then to the lower id. Keeps
-    the shortest prefix whose mass is at least `typical_p`.
+    Sorts candidates by ascending |-log p - H|, ties by higher probability and then by lower id.
+    Keeps the shortest prefix whose mass is at least `typical_p`.
     """
     ordered = candidates.best_first()
     p = ordered.probabilities
@@ -232,18 +234,19 @@ def xtc(candidates: Candidates, params: SamplingParams, past: Past) -> Candidate
 
 
 def infill(candidates: Candidates, _params: SamplingParams, past: Past) -> Candidates:
-    """Choose how to continue a filling; it should end rather than guess (llama.cpp, PR 9896).
+    """Choose candidates for fill-in-the-middle: end the text when unsure (llama.cpp, PR 9896).
 
     Considers only the best 256 candidates. E is the mass of the end tokens (which end the output),
-    T the mass of the others. If 3 * E * (number of candidates) > T, keeps only the end tokens.
+    T the mass of the other tokens. If 3 * E * (number of candidates) > T, keeps only the end
+    tokens.
 
-    Otherwise, if the text of one token begins the text of another, merges their masses under the
-    likelier token. Keeps all end tokens, and each other token whose mass is at least 0.2, and at
-    least 1 / (1 + number of these others) of the mass of all these. If there are no others, keeps
-    the first end token that is not excluded, even if it is not a candidate. If there is none, keeps
-    the likeliest candidate.
+    Otherwise, if the text of one token begins with the text of another token, merges their masses
+    into the likelier token. Keeps all end tokens, and each other token whose mass is at least 0.2,
+    and at least 1 / (1 + number of these others) of the mass of all these. If there are no other
+    tokens, keeps the first end token that is not excluded, even if it is not a candidate. If there
+    is no such end token, keeps the likeliest candidate.
     """
-    assert past.rules.pieces is not None, "the engine brings them along with the sampler"
+    assert past.rules.pieces is not None, "the engine passes the pieces with this sampler"
     ends, texts = past.rules.pieces.ends, past.rules.pieces.texts
     ordered = candidates.first(_MOST_FILLINGS)
     masses = ordered.probabilities.tolist()
@@ -265,7 +268,7 @@ def _only(token: int) -> tuple[Ids, Float64]:
 
 
 def _merge(masses: list[float], texts: Sequence[bytes]) -> None:
-    """If one text begins another, add the smaller of their masses to the larger."""
+    """If one text is a prefix of another, add the smaller mass to the larger mass."""
     merged = [False] * len(masses)
     for i, begin in enumerate(texts):
         for j, text in enumerate(texts):
@@ -283,7 +286,7 @@ def temperature(candidates: Candidates, params: SamplingParams, _past: Past) -> 
 
     With `dynatemp_range` r the temperature is T - r + 2 r * (H / log n) ** `dynatemp_exponent`. The
     lower end T - r is at least 0. H is the entropy of the n candidates (kalomaze, llama.cpp PR
-    4972). Below 1e-15 only the best candidate is left. T counts as 1e15 at most.
+    4972). Below 1e-15, only the best candidate is left. Above 1e15, T is 1e15.
     """
     degree, count = min(params.temperature, _HOTTEST), len(candidates.ids)
     if params.dynatemp_range > 0 and count > 1:
@@ -296,8 +299,11 @@ def temperature(candidates: Candidates, params: SamplingParams, _past: Past) -> 
 
 
 def mirostat(candidates: Candidates, params: SamplingParams, past: Past) -> Candidates:
-    """Mirostat 2 (Basu et al. 2021, arXiv:2007.14966): keep tokens with a surprise -log2 p of at
-    most mu bits, and at least the likeliest token. mu begins at 2 * `mirostat_tau`."""
+    """Mirostat 2 (Basu et al. 2021, arXiv:2007.14966).
+
+    Keep tokens whose surprise -log2 p is at most mu bits, and always the likeliest token. The first
+    mu is 2 * `mirostat_tau`.
+    """
     mu = 2 * params.mirostat_tau if past.mu is None else past.mu
     relative = candidates.logits - candidates.logits.max()
     near = relative >= math.log(np.exp(relative).sum()) - mu * math.log(2)
@@ -310,7 +316,8 @@ class Sampler:
 
     Attributes:
         apply: its definition.
-        cuts: whether it cuts candidates off: mirostat replaces it, and temperature 0 needs none.
+        cuts: whether it removes candidates. Such samplers do not run with mirostat or at
+            temperature 0.
         asked: whether parameters ask for it.
     """
 
@@ -319,7 +326,7 @@ class Sampler:
     asked: Callable[[SamplingParams], bool] = lambda _: True
 
     def runs(self, params: SamplingParams) -> bool:
-        """Whether it does anything under these parameters."""
+        """Whether it has an effect with these parameters."""
         return self.asked(params) and not (
             self.cuts and (params.temperature == 0 or params.mirostat)
         )
@@ -386,8 +393,10 @@ def filtered(
 def adapted_mu(
     logits: NDArray[np.float32], params: SamplingParams, past: Past, token: int
 ) -> float:
-    """Mirostat's bound after `token`: lower by eta * (surprise - tau). The surprise, in bits, is
-    under the distribution before mirostat's cut."""
+    """Mirostat's bound after `token`: lower by eta * (surprise - tau).
+
+    The surprise, in bits, uses the distribution before mirostat removes tokens.
+    """
     candidates = _before_mirostat(logits, params, past)
     surprise = -math.log2(candidates.probabilities[candidates.ids == token][0])
     mu = 2 * params.mirostat_tau if past.mu is None else past.mu
@@ -397,8 +406,8 @@ def adapted_mu(
 def sample(logits: NDArray[np.float32], params: SamplingParams, past: Past) -> TokenLogprob:
     """Sample the next token, with the logprobs that `params` asks for.
 
-    Logprobs are the log-softmax of the raw logits, before bias and penalties. If `params` asks for
-    none, they are NaN. `params.seed` must be set unless the temperature is 0.
+    Logprobs are the log-softmax of the raw logits, before bias and penalties. They are NaN if
+    `params` does not ask for them. `params.seed` must be set unless the temperature is 0.
     """
     ids, probabilities = filtered(logits, params, past)
     choice = 0

@@ -1,6 +1,6 @@
-"""What samplers derive from the tokens so far: repetitions (DRY), and forbidden tokens.
+"""Repetitions (DRY) and forbidden tokens, from the tokens so far.
 
-Plain Python over lists of token ids, in quadratic time. The native history is tested against it.
+Plain Python over lists of token ids, in quadratic time. Tests compare the native history with it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def latest(tokens: Sequence[int], count: int) -> Sequence[int]:
 
 
 def since_breaker(tokens: Sequence[int], breakers: Sequence[Sequence[int]]) -> int:
-    """How many tokens come after the breaker that begins last; all tokens without a breaker.
+    """Number of tokens after the breaker that begins last; without a breaker, all tokens.
 
-    If several breakers begin at that place, the longest counts.
+    If several breakers begin at one position, the longest counts.
     """
     for start in reversed(range(len(tokens))):
         ends = [
@@ -40,13 +40,13 @@ def repetition_lengths(
 ) -> dict[int, int]:
     """Map each token that would continue a repetition to the length of the longest repetition.
 
-    A repetition is an end of `tokens` that also occurs earlier. It does not reach across a breaker,
-    and a token that is a breaker by itself continues no repetition (p-e-w, "DRY",
-    oobabooga/text-generation-webui PR 5677; with breakers of several tokens: llama.cpp PR 9702).
+    A repetition is an end of `tokens` that also occurs earlier. It contains no breaker, and a token
+    that is itself a breaker continues no repetition (p-e-w, "DRY", oobabooga/text-generation-webui
+    PR 5677; with breakers of several tokens: llama.cpp PR 9702).
 
     Args:
-        tokens: prompt and output, cut to the tokens that count.
-        shortest: the shortest length that counts.
+        tokens: the tokens to search, from prompt and output.
+        shortest: shortest length of a repetition.
         breakers: token sequences.
     """
     limit = since_breaker(tokens, breakers)
@@ -62,8 +62,11 @@ def repetition_lengths(
 
 
 def forbidden(params: SamplingParams, output: Sequence[int], rules: TokenRules) -> set[int]:
-    """Tokens that may not come next: those that the rules forbid, those that complete a bad
-    sequence, and before `min_tokens` those that end the output."""
+    """Tokens that may not come next.
+
+    These are the tokens that the rules forbid, tokens that complete a bad sequence, and, before
+    `min_tokens`, tokens that end the output.
+    """
     tokens = set(rules.forbidden) | {
         bad[-1]
         for bad in rules.bad_sequences

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def ints(values: Sequence[int]) -> _Ints:
-    """The values (n,) as int32, which the native module takes."""
+    """The values (n,) as int32, the type that the native module accepts."""
     return np.array(values, dtype=np.int32)
 
 
 class StateSum:
     """The sum of one sequence's last hidden states.
 
-    The states are added in float64, one by one in the order of their positions. So the bits do not
-    depend on the chunks.
+    The program adds the states in float64, one by one in the order of their positions. So the bits
+    do not depend on the chunks.
 
     Attributes:
         values: (width,) float64; the native step adds to them.

@@ -1,7 +1,7 @@
 """The CPU executor: packs a model's weights, records its forward pass, runs plans natively.
 
 `load` makes an executor. `submit` lays a plan out as arrays and starts the compute threads.
-`collect` joins them without the GIL, and makes the results from the picked tokens.
+`collect` joins them without the GIL, and makes the results from the sampled tokens.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ SOURCES = (
     "executors/cpu/lowering.py",
     "executors/cpu/weights.py",
 )
-"""Python code that the bits of pages depend on. Samplers and masks only choose tokens."""
+"""Python code that determines the bits of pages. Samplers and masks only choose tokens."""
 
 _NOTHING_LEFT = -2
-"""What a sampler returns instead of a token when all tokens are forbidden."""
+"""The value that a sampler returns instead of a token if all tokens are forbidden."""
 
 _LEAST_ROWS = 16
-"""Fewest rows of logits that the program has room for. When a step scores hundreds of tokens, it
-reads the output matrix once per so many rows. With a vocabulary of 152,000 they take 10 MB."""
+"""Fewest rows of logits in the program's buffer. A step that scores hundreds of tokens reads the
+output matrix once per this many rows. With a vocabulary of 152,000, they take 10 MB."""
 
 
 def load(
@@ -87,7 +87,7 @@ def load(
 ) -> CpuExecutor:
     """Pack the weights of `checkpoint`, and make an executor that is ready to run.
 
-    `progress` is called with the bytes packed so far. Nothing is read from the files afterwards.
+    This calls `progress` with the bytes packed so far. Later, nothing reads the files.
 
     Raises:
         ModelFileError, UnsupportedModelError: the file cannot be served.
@@ -156,13 +156,13 @@ class CpuExecutor:
             self._program = _native.Program(runtime, self._kv.caches, config.batch_tokens, max_rows)
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
-        # No sequence is longer than the cache, even if a file claims a huge context.
+        # No sequence is longer than the cache, even if the file has a huge context.
         positions = min(shape.context, self.memory.pages * PAGE_TOKENS)
         self._logits = self._lower(record(model, weights), positions)
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
         self._masks = GrammarMasks()
-        self._sums: dict[int, StateSum] = {}  # by slot, for sequences that want an embedding
+        self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
 
     def _lower(self, forward: Forward, positions: int) -> int:
@@ -321,7 +321,7 @@ def _out_of_memory() -> EngineFailedError:
 
 
 def _failure(token: int, chunk: Chunk) -> HeddleError | None:
-    """The error that a sampler's negative result stands for; None if it is a token."""
+    """The error for a sampler's negative result; None if the result is a token."""
     if token >= 0:
         return None
     return nothing_allowed(chunk) if token == _NOTHING_LEFT else non_finite(chunk)

@@ -2,7 +2,7 @@
 
 A mask depends on the tokens before it, and not on the step's logits. So threads make masks while
 the step computes. If a slot's mask is late, the slot gets no token in this step: its sampler finds
-no allowed token and keeps its state, and a later step computes the same logits again.
+no allowed token and keeps its state. A later step computes the same logits again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NOTHING = b"\0"
-"""A mask that allows no token: a sampler with it picks none and keeps its state."""
+"""A mask that allows no token: its sampler chooses no token and keeps its state."""
 
 
 class _Place:
@@ -34,14 +34,14 @@ class _Place:
     def __init__(self, grammar: TokenGrammar, output: list[int]) -> None:
         self.failure: HeddleError | None = None
         self.mask = b""  # mask for the next token; valid when `making` is done
-        self.making: Making | None = None  # the mask's work; None after a token was picked with it
-        self.late: Future[None] | None = None  # done when the mask is that this step did not get
+        self.making: Making | None = None  # the work that makes the mask; None after its token
+        self.late: Future[None] | None = None  # done when the late mask is ready
         self._unseen = output  # tokens that `_state` has not seen yet
         self._grammar = grammar
         self._state: GrammarState | None = None
 
     def begin(self) -> Making | None:
-        """New work that makes the next token's mask; None if this work has begun already."""
+        """New work that makes the next token's mask; None if such work has already begun."""
         if self.making is not None:
             return None
         self.making = Making(self._make)
@@ -53,7 +53,7 @@ class _Place:
         self._unseen.append(token)
 
     def _make(self) -> None:
-        """Set `mask`. It is empty if any token is allowed, or on an error, which sets `failure`."""
+        """Set `mask`; empty if all tokens are allowed. An error sets `failure`."""
         unseen, self._unseen = self._unseen, []
         self.mask = b""
         try:
@@ -62,7 +62,7 @@ class _Place:
             self.mask = self._state.next_mask(unseen)
         except GrammarError as error:
             self.failure = error
-        except Exception as cause:  # the step's other requests must not fail with it
+        except Exception as cause:  # other requests of the step must not fail too
             _log.exception("a grammar failed")
             self.failure = EngineFailedError(f"the request's grammar failed: {cause}")
 
@@ -75,7 +75,7 @@ class GrammarMasks:
         self._threads = MaskThreads()
 
     def bind(self, binding: Binding) -> None:
-        """Give the binding's slot the grammar of the binding, or none."""
+        """Give the binding's slot the grammar of the binding, if it has one."""
         last = self._places.pop(binding.slot, None)
         if last is not None and last.making is not None:
             last.making.given_up = True
@@ -106,12 +106,12 @@ class GrammarMasks:
             sampler.allow_only(place.mask if place.late is None else _NOTHING)
 
     def late(self, slot: int) -> Future[None] | None:
-        """A future that is done when the slot's late mask is made; None if it was not late."""
+        """A future that is done when the slot's late mask is ready; None if it was not late."""
         place = self._places.get(slot)
         return None if place is None else place.late
 
     def failure(self, slot: int) -> HeddleError | None:
-        """The error for which the slot has no mask; None if there was none."""
+        """The error of the slot's mask; None if there was no error."""
         place = self._places.get(slot)
         return None if place is None else place.failure
 

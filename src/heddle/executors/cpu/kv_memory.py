@@ -29,7 +29,7 @@ class KvMemory:
     Attributes:
         memory: numbers of pages and layers of each group.
         caches: the native cache of each group.
-        places: for each layer, the index of its cache and its number in that cache.
+        places: for each layer, the index of its cache and the layer's number in that cache.
 
     Raises (on construction):
         ConfigError: the memory cannot be mapped, or its thread cannot be started.
@@ -87,10 +87,10 @@ class KvMemory:
 def plan_memory(
     config: EngineConfig, shape: ModelShape, kinds: Sequence[StateKind], model_bytes: int
 ) -> StateMemory:
-    """Divide `kv_cache` bytes among the groups; without that setting, half of the free memory.
+    """Divide `kv_cache` bytes among the groups; without this setting, half of the free memory.
 
-    The free memory is what is left after the model. `shape.context` is the served context;
-    `model_bytes` is the size of weights and buffers.
+    The free memory excludes the model. `shape.context` is the served context. `model_bytes` is the
+    size of weights and buffers.
 
     Raises:
         ConfigError: `kv_cache` does not hold a page.

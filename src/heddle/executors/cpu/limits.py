@@ -12,11 +12,11 @@ _SECONDS = 0.3
 
 _LEAST_BUFFER = 256 << 20
 _CACHES = 4
-"""Least size of a buffer that is read from memory, in sizes of the largest cache."""
+"""Least size of the buffer for reads from memory, as a multiple of the largest cache."""
 
 
 def measure(threads: int, isa: str, weight_bytes: int) -> Limits:
-    """Measure the limits in new threads. Takes seconds; nothing else should run meanwhile.
+    """Measure the limits in new threads. Takes seconds; nothing else should run during it.
 
     Raises:
         MemoryError: the buffers cannot be allocated.

@@ -4,11 +4,12 @@ Fuses nodes that one native instruction can compute. No fusion changes a bit of 
 
 - matmuls that read the same input become one instruction (q, k and v; gate and up);
 - the matmul that computes an addend also adds it to the residual stream;
-- norm, attention and gated activation quantise their output when quantised matmuls read it next,
-  each row while it is in the nearest cache;
+- norm, attention and gated activation quantise their output if quantised matmuls read it next,
+  each row while it is in the L1 cache;
 - rotation, scaling and the norm of heads work in place.
 
-A buffer is reused as soon as its last reader is done, so a step's working set stays small.
+A buffer is free for other nodes as soon as its last reader is done, so a step's working set is
+small.
 """
 
 from __future__ import annotations
@@ -237,10 +238,10 @@ class _Lowering:
             self._quantise_apart(member)
 
     def _residual_of(self, node: Linear) -> tuple[Node, Node] | None:
-        """The addition that `node`'s matmul can do itself, and the stream that it adds to.
+        """The addition that the matmul of `node` can do itself, and the stream that it adds to.
 
-        None unless nothing else reads the addend, the stream is already computed, and nothing reads
-        the stream afterwards.
+        None if another node reads the addend, or the stream is not computed yet, or a later node
+        reads the stream.
         """
         readers = self._readers[node]
         if len(readers) != 1 or not isinstance(readers[0], recording.Add):

@@ -1,8 +1,8 @@
 """Threads that make grammar masks, so that a slow mask delays its own request only.
 
-llguidance cannot be interrupted: a mask that usually takes 0.05 ms takes seconds for a hostile
-grammar. One thread makes all masks. If a mask is not made in time, another thread takes over the
-others, and the slow thread ends after its mask.
+llguidance cannot be interrupted. A mask usually takes 0.05 ms, and seconds for a hostile grammar.
+One thread makes all masks. If a mask is late, another thread takes over the other masks, and the
+slow thread ends after its mask.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 PATIENCE = 0.01
-"""Seconds that a step waits for its masks before it goes on without the missing ones."""
+"""Seconds that a step waits for its masks. Then it continues without the missing masks."""
 
 _MOST_SLOW = 3
-"""Threads that may be busy with slow masks at once, beside the thread for all others."""
+"""Most threads with slow masks at once, beside the thread for all other masks."""
 
 _SLOW_PRIORITY = 10
 """Niceness of a slow thread: two of them on two cores leave 90% of the time to the steps."""
@@ -40,7 +40,7 @@ class Making:
         self._done = threading.Lock()  # held until the work is done
         self._done.acquire()
         self._later: Future[None] | None = None
-        self.given_up = False  # if True, nobody needs the result
+        self.given_up = False  # whether nobody needs the result
 
     def run(self) -> None:
         """Do the work. The working thread calls this."""
@@ -60,7 +60,7 @@ class Making:
         return True
 
     def later(self) -> Future[None] | None:
-        """A future that is done when the work is; None if the work is done already."""
+        """A future that is done when the work is done; None if the work is already done."""
         with self._lock:
             if not self._done.locked():
                 return None
@@ -81,16 +81,16 @@ class MaskThreads:
         weakref.finalize(self, self._queue.put, None)
 
     def begin(self, making: Making) -> None:
-        """Queue work. It is done in the order of the calls, except that slow work stays behind."""
+        """Queue work. Work is done in the order of the calls, but slow work ends later."""
         if self._thread is None:
             self._thread = _MaskThread(self._queue)
             self._thread.start()
         self._queue.put(making)
 
     def wait(self, makings: Sequence[Making]) -> None:
-        """Wait until all are done, or until it takes too long."""
+        """Wait until all work is done, or until it takes too long."""
         if not _all_done(makings) and self._replace():
-            _all_done(makings)  # the new thread does the work behind the slow one
+            _all_done(makings)  # the new thread does the work after the slow work
 
     def _replace(self) -> bool:
         """Let a new thread take over the queue of a slow one. False if too many are slow."""
@@ -107,7 +107,7 @@ class MaskThreads:
 def _all_done(makings: Sequence[Making]) -> bool:
     until = monotonic() + PATIENCE
     done = True
-    for making in makings:  # work behind slow work has had the same time
+    for making in makings:  # work after slow work gets no extra time
         done &= making.wait(until - monotonic())
     return done
 
@@ -127,9 +127,9 @@ class _MaskThread(threading.Thread):
             making.run()
 
     def leave(self) -> None:
-        """End the thread after its current work, which gets a lower priority from now on."""
+        """End the thread after its current work. Lower the thread's priority now."""
         self._is_slow = True
-        if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        if sys.platform == "linux":  # elsewhere threads have no own priority
             assert self.native_id is not None, "the thread was not started"
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self.native_id, _SLOW_PRIORITY)

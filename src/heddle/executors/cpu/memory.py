@@ -12,9 +12,9 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def check_memory(model: int, kv_cache: int) -> None:
-    """Check, before anything is allocated, that the memory holds the model and its KV cache.
+    """Check, before any allocation, that the memory holds the model and its KV cache.
 
-    `model` is the size of its weights and of the buffers of a step, in bytes.
+    `model` is the size of the weights and of a step's buffers, in bytes.
 
     Raises:
         OutOfMemoryError: the memory does not hold them.
@@ -42,6 +42,6 @@ def _gigabytes(size: int) -> str:
 
 
 def cache_bytes() -> int:
-    """Size of the largest cache that the first core can use; 0 if the kernel does not say."""
+    """Bytes of the largest cache that the first core can use; 0 if the kernel does not tell."""
     sizes = [path.read_text().strip() for path in _CACHES.glob("index*/size")]
     return max((parse_size(size) for size in sizes), default=0)

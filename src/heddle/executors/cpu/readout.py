@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def scored(plan: StepPlan, scores: Sequence[_native.Score]) -> tuple[Scored | Failed, ...]:
-    """Logprobs of each chunk that scores. `scores` has those of all chunks, in their order."""
+    """Logprobs of each chunk that scores. `scores` has the scores of all chunks, in order."""
     results: list[Scored | Failed] = []
     rest = iter(scores)
     for chunk in plan.chunks:
@@ -33,7 +33,7 @@ def scored(plan: StepPlan, scores: Sequence[_native.Score]) -> tuple[Scored | Fa
 
 
 def pooled(plan: StepPlan, sums: MutableMapping[int, StateSum]) -> tuple[Pooled | Failed, ...]:
-    """Embeddings of the sequences that are complete. Removes their sums."""
+    """Embeddings of complete sequences. Removes their sums."""
     results: list[Pooled | Failed] = []
     for chunk in plan.chunks:
         if chunk.pool is None or not chunk.pool.complete:

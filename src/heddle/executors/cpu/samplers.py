@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _NUMBERS = tuple(row.name for row in PARAMETERS if row.native)
 
 _LEAST_TEMPERATURE = 1e-30
-"""At this temperature, as at lower ones, only the best token is left."""
+"""At this temperature and at lower ones, only the best token is left."""
 
 
 def bound_sampler(binding: Binding, params: SamplingParams) -> _native.Sampler:
-    """The sampler for a binding's sequence. It has observed the sequence's tokens so far."""
+    """The sampler for a binding's sequence. It has observed all tokens of the sequence."""
     sampler = make_sampler(params, binding.rules)
     sampler.observe_prompt(ints(binding.prompt))
     sampler.observe_output(ints(binding.output))
@@ -63,5 +63,5 @@ def _pieces(pieces: TokenPieces) -> _native.TokenPieces:
 
 @lru_cache(maxsize=8)
 def _breakers(breakers: TokenSequences) -> _native.Breakers:
-    """The native form, made once for all requests that share them: there may be thousands."""
+    """The native form, made once for all requests with the same breakers (perhaps thousands)."""
     return _native.Breakers(breakers.sequences)

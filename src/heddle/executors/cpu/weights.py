@@ -88,7 +88,7 @@ class CpuLoader:
         allow_nonfinite: bool,
         progress: Callable[[int], None],
     ) -> None:
-        """`progress` is called with the bytes of the files packed so far."""
+        """The loader calls `progress` with the bytes of the files packed so far."""
         self.arena = _native.Arena()
         self.matmul_bytes = 0
         self._checkpoint = checkpoint

@@ -1,4 +1,4 @@
-"""A model's forward pass as a graph: records it, counts its work, computes it with any ops."""
+"""A model's forward pass as a graph: record it, count its work, or compute it with any ops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Forward:
 
     Attributes:
         inputs: token ids, positions and wanted rows.
-        nodes: in an order in which they can be computed.
+        nodes: the operations, each after its inputs.
         states: last hidden states of the wanted rows.
         logits: logits of the same rows.
     """
@@ -48,7 +48,7 @@ def record(model: Decoder, weights: Any) -> Forward:
 
 
 def compute(forward: Forward, ops: Ops[A, Any], batch: Batch[A]) -> tuple[A, A]:
-    """Compute states and logits of a batch: each node in turn, with the operation it records."""
+    """Compute states and logits of a batch, one node after the other."""
     inputs = forward.inputs
     values: dict[Node, A] = {
         inputs.tokens: batch.tokens,
@@ -92,8 +92,8 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
 def model_work(forward: Forward, weight_bytes: int, position_bytes: float) -> ModelWork:
     """Count the matmuls and attentions of a recorded forward pass.
 
-    `weight_bytes` is the size of all matrices, `position_bytes` that of the keys and values of one
-    position in one layer.
+    `weight_bytes` is the size of all matrices. `position_bytes` is the size of the keys and values
+    of one position in one layer.
     """
     per_token = per_row = 0
     layers, experts = [], []
