@@ -17,7 +17,6 @@ from heddle.config import EngineConfig
 from heddle.errors import ConfigError, EngineFailedError, OutOfMemoryError
 from heddle.executors.cpu import memory
 from heddle.executors.cpu.executor import load
-from heddle.step import Chunk, Scoring, StepPlan
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny.llama import PLAIN
 from steps import execute
@@ -160,26 +159,6 @@ def test_weights_beyond_free_memory_are_refused(tmp_path, monkeypatch):
     with pytest.raises(OutOfMemoryError, match="take a smaller model") as error:
         load(tiny_file(tmp_path), EngineConfig(threads=1))
     assert error.value.param == "model"
-
-
-@pytest.mark.parametrize("isa", _native.isa_levels())
-def test_equal_logits_rank_by_token_id(tmp_path, isa):
-    """Equal rows of the output matrix give equal logits; ranks are places in `top`."""
-    table = next(t for t in PLAIN.tensors() if t.name == "token_embd.weight")
-    rows = np.frombuffer(table.data, np.float32).reshape(PLAIN.vocabulary, PLAIN.width).copy()
-    equal = [2, 5, 9, 20]
-    rows[equal] = rows[2]
-    file = tiny_file(tmp_path, tensors={table.name: replace(table, data=rows.tobytes())})
-    executor = load(file, replace(SMALL, isa=isa))
-    scores = []
-    for target in range(PLAIN.vocabulary):
-        chunk = Chunk(0, 0, [3], [0], False, Scoring(0, [target], PLAIN.vocabulary))
-        (scored,) = execute(executor, StepPlan((), (chunk,))).scored
-        scores.append(scored.scores[0])
-    assert len({scores[token].logprob for token in equal}) == 1
-    first = scores[2].rank
-    assert [scores[token].rank for token in equal] == [first, first + 1, first + 2, first + 3]
-    assert [token for token, _ in scores[0].top] == sorted(range(32), key=lambda t: scores[t].rank)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

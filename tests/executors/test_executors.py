@@ -15,6 +15,7 @@ import pytest
 from tiny_files import GREEDY, SMALL, one_token_plan, tiny_file
 
 from gguf_writer import Tensor, write_gguf
+from heddle import _native
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import (
     ConfigError,
@@ -215,14 +216,17 @@ def test_a_copied_page_gives_the_same_token_as_the_original(device, tmp_path):
     assert ninth(2, PageCopy(1, 2)) == expected
 
 
-def test_equal_logits_rank_by_token_id(device, tmp_path):
+@pytest.mark.parametrize(
+    ("device", "isa"), [("reference", "auto"), *(("cpu", isa) for isa in _native.isa_levels())]
+)
+def test_equal_logits_rank_by_token_id(device, isa, tmp_path):
     """Equal rows of the output matrix give equal logits; ranks are places in `top`."""
     table = next(t for t in PLAIN.tensors() if t.name == "token_embd.weight")
     rows = np.frombuffer(table.data, np.float32).reshape(PLAIN.vocabulary, PLAIN.width).copy()
     equal = [2, 5, 9, 20]
     rows[equal] = rows[2]
     file = tiny_file(tmp_path, tensors={table.name: replace(table, data=rows.tobytes())})
-    executor = load_on(device, file, SMALL)
+    executor = load_on(device, file, replace(SMALL, isa=isa))
     scores = []
     for target in range(PLAIN.vocabulary):
         chunk = Chunk(0, 0, [3], [0], False, Scoring(0, [target], PLAIN.vocabulary))
