@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from models.tiny_models import PLAIN
 
 from gguf_writer import write_gguf
 from heddle import EngineConfig, SamplingParams
@@ -16,6 +15,7 @@ from heddle.errors import ModelFileError
 from heddle.types import Stage
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.inspect import describe
+from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
