@@ -56,7 +56,7 @@ def test_the_report_as_tables(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--streams", "1,x"], "--streams: '1,x' is not a list of whole numbers from 1 on"),
+        (["--streams", "1,x"], "--streams: '1,x' is not a list of integers of at least 1"),
         (["--streams", "0"], "--streams: '0' is not a list"),
         (
             ["--streams", "1,5", "--slots", "4"],

@@ -1,7 +1,7 @@
 """One streamed completion over HTTP: the request, the answer's bytes and times, and the figures.
 
-While a request runs, the client only records bytes and times. It decodes them afterwards, so that
-it does not compete with the server for the cores both run on.
+While a request runs, the client only records bytes and times. It decodes the bytes afterwards, so
+that it does not compete with the server for processor cores.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Server:
     Attributes:
         name: the server's name in tables and errors.
         url: its address, without `/v1`.
-        model: its name for its model.
-        pid: its process, if that is known and on this machine.
-        extras: further fields of its requests, so that all servers do the same work: no stop at an
-            end-of-sequence token, nothing reused from an earlier prompt.
-        key: the API key that it asks for; None for none.
+        model: the server's name for its model.
+        pid: its process id, if known and on this machine.
+        extras: further fields of its requests, so that all servers do the same work: they do not
+            stop at an end-of-sequence token, and reuse nothing from earlier prompts.
+        key: the API key that it requires; None if it requires no key.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Server:
 
 
 class Recorder(asyncio.Protocol):
-    """Records what arrives and when, until the server closes the connection.
+    """Records the arriving bytes and their times, until the server closes the connection.
 
     Attributes:
         pieces: times and bytes; the last piece is empty and marks the end.
-        closed: done at that end.
+        closed: future that is done at the end.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Recorder(asyncio.Protocol):
         self._wanted = 0
 
     async def until(self, pieces: int) -> None:
-        """Wait for that many pieces or the end, whichever comes first. For one caller, once."""
+        """Wait for `pieces` pieces or the end, whichever comes first. One caller, one call."""
         self._wanted = pieces
         self._notify()
         await self._enough
@@ -82,14 +82,14 @@ class Recorder(asyncio.Protocol):
 
 
 class Exchange:
-    """A request with its own connection, made but not sent, and its answer.
+    """A request with its own connection, and its answer. The request is not sent at first.
 
     Attributes:
         recorder: records the answer.
     """
 
     def __init__(self, server: Server, prompt: Sequence[int], max_tokens: int) -> None:
-        """Greedy, `prompt` as token ids. Needs a running event loop."""
+        """Make a greedy request. `prompt` is token ids. Needs a running event loop."""
         self.recorder = Recorder()
         self._server = server
         self._max_tokens = max_tokens
@@ -124,15 +124,15 @@ class Exchange:
         self._transport.write(self._request)
 
     def abort(self) -> None:
-        """Close the connection; drop what has not arrived yet."""
+        """Close the connection, and drop the rest of the answer."""
         if self._transport is not None:
             self._transport.abort()
 
     def stream(self) -> Stream:
         """The recorded answer, as times and counts.
 
-        Each piece of text that is not empty is an arrival. If there was none, the finishing event
-        is the only one. Token counts are the server's own.
+        Each piece of text that is not empty is an arrival. If there was no such piece, the last
+        event is the only arrival. The server reports the token counts.
 
         Raises:
             PeerError: the server refused, ended the stream early, or did not generate exactly
@@ -225,7 +225,7 @@ def _events(
 def _body(
     server: Server, client: h11.Connection, pieces: Sequence[tuple[float, bytes]]
 ) -> Iterator[tuple[float, bytes]]:
-    """Pieces of the body of an answer with status 200; fewer pieces if the body ends early."""
+    """Pieces of the body of an answer with status 200. If the body ends early, some are missing."""
     status, body = 0, b""
     try:
         for moment, data in pieces:

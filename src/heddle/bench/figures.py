@@ -1,4 +1,4 @@
-"""Turns the times at which requests were sent and answered into figures.
+"""Computes figures from the times at which requests were sent and answered.
 
 A load is a set of requests sent at once. The formulas are the same for streams in this process (one
 arrival per token) and over HTTP (one arrival per piece of text).
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMULAS = {
-    "TTFT": "first output - sent, per request",
+    "TTFT": "first output - time sent, per request",
     "TPOT": "(last output - first output) / (output tokens - 1), per request",
-    "ITL": "gap between one output and the next, of all requests together",
-    "prompt tok/s": "prompt tokens / (last first output - sent)",
-    "decode tok/s": "outputs while all requests generate / that time",
-    "request tok/s": "output tokens / (last output - sent)",
+    "ITL": "gap between one output and the next, over all requests",
+    "prompt tok/s": "prompt tokens / (latest first output - time sent)",
+    "decode tok/s": "outputs while all requests generate / duration of this phase",
+    "request tok/s": "output tokens / (last output - time sent)",
     "floor": "max(bytes to read / read rate, multiply-adds / their peak rate)",
-    "overhead": "part of the steps' time in which nothing is computed",
+    "overhead": "share of the steps' time without computation",
 }
-"""The meaning of each figure, as printed below the tables."""
+"""The meaning of each figure. The commands print it below the tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Stream:
         sent: when the request was sent.
         arrivals: when each output arrived; at least one.
         prompt_tokens, tokens: length of the prompt and of the output.
-        cached_tokens: prompt tokens that the prefix cache had; None if the server does not say.
+        cached_tokens: prompt tokens from the prefix cache; None if the server does not report them.
     """
 
     sent: float
@@ -55,7 +55,7 @@ class Spread:
 
     @classmethod
     def of(cls, durations: Sequence[float]) -> Spread:
-        """Percentiles by nearest rank, so that each is a duration that occurred."""
+        """Percentiles by nearest rank: each percentile is a measured duration."""
         ordered = sorted(durations)
         p50, p99 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.99))
         return cls(p50, p99, ordered[-1])
@@ -100,13 +100,13 @@ def request_rate(streams: Sequence[Stream]) -> float:
 
 
 def overlap(streams: Sequence[Stream]) -> float:
-    """Share of outputs that arrived while all streams ran, first outputs not counted: 0 to 1."""
+    """Share of outputs that arrived while all streams ran, without first outputs: 0 to 1."""
     outputs = sum(len(stream.arrivals) - 1 for stream in streams)
     return len(_together(streams)) / outputs if outputs else 0.0
 
 
 def decode_rates(streams: Sequence[Stream], parts: int = 1) -> list[float]:
-    """Outputs per second while all streams run, for each of `parts` parts with as many outputs.
+    """Outputs per second while all streams run, for `parts` parts with equal numbers of outputs.
 
     Raises:
         ValueError: the streams did not run at the same time for long enough.
@@ -126,7 +126,7 @@ def decode_rates(streams: Sequence[Stream], parts: int = 1) -> list[float]:
 def _together(streams: Sequence[Stream]) -> list[float]:
     """Times of outputs while all streams ran, in order.
 
-    They begin after the last stream's first output and end with the first stream's last output.
+    This phase begins after the latest first output and ends with the earliest last output.
     """
     begin = max(stream.arrivals[0] for stream in streams)
     end = min(stream.arrivals[-1] for stream in streams)

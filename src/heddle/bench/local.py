@@ -32,7 +32,7 @@ class Run:
 
     Attributes:
         streams: one for each request.
-        before, after: the engine at the beginning and at the end of the measurement.
+        before, after: snapshots of the engine at the beginning and at the end of the measurement.
     """
 
     streams: tuple[Stream, ...]
@@ -47,7 +47,7 @@ class Run:
 
 
 class PromptSource:
-    """Random prompts, the same in every run. None repeats, so the prefix cache has none of them."""
+    """Random prompts, the same in every run. All differ, so the prefix cache never has them."""
 
     def __init__(self, engine: Engine) -> None:
         tokenizer = engine.model.tokenizer
@@ -78,11 +78,11 @@ def run_decode(
     tokens: int,
     params: SamplingParams = _GREEDY,
 ) -> Run:
-    """Send the prompts at once; when all are computed, measure the next `tokens` tokens of each.
+    """Send the prompts at once. When all are computed, measure the next `tokens` tokens of each.
 
-    A stream whose prompt is computed early generates until the others begin, so that all run during
-    the measurement. The returned streams leave out what came before it. `params` must allow that
-    many tokens.
+    A stream whose prompt is computed early generates tokens until the others begin, so that all
+    streams run during the measurement. The returned streams leave out earlier tokens. `params` must
+    allow these additional tokens.
 
     Raises:
         HeddleError: a request was refused or failed.
@@ -101,10 +101,10 @@ def run_decode(
 
 
 def check_fits(engine: Engine, streams: int, context: int) -> None:
-    """Refuse streams that could not all decode at the same time.
+    """Refuse streams that cannot all decode at the same time.
 
     Raises:
-        ConfigError: the context or the KV cache is too small for them.
+        ConfigError: the context or the KV cache is too small for the streams.
     """
     pages = engine.snapshot().pages_total
     if context > engine.context:
@@ -121,7 +121,7 @@ def check_fits(engine: Engine, streams: int, context: int) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """What a sink records of one request. The load waits for its `goal` first outputs."""
+    """The records of one request's sink. The load waits for the first `goal` outputs."""
 
     prompt_tokens: int
     arrivals: list[float] = field(default_factory=list)
@@ -134,9 +134,9 @@ class _Load:
     """Requests submitted together. The sinks count outputs, in the engine thread.
 
     Attributes:
-        before: the engine when the last request had its first output.
-        after: the engine when each request had `tokens` more; None before that.
-        measured: set when `after` is there, or when it can no longer come.
+        before: snapshot of the engine when the last request had its first output.
+        after: snapshot of the engine when each request had `tokens` more outputs; None before.
+        measured: set when `after` is set, or when a failure makes this impossible.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class _Load:
                 raise request.error
 
     def streams(self) -> tuple[Stream, ...]:
-        """The streams from the output before the measured ones to the goal; without, the first."""
+        """The streams, from the last output before the measurement up to the goal."""
         return tuple(
             Stream(
                 self._sent,

@@ -1,4 +1,4 @@
-"""Describes the machine of a measurement, and what else it was doing."""
+"""Describes the machine of a measurement, and the other work on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLAGS = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni
 def describe(*packages: str) -> dict[str, Any]:
     """CPU model, usable cores, relevant instruction sets, memory, system, and versions.
 
-    Versions are those of `packages`; None for a package that is not installed.
+    The versions are of `packages`; None for a package that is not installed.
     """
     fields = {}
     cpuinfo = Path("/proc/cpuinfo")
@@ -47,18 +47,18 @@ def _version(package: str) -> str | None:
 
 
 class OtherWork:
-    """Watches the CPU time that others take: other processes, and other virtual machines.
+    """Measures the CPU time of other processes and of other virtual machines.
 
-    It needs /proc; without it, the share is unknown.
+    It needs /proc. Without /proc, the share is unknown.
     """
 
     def __init__(self, taking_part: Iterable[int] = ()) -> None:
-        """This process and those with the ids in `taking_part` do not count as others."""
+        """Do not count this process and the processes in `taking_part`."""
         self._processes = [Path(f"/proc/{pid}/stat") for pid in taking_part]
         self._start = time.perf_counter(), self._seconds()
 
     def share(self) -> float | None:
-        """Share of the machine that others took since construction: 0 to 1; None if unknown."""
+        """Share of the machine that other work took since construction: 0 to 1; None if unknown."""
         before, now = self._start[1], self._seconds()
         if before is None or now is None:
             return None

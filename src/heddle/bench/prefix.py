@@ -1,12 +1,12 @@
-"""Measures what a prefix cache saves, on servers side by side.
+"""Measures how much time a prefix cache saves, on servers side by side.
 
-A share of the requests begins with the same prefix and ends with a tail of its own. The others
-have the same length and share nothing. Each client sends the next request when it has its answer.
-A round is a part of the requests: the servers take turns, so a machine whose speed drifts treats
-them alike. The figures of a server are over all rounds together.
+Some of the requests begin with the same prefix and end with different tails. The other requests
+have the same length and share nothing. Each client sends its next request when it has its answer. A
+round is a part of the requests. The servers take turns after each round, so drifts of the machine's
+speed affect all servers equally. The figures of a server cover all rounds.
 
-Two more loads are counted, not timed: the same prompt several times in a row, and several requests
-at once that share a new prefix.
+For two more loads, the benchmark counts tokens instead of time: the same prompt several times in a
+row, and several requests at once that share a new prefix.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from heddle.bench.exchange import Server
 
 FORMULAS = {
-    "latency": "last output - sent, per request; percentiles of all rounds together",
-    "TTFT": "first output - sent, per request; percentiles of all rounds together",
-    "tok/s": "output tokens / (last output - first sent), the times of all rounds together",
+    "latency": "last output - time sent, per request; percentiles over all rounds",
+    "TTFT": "first output - time sent, per request; percentiles over all rounds",
+    "tok/s": "output tokens / (last output - first request sent), summed over all rounds",
     "hits": "requests that found at least half of their prompt in the cache",
-    "computed": "prompt tokens of all requests that were not found in the cache",
-    "times better": "first server against second: all rounds together (least and largest round)",
+    "computed": "prompt tokens of all requests that were not in the cache",
+    "times better": "first server against second: over all rounds (least and largest round)",
 }
-"""The meaning of each figure, as printed below the table."""
+"""The meaning of each figure. The command prints it below the table."""
 
 IDENTICAL = 4
 BURST = 8
@@ -46,14 +46,14 @@ class PrefixLoad:
     """Requests, some of which share a prefix.
 
     Attributes:
-        clients: requests at once.
-        requests: all requests.
-        rounds: parts of the requests.
+        clients: number of requests at once.
+        requests: number of all requests.
+        rounds: number of parts of the load.
         shared: share of the requests that begin with the prefix: 0 to 1.
-        prefix: tokens of the prefix.
-        tail: tokens after the prefix, different in each request. Requests that share nothing have
-            `prefix + tail` tokens.
-        new: tokens that each request generates.
+        prefix: number of tokens of the prefix.
+        tail: number of tokens after the prefix, different in each request. Other requests have
+            `prefix + tail` tokens of their own.
+        new: number of tokens that each request generates.
     """
 
     clients: int
@@ -77,7 +77,7 @@ class PrefixLoad:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one server did under a load.
+    """The figures of one server under a load.
 
     Attributes:
         latency, ttft: in seconds.
@@ -116,13 +116,13 @@ class Figures:
 def run_load(
     servers: Sequence[Server], load: PrefixLoad, note: Callable[[str], None]
 ) -> dict[str, list[Round]]:
-    """The rounds of each server, by its name. The servers take turns.
+    """Run the load. Returns the rounds of each server, by its name. The servers take turns.
 
     Raises:
         PeerError: a server failed.
     """
     for server in servers:
-        complete(server, random_prompts("first", 1, load.tail), 2)  # touches all weights once
+        complete(server, random_prompts("first", 1, load.tail), 2)  # reads all weights once
     prompts = load.prompts()
     rounds: dict[str, list[Round]] = {server.name: [] for server in servers}
     for index, _, server in turns(servers, ["shared prefix"], load.rounds, note=note):
@@ -138,7 +138,7 @@ def run_identical(server: Server, load: PrefixLoad) -> Figures:
 
 
 def run_burst(server: Server, load: PrefixLoad) -> Figures:
-    """Send BURST requests at once that share a prefix which is new to the server."""
+    """Send BURST requests at once. They share a prefix that is new to the server."""
     [prefix] = random_prompts("burst", 1, load.prefix)
     prompts = [prefix + tail for tail in random_prompts("burst tails", BURST, load.tail)]
     return Figures.of([tuple(complete(server, prompts, load.new))])
@@ -146,7 +146,7 @@ def run_burst(server: Server, load: PrefixLoad) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times better one server was than another: over all rounds, and in single rounds."""
+    """How many times better one server was than another, over all rounds and in single rounds."""
 
     all: float
     min: float
@@ -154,21 +154,21 @@ class Ratio:
 
     @classmethod
     def of(cls, both: Sequence[tuple[float, float]]) -> Ratio:
-        """Ratios of pairs (larger, smaller): one of all rounds, then one of each round."""
+        """Ratios of pairs (larger, smaller): the pair of all rounds, then a pair of each round."""
         total, *each = [larger / smaller for larger, smaller in both]
         return cls(total, min(each), max(each))
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixReport:
-    """Everything that was measured.
+    """All results of the benchmark.
 
     Attributes:
         model: the first server's name for its model.
         machine: see `heddle.bench.machine.describe`.
-        rounds: the rounds of the load, by server. Ratios are of the first two servers.
+        rounds: the rounds of the load, by server. Ratios compare the first two servers.
         identical, burst: figures of the first server.
-        other_work: share of the machine that others took during the load; None if unknown.
+        other_work: share of the machine that other work took during the load; None if unknown.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Where native steps spend their time: the executor's seconds per kind of instruction."""
+"""Profiles of native steps: the executor's seconds per kind of instruction."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Profiled(Protocol):
-    """An executor that can count the time of its instructions. Off, the counters cost nothing."""
+    """An executor that can count the time of its instructions. Counters that are off cost
+    nothing."""
 
     def set_profiling(self, on: bool) -> None:
         """Start or stop counting. Call it while no step runs."""
 
     def take_profile(self) -> dict[str, float]:
-        """Seconds per kind of instruction, of the calling thread, since the last call."""
+        """Seconds of the calling thread per kind of instruction, since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def profile(engine: Engine, loads: Loads, note: Callable[[str], None]) -> tuple[
         run(prompts)
         return Profile(load, engine.snapshot().steps - before, executor.take_profile())
 
-    run_prompts(engine, source.take(1, loads.prompt_tokens))  # touches every weight once
+    run_prompts(engine, source.take(1, loads.prompt_tokens))  # reads every weight once
     found = []
     executor.set_profiling(True)
     try:

@@ -1,4 +1,5 @@
-"""Loads on a server over HTTP: completions all at once, in turn, or one beside others."""
+"""Loads on a server over HTTP: completions all at once, one after the other, or one beside
+others."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def connect(
     """The server at `url` (with or without `/v1`), with `model` or its first model.
 
     Raises:
-        PeerError: nothing there answers `/v1/models`, or the server has no such model.
-        ConfigError: no header can carry the key.
+        PeerError: no server answers `/v1/models` at this URL, or the server lacks the model.
+        ConfigError: the key has characters that no header can carry.
     """
     check_keys([] if key is None else [key], "peer_key")
     url = url.rstrip("/").removesuffix("/v1")
@@ -61,10 +62,10 @@ def connect(
 
 
 def complete(server: Server, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Stream]:
-    """Send one greedy completion request per prompt (token ids) at once; wait for all.
+    """Send one greedy completion request per prompt (token ids), all at once. Wait for all.
 
     Raises:
-        PeerError: the server could not be reached, or as `Exchange.stream`.
+        PeerError: the server cannot be reached; or see `Exchange.stream`.
     """
     return asyncio.run(_complete(server, prompts, max_tokens))
 
@@ -72,9 +73,9 @@ def complete(server: Server, prompts: Sequence[Sequence[int]], max_tokens: int) 
 def complete_in_turn(
     server: Server, prompts: Sequence[Sequence[int]], clients: int, max_tokens: int
 ) -> list[Stream]:
-    """As `complete`, but with `clients` clients: each sends the next prompt when it has its answer.
+    """Send prompts from `clients` clients. Each sends its next prompt when it has its answer.
 
-    The streams are in the order in which they ended.
+    Returns the streams in the order of their ends. Errors as `complete`.
     """
     return asyncio.run(_complete_in_turn(server, prompts, clients, max_tokens))
 
@@ -86,9 +87,10 @@ def complete_beside(
     newcomer: Sequence[int],
     after: int,
 ) -> tuple[list[Stream], Stream]:
-    """As `complete` for `running`, and one more request for one token beside them.
+    """Complete the prompts `running`, and send one more request for one token beside them.
 
-    The prompt `newcomer` is sent when `after` pieces of each other answer have arrived.
+    The additional prompt is `newcomer`. The client sends it when `after` pieces of each other
+    answer have arrived. Errors as `complete`.
     """
     return asyncio.run(_complete_beside(server, running, max_tokens, newcomer, after))
 
@@ -141,7 +143,7 @@ async def _complete_beside(
 async def _exchanges(
     server: Server, prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> AsyncIterator[list[Exchange]]:
-    """Connected exchanges, none sent yet, for at most _LOAD_SECONDS."""
+    """Connected exchanges whose requests are not sent yet. The block has _LOAD_SECONDS."""
     exchanges = [Exchange(server, prompt, max_tokens) for prompt in prompts]
     try:
         for exchange in exchanges:

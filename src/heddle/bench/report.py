@@ -1,6 +1,6 @@
-"""Speed of an engine in this process under several loads, beside the machine's floors.
+"""Speed of an engine in this process under several loads, compared with floors.
 
-Rates are medians. Each is shown as a share of its floor (:mod:`heddle.roofline`).
+Rates are medians. Reports show each rate as a share of its floor (:mod:`heddle.roofline`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What is measured.
+    """The loads to measure.
 
     Attributes:
-        streams: numbers of requests at once; each gives a row.
+        streams: numbers of requests at once; each number gives a row.
         depths: tokens in each stream's context when decode is measured.
         prompt_tokens: tokens of each prompt when prefill is measured.
         new_tokens: tokens that each stream generates per round.
-        rounds: rounds of each load. For decode they are parts of one run.
+        rounds: rounds of each load. For decode, rounds are parts of one run.
     """
 
     streams: Sequence[int]
@@ -47,11 +47,11 @@ class PromptRow:
 
     Attributes:
         rate: prompt tokens per second, the median of rounds.
-        floor: the least time they can take.
-        reached: the floor as a part of the time they took.
+        floor: the least time that the prompts can take.
+        reached: the floor as a share of the measured time.
         multiply_rate: multiply-adds per second.
-        of_peak: that as a part of the peak.
-        overhead: part of the steps' time in which nothing was computed.
+        of_peak: `multiply_rate` as a share of the peak.
+        overhead: share of the steps' time without computation.
     """
 
     streams: int
@@ -87,10 +87,11 @@ class DecodeRow:
     Attributes:
         rate: tokens per second, the median of parts.
         read_rate: bytes of weights, keys and values read per second at that rate.
-        of_memory: that as a part of memory's bandwidth; more than 1 where caches hold the weights.
-        floor: the least time a step can take.
-        reached: the floor as a part of the time a step took.
-        overhead: part of the steps' time in which nothing was computed.
+        of_memory: `read_rate` as a share of memory bandwidth; more than 1 if caches hold the
+            weights.
+        floor: the least time that a step can take.
+        reached: the floor as a share of the measured time of a step.
+        overhead: share of the steps' time without computation.
     """
 
     streams: int
@@ -123,13 +124,13 @@ class DecodeRow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that was measured, and on what.
+    """All results, with the model and the machine.
 
     Attributes:
         model: the model's id.
         quantisation: the tensor type of most of its weights.
         machine: see `heddle.bench.machine.describe`.
-        other_work: share of the machine that others took meanwhile; None if unknown.
+        other_work: share of the machine that other work took; None if unknown.
     """
 
     model: str
@@ -159,9 +160,9 @@ class Report:
 
 
 def measure(engine: Engine, loads: Loads, note: Callable[[str], None]) -> Report:
-    """Run all loads on an idle engine. `note` gets a line about each.
+    """Run all loads on an idle engine. `note` gets a line about each load.
 
-    Limits are measured before and after; the better ones count.
+    Limits are measured before and after the loads; the better values count.
 
     Raises:
         ConfigError: a load does not fit the engine.
@@ -170,7 +171,7 @@ def measure(engine: Engine, loads: Loads, note: Callable[[str], None]) -> Report
     deepest = max(loads.depths) + loads.new_tokens * loads.rounds
     check_fits(engine, max(loads.streams), max(loads.prompt_tokens, deepest))
     executor, source = engine.model.executor, PromptSource(engine)
-    run_prompts(engine, source.take(1, loads.prompt_tokens))  # touches every weight once
+    run_prompts(engine, source.take(1, loads.prompt_tokens))  # reads every weight once
     others = OtherWork()
     note("measuring memory and arithmetic")
     limits = executor.measure_limits()
@@ -203,7 +204,7 @@ def measure(engine: Engine, loads: Loads, note: Callable[[str], None]) -> Report
 
 
 def prompt_row(engine: Engine, limits: Limits, runs: Sequence[Run]) -> PromptRow:
-    """The row of rounds with equally many and equally long prompts."""
+    """The row of rounds with the same number and length of prompts."""
     streams, tokens = len(runs[0].streams), runs[0].streams[0].prompt_tokens
     rate = statistics.median(prompt_rate(run.streams) for run in runs)
     seconds = streams * tokens / rate
@@ -226,7 +227,7 @@ def decode_row(engine: Engine, limits: Limits, run: Run, depth: int, parts: int)
     """The row of one run whose prompts had `depth` tokens.
 
     Raises:
-        ValueError: the run was too short for `parts` parts.
+        ValueError: the run is too short for `parts` parts.
     """
     streams = len(run.streams)
     rate = statistics.median(decode_rates(run.streams, parts))

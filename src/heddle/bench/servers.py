@@ -33,7 +33,7 @@ def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
     """
     command = [sys.executable, "-m", "heddle", "serve", model, "--port", "0"]
     values = {each.variable: getattr(config, each.name) for each in settings(type(config))}
-    # The user's variables for servers do not apply: this server listens here and needs no key.
+    # Ignore the user's variables for servers: this server listens locally and needs no key.
     texts = {each.variable: "" for each in settings(ServerConfig)}
     texts |= {
         variable: str(int(value) if isinstance(value, bool) else value)
@@ -47,13 +47,13 @@ def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
 def running(
     name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Run a child process that prints `ready URL` when it serves. Gives its process id and URL.
+    """Run a child process that prints `ready URL` when it serves. Yields its process id and URL.
 
-    `variables` are added to its environment. A signal and the end of its standard input tell it to
-    end.
+    `variables` are added to its environment. To end the child, this sends a signal and closes the
+    child's standard input.
 
     Raises:
-        PeerError: the child ended before that line, or did not print it within START_SECONDS.
+        PeerError: the child ended before this line, or did not print it within START_SECONDS.
     """
     with tempfile.TemporaryFile("w+") as log:
         child = subprocess.Popen(
@@ -70,7 +70,7 @@ def running(
             watchdog.start()
             try:
                 ready = next((line for line in child.stdout if line.startswith("ready ")), None)
-            finally:  # an interrupted program would wait for the timer at its end
+            finally:  # without this, an interrupted program would wait for the timer
                 watchdog.cancel()
             if ready is None:
                 log.seek(0)

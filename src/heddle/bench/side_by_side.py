@@ -1,9 +1,9 @@
-"""Servers under the same loads in alternating rounds, and how the first compares with the second.
+"""Compares two servers under the same loads in alternating rounds.
 
-All servers stay up. In every round each scenario runs on one server and then on the other. The
-order changes from round to round, so a machine whose speed drifts treats both alike. Neither server
-works while the other is measured. Prompts are random token ids, the same for both servers and new
-for every request, so that no prompt cache can answer them.
+Both servers stay up. In every round, each scenario runs on one server and then on the other. The
+order changes from round to round, so drifts of the machine's speed affect both servers equally.
+Only one server works at a time. Prompts are random token ids, the same for both servers and new for
+every request, so that a prompt cache has no effect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from heddle.bench.figures import Stream
 
 _TOKEN_IDS = range(1_000, 20_000)  # ordinary tokens in every vocabulary served
-_SETTLE_SECONDS = 0.2  # for the threads of the last server to go to sleep
+_SETTLE_SECONDS = 0.2  # until the threads of the last server sleep
 _LEAST_OVERLAP = 0.5
 _MOST_DOUBLINGS = 5
 
@@ -47,9 +47,9 @@ Rounds = dict[str, dict[str, list[Metrics]]]
 class Scenario:
     """`streams` requests at once, each with `prompt` prompt tokens and `new` tokens to generate.
 
-    One new token measures prefill, more measure decode. Decode begins when the last prompt is
-    computed, and some servers compute prompts slowly while other streams run. If the streams then
-    run together for too short a time, `new` is raised before the first round.
+    With `new` = 1, a scenario measures prefill; otherwise decode. Decode begins when the last
+    prompt is computed, and some servers compute prompts slowly while other streams run. If all
+    streams run together for too short a time, the benchmark raises `new` before the first round.
     """
 
     streams: int
@@ -96,9 +96,10 @@ def alternate(
     seconds: float = float("inf"),
     note: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Scenario], Rounds]:
-    """Run `rounds` rounds, or as many as end within `seconds`; at least one.
+    """Run `rounds` rounds, or fewer if `seconds` are over; at least one round.
 
-    `note` gets a line about each measurement. Also returns the scenarios as they were run.
+    `note` gets a line about each measurement. Returns the metrics, and the scenarios with the
+    final number of new tokens.
 
     Raises:
         PeerError: a server failed.
@@ -120,9 +121,9 @@ def turns(
     seconds: float = float("inf"),
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[tuple[int, str, Server]]:
-    """The turns: round, load and server, for as many rounds as `alternate` would run.
+    """The turns (round, load and server) of all rounds; see `alternate`.
 
-    Pauses before each turn, so that the threads of the last server are asleep.
+    Pauses before each turn, until the threads of the last server sleep.
     """
     start = time.monotonic()
     for index in range(rounds):
@@ -140,7 +141,7 @@ def turns(
 def _long_enough(
     scenario: Scenario, servers: Sequence[Server], note: Callable[[str], None]
 ) -> Scenario:
-    """The scenario with enough new tokens that on each server half of the outputs overlap."""
+    """The scenario with enough new tokens: on each server, half of the outputs overlap."""
     for doubling in range(_MOST_DOUBLINGS + 1):
         note(f"trying {scenario.name} with {scenario.new} new tokens")
         prompts = random_prompts(
@@ -201,7 +202,7 @@ def _ratios(ours: Sequence[Metrics], theirs: Sequence[Metrics]) -> dict[str, dic
 
 
 def most_other_work(results: Rounds) -> float | None:
-    """The largest share of the machine that others took during a measurement; None if unknown."""
+    """Largest share of the machine that other work took in a measurement; None if unknown."""
     shares = [
         metrics["other_work"]
         for by_server in results.values()

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 plus the number of SIGINT, as shells report it."""
+"""Exit code after Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
-"""The parent of all errors in the arguments. Typer exports no name for it."""
+"""The base class of all errors in arguments. Typer does not export it."""
 
 app = typer.Typer(
     name="heddle",
@@ -60,10 +60,11 @@ def heddle(
         ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks and log at level DEBUG (HEDDLE_DEBUG).")
+        bool,
+        typer.Option("--debug", help="Show tracebacks, and log at level DEBUG (HEDDLE_DEBUG)."),
     ] = False,
 ) -> None:
-    """LLM inference: one forward pass per step carries every conversation."""
+    """LLM inference server. One forward pass per step computes tokens of all requests."""
 
 
 class _Benches(typer.core.TyperGroup):
@@ -100,8 +101,8 @@ def run(arguments: Sequence[str]) -> int:
     except USAGE_ERROR as error:
         return _fail(error.format_message(), 2, debug)  # type: ignore[attr-defined]
     except BrokenPipeError:
-        # The reader of our output has gone, as in `heddle inspect | head`. Without this, Python
-        # would report the error again when it flushes standard output at exit.
+        # The reader closed the pipe, as in `heddle inspect | head`. Without this, Python would
+        # report the error again when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -112,6 +113,6 @@ def run(arguments: Sequence[str]) -> int:
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    if message:  # empty if no command was given: the help was printed instead
+    if message:  # empty without a command: Typer has printed the help
         print("heddle:", " ".join(message.split()), file=sys.stderr)
     return code

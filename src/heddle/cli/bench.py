@@ -1,7 +1,7 @@
-"""`heddle bench`: the engine beside the limits of the machine, or Heddle's server beside a peer.
+"""`heddle bench`: compares the engine with the machine's limits, or Heddle's server with a peer.
 
 Without `--against`, the command measures prefill and decode without HTTP, and shows every figure as
-a share of what memory and arithmetic allow. With `--against`, Heddle's server and a peer get the
+a share of the limit by memory and arithmetic. With `--against`, Heddle's server and a peer get the
 same load.
 """
 
@@ -61,7 +61,7 @@ def bench(
 ) -> None:
     """Measure speed as a share of this machine's limits, or beside another server.
 
-    `heddle bench prefix` measures what the prefix cache saves.
+    `heddle bench prefix` measures how much time the prefix cache saves.
     """
     counts = _numbers("--streams", streams, least=1)
     contexts = _numbers("--depths", depths or (_DEPTH_AGAINST if against else _DEPTHS), least=0)
@@ -90,7 +90,7 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= least for part in parts):
         raise ConfigError(
-            f"{option}: {text!r} is not a list of whole numbers from {least} on, such as 1,2,4"
+            f"{option}: {text!r} is not a list of integers of at least {least}, such as 1,2,4"
         )
     return [int(part) for part in parts]
 
@@ -138,7 +138,7 @@ def _compare(
 
     scenarios = [Scenario(*each) for each in loads]
     with ExitStack() as stack:
-        # First: if the peer is not there, no model is loaded in vain.
+        # First: without a peer, do not load a model.
         peer = connect("peer", against, peer_model, key=peer_key)
         if url is None:
             heddle = stack.enter_context(heddle_server(model, config))

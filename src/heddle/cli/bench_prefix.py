@@ -1,7 +1,7 @@
-"""`heddle bench prefix`: what the prefix cache saves, or Heddle's cache beside another server's.
+"""`heddle bench prefix`: measures the time that the prefix cache saves.
 
-Without `--against`, the command compares two servers of Heddle: one with the prefix cache and one
-without. With `--against`, it compares Heddle with the cache and the peer as it is.
+Without `--against`, the command compares two Heddle servers, one with the prefix cache and one
+without. With `--against`, it compares Heddle with its cache and the peer with its own settings.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def bench_prefix(
     model: Model = DEFAULT_MODEL,
     *,
-    requests: Annotated[int, typer.Option(min=1, help="Requests in all.")] = 200,
+    requests: Annotated[int, typer.Option(min=1, help="Number of all requests.")] = 200,
     shared: Annotated[
         float,
         typer.Option(
@@ -48,7 +48,10 @@ def bench_prefix(
     as_json: AsJson = False,
     engine: EngineConfig = EngineConfig(slots=2),  # noqa: B008 - frozen
 ) -> None:
-    """Measure what the prefix cache saves when requests share a prefix. All slots are in use."""
+    """Measure the time that the prefix cache saves when requests share a prefix.
+
+    All slots are in use.
+    """
     from heddle.bench.prefix import PrefixLoad
 
     if rounds > requests:
@@ -86,12 +89,12 @@ def _measure(
     def start(config: EngineConfig) -> "Server":
         return stack.enter_context(heddle_server(model, config))
 
-    # Earlier runs must leave nothing behind, and two servers cannot share a directory.
+    # Files of earlier runs must not count, and two servers cannot share a directory.
     cold = replace(config, prefix_cache_dir="")
     with ExitStack() as stack:
         note = stack.enter_context(notes())
         if against is not None:
-            # First: if the peer is not there, no model is loaded in vain.
+            # First: without a peer, do not load a model.
             theirs = connect("peer", against, peer_model, key=peer_key)
             ours = connect("heddle", url, key=peer_key) if url else start(config)
         else:
@@ -118,8 +121,8 @@ def _print(report: "PrefixReport") -> None:
     print(
         f"{report.model} on {report.machine['cpu']}, {report.machine['cores']} cores\n"
         f"{load.requests} requests, {load.clients} at a time, {load.new} tokens for each;"
-        f" {load.shared:.0%} share a prefix of\n{load.prefix} tokens before {load.tail} of their"
-        " own; the others share nothing\n"
+        f" {load.shared:.0%} share a prefix of\n{load.prefix} tokens before {load.tail} different"
+        " tokens; the others share nothing\n"
     )
     columns = [_column(figures) for figures in report.figures().values()]
     better = {

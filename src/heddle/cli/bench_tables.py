@@ -22,12 +22,12 @@ _GAP_HEADINGS = ("ITL\np50", "ITL\np99", "ITL\nmax")
 _DECODE_HEADINGS = ("depth", "at\nonce", "tok/s", *_GAP_HEADINGS, "GB/s", *_FLOOR_HEADINGS)
 
 _NOTICEABLE = 0.05
-"""Share of the machine above which `other_work_line` advises to measure again."""
+"""Above this share of other work, `other_work_line` advises to measure again."""
 
 
 @contextmanager
 def notes() -> Iterator[Callable[[str], None]]:
-    """A function that shows on a terminal what is being measured. Elsewhere it shows nothing."""
+    """A function that shows the current measurement on a terminal. Elsewhere it shows nothing."""
     with Console(stderr=True).status("") as status:
         yield status.update
 
@@ -55,7 +55,7 @@ def print_report(report: "Report") -> None:
 
 
 def print_profiles(profiles: "Iterable[Profile]") -> None:
-    """Print for each load the ms per step of each kind of instruction, the longest first."""
+    """Print ms per step for each load and kind of instruction, the longest first."""
     for profile in profiles:
         total = sum(profile.seconds.values())
         rows = [
@@ -76,7 +76,7 @@ def _print_limits(report: "Report") -> None:
         f"limits of {limits.threads} threads, {limits.isa}, measured now:\n"
         f"  compute {limits.multiply_rate / 1e9:,.0f} GMAC/s ({limits.multiplication})\n"
         f"  memory {limits.memory_rate / 1e9:.1f} GB/s (over {limits.memory_buffer / 1e6:,.0f} MB);"
-        f" over {work.weight_bytes / 1e6:,.0f} MB, as the weights are,"
+        f" over {work.weight_bytes / 1e6:,.0f} MB, the size of the weights,"
         f" {limits.weights_rate / 1e9:.1f} GB/s\n"
         f"a token takes {token / 1e6:,.0f} million multiply-adds,"
         f" {work.token_multiply_adds / 1e6:,.0f} in a prompt\n"
@@ -87,7 +87,7 @@ def _print_limits(report: "Report") -> None:
 def other_work_line(share: float | None) -> str:
     """A line about the CPU time that other processes took."""
     if share is None:
-        return "the CPU time of other processes is not known"
+        return "the CPU time of other processes is unknown"
     warning = "; measure again on a quiet machine" if share > _NOTICEABLE else ""
     return f"other processes took {share:.0%} of the machine{warning}"
 

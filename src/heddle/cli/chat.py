@@ -16,13 +16,13 @@ from heddle.types import SamplingParams
 if TYPE_CHECKING:
     from heddle.engine import Engine
 
-_HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
+_HELP = "/reset starts a new conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 
 TEMPERATURE = 0.7
 """Temperature if neither the user nor the model's files say."""
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")})
-"""Control characters, which `str.translate` drops: with them a model could control the terminal."""
+"""Control characters. `str.translate` drops them: a model could control the terminal with them."""
 
 
 @with_settings
@@ -85,14 +85,14 @@ class Conversation:
         self.messages = list(self._opening)
 
     def reset(self) -> None:
-        """Forget everything but the system message."""
+        """Forget all messages except the system message."""
         self.messages = list(self._opening)
 
     def answer(self, text: str) -> Generator[str, None, None]:
         """Pieces of the answer to `text`.
 
-        When the generator is closed, the pieces so far become part of the conversation. A text
-        that the engine refuses does not.
+        When the caller closes the generator, the pieces so far become part of the conversation. If
+        the engine refuses `text`, the conversation does not change.
 
         Raises:
             HeddleError: the engine refused the text or failed.

@@ -1,4 +1,4 @@
-"""`heddle inspect`: what a model file holds, and how much memory it needs."""
+"""`heddle inspect`: shows the content of a model file, and how much memory the model needs."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ def inspect(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Show a model's metadata, tensors and memory need, without loading it."""
+    """Show a model's metadata, tensors and memory use, without loading the model."""
     from heddle.weights.inspect import describe, render
     from heddle.weights.progress import on_console
     from heddle.weights.sources import resolve

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def load(model: str, config: EngineConfig) -> "Engine":
-    """An engine for `model`. Raises as `Engine.load`."""
+    """Load `model` and start an engine. Raises as `Engine.load`."""
     from heddle.engine import Engine
     from heddle.weights.progress import on_console
 

@@ -1,4 +1,4 @@
-"""Command line options, made from the config classes: no setting is defined twice."""
+"""Makes command line options from the config classes, so that each setting has one definition."""
 
 import functools
 import inspect
@@ -47,8 +47,8 @@ PeerKey = Annotated[
     typer.Option(
         metavar="KEY",
         envvar="HEDDLE_PEER_KEY",
-        help="API key for the servers of --against and --url. The variable keeps it out of process"
-        " lists.",
+        help="API key for the servers of --against and --url. Set the variable to keep it out of"
+        " process lists.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -58,8 +58,8 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     """Turn every parameter annotated with a config class into one option per setting.
 
     If the parameter has a default, its values are the defaults of the settings. The command gets
-    the resolved config. Options arrive as text and `config.resolve` parses them, so an option and
-    its variable accept the same texts and fail with the same errors.
+    the resolved config. Options are texts that `config.resolve` parses, so an option and its
+    environment variable accept the same texts and give the same errors.
     """
     signature = inspect.signature(command)
     configs: dict[str, EngineConfig | ServerConfig] = {}

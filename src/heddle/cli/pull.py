@@ -5,7 +5,7 @@ from heddle.config import DEFAULT_MODEL, cache_home
 
 
 def pull(model: Model = DEFAULT_MODEL) -> None:
-    """Fetch a model into the cache folder and print where it is."""
+    """Download a model to the cache folder, and print its path."""
     from heddle.weights.progress import on_console
     from heddle.weights.sources import resolve
 

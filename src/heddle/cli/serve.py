@@ -35,7 +35,7 @@ def serve(
     log = logging.getLogger("heddle")
     if log.level != logging.DEBUG:  # --debug has set it
         log.setLevel(logging.INFO if verbose else logging.WARNING)
-    keys_of(server)  # bad keys are reported before a model is loaded in vain
+    keys_of(server)  # report bad keys before loading a model
     with bind(server) as listener, load(model, engine) as loaded:
         run(
             create_app(loaded, server),
