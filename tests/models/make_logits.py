@@ -31,6 +31,7 @@ def logits(model: TinyModel) -> list[list[float]]:
             model.write_folder(Path(folder)),
             dtype=torch.float32,
             attn_implementation="eager",
+            pad_token_id=None,
             output_loading_info=True,
         )
     wrong = {name: found for name, found in report.items() if found}

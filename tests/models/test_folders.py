@@ -33,7 +33,7 @@ every_model = pytest.mark.parametrize("model", MODELS, ids=str)
 def test_the_reference_agrees_with_transformers(model: TinyModel, tmp_path: Path) -> None:
     with HuggingFaceCheckpoint.open(model.write_folder(tmp_path)) as checkpoint:
         logits = ReferenceModel(checkpoint).logits(TOKENS)
-    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=4e-5)
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])

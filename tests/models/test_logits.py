@@ -45,7 +45,7 @@ def test_the_reference_agrees_with_transformers(
 ) -> None:
     logits = ReferenceModel(checkpoint).logits(TOKENS)
     assert logits.dtype == np.float32
-    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=4e-5)
 
 
 @every_model

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def rope_of(model: Decoder) -> RopeSpec:
-    return model.layers[0].attention.rope
+    rope = model.layers[0].attention.rope
+    assert rope is not None
+    return rope
 
 
 def test_each_family_has_a_file_and_each_architecture_one_family() -> None:

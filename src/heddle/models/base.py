@@ -74,15 +74,39 @@ def read_windows(hyperparameters: Hyperparameters, layers: int, period: int = 1)
         ModelFileError: there are windows and no width, or the list has not an entry for each layer.
     """
     read = hyperparameters
-    listed = read.get("window_layers")
-    if listed is None:
+    windowed = _flags(read, "window_layers", layers)
+    if windowed is None:
         period = read.integer("window_period", period)
         windowed = [(layer + 1) % period > 0 for layer in range(layers)]
-    else:
-        if not isinstance(listed, list) or len(listed) != layers:
-            read.fail("window_layers", f"must have {layers} entries, got {listed!r}")
-        windowed = [bool(one) for one in listed]
     if not any(windowed):
         return [0] * layers
     window = min(read.integer("window"), _WIDEST_WINDOW)
     return [window if one else 0 for one in windowed]
+
+
+def read_rotated(hyperparameters: Hyperparameters, layers: int, period: int = 0) -> list[bool]:
+    """Whether each layer has rotary positions.
+
+    The checkpoint lists the layers, or says that every so many layers one has none; else `period`
+    is that number, and 0 means that all layers have positions.
+
+    Raises:
+        ModelFileError: the list has not an entry for each layer.
+    """
+    read = hyperparameters
+    listed = _flags(read, "rope.layers", layers)
+    if listed is not None:
+        return listed
+    if read.get("rope.layer_period") is not None:
+        period = read.integer("rope.layer_period")
+    return [not period or (layer + 1) % period > 0 for layer in range(layers)]
+
+
+def _flags(read: Hyperparameters, name: str, layers: int) -> list[bool] | None:
+    """A flag for each layer; None if the checkpoint has no such list."""
+    listed = read.get(name)
+    if listed is None:
+        return None
+    if not isinstance(listed, list) or len(listed) != layers:
+        read.fail(name, f"must have {layers} entries, got {listed!r}")
+    return [bool(one) for one in listed]

@@ -6,14 +6,14 @@ weights from a checkpoint. `forward` expresses its computation with `Ops`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from heddle.errors import ModelFileError
 
 if TYPE_CHECKING:
-    from heddle.models.ops import AttentionSpec, Loader, Ops, RopeSpec
+    from heddle.models.ops import AttentionSpec, Loader, Ops, RopeSpec, Temperature
 
 A = TypeVar("A")
 W = TypeVar("W")
@@ -21,7 +21,10 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights(Generic[W]):
-    """Weights of attention. `q_norm` and `k_norm` norm each head; None if the family has none."""
+    """Weights of attention. `q_norm` and `k_norm` are None if the family has no such norms.
+
+    `rope` rotates the keys, `q_rope` the queries; None: the layer has no positions.
+    """
 
     q: W
     k: W
@@ -29,7 +32,18 @@ class AttentionWeights(Generic[W]):
     output: W
     q_norm: W | None
     k_norm: W | None
-    rope: RopeSpec
+    rope: RopeSpec | None
+    q_rope: RopeSpec | None
+
+
+class QueryKeyNorm(Enum):
+    """What a family norms of its queries and keys, before rotation."""
+
+    NONE = "none"
+    HEADS = "heads"
+    """Each head by itself: Qwen3, Gemma 3."""
+    WHOLE = "whole"
+    """All heads together: OLMo 2 and 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,35 +53,45 @@ class Attention:
     Attributes:
         width: width of the hidden state.
         spec: heads, scale, window.
-        rope: rotation of queries and keys.
-        head_norm_eps: epsilon of the RMS norm of each query and key head before rotation; None: no
-            such norm.
+        rope: rotation of queries and keys; None: the layer has no positions.
+        norm: norms of queries and keys.
+        norm_eps: epsilon of these norms.
+        temperature: growth of the queries with their position; None: no growth.
     """
 
     width: int
     spec: AttentionSpec
-    rope: RopeSpec
-    head_norm_eps: float | None = None
+    rope: RopeSpec | None
+    norm: QueryKeyNorm = QueryKeyNorm.NONE
+    norm_eps: float = 0.0
+    temperature: Temperature | None = None
 
     def load(self, loader: Loader[W], name: str) -> AttentionWeights[W]:
         """Claim the tensors under `name`, with biases if the checkpoint has them."""
-        spec, normed = self.spec, self.head_norm_eps is not None
+        spec, normed = self.spec, self.norm is not QueryKeyNorm.NONE
         q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+        q_norm, k_norm = spec.head_dim, spec.head_dim
+        if self.norm is QueryKeyNorm.WHOLE:
+            q_norm, k_norm = q_width, kv_width
+        rope = self._rope(loader)
         return AttentionWeights(
             q=loader.linear(f"{name}.q", q_width, self.width),
             k=loader.linear(f"{name}.k", kv_width, self.width),
             v=loader.linear(f"{name}.v", kv_width, self.width),
             output=loader.linear(f"{name}.output", self.width, q_width),
-            q_norm=loader.vector(f"{name}.q_norm", spec.head_dim) if normed else None,
-            k_norm=loader.vector(f"{name}.k_norm", spec.head_dim) if normed else None,
-            rope=self._rope(loader),
+            q_norm=loader.vector(f"{name}.q_norm", q_norm) if normed else None,
+            k_norm=loader.vector(f"{name}.k_norm", k_norm) if normed else None,
+            rope=rope,
+            q_rope=replace(rope, temperature=self.temperature) if rope is not None else None,
         )
 
-    def _rope(self, loader: Loader[W]) -> RopeSpec:
+    def _rope(self, loader: Loader[W]) -> RopeSpec | None:
         """The rotation, with divisors of frequencies if the checkpoint has a tensor of them.
 
         Llama 3 and models with longrope have such a tensor.
         """
+        if self.rope is None:
+            return None
         name = self.rope.divisors or "rope_divisors"
         if not (self.rope.divisors or loader.has(name)):
             return self.rope
@@ -84,13 +108,18 @@ class Attention:
         """From normed x (T, width) to (T, width). Stores keys and values in layer `layer`."""
         spec = self.spec
         q, k, v = ops.linear(x, weights.q), ops.linear(x, weights.k), ops.linear(x, weights.v)
-        if self.head_norm_eps is not None:
-            assert weights.q_norm is not None and weights.k_norm is not None
-            q = ops.norm_heads(q, weights.q_norm, self.head_norm_eps, spec.heads)
-            k = ops.norm_heads(k, weights.k_norm, self.head_norm_eps, spec.kv_heads)
-        q = ops.rope(q, positions, weights.rope, spec.heads)
-        k = ops.rope(k, positions, weights.rope, spec.kv_heads)
+        if weights.q_norm is not None and weights.k_norm is not None:
+            q = self._normed(ops, q, weights.q_norm, spec.heads)
+            k = self._normed(ops, k, weights.k_norm, spec.kv_heads)
+        if weights.rope is not None and weights.q_rope is not None:
+            q = ops.rope(q, positions, weights.q_rope, spec.heads)
+            k = ops.rope(k, positions, weights.rope, spec.kv_heads)
         return ops.linear(ops.attend(q, k, v, layer, spec), weights.output)
+
+    def _normed(self, ops: Ops[A, W], x: A, weight: W, heads: int) -> A:
+        if self.norm is QueryKeyNorm.WHOLE:
+            return ops.norm(x, weight, self.norm_eps)
+        return ops.norm_heads(x, weight, self.norm_eps, heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,38 +169,51 @@ class NormPlacement(Enum):
     BEFORE = "before"
     """x + part(norm(x)): most families."""
     AROUND = "around"
-    """x + norm(part(norm(x))): Gemma 2 and 3."""
+    """x + norm(part(norm(x))): Gemma 2 and 3, GLM-4."""
+    AFTER = "after"
+    """x + norm(part(x)): OLMo 2 and 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights(Generic[W]):
-    """Weights of a layer. `after_*` norm the result of each part; None without such norms."""
+    """Weights of a layer: norms before and after each part, None without such norms."""
 
-    attention_norm: W
+    attention_norm: W | None
     attention: AttentionWeights[W]
     after_attention: W | None
-    mlp_norm: W
+    mlp_norm: W | None
     mlp: Any
     after_mlp: W | None
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Attention, then a feed-forward layer. Each has norms and is added to the hidden state."""
+    """Attention, then a feed-forward layer. Each has norms and is added to the hidden state.
+
+    Attributes:
+        attention: the first part.
+        mlp: the second part.
+        norm_eps: epsilon of the norms.
+        norms: where the norms are.
+        residual_scale: factor on the result of each part before it is added.
+    """
 
     attention: Attention
     mlp: FeedForward
     norm_eps: float
     norms: NormPlacement = NormPlacement.BEFORE
+    residual_scale: float = 1.0
 
     def load(self, loader: Loader[W], name: str) -> LayerWeights[W]:
         """Claim the tensors under `name`."""
-        width, after = self.attention.width, self.norms is NormPlacement.AROUND
+        width = self.attention.width
+        before = self.norms is not NormPlacement.AFTER
+        after = self.norms is not NormPlacement.BEFORE
         return LayerWeights(
-            attention_norm=loader.vector(f"{name}.attention_norm", width),
+            attention_norm=loader.vector(f"{name}.attention_norm", width) if before else None,
             attention=self.attention.load(loader, f"{name}.attention"),
             after_attention=loader.vector(f"{name}.post_attention_norm", width) if after else None,
-            mlp_norm=loader.vector(f"{name}.mlp_norm", width),
+            mlp_norm=loader.vector(f"{name}.mlp_norm", width) if before else None,
             mlp=self.mlp.load(loader, f"{name}.mlp"),
             after_mlp=loader.vector(f"{name}.post_mlp_norm", width) if after else None,
         )
@@ -180,13 +222,18 @@ class Layer:
         self, ops: Ops[A, W], weights: LayerWeights[W], x: A, positions: A, index: int
     ) -> A:
         """The hidden state (T, width) after layer `index`."""
-        eps = self.norm_eps
-        h = ops.norm(x, weights.attention_norm, eps)
+        h = self._norm(ops, x, weights.attention_norm)
         h = self.attention.forward(ops, weights.attention, h, positions, index)
-        if weights.after_attention is not None:
-            h = ops.norm(h, weights.after_attention, eps)
-        x = ops.add(x, h)
-        h = self.mlp.forward(ops, weights.mlp, ops.norm(x, weights.mlp_norm, eps))
-        if weights.after_mlp is not None:
-            h = ops.norm(h, weights.after_mlp, eps)
-        return ops.add(x, h)
+        x = self._add(ops, x, h, weights.after_attention)
+        h = self.mlp.forward(ops, weights.mlp, self._norm(ops, x, weights.mlp_norm))
+        return self._add(ops, x, h, weights.after_mlp)
+
+    def _norm(self, ops: Ops[A, W], x: A, weight: W | None) -> A:
+        return x if weight is None else ops.norm(x, weight, self.norm_eps)
+
+    def _add(self, ops: Ops[A, W], x: A, part: A, norm: W | None) -> A:
+        """x plus the result of a part, normed and scaled."""
+        part = self._norm(ops, part, norm)
+        if self.residual_scale != 1.0:
+            part = ops.scale(part, self.residual_scale)
+        return ops.add(x, part)

@@ -38,12 +38,14 @@ class Decoder:
         layers: the layers in order.
         norm_eps: epsilon of the last norm.
         embedding_scale: factor on the embedding's result.
+        logit_scale: factor on the logits.
     """
 
     shape: ModelShape
     layers: tuple[Layer, ...]
     norm_eps: float
     embedding_scale: float = 1.0
+    logit_scale: float = 1.0
 
     def state(self, layer: int) -> StateKind:
         """The kind of state that a layer keeps of a sequence."""
@@ -75,4 +77,5 @@ class Decoder:
 
     def logits(self, ops: Ops[A, W], weights: DecoderWeights[W], states: A) -> A:
         """Logits (R, vocabulary) of the hidden states that `forward` returned."""
-        return ops.linear(states, weights.output)
+        logits = ops.linear(states, weights.output)
+        return logits if self.logit_scale == 1.0 else ops.scale(logits, self.logit_scale)

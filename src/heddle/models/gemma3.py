@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
 from heddle.models.base import read_sizes, read_windows
-from heddle.models.blocks import Attention, GatedMLP, Layer, NormPlacement
+from heddle.models.blocks import Attention, GatedMLP, Layer, NormPlacement, QueryKeyNorm
 from heddle.models.decoder import Decoder
 from heddle.models.ops import AttentionSpec, RopeSpec
 from heddle.models.positions import rope
@@ -55,7 +55,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
 def _layer(sizes: Sizes, rope: RopeSpec, scale: float, window: int) -> Layer:
     shape, eps = sizes.shape, sizes.norm_eps
     spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
-    attention = Attention(shape.width, spec, rope, head_norm_eps=eps)
+    attention = Attention(shape.width, spec, rope, QueryKeyNorm.HEADS, eps)
     mlp = GatedMLP(shape.width, sizes.mlp_width, "gelu")
     return Layer(attention, mlp, eps, NormPlacement.AROUND)
 

@@ -1,9 +1,10 @@
-"""Llama, Qwen2, Mistral and Mixtral: norms before each part, SwiGLU.
+"""Llama and Mixtral: norms before each part, SwiGLU. Mixtral has experts.
 
-Qwen2 and Mistral differ from Llama only by biases or windows. Mixtral has experts.
+Qwen2, Mistral, Ministral 3, Phi-3 and Seed-OSS differ from Llama only by biases, windows and rope.
 
 Touvron et al. 2023 (arXiv:2302.13971); Qwen2: Yang et al. 2024 (arXiv:2407.10671); Mistral: Jiang
-et al. 2023 (arXiv:2310.06825); Mixtral: Jiang et al. 2024 (arXiv:2401.04088).
+et al. 2023 (arXiv:2310.06825); Mixtral: Jiang et al. 2024 (arXiv:2401.04088); Phi-3: Abdin et al.
+2024 (arXiv:2404.14219).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_sizes, read_windows
-from heddle.models.blocks import Attention, Layer
+from heddle.models.blocks import Attention, Layer, QueryKeyNorm
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
 from heddle.models.ops import AttentionSpec
-from heddle.models.positions import rope
+from heddle.models.positions import rope, temperature
 
 if TYPE_CHECKING:
     from heddle.models.blocks import FeedForward
@@ -27,31 +28,28 @@ def build(
     hyperparameters: Hyperparameters,
     context: int,
     *,
-    norm_heads: bool = False,
+    norm: QueryKeyNorm = QueryKeyNorm.NONE,
     weights_normalised: bool = True,
     shared_gated: bool = False,
 ) -> Decoder:
     """The decoder with these hyperparameters.
 
-    With `norm_heads`, each head of the queries and keys is normed. The other options are of layers
-    with experts; see :func:`heddle.models.experts.feed_forwards`.
+    `norm` says what is normed of queries and keys. The other options are of layers with experts;
+    see :func:`heddle.models.experts.feed_forwards`.
     """
-    sizes = read_sizes(hyperparameters)
+    read = hyperparameters
+    sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
     scale = 1 / math.sqrt(shape.head_dim)
-    positions = rope(hyperparameters, shape.head_dim, context)
-    activation = hyperparameters.choice("activation", ("silu",), "silu")
+    positions, growth = rope(read, shape.head_dim, context), temperature(read, shape.head_dim)
+    activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(
-        hyperparameters,
-        sizes,
-        activation,
-        normalised=weights_normalised,
-        shared_gated=shared_gated,
+        read, sizes, activation, normalised=weights_normalised, shared_gated=shared_gated
     )
 
     def layer(window: int, mlp: FeedForward) -> Layer:
         spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
-        return Layer(Attention(shape.width, spec, positions, eps if norm_heads else None), mlp, eps)
+        return Layer(Attention(shape.width, spec, positions, norm, eps, growth), mlp, eps)
 
-    windows = read_windows(hyperparameters, shape.layers)
+    windows = read_windows(read, shape.layers)
     return Decoder(shape, tuple(map(layer, windows, mlps)), eps)

@@ -13,8 +13,12 @@ from dataclasses import dataclass, replace
 from operator import mul
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 A = TypeVar("A")
 """Array handle of an implementation."""
@@ -22,6 +26,17 @@ W_contra = TypeVar("W_contra", contravariant=True)
 """Weight handle that `Ops` takes."""
 W_co = TypeVar("W_co", covariant=True)
 """Weight handle that a `Loader` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """Growth of queries with their position p: by 1 + beta * ln(1 + floor(p / length)).
+
+    Ministral 3 has it, after Llama 4 and Nakanishi 2025 (arXiv:2501.19399).
+    """
+
+    beta: float
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,7 @@ class RopeSpec:
         scale: factor on the rotated elements.
         divisors: name of a tensor with one more divisor for each pair, which :meth:`with_divisors`
             adds; empty: no such tensor.
+        temperature: one more factor on the rotated elements, which depends on the position.
     """
 
     dim: int
@@ -44,12 +60,21 @@ class RopeSpec:
     factors: tuple[float, ...] = ()
     scale: float = 1.0
     divisors: str = ""
+    temperature: Temperature | None = None
 
     def with_divisors(self, divisors: Sequence[float]) -> RopeSpec:
         """The same rotation, with each pair's frequency also divided by its divisor."""
         factors = self.factors or (1.0,) * (self.dim // 2)
         product = tuple(map(mul, divisors, factors))
         return replace(self, factors=product, divisors="")
+
+    def scales(self, positions: NDArray[np.integer]) -> NDArray[np.float64]:
+        """The factor on the rotated elements at each of the positions (T,): (T,)."""
+        factors = np.full(len(positions), self.scale)
+        if self.temperature is not None:
+            turns = np.floor(positions / self.temperature.length)
+            factors *= 1.0 + self.temperature.beta * np.log1p(turns)
+        return factors
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
-from heddle.models.ops import RopeSpec
+from heddle.models.ops import RopeSpec, Temperature
 
 if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
@@ -71,6 +71,27 @@ def rope(
         case "longrope":
             return longrope(read, spec, context)
     return spec
+
+
+def temperature(hyperparameters: Hyperparameters, head_dim: int) -> Temperature | None:
+    """The growth of queries with their position; None if the checkpoint has none.
+
+    Raises:
+        ModelFileError: a hyperparameter is missing or makes no sense.
+        UnsupportedModelError: rope rotates only a part of a head, and growth is for whole heads.
+    """
+    read = hyperparameters
+    if not read.get("attention.temperature"):
+        return None
+    if read.integer("rope.dim", head_dim) != head_dim:
+        label = read.label("attention.temperature")
+        raise UnsupportedModelError(
+            f"{label} is not supported where {read.label('rope.dim')} rotates a part of a head",
+            param=label,
+        )
+    original = read.integer("rope.original_context", read.integer("context"))
+    length = read.integer("attention.temperature_length", original)
+    return Temperature(read.number("attention.temperature"), length)
 
 
 def linear(spec: RopeSpec, factor: float) -> RopeSpec:

@@ -8,5 +8,6 @@ from __future__ import annotations
 from functools import partial
 
 from heddle.models import llama
+from heddle.models.blocks import QueryKeyNorm
 
-build = partial(llama.build, norm_heads=True)
+build = partial(llama.build, norm=QueryKeyNorm.HEADS)

@@ -29,9 +29,17 @@ class Family:
 
 
 FAMILIES = (
-    Family("llama", gguf=("llama", "qwen2"), hf=("llama", "mistral", "mixtral", "qwen2")),
+    Family(
+        "llama",
+        gguf=("llama", "mistral3", "phi3", "qwen2", "seed_oss"),
+        hf=("llama", "ministral", "ministral3", "mistral", "mixtral", "phi3", "qwen2", "seed_oss"),
+    ),
     Family("qwen2_moe", gguf=("qwen2moe",), hf=("qwen2_moe",)),
     Family("qwen3", gguf=("qwen3", "qwen3moe"), hf=("qwen3", "qwen3_moe")),
+    Family("smollm3", gguf=("smollm3",), hf=("smollm3",)),
+    Family("granite", gguf=("granite",), hf=("granite",)),
+    Family("olmo2", gguf=("olmo2",), hf=("olmo2", "olmo3")),
+    Family("glm4", gguf=("glm4",), hf=("glm4",)),
     Family("gemma3", gguf=("gemma3",), hf=("gemma3_text",)),
 )
 

@@ -184,8 +184,8 @@ class ReferenceOps:
         pair = np.arange(spec.dim // 2)
         frequency = spec.base ** (-2.0 * pair / spec.dim) / np.array(spec.factors or 1.0)
         angle = (positions[:, None] * frequency)[:, None, :]
-        cos = (np.cos(angle) * spec.scale).astype(np.float32)
-        sin = (np.sin(angle) * spec.scale).astype(np.float32)
+        scale = spec.scales(positions)[:, None, None]
+        cos, sin = ((turn(angle) * scale).astype(np.float32) for turn in (np.cos, np.sin))
         first, second = (2 * pair, 2 * pair + 1) if spec.interleaved else (pair, pair + len(pair))
         y = x.reshape(len(x), heads, -1).copy()
         a, b = y[..., first], y[..., second]

@@ -71,6 +71,10 @@ class TinyModel:
         "mlp.down_proj": "ffn_down",
     }
     norm_mean: ClassVar[float] = 1.0
+    model_type: ClassVar[str] = ""
+    """The architecture's name in config.json, where GGUF has another one."""
+    interleaves: ClassVar[bool] = False
+    """Whether GGUF interleaves the halves of a head that Hugging Face rotates as pairs."""
 
     name: str
     heads: int
@@ -98,7 +102,7 @@ class TinyModel:
     def config(self) -> dict[str, object]:
         """The content of config.json."""
         return {
-            "model_type": self.architecture,
+            "model_type": self.model_type or self.architecture,
             "vocab_size": self.vocabulary,
             "hidden_size": self.width,
             "intermediate_size": self.ffn_width,
@@ -169,7 +173,10 @@ class TinyModel:
 
     def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
         """What GGUF stores for the tensor that `transformers` calls `name`."""
-        return values
+        if not self.interleaves or not ("q_proj" in name or "k_proj" in name):
+            return values
+        halves = values.reshape(-1, 2, self.head_dim // 2, *values.shape[1:])
+        return halves.swapaxes(1, 2).reshape(values.shape)
 
     def write(self, path: Path, extra: Iterable[Tensor] = ()) -> Path:
         """Write the model as GGUF, with `extra` tensors."""

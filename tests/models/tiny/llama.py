@@ -18,6 +18,7 @@ class TinyLlama(TinyModel):
     """`scaling` is how frequencies are scaled for long contexts: "", llama3, yarn or longrope."""
 
     architecture = "llama"
+    interleaves = True
 
     scaling: str = ""
 
@@ -56,13 +57,6 @@ class TinyLlama(TinyModel):
             "short": [1 + 0.0625 * pair for pair in range(pairs)],
             "long": [1 + 0.75 * pair for pair in range(pairs)],
         }
-
-    def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Query and key rows interleave the halves that Hugging Face rotates against each other."""
-        if "q_proj" not in name and "k_proj" not in name:
-            return values
-        halves = values.reshape(-1, 2, self.head_dim // 2, self.width)
-        return halves.swapaxes(1, 2).reshape(values.shape)
 
 
 PLAIN = TinyLlama("plain", heads=4, kv_heads=2, head_dim=16, tied=True)

@@ -46,8 +46,9 @@ def rope_tables(
         0, positions, 1024
     ):  # whole tables in float64 would be the load's memory peak
         part = slice(start, min(start + 1024, positions))
-        angle = np.arange(part.start, part.stop, dtype=np.float64)[:, None] * frequency
-        cosine[part], sine[part] = np.cos(angle) * spec.scale, np.sin(angle) * spec.scale
+        places = np.arange(part.start, part.stop)
+        angle, scale = places[:, None] * frequency, spec.scales(places)[:, None]
+        cosine[part], sine[part] = np.cos(angle) * scale, np.sin(angle) * scale
     return cosine, sine
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Self
 
 from heddle.closing import Closing
 from heddle.errors import ModelFileError
-from heddle.weights.checkpoint import FilePlace, Hyperparameters, TensorInfo
+from heddle.weights.checkpoint import FilePlace, TensorInfo
+from heddle.weights.fused import bytes_of, take_apart
 from heddle.weights.gguf import names
 from heddle.weights.gguf.generation import read_recommended
+from heddle.weights.gguf.hyperparameters import hyperparameters_of
 from heddle.weights.gguf.split import open_parts
 from heddle.weights.gguf.tokenizer import read_tokenizer
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from heddle.weights.checkpoint import TokenizerSpec
+    from heddle.weights.checkpoint import Hyperparameters, TokenizerSpec
     from heddle.weights.files import FileStamp
     from heddle.weights.generation import Recommended
     from heddle.weights.gguf.file import GGUFFile
@@ -48,24 +50,11 @@ class GGUFCheckpoint(Closing):
         self.hyperparameters = hyperparameters_of(metadata, self.architecture)
         _agree_on_vocabulary(self.hyperparameters, metadata.get(names.TOKENS))
         self._file_of = {name: file for file in files for name in file.tensors}
+        self._names = names.tensor_names(self.architecture)
+        stored = self._stored_tensors()
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
-            {
-                canonical: TensorInfo(
-                    canonical,
-                    _shape(canonical, stored.shape),
-                    stored.type,
-                    stored.nbytes,
-                    name,
-                    FilePlace(file.descriptor, stored.offset),
-                )
-                for name, file in self._file_of.items()
-                for stored in (file.tensors[name],)
-                for canonical in (names.TENSORS.canonical(name) or name,)
-            }
+            take_apart(stored, self.hyperparameters)
         )
-        # A tensor may have the canonical name of another tensor as its own name.
-        if len(self.tensors) < len(self._file_of):
-            raise ModelFileError(f"{self.path}: two tensors have one name", field="tensors")
         template = names.CHAT_TEMPLATE in metadata
         self.chat_template = _text(metadata, names.CHAT_TEMPLATE) if template else None
 
@@ -75,7 +64,7 @@ class GGUFCheckpoint(Closing):
         return cls(open_parts(Path(path)))
 
     def label(self, name: str) -> str:
-        return names.TENSORS.stored(name)
+        return self._names.stored(name)
 
     def tokenizer(self) -> TokenizerSpec:
         return read_tokenizer(self.metadata)
@@ -84,8 +73,11 @@ class GGUFCheckpoint(Closing):
         return read_recommended(self.metadata, self.path)
 
     def read(self, name: str) -> NDArray[np.uint8]:
-        label = self.label(name)
-        return self._file_of.get(label, self._files[0]).data(label)
+        tensor = self.tensors.get(name)
+        label = self.label(name) if tensor is None else tensor.label
+        file = self._file_of.get(label, self._files[0])
+        data = file.data(label)
+        return data if tensor is None else data[bytes_of(tensor, file.tensors[label].offset)]
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:
@@ -100,6 +92,19 @@ class GGUFCheckpoint(Closing):
         for file in self._files:
             file.close()
 
+    def _stored_tensors(self) -> dict[str, TensorInfo]:
+        """The tensors as the files have them, by canonical name."""
+        found = {}
+        for label, file in self._file_of.items():
+            stored, name = file.tensors[label], self._names.canonical(label) or label
+            place = FilePlace(file.descriptor, stored.offset)
+            shape = _shape(name, stored.shape)
+            found[name] = TensorInfo(name, shape, stored.type, stored.nbytes, label, place)
+        # A tensor may have the canonical name of another tensor as its own name.
+        if len(found) < len(self._file_of):
+            raise ModelFileError(f"{self.path}: two tensors have one name", field="tensors")
+        return found
+
 
 def _shape(canonical: str, stored: tuple[int, ...]) -> tuple[int, ...]:
     """The canonical shape. The gate of a shared expert, a matrix of one row, is stored as a row."""
@@ -112,36 +117,6 @@ def _text(metadata: Mapping[str, object], key: str) -> str:
     if not isinstance(value, str):
         raise ModelFileError(f"{key} must be a string, got {value!r}", field=key)
     return value
-
-
-_POOLING = {1: "mean", 3: "last"}
-"""Values of `pooling_type` that decoders use. The others, first token and ranking head, are not for
-embeddings of decoders."""
-
-
-_SCORINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
-"""Values of `expert_gating_func` (llama.cpp, `llama_expert_gating_func_type`)."""
-
-
-def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
-    """The hyperparameters in the metadata, under canonical names, unchecked."""
-
-    def label(name: str) -> str:
-        return f"{architecture}.{names.HYPERPARAMETERS.get(name, name)}"
-
-    keys = {name: label(name) for name in names.HYPERPARAMETERS}
-    values = {name: metadata[key] for name, key in keys.items() if key in metadata}
-    values["rope.interleaved"] = architecture in names.INTERLEAVED
-    tokens = metadata.get(names.TOKENS)
-    if isinstance(tokens, Sized):
-        values.setdefault("vocabulary", len(tokens))
-    pooling = values.pop("pooling", None)
-    if isinstance(pooling, int) and pooling in _POOLING:
-        values["pooling"] = _POOLING[pooling]
-    scoring = values.get("expert_scoring")
-    if isinstance(scoring, int):
-        values["expert_scoring"] = _SCORINGS.get(scoring, scoring)
-    return Hyperparameters(values, label)
 
 
 def _agree_on_vocabulary(hyperparameters: Hyperparameters, tokens: object) -> None:

@@ -38,6 +38,12 @@ HYPERPARAMETERS = {
     "expert_groups": "expert_group_count",
     "expert_groups_used": "expert_group_used_count",
     "logit_cap": "final_logit_softcapping",
+    "embedding_scale": "embedding_scale",
+    "residual_scale": "residual_scale",
+    "logit_divisor": "logit_scale",
+    "attention.scale": "attention.scale",
+    "attention.temperature": "attention.temperature_scale",
+    "attention.temperature_length": "attention.temperature_length",
     "rope.dim": "rope.dimension_count",
     "rope.base": "rope.freq_base",
     "rope.local_base": "rope.freq_base_swa",
@@ -51,11 +57,23 @@ HYPERPARAMETERS = {
 }
 """Keys after the architecture's name, by canonical name."""
 
-INTERLEAVED = frozenset({"llama"})
+INTERLEAVED = frozenset({"llama", "mistral3", "smollm3", "granite", "glm4"})
 """Architectures whose rows of q and k are ordered so that rotation pairs neighbours.
 
 In files of other architectures the rows have Hugging Face's order (llama.cpp,
 `llama_model_rope_type`)."""
+
+YARN_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
+"""Key after the architecture's name. Yarn divides its own factor by 1 + 0.1 * this * ln(factor)."""
+
+ROPE_FINETUNED = "rope.scaling.finetuned"
+WITHOUT_ROPE_UNLESS_FINETUNED = frozenset({"granite"})
+"""Architectures that have no positions if `ROPE_FINETUNED` is false (llama.cpp, `granite.cpp`)."""
+
+WINDOW_IN_ALL_LAYERS = frozenset({"phi3"})
+"""Architectures that have a window in all layers if a key gives its width.
+
+llama.cpp ignores the window of Phi-3; `transformers` does not."""
 
 _OUTSIDE_LAYERS = {
     "embedding": "token_embd",
@@ -70,6 +88,7 @@ _IN_LAYER = {
     "attention.q": "attn_q",
     "attention.k": "attn_k",
     "attention.v": "attn_v",
+    "attention.qkv": "attn_qkv",
     "attention.output": "attn_output",
     "attention.q_norm": "attn_q_norm",
     "attention.k_norm": "attn_k_norm",
@@ -91,4 +110,16 @@ _IN_LAYER = {
 _IRREGULAR = {"mlp.selection_bias.weight": "exp_probs_b.bias"}
 """Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
-TENSORS = TensorNames("blk.", _OUTSIDE_LAYERS, _IN_LAYER, _IRREGULAR)
+_GATE_BEFORE_UP = {"mlp.gate_up": "ffn_up"}
+_DIFFERENCES = {
+    "phi3": _GATE_BEFORE_UP,
+    "glm4": _GATE_BEFORE_UP,
+    "seed_oss": {"mlp_norm": "post_attention_norm"},
+}
+"""Names of a layer's parts that are particular to one architecture."""
+
+
+def tensor_names(architecture: str) -> TensorNames:
+    """The tensor names of one architecture, a value of `general.architecture`."""
+    differences = _DIFFERENCES.get(architecture, {})
+    return TensorNames("blk.", _OUTSIDE_LAYERS, _IN_LAYER | differences, _IRREGULAR)

@@ -10,9 +10,9 @@ import numpy as np
 
 from heddle.weights.checkpoint import Outline
 from heddle.weights.gguf import names
-from heddle.weights.gguf.checkpoint import hyperparameters_of
 from heddle.weights.gguf.file import StringArray
 from heddle.weights.gguf.generation import read_recommended
+from heddle.weights.gguf.hyperparameters import hyperparameters_of
 from heddle.weights.gguf.split import open_parts
 from heddle.weights.gguf.tokenizer import end_tokens_of
 

@@ -12,6 +12,7 @@ from heddle.closing import Closing
 from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
+from heddle.weights.fused import bytes_of, take_apart
 from heddle.weights.huggingface import names
 from heddle.weights.huggingface.config import hyperparameters_of
 from heddle.weights.huggingface.experts import stacks_of_pairs, stacks_of_singles
@@ -64,7 +65,9 @@ class HuggingFaceCheckpoint(Closing):
         try:
             self._open_files()
             self._stacks = self._stacked()
-            self.tensors: Mapping[str, TensorInfo] = MappingProxyType(self._tensors())
+            self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
+                take_apart(self._tensors(), self.hyperparameters)
+            )
         except BaseException:
             self.close()
             raise
@@ -94,18 +97,19 @@ class HuggingFaceCheckpoint(Closing):
         return {file.path: file.stamp for file in self._files} | self._config_stamp
 
     def read(self, name: str) -> NDArray[np.uint8]:
-        label = self.label(name)
-        if name not in self.tensors:
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            label = self.label(name)
             raise ModelFileError(f"{self.path}: tensor {label} is missing", field=label)
         if name in self._stacks:
             return np.concatenate([self._read_slice(one) for one in self._stacks[name].slices])
-        file = self._file_of[label]
-        stored = file.tensors[label]
-        raw = np.frombuffer(file.read(stored.offset, stored.nbytes, label), np.uint8)
-        if self._lacks_one(name, stored):
+        file = self._file_of[tensor.label]
+        stored = file.tensors[tensor.label]
+        raw = np.frombuffer(file.read(stored.offset, stored.nbytes, tensor.label), np.uint8)
+        if tensor.place is None:
             values = dequantize(raw, _TYPES[stored.dtype], stored.shape)
             return (values + np.float32(1)).view(np.uint8)
-        return raw
+        return raw[bytes_of(tensor, stored.offset)]
 
     def _read_slice(self, part: Slice) -> NDArray[np.uint8]:
         file = self._file_of[part.label]

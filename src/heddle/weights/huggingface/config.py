@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu"}
 _SCALINGS = {"default": "none", "su": "longrope"}
 """Canonical names of rope scalings that have another name in config.json."""
+_SCALINGS_OF_PHI3 = {"su": "longrope", "yarn": "longrope"}
+_ROTATED_SHARE = {"glm4": 0.5}
+"""Share of a head that an architecture rotates if config.json does not say."""
+_WINDOW_PERIOD = {"olmo3": 4}
+"""Number of layers after which one layer has no window, if config.json does not list the layers."""
 _WINDOWED = {"sliding_attention": True, "full_attention": False}
 
 _ROPE = {
@@ -25,6 +30,7 @@ _ROPE = {
     "rope.original_context": "original_max_position_embeddings",
     "rope.beta_fast": "beta_fast",
     "rope.beta_slow": "beta_slow",
+    "attention.temperature": "llama_4_scaling_beta",
     "rope.low_turns": "low_freq_factor",
     "rope.high_turns": "high_freq_factor",
     "rope.short_divisors": "short_factor",
@@ -46,13 +52,13 @@ def hyperparameters_of(config: Config) -> Hyperparameters:
         for name, key in names.HYPERPARAMETERS.items()
         if config.get(key) is not None
     }
-    values |= _activation(config) | _windows(config) | _experts(config)
+    values |= _activation(config) | _windows(config) | _experts(config) | _layers_with_rope(config)
     whole, local = _rope_objects(config)
     values |= _rope(config, whole)
     base = local.get("rope_theta", config.get("rope_local_base_freq"))
     if base is not None:
         values["rope.local_base"] = base
-    values["rope.interleaved"] = False
+    values["rope.interleaved"] = config.get("model_type") in names.INTERLEAVED
     return Hyperparameters(values, _label)
 
 
@@ -65,6 +71,8 @@ def _label(name: str) -> str:
         "expert_layers": "mlp_only_layers",
         "expert_weights_normalised": "norm_topk_prob",
         **{canonical: keys[0] for canonical, keys in _EXPERTS.items()},
+        "rope.layers": "no_rope_layers",
+        "rope.layer_period": "no_rope_layer_interval",
         "activation": "hidden_act",
     }
     return names.HYPERPARAMETERS.get(name) or others.get(name, name)
@@ -98,6 +106,9 @@ def _windows(config: Config) -> Config:
         if wrong is not None:
             raise _refuse("layer_types", wrong, ", ".join(_WINDOWED))
         return {"window_layers": [_WINDOWED[kind] for kind in kinds]}
+    period = _WINDOW_PERIOD.get(str(config.get("model_type")))
+    if period is not None:
+        return {"window_period": period}
     first = config.get("max_window_layers", 0)  # Qwen: layers before it have no window
     if "sliding_window_pattern" in config or not isinstance(layers, int):
         return {}
@@ -138,6 +149,16 @@ def _experts(config: Config) -> dict[str, object]:
     return found
 
 
+def _layers_with_rope(config: Config) -> Config:
+    """Which layers have rotary positions: a list, or a period. In config.json, 1 means that a layer
+    has them, whatever the key is called."""
+    listed, period = config.get("no_rope_layers"), config.get("no_rope_layer_interval")
+    found = {} if period is None else {"rope.layer_period": period}
+    if isinstance(listed, list):
+        found["rope.layers"] = [bool(one) for one in listed]
+    return found
+
+
 def _rope_objects(config: Config) -> tuple[Config, Config]:
     """The objects that describe rope: that of layers without a window, and that of windowed layers.
 
@@ -164,20 +185,37 @@ def _rope(config: Config, rope: Mapping[str, object]) -> Config:
         if value is not None:
             found[name] = value
     kind = rope.get("rope_type", rope.get("type", "default"))
-    found["rope.scaling"] = _SCALINGS.get(kind, kind) if isinstance(kind, str) else kind
-    share, head = config.get("partial_rotary_factor", rope.get("partial_rotary_factor")), None
+    architecture = str(config.get("model_type"))
+    scalings = _SCALINGS | (_SCALINGS_OF_PHI3 if architecture == "phi3" else {})
+    found["rope.scaling"] = scalings.get(kind, kind) if isinstance(kind, str) else kind
+    share = rope.get("partial_rotary_factor", _ROTATED_SHARE.get(architecture))
+    share, head = config.get("partial_rotary_factor", share), None
     if isinstance(share, float | int) and share != 1.0:
         head = config.get("head_dim") or _default_head_dim(config)
         if isinstance(head, int):
             found["rope.dim"] = int(head * share)
-    factor, attention = found.get("rope.factor"), rope.get("attention_factor")
+    return found | _attention_factor(rope, found["rope.scaling"] == "yarn")
+
+
+def _attention_factor(rope: Mapping[str, object], is_yarn: bool) -> Config:
+    """The factor on queries and keys. The canonical factor multiplies yarn's own.
+
+    In config.json, `attention_factor` replaces yarn's own factor, and so do `mscale` and
+    `mscale_all_dim` together (`transformers`, `_compute_yarn_parameters`).
+    """
+    attention, factor = rope.get("attention_factor"), rope.get("factor")
+    if not is_yarn or not isinstance(factor, float | int) or factor <= 1:
+        return {"rope.attention_factor": attention} if isinstance(attention, float | int) else {}
+
+    def own(multiplier: float) -> float:
+        return 0.1 * multiplier * math.log(factor) + 1.0
+
+    above, below = rope.get("mscale"), rope.get("mscale_all_dim")
     if isinstance(attention, float | int):
-        # In config.json it replaces yarn's own factor; the canonical factor multiplies yarn's own.
-        is_yarn = found["rope.scaling"] == "yarn" and isinstance(factor, float | int) and factor > 1
-        found["rope.attention_factor"] = (
-            attention / (0.1 * math.log(float(str(factor))) + 1) if is_yarn else attention
-        )
-    return found
+        return {"rope.attention_factor": attention / own(1.0)}
+    if isinstance(above, float | int) and isinstance(below, float | int) and above and below:
+        return {"rope.attention_factor": own(above) / own(below) / own(1.0)}
+    return {}
 
 
 def _default_head_dim(config: Config) -> int | None:

@@ -21,6 +21,10 @@ HYPERPARAMETERS = {
     "window_period": "sliding_window_pattern",
     "logit_cap": "final_logit_softcapping",
     "attention.scale_dim": "query_pre_attn_scalar",
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_divisor": "logits_scaling",
 }
 """Keys of config.json, by canonical name. The keys of rope are in `config.py`."""
 
@@ -34,12 +38,14 @@ _IN_LAYER = {
     "attention.q": "self_attn.q_proj",
     "attention.k": "self_attn.k_proj",
     "attention.v": "self_attn.v_proj",
+    "attention.qkv": "self_attn.qkv_proj",
     "attention.output": "self_attn.o_proj",
     "attention.q_norm": "self_attn.q_norm",
     "attention.k_norm": "self_attn.k_norm",
     "mlp_norm": "post_attention_layernorm",
     "mlp.gate": "mlp.gate_proj",
     "mlp.up": "mlp.up_proj",
+    "mlp.gate_up": "mlp.gate_up_proj",
     "mlp.down": "mlp.down_proj",
 }
 _MIXTURE = {
@@ -54,8 +60,19 @@ _NORMS_AROUND = {
     "mlp_norm": "pre_feedforward_layernorm",
     "post_mlp_norm": "post_feedforward_layernorm",
 }
+_NORMS_AFTER = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_mlp_norm": "post_feedforward_layernorm",
+}
+_NORMS_OF_GLM4 = {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_mlp_norm": "post_mlp_layernorm",
+}
 _DIFFERENCES = {
     "gemma3_text": _NORMS_AROUND,
+    "olmo2": _NORMS_AFTER,
+    "olmo3": _NORMS_AFTER,
+    "glm4": _NORMS_OF_GLM4,
     "mixtral": {
         "mlp.router": "block_sparse_moe.gate",
         "mlp.experts.gate": "block_sparse_moe.experts.*.w1",
@@ -66,6 +83,9 @@ _DIFFERENCES = {
     "qwen3_moe": _MIXTURE,
 }
 """Names of a layer's parts that are particular to one architecture."""
+
+INTERLEAVED = frozenset({"glm4"})
+"""Architectures whose rows of q and k are ordered so that rotation pairs neighbours."""
 
 NORMS_WITHOUT_ONE = frozenset({"gemma3_text"})
 """Architectures whose norm weights are stored without their offset of 1."""

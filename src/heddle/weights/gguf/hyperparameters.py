@@ -1,0 +1,80 @@
+"""Reads a GGUF file's metadata: a model's hyperparameters under canonical names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any
+
+from heddle.weights.checkpoint import Hyperparameters
+from heddle.weights.gguf import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_POOLING = {1: "mean", 3: "last"}
+"""Values of `pooling_type` that decoders use. The others, first token and ranking head, are not for
+embeddings of decoders."""
+
+_SCORINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
+"""Values of `expert_gating_func` (llama.cpp, `llama_expert_gating_func_type`)."""
+
+_OFF_IF_ZERO = (
+    "attention.scale",
+    "attention.temperature",
+    "embedding_scale",
+    "residual_scale",
+    "window",
+)
+"""Hyperparameters whose key may be there with a value of 0, as if it were not there."""
+
+
+def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
+    """The hyperparameters in the metadata, under canonical names, unchecked."""
+
+    def label(name: str) -> str:
+        return f"{architecture}.{names.HYPERPARAMETERS.get(name, name)}"
+
+    keys = {name: label(name) for name in names.HYPERPARAMETERS}
+    values = {name: metadata[key] for name, key in keys.items() if key in metadata}
+    for name in _OFF_IF_ZERO:
+        if values.get(name) == 0:
+            del values[name]
+    values["rope.interleaved"] = architecture in names.INTERLEAVED
+    tokens = metadata.get(names.TOKENS)
+    if isinstance(tokens, Sized):
+        values.setdefault("vocabulary", len(tokens))
+    pooling = values.pop("pooling", None)
+    if isinstance(pooling, int) and pooling in _POOLING:
+        values["pooling"] = _POOLING[pooling]
+    scoring = values.get("expert_scoring")
+    if isinstance(scoring, int):
+        values["expert_scoring"] = _SCORINGS.get(scoring, scoring)
+    _read_windows(values, architecture)
+    _read_rope(values, metadata, architecture)
+    return Hyperparameters(values, label)
+
+
+def _read_windows(values: dict[str, Any], architecture: str) -> None:
+    """Which layers attend to a window: a flag for each, or a period."""
+    pattern, layers = values.get("window_period"), values.get("layers")
+    if isinstance(pattern, Sized) and hasattr(pattern, "tolist"):
+        del values["window_period"]
+        values["window_layers"] = pattern.tolist()
+    elif architecture in names.WINDOW_IN_ALL_LAYERS and isinstance(layers, int):
+        values["window_layers"] = ["window" in values] * layers
+
+
+def _read_rope(values: dict[str, Any], metadata: Mapping[str, object], architecture: str) -> None:
+    """Scalings that no key names, or whose factor has another form than the canonical one."""
+    if architecture == "phi3" and "rope.attention_factor" in values:
+        # The divisors are tensors, and no key says that they are there.
+        values.setdefault("rope.scaling", "longrope")
+    multiplier = metadata.get(f"{architecture}.{names.YARN_LOG_MULTIPLIER}")
+    factor = values.get("rope.factor")
+    if isinstance(multiplier, float) and isinstance(factor, float | int) and factor > 1:
+        scale = values.get("rope.attention_factor", 1.0)
+        values["rope.attention_factor"] = scale / (0.1 * multiplier * math.log(factor) + 1.0)
+    is_off = metadata.get(f"{architecture}.{names.ROPE_FINETUNED}") is False
+    if is_off and architecture in names.WITHOUT_ROPE_UNLESS_FINETUNED:
+        values["rope.layer_period"] = 1
