@@ -1,12 +1,12 @@
-"""Heddle side by side with llama.cpp's server, over HTTP, on one machine, from the same file.
+"""Compares Heddle with llama.cpp's server, over HTTP, on one machine, with the same model file.
 
     pip install '.[bench]' && python benchmarks/against_llamacpp.py [MODEL]
 
-`heddle.bench.side_by_side` explains the rounds, `heddle.bench.figures` the figures. The result goes
-to benchmarks/results/, with the machine's description and the share of it that other processes
-took.
+`heddle.bench.side_by_side` explains the rounds, `heddle.bench.figures` the figures. The script
+writes the result to benchmarks/results/, with the machine's description and the share of the
+machine that other processes took.
 
-The xllamacpp wheel is built for AVX2 whatever the CPU; `--isa avx2` gives Heddle the same level.
+The xllamacpp wheel uses AVX2 on every CPU. `--isa avx2` gives Heddle the same instruction level.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def _arguments() -> argparse.Namespace:
         "--seconds",
         type=float,
         default=float("inf"),
-        help="start no round that would end after this time",
+        help="start no round that would end after this time, in seconds",
     )
-    options.add_argument("--only", choices=["heddle", "llama.cpp"], help="measure one of the two")
+    options.add_argument("--only", choices=["heddle", "llama.cpp"], help="measure only this server")
     return options.parse_args()
 
 

@@ -64,7 +64,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def model_path(arguments: argparse.Namespace) -> Path:
-    """The model's file, fetched if it is not there."""
+    """The path of the model's file. Downloads the file if it is missing."""
     return resolve(arguments.model, cache_home())
 
 
@@ -82,7 +82,7 @@ def heddle(arguments: argparse.Namespace, slots: int, context: int) -> Iterator[
 def both(
     arguments: argparse.Namespace, slots: int, context: int, *, prompt_cache: bool = False
 ) -> Iterator[list[Server]]:
-    """Heddle's server and llama.cpp's. `prompt_cache` is an option of llama.cpp's."""
+    """Heddle's server and llama.cpp's server. `prompt_cache` is an option of llama.cpp's server."""
     with (
         heddle(arguments, slots, context) as ours,
         llamacpp(
@@ -93,7 +93,7 @@ def both(
 
 
 def note(text: str) -> None:
-    """Print what is being measured to standard error."""
+    """Print the current measurement to standard error."""
     print(text, file=sys.stderr)
 
 
@@ -116,7 +116,7 @@ def text(words: int, seed: str) -> str:
 
 
 def save(report: dict[str, Any], arguments: argparse.Namespace, kind: str = "") -> Path:
-    """Write a report, and what it was measured on, to a file named after the model."""
+    """Write a report, with a description of the machine, to a file named after the model."""
     path = model_path(arguments)
     setting = {
         "model": path.name,

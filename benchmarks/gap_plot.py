@@ -1,4 +1,4 @@
-"""The plot of `gaps.py`: every gap of the running streams against time, a panel for each server."""
+"""The plot of `gaps.py`: all gaps of the running streams over time, one panel for each server."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 WIDTH, PANEL, LEFT, RIGHT, TOP, BETWEEN = 860, 190, 64, 16, 34, 50
 LONGEST, DECADES = 10.0, 4
-"""Seconds at the top of the logarithmic axis, and how many powers of ten lie below."""
+"""Seconds at the top of the logarithmic axis, and the number of powers of ten on the axis."""
 
 INK, GRID, DOTS, BAND = "#222222", "#dddddd", "#2563a8", "#f6e7c8"
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """What one server did in one round; times in seconds since the newcomer was sent.
+    """The data of one server in one round. Times are seconds since the newcomer was sent.
 
     Attributes:
         title: the text above the panel.
-        gaps: when each gap of a running stream ended, and how long it was.
-        first_token: when the newcomer had its first token.
+        gaps: end and length of each gap of a running stream.
+        first_token: time of the newcomer's first token.
     """
 
     title: str
@@ -32,14 +32,14 @@ class Panel:
 
 
 def svg(panels: Sequence[Panel], *, before: float = 1.0, after: float = 1.0) -> str:
-    """The panels over one axis of time, from `before` the newcomer to `after` its last token."""
+    """The panels over one time axis, from `before` the newcomer to `after` its last token."""
     end = max(panel.first_token for panel in panels) + after
     height = len(panels) * (PANEL + BETWEEN) + TOP
     drawn = "\n".join(
         _panel(panel, TOP + index * (PANEL + BETWEEN), -before, end)
         for index, panel in enumerate(panels)
     )
-    caption = "seconds since a long prompt was sent; shaded until it has its first token"
+    caption = "seconds since a long prompt was sent; shaded until its first token"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
         f' height="{height}" font-family="sans-serif" font-size="12" fill="{INK}">\n'

@@ -1,12 +1,14 @@
-"""What a long prompt does to running streams, on Heddle and on llama.cpp's server, over HTTP.
+"""Measures how a long prompt delays running streams, on Heddle and on llama.cpp's server, over
+HTTP.
 
     python benchmarks/gaps.py [MODEL]
 
-Every round begins with a long prompt alone, which gives the time to first token on an idle server.
-Then four streams run. When each has made 100 pieces of text, another prompt of 1,000 words arrives:
-the newcomer. The streams' gaps during its prefill are compared with their median before, and its
-time to first token with that on the idle server. No prompt is sent twice. docs/gaps.svg shows the
-round whose longest gap is the median.
+Every round begins with a long prompt alone. It gives the time to first token on an idle server.
+Then four streams run. When each stream has produced 100 pieces of text, another prompt of 1,000
+words arrives: the newcomer. The script compares the streams' gaps during the newcomer's prefill
+    with their
+median before it, and the newcomer's time to first token with the time on the idle server. It sends
+no prompt twice. docs/gaps.svg shows the round whose longest gap is the median.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ PLOT = Path(__file__).parent.parent / "docs" / "gaps.svg"
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one server did in one round; times in seconds.
+    """The results of one server in one round. Times are in seconds.
 
     Attributes:
-        calm: gaps of the streams while all run and nothing else does.
-        busy: gaps that the newcomer's prompt fell into, from its sending to its first token.
-        ttft: of the newcomer.
-        idle_ttft: of such a prompt on an idle server.
-        other_work: part of the machine that others took.
+        calm: gaps of the streams while only the streams run.
+        busy: gaps of the streams during the newcomer's prefill, from sending to first token.
+        ttft: time to first token of the newcomer.
+        idle_ttft: time to first token of a prompt of the same length on an idle server.
+        other_work: share of the machine that other work took.
     """
 
     calm: Spread

@@ -39,7 +39,8 @@ def llamacpp(
 ) -> Iterator[Server]:
     """Run llama.cpp's server as a child, with `context` tokens per slot and continuous batching.
 
-    With `prompt_cache` it keeps and reuses prompts as by default; without it, not at all.
+    With `prompt_cache`, the server keeps and reuses prompts, as it does by default. Without it,
+    the server keeps no prompts.
     """
     command = [sys.executable, __file__, str(model), "--threads", str(threads)]
     command += ["--slots", str(slots), "--context", str(context), *options]

@@ -1,11 +1,11 @@
-"""How long models take to load, by phase, and their peak memory.
+"""Measures how long models take to load, by phase, and their peak memory.
 
     python benchmarks/load.py [MODEL ...] [--rounds N] [--threads N] [--isa LEVEL]
 
-Every load runs in a new process. The first one is not timed: it brings the file into the disk
-cache. Times are medians over rounds, in seconds; memory is resident memory of the whole process in
-MB, the interpreter and its libraries included: `peak` is VmHWM, `final` VmRSS once the model is
-ready.
+Every load runs in a new process. The first load is not timed: it brings the file into the page
+cache. Times are medians over rounds, in seconds. Memory is the resident memory of the process in
+MB, with the interpreter and its libraries: `peak` is VmHWM, and `final` is VmRSS once the model is
+    ready.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     clock.append(time.perf_counter())
     tokenizer = Tokenizer.of(file.tokenizer())
     clock.append(time.perf_counter())
-    packed_at: list[float] = []  # the last entry is when packing ended
+    packed_at: list[float] = []  # the last entry is the end of packing
     config = EngineConfig(threads=threads, isa=isa)
     executor = cpu.load(file, config, lambda _: packed_at.append(time.perf_counter()))
     clock += [packed_at[-1], time.perf_counter()]
     memory = memory_in_use()
-    del tokenizer, executor  # kept until here, as an engine keeps them
+    del tokenizer, executor  # alive until here, as in an engine
     seconds = [after - before for before, after in pairwise(clock)]
     return dict(zip(PHASES, seconds, strict=True)) | {"ready": clock[-1] - clock[0]} | memory
 

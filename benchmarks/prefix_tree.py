@@ -1,9 +1,9 @@
-"""What the prefix tree costs: one thread, no model, no executor.
+"""Measures the cost of the prefix tree: one thread, no model, no executor.
 
     python benchmarks/prefix_tree.py
 
-The script fills a tree with prompts that share parts, in pages that nobody computes. Then it times
-each operation over many requests. Figures are microseconds, median and 99th percentile:
+The script fills a tree with prompts that share parts. No step computes their pages. Then the script
+times each operation over many requests. Figures are microseconds, median and 99th percentile:
 
 - match: look up a prompt that is in the tree except for its last 40 tokens.
 - request: look up, attach, grow, publish the rest, leave: all work of the cache for one request.
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 VOCABULARY = 50_000
 SIZES = ((1_000, 512, 256), (25_000, 512, 256), (10_000, 4096, 2048))
-"""Prompts in the tree, tokens of each prompt, and how many of its tokens 99 others share."""
+"""Number of prompts in the tree, tokens of each prompt, and how many of its tokens 99 other prompts
+share."""
 
 
 class Prompts:
-    """Random prompts; each hundred share a prefix."""
+    """Random prompts. Every hundred prompts share a prefix."""
 
     def __init__(self, tokens: int, shared: int) -> None:
         self._random = random.Random(0)

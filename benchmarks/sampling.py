@@ -1,11 +1,12 @@
-"""What sampling costs: eight slots, a large vocabulary and two threads, as in a step.
+"""Measures the cost of sampling: eight slots, a large vocabulary and two threads, as in a step.
 
     python benchmarks/sampling.py [MODEL]
 
 The rows are logits of a real model (by default qwen2.5-coder-1.5b, 152,000 tokens) after eight
-prompts, and logits of a normal distribution, the flat worst case. Every case is a step of a program
-that only samples. Figures are microseconds for all eight slots, medians, minus the time of a step
-without samplers.
+prompts, and logits of a normal distribution, which are flat: the worst case. Every case is a step
+    of
+a program that only samples. Figures are medians in microseconds for all eight slots, minus the time
+of a step without samplers.
 """
 
 from __future__ import annotations

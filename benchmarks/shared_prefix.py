@@ -1,11 +1,11 @@
-"""Times to first token when several clients share a long prefix, on Heddle and llama.cpp.
+"""Measures times to first token when several clients share a long prefix, on Heddle and llama.cpp.
 
     python benchmarks/shared_prefix.py [MODEL]
 
-In every round four clients send twelve requests; each client sends the next one when it has its
-answer. All requests begin with the same 600 words, new in each round, and end with 20 of their own.
-llama.cpp caches prompts as by default. The main figure is the 99th percentile of the time to first
-token in a round: with twelve requests, the longest time.
+In every round, four clients send twelve requests. Each client sends its next request when it has
+its answer. All requests begin with the same 600 words, new in each round, and end with 20 different
+words. llama.cpp caches prompts, as it does by default. The main figure is the 99th percentile of
+the time to first token in a round; with twelve requests, this is the longest time.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CONTEXT = 2048
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one server did in one round; times in seconds.
+    """The results of one server in one round. Times are in seconds.
 
     Attributes:
         prompt_tokens: prompt tokens of all requests.
-        cached_tokens: how many of them the cache had; None if the server does not report it.
-        other_work: share of the machine that others took.
+        cached_tokens: prompt tokens from the cache; None if the server does not report them.
+        other_work: share of the machine that other work took.
     """
 
     ttft_p50: float

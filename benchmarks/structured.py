@@ -1,12 +1,12 @@
-"""What structured output costs: steps of eight constrained slots beside steps of eight free ones.
+"""Measures the cost of structured output: steps of eight slots with and without a grammar.
 
     python benchmarks/structured.py [MODEL] [--rounds N] [--only TEXT]
 
-Eight streams decode with a grammar, then eight without one, in turns, in this process. A round's
-figure is the mean time of its steps, overhead included: expensive masks are rare, and a median
-would not show them. The script prints medians over the rounds in milliseconds, and the median,
-least and largest ratio of the two. Then it prints the time of one thread for the masks of all eight
-slots. With two threads, a step gets longer by at least half of that time.
+Eight streams decode with a grammar, then eight streams without a grammar, alternately, in this
+process. A round's figure is the mean time of its steps, with overhead: expensive masks are rare,
+and a median would not show them. The script prints medians over the rounds in milliseconds, and the
+median, least and largest ratio of the two. Then it prints the time of one thread for the masks of
+all eight slots. With two threads, a step gets longer by at least half of this time.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 #
 #     scripts/check_clients.sh [REQUIREMENT...]      default: the major versions before the newest
 #
-# The current environment has Heddle and its test extra. Each requirement is installed into a
-# folder of its own. For one run of the tests, that folder comes before the environment's packages.
+# The current environment must have Heddle and its test extra. The script installs each requirement
+# into its own folder. In the test run, this folder comes before the environment's packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

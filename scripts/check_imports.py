@@ -2,8 +2,8 @@
 
     python scripts/check_imports.py
 
-Prints each import that points the wrong way and each circle, and exits with 1 if there is one.
-Every `import` statement counts, wherever it stands. Imports under `if TYPE_CHECKING:` count too: a
+Prints each import in a wrong direction and each circle. Exits with 1 if there are any. Every
+`import` statement counts, also inside functions. Imports under `if TYPE_CHECKING:` count too: a
 type is a dependency.
 """
 
@@ -63,7 +63,7 @@ SERVER_MAY_IMPORT = {
     "app": {"api", "generate", "http"},
     "__init__": set(),
 }
-"""Directions inside of server/. Packages of api/ do not import one another."""
+"""Directions inside server/. Packages of api/ do not import one another."""
 
 WITHOUT_ARRAYS = {"scheduler", "cache", "disk"}
 """Rooms without arrays: no numpy, no native module, no torch."""
@@ -74,7 +74,7 @@ def room_of(path: Path) -> str:
 
 
 def imported_modules(tree: ast.AST) -> list[tuple[int, str]]:
-    """(line, dotted module) of every import; `from heddle import x` counts as heddle.x."""
+    """(line, dotted module) of every import. `from heddle import x` counts as heddle.x."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -90,12 +90,12 @@ def imported_modules(tree: ast.AST) -> list[tuple[int, str]]:
 
 
 def server_problem(path: Path, module: str) -> str | None:
-    """What is wrong with an import of one module of server/ by another, if anything is."""
+    """Why one module of server/ may not import another; None if it may."""
     here, there = path.relative_to(PACKAGE).with_suffix("").parts[1:], module.split(".")[2:]
     if not there or (there[0] != here[0] and there[0] not in SERVER_MAY_IMPORT[here[0]]):
         return f"server/{here[0]} may not import {module}"
     if here[0] == there[0] == "api" and here[1:2] != tuple(there[1:2]):
-        return f"APIs do not import one another; {module} belongs to another one"
+        return f"APIs do not import one another; {module} belongs to another API"
     return None
 
 
@@ -117,7 +117,7 @@ def complaints(path: Path) -> list[str]:
             else:
                 problem = f"{room} may not import {target}"
         elif room in WITHOUT_ARRAYS and parts[0] in {"numpy", "torch"}:
-            problem = f"{room} has no arrays, and no {parts[0]}"
+            problem = f"{room} works without arrays and may not import {parts[0]}"
         else:
             continue
         result.append(f"{path.relative_to(PACKAGE.parent.parent)}:{line}: {problem}")
@@ -130,10 +130,10 @@ def module_of(path: Path) -> str:
 
 
 def dependencies(files: Sequence[Path]) -> dict[str, set[str]]:
-    """The modules that each module imports, of those in `files`.
+    """The modules among `files` that each module imports.
 
-    `from package import name` depends on the module `package.name` if there is one, and on the
-    package itself only if there is none.
+    `from package import name` depends on the module `package.name` if it exists, else on the
+    package itself.
     """
     modules = {module_of(path): path for path in files}
     graph: dict[str, set[str]] = {}
@@ -150,7 +150,7 @@ def dependencies(files: Sequence[Path]) -> dict[str, set[str]]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Sets of modules that import one another, directly or by way of others."""
+    """Sets of modules that import one another, directly or indirectly."""
     reachable = {name: reached_from(name, graph) for name in graph}
     found = {
         frozenset(other for other in reachable[name] if name in reachable[other])

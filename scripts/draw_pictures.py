@@ -47,7 +47,7 @@ text { fill: #e4e8f0; } .small { fill: #9aa5b8; } .ground { fill: #161a22; }
 
 @dataclass(frozen=True)
 class Hop:
-    """A row of the page's tables; `by` is the row of the caller, None if no row calls it."""
+    """A row of the page's tables. `by` is the caller's row; None if no row calls this row."""
 
     row: int
     by: int | None
@@ -129,7 +129,7 @@ LAYERS = (
     ("cache", "models", "_native"),
     ("disk", "weights"),
 )
-"""Rooms from top to bottom. A room imports only from lower layers, which `rooms` checks."""
+"""Rooms from top to bottom. A room imports only from lower layers; `rooms` checks this."""
 
 ROOM_SAYS = {
     "cli": "serve, chat, bench, pull, inspect",
@@ -230,7 +230,9 @@ DRAWN = {"life-of-a-token.svg": life_of_a_token, "rooms.svg": rooms, "speed.svg"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Draw the pictures in docs/pictures.")
-    parser.add_argument("--check", action="store_true", help="write nothing; say what is old")
+    parser.add_argument(
+        "--check", action="store_true", help="report pictures that are out of date, without writing"
+    )
     check = parser.parse_args().check
     old = []
     for name, draw in DRAWN.items():

@@ -4,9 +4,9 @@
 #
 #   scripts/emulate_aarch64.sh
 #
-# Each program compares every kernel of its fast levels with the portable one, bit for bit. Equal hashes
-# mean that the portable level, and so every level, is the same on both machines. Exits with 77 if a tool
-# is missing.
+# Each program compares every kernel of its fast levels with the portable kernel, bit for bit. Equal
+# hashes mean that the portable level, and therefore every level, gives the same results on both
+# machines. Exits with 77 if a tool is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -38,7 +38,7 @@ if ! diff "$build/here.txt" "$build/aarch64.txt"; then
     echo "The two machines compute different results." >&2
     exit 1
 fi
-# A processor without the dot product must not be given kernels that use it.
+# Heddle must not use dot product kernels on a processor without these instructions.
 if qemu-aarch64 -cpu cortex-a72 "$build/aarch64/levels" neon 2>/dev/null >/dev/null; then
     echo "The neon level runs on a processor that lacks its instructions." >&2
     exit 1

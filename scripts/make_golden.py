@@ -2,9 +2,9 @@
 
     python scripts/make_golden.py ALIAS
 
-Writes `tests/golden/ALIAS.json`. Each prompt runs by itself, at the machine's best instruction
-level. Every other way to run it must give the same tokens, so the file changes only when the
-arithmetic changes. Write it again only after an intended change, and give the reason in the commit.
+Writes `tests/golden/ALIAS.json`. Each prompt runs alone, at the machine's best instruction level.
+All other ways to run a prompt must give the same tokens, so the file changes only with the
+arithmetic. Write it again only after an intended change, and give the reason in the commit.
 """
 
 from __future__ import annotations

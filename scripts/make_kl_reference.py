@@ -1,18 +1,18 @@
-"""Measure how far llama.cpp's next-token distributions are from the float32 reference.
+"""Measure the distance between llama.cpp's next-token distributions and the float32 reference.
 
-Writes `tests/models/data/kl-MODEL.json`, with which `tests/models/test_kl.py` compares Heddle's
-executor:
+Writes `tests/models/data/kl-MODEL.json`. `tests/models/test_kl.py` compares Heddle's executor with
+this file:
 
     pip install '.[bench]' && python scripts/make_kl_reference.py MODEL [--positions N]
 
 MODEL is an alias, such as smollm2-135m. The reference needs four bytes for each weight.
 
 llama.cpp runs as its HTTP server, from the xllamacpp wheel, with its defaults: KV cache in f16, and
-flash attention where it chooses to. With one exception: it keeps positions behind sliding windows,
-because otherwise it computes every prompt again. The script asks for the logprobs of the whole
-vocabulary after each prefix of the text, in two ways: with the prefix one token longer each time
-over the server's prompt cache, which takes some minutes; and, at every 16th position, with the
-prefix computed from the start in one batch.
+flash attention where it chooses to. There is one exception: it keeps positions behind sliding
+windows, because otherwise it computes every prompt again. The script asks for the logprobs of the
+complete vocabulary after each prefix of the text, in two ways. First, the prefix grows by one token
+each time, over the server's prompt cache; this takes some minutes. Second, at every 16th position,
+the server computes the prefix from the start in one batch.
 """
 
 from __future__ import annotations
@@ -96,13 +96,14 @@ def summary(reference: np.ndarray, logprobs: np.ndarray) -> dict[str, Any]:
 
 
 def measure(path: Path, text: str, positions: int) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """The text's tokens, and logprobs after each prefix: one grown token by token, some anew."""
+    """The text's tokens, and logprobs after each prefix, in both ways (see the module
+    docstring)."""
     vocabulary = build(GGUFCheckpoint.open(path)).shape.vocabulary
     with llamacpp(path, threads=2, slots=1, options=["--whole-context"]) as server:
         peer = Peer(server.url, vocabulary)
         tokens = peer.tokenize(text)[:positions]
         if len(tokens) < positions:
-            raise SystemExit(f"the text has {len(tokens)} tokens, {positions} are needed")
+            raise SystemExit(f"the text has {len(tokens)} tokens; --positions needs {positions}")
         lengths = range(1, positions + 1)
         grown = np.stack([peer.logprobs(tokens[:n], cached=True) for n in lengths])
         anew = np.stack([peer.logprobs(tokens[:n], cached=False) for n in lengths[SOME]])

@@ -1,17 +1,17 @@
-"""Write the token ids that llama.cpp gives the texts of `tests/text/tokenizer/data/corpus.json`.
+"""Write llama.cpp's token ids of the texts in `tests/text/tokenizer/data/corpus.json`.
 
     python scripts/make_token_corpus.py smollm2-135m=MODEL.gguf gemma3-270m=MODEL.gguf ...
 
 Needs the `bench` and `test` extras. Writes, beside the corpus,
 
-- `ids-ALIAS.json` for every model named;
+- `ids-ALIAS.json` for every model in the arguments;
 - `ids-pretokenizers.json`, if smollm2-135m is among them: ids by its vocabulary with every other
   pre-tokenizer, in a model whose weights do not matter;
 - `sentencepiece.json`: a small SentencePiece vocabulary, trained on the corpus, and its ids.
 
-Each text has two lists of ids: one with special tokens parsed, and BOS and EOS added as the file
-says; one with neither. The pre-tokenizers have only the second list, because special tokens never
-reach them.
+Each text has two lists of ids. In the first, llama.cpp parses special tokens, and adds BOS and EOS
+if the file asks for them. In the second, it does neither. The pre-tokenizers have only the second
+list, because they never get special tokens.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def llama_cpp_ids(path: str, texts: Texts) -> Ids:
 
 
 def write_model(path: str, tokenizer: Mapping[str, object]) -> None:
-    """A one-layer llama of zeros around a tokenizer's metadata."""
+    """Write a one-layer llama model of zeros with a tokenizer's metadata."""
     writer = GGUFWriter(path, "llama")
     writer.add_context_length(64)
     writer.add_embedding_length(WIDTH)
@@ -129,7 +129,7 @@ def write_model(path: str, tokenizer: Mapping[str, object]) -> None:
 
 
 def train_sentencepiece(texts: Texts) -> dict[str, object]:
-    """Pieces of the corpus, scored by the order in which they were learnt."""
+    """Pieces of the corpus, scored by the order of learning."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=1500, limit_alphabet=300, show_progress=False)
@@ -139,7 +139,7 @@ def train_sentencepiece(texts: Texts) -> dict[str, object]:
     user_defined = ["\n", "\n\n", "\n\n\n", "  ", "    ", "<tool_call>", "\t\t"]
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     special = {*control, *user_defined, *bytes_}
-    # llama.cpp reads pieces as C strings, which end at a null character.
+    # llama.cpp reads pieces as C strings. They end at a null character.
     pieces = [piece for piece, _ in learnt if piece not in special and "\0" not in piece]
     return {
         f"{PREFIX}model": "llama",

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Builds the native core with sanitizers and runs the tests of native code under them.
+# Builds the native core with sanitizers, and runs the tests of native code with this build.
 #
 #   scripts/sanitize.sh address,undefined
 #   scripts/sanitize.sh thread
 #   scripts/sanitize.sh short      # address,undefined over the portable kernels and a few tests
 #
-# `short` is part of CI: it takes three minutes of processor time, most of it to compile at -O1.
+# CI runs `short`: it takes three minutes of processor time, mostly to compile at -O1.
 #
 # Exits with 77 if the compiler has no runtime for these sanitizers.
 #
-# The runtimes are preloaded because the interpreter itself is not instrumented; leak checks are off
-# for the same reason (the interpreter's own allocations would be reported).
+# The interpreter itself is not instrumented. So the script preloads the runtimes, and turns leak checks
+# off: they would report the interpreter's own allocations.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=${1:?which sanitizers: address,undefined, thread or short}
 options=()
-# Left out: tests of memory and address space, which sanitizers shadow and free late.
+# Tests of memory and address space do not run: sanitizers use shadow memory, and free memory late.
 tests=(tests/executors/kernels tests/executors/test_cpu_executor.py tests/sampling/test_native_sampler.py
     --ignore=tests/executors/kernels/test_kv_memory.py
     --ignore=tests/executors/kernels/test_out_of_memory.py
@@ -36,7 +36,7 @@ case $kind in
 esac
 preload=""
 for runtime in $runtimes libstdc++.so; do
-    # The compiler prints a bare name for a library that it does not find.
+    # For a missing library, the compiler prints only its name, without a path.
     path=$(${CXX:-g++} -print-file-name="$runtime")
     if [ "${path#/}" = "$path" ]; then
         echo "sanitizers: not run, ${CXX:-g++} has no $runtime; install its sanitizer runtime"
@@ -60,7 +60,7 @@ cp -r src/heddle "$build/package/"
 rm -f "$build"/package/heddle/_native*.so
 cp "$build"/_native*.so "$build/package/heddle/"
 
-# An editable install's finder would bring the ordinary build back in: only the path counts here.
+# Without this, the finder of an editable install would import the ordinary build.
 PYTHONPATH=$build/package LD_PRELOAD=${preload# } \
     python - "$build" "${tests[@]}" <<'PYTHON'
 import sys

@@ -1,8 +1,8 @@
-"""Writes the table of docs/sampling.md from that of the sampling parameters.
+"""Writes the table in docs/sampling.md from the program's table of sampling parameters.
 
     python scripts/write_tables.py [--check]
 
-With --check it writes nothing, and exits with 1 if the page is not what it would write.
+With --check it writes nothing, and exits with 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEGIN, END = "<!-- parameters, by scripts/write_tables.py -->\n", "<!-- end of p
 
 
 def written(page: str) -> str:
-    """The page with the table of parameters as the program has it, between two comments."""
+    """The page with the program's table of parameters between two comments."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -48,7 +48,7 @@ def _parameters() -> list[str]:
         *wrap(f"`/v1/messages` takes {_listed(messages)}.", 100),
         "",
         *wrap(
-            f"{_listed(library)} are fields of `SamplingParams` alone; requests have others.",
+            f"{_listed(library)} are fields of `SamplingParams` only, not of HTTP requests.",
             100,
         ),
         "",
