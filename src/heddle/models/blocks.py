@@ -42,6 +42,8 @@ class QueryKeyNorm(Enum):
     NONE = "none"
     HEADS = "heads"
     """Each head by itself: Qwen3, Gemma 3."""
+    IF_STORED = "if stored"
+    """Each head, if the checkpoint has weights of the norms: GLM-4.5."""
     WHOLE = "whole"
     """All heads together: OLMo 2 and 3."""
 
@@ -69,6 +71,8 @@ class Attention:
     def load(self, loader: Loader[W], name: str) -> AttentionWeights[W]:
         """Claim the tensors under `name`, with biases if the checkpoint has them."""
         spec, normed = self.spec, self.norm is not QueryKeyNorm.NONE
+        if self.norm is QueryKeyNorm.IF_STORED:
+            normed = loader.has(f"{name}.q_norm")
         q_width, kv_width = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
         q_norm, k_norm = spec.head_dim, spec.head_dim
         if self.norm is QueryKeyNorm.WHOLE:

@@ -1,5 +1,7 @@
 """Granite: as Llama, with factors on embeddings, scores, what each part adds, and logits.
 
+Some have experts.
+
 IBM 2024 (https://huggingface.co/ibm-granite); the factors are those of muP, Yang et al. 2022
 (arXiv:2203.03466).
 """
@@ -10,12 +12,14 @@ import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_rotated, read_sizes
-from heddle.models.blocks import Attention, GatedMLP, Layer
+from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
+from heddle.models.experts import feed_forwards
 from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
+    from heddle.models.blocks import FeedForward
     from heddle.weights.checkpoint import Hyperparameters
 
 
@@ -27,16 +31,17 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     scale = read.number("attention.scale", 1 / math.sqrt(shape.head_dim))
     spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale)
     positions = rope(read, shape.head_dim, context)
-    mlp = GatedMLP(shape.width, sizes.mlp_width, read.choice("activation", ("silu",), "silu"))
+    activation = read.choice("activation", ("silu",), "silu")
+    mlps = feed_forwards(read, sizes, activation, scoring="softmax_of_chosen")
     residual = read.number("residual_scale", 1.0)
 
-    def layer(rotated: bool) -> Layer:
+    def layer(rotated: bool, mlp: FeedForward) -> Layer:
         attention = Attention(shape.width, spec, positions if rotated else None)
         return Layer(attention, mlp, eps, residual_scale=residual)
 
     return Decoder(
         shape,
-        tuple(map(layer, read_rotated(read, shape.layers))),
+        tuple(map(layer, read_rotated(read, shape.layers), mlps)),
         eps,
         embedding_scale=read.number("embedding_scale", 1.0),
         logit_scale=1 / read.number("logit_divisor", 1.0),

@@ -29,6 +29,7 @@ def build(
     context: int,
     *,
     norm: QueryKeyNorm = QueryKeyNorm.NONE,
+    scoring: str = "softmax",
     weights_normalised: bool = True,
     shared_gated: bool = False,
 ) -> Decoder:
@@ -44,7 +45,12 @@ def build(
     positions, growth = rope(read, shape.head_dim, context), temperature(read, shape.head_dim)
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(
-        read, sizes, activation, normalised=weights_normalised, shared_gated=shared_gated
+        read,
+        sizes,
+        activation,
+        scoring=scoring,
+        normalised=weights_normalised,
+        shared_gated=shared_gated,
     )
 
     def layer(window: int, mlp: FeedForward) -> Layer:

@@ -37,9 +37,10 @@ FAMILIES = (
     Family("qwen2_moe", gguf=("qwen2moe",), hf=("qwen2_moe",)),
     Family("qwen3", gguf=("qwen3", "qwen3moe"), hf=("qwen3", "qwen3_moe")),
     Family("smollm3", gguf=("smollm3",), hf=("smollm3",)),
-    Family("granite", gguf=("granite",), hf=("granite",)),
+    Family("granite", gguf=("granite", "granitemoe"), hf=("granite", "granitemoe")),
     Family("olmo2", gguf=("olmo2",), hf=("olmo2", "olmo3")),
     Family("glm4", gguf=("glm4",), hf=("glm4",)),
+    Family("glm4_moe", gguf=("glm4moe",), hf=("glm4_moe",)),
     Family("gemma3", gguf=("gemma3",), hf=("gemma3_text",)),
 )
 

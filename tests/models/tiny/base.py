@@ -121,12 +121,16 @@ class TinyModel:
         random = Random()
         state = {"model.embed_tokens.weight": random.matrix(self.vocabulary, self.width)}
         for i in range(self.layers):
-            layer = self.layer(random)
+            layer = self.layer_at(i, random)
             state |= {f"model.layers.{i}.{name}": values for name, values in layer.items()}
         state["model.norm.weight"] = random.near(self.norm_mean, self.width)
         if not self.tied:
             state["lm_head.weight"] = random.matrix(self.vocabulary, self.width)
         return state
+
+    def layer_at(self, index: int, random: Random) -> dict[str, np.ndarray]:
+        """The weights of layer `index`, where not all layers have the same parts."""
+        return self.layer(random)
 
     def layer(self, random: Random) -> dict[str, np.ndarray]:
         """One layer's weights. Queries and keys are enlarged, so that attention is not uniform."""

@@ -83,7 +83,7 @@ class TinyMixture(TinyModel):
     def gguf_name(self, name: str) -> str:
         for part, stack in zip(("gate", "up", "down"), self.stacks, strict=True):
             name = name.replace(stack, f"mlp.experts.{part}")
-        return super().gguf_name(name.replace(self.router, "mlp.router"))
+        return super().gguf_name(name.replace(f"{self.router}.", "mlp.router."))
 
 
 GGUF_NAMES = TinyModel.gguf_names | {

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from models.tiny.base_mixture import GGUF_NAMES, TinyMixture
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -23,15 +19,9 @@ class TinyMixtral(TinyMixture):
         "block_sparse_moe.experts.*.w2",
     )
     count_key = "num_local_experts"
+    interleaves = True
 
     expert_width: int = 48
-
-    def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Query and key rows interleave the halves that Hugging Face rotates against each other."""
-        if "q_proj" not in name and "k_proj" not in name:
-            return values
-        halves = values.reshape(-1, 2, self.head_dim // 2, self.width)
-        return halves.swapaxes(1, 2).reshape(values.shape)
 
 
 MODELS = (

@@ -50,6 +50,10 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     scoring = values.get("expert_scoring")
     if isinstance(scoring, int):
         values["expert_scoring"] = _SCORINGS.get(scoring, scoring)
+    layers = values.get("layers")
+    further = metadata.get(f"{architecture}.{names.PREDICTION_LAYERS}")
+    if isinstance(further, int) and isinstance(layers, int):
+        values["layers"] = layers - further
     _read_windows(values, architecture)
     _read_rope(values, metadata, architecture)
     return Hyperparameters(values, label)

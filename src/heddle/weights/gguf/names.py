@@ -57,7 +57,7 @@ HYPERPARAMETERS = {
 }
 """Keys after the architecture's name, by canonical name."""
 
-INTERLEAVED = frozenset({"llama", "mistral3", "smollm3", "granite", "glm4"})
+INTERLEAVED = frozenset({"llama", "mistral3", "smollm3", "granite", "granitemoe", "glm4"})
 """Architectures whose rows of q and k are ordered so that rotation pairs neighbours.
 
 In files of other architectures the rows have Hugging Face's order (llama.cpp,
@@ -67,8 +67,12 @@ YARN_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 """Key after the architecture's name. Yarn divides its own factor by 1 + 0.1 * this * ln(factor)."""
 
 ROPE_FINETUNED = "rope.scaling.finetuned"
-WITHOUT_ROPE_UNLESS_FINETUNED = frozenset({"granite"})
+WITHOUT_ROPE_UNLESS_FINETUNED = frozenset({"granite", "granitemoe"})
 """Architectures that have no positions if `ROPE_FINETUNED` is false (llama.cpp, `granite.cpp`)."""
+
+PREDICTION_LAYERS = "nextn_predict_layers"
+"""Key after the architecture's name: how many of the layers predict further tokens. They come last,
+and plain decoding leaves them out."""
 
 WINDOW_IN_ALL_LAYERS = frozenset({"phi3"})
 """Architectures that have a window in all layers if a key gives its width.
@@ -114,6 +118,7 @@ _GATE_BEFORE_UP = {"mlp.gate_up": "ffn_up"}
 _DIFFERENCES = {
     "phi3": _GATE_BEFORE_UP,
     "glm4": _GATE_BEFORE_UP,
+    "glm4moe": {"mlp_norm": "post_attention_norm"},
     "seed_oss": {"mlp_norm": "post_attention_norm"},
 }
 """Names of a layer's parts that are particular to one architecture."""

@@ -73,6 +73,14 @@ _DIFFERENCES = {
     "olmo2": _NORMS_AFTER,
     "olmo3": _NORMS_AFTER,
     "glm4": _NORMS_OF_GLM4,
+    "glm4_moe": _MIXTURE
+    | {f"mlp.shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")},
+    "granitemoe": {
+        "mlp.router": "block_sparse_moe.router.layer",
+        "mlp.experts.gate": "block_sparse_moe.input_linear",
+        "mlp.experts.up": "block_sparse_moe.input_linear",
+        "mlp.experts.down": "block_sparse_moe.output_linear",
+    },
     "mixtral": {
         "mlp.router": "block_sparse_moe.gate",
         "mlp.experts.gate": "block_sparse_moe.experts.*.w1",
