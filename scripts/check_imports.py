@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
 OPEN = {
     *{"types", "embedding", "checks", "closing", "config", "cores", "errors", "parameters"},
-    *{"memory", "roofline", "state", "step"},
+    *{"hub_place", "memory", "roofline", "sizes", "state", "step"},
 }
 """Files that every room may import."""
 
@@ -43,13 +43,15 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "checks": {"errors"},
     "closing": set(),
-    "config": {"errors"},
+    "config": {"errors", "sizes"},
     "cores": set(),
     "embedding": {"checks", "types"},
     "errors": set(),
+    "hub_place": {"config"},
     "memory": set(),
     "parameters": {"checks"},
     "roofline": set(),
+    "sizes": {"errors"},
     "state": set(),
     "step": {"types", "embedding"},
     "types": {"checks", "errors", "parameters"},

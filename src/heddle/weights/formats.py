@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.gguf.outline import read_outline as read_gguf_outline
 from heddle.weights.gguf.split import model_name
+from heddle.weights.huggingface.base_folder import BaseFolder
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from heddle.weights.huggingface.outline import read_outline as read_folder_outline
 
@@ -16,15 +17,17 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Outline
 
 
-def open_checkpoint(path: Path) -> GGUFCheckpoint | HuggingFaceCheckpoint:
-    """Open the model at `path`.
+def open_checkpoint(path: Path, base: Path | None = None) -> GGUFCheckpoint | HuggingFaceCheckpoint:
+    """Open the model at `path`. A GGUF file takes what it lacks from the folder `base`.
 
     Raises:
         ModelSourceError: a file is missing or cannot be read.
         ModelFileError: a file is damaged.
         UnsupportedModelError: its format, or a version of it, is not supported.
     """
-    return HuggingFaceCheckpoint.open(path) if path.is_dir() else GGUFCheckpoint.open(path)
+    if path.is_dir():
+        return HuggingFaceCheckpoint.open(path)
+    return GGUFCheckpoint.open(path, None if base is None else BaseFolder(base))
 
 
 def read_outline(path: Path) -> Outline:

@@ -31,6 +31,10 @@ class Progress(Protocol):
         """Report that `done` bytes are done."""
         ...
 
+    def part(self, name: str, done: int, total: int) -> None:
+        """Report that `done` of `total` bytes of one file of the work are done."""
+        ...
+
     def finish(self) -> None:
         """End the work, with success or without."""
         ...
@@ -46,6 +50,9 @@ class Silent:
         pass
 
     def update(self, done: int) -> None:
+        pass
+
+    def part(self, name: str, done: int, total: int) -> None:
         pass
 
     def finish(self) -> None:
@@ -69,6 +76,9 @@ class Lines:
     def update(self, done: int) -> None:
         pass
 
+    def part(self, name: str, done: int, total: int) -> None:
+        pass
+
     def finish(self) -> None:
         pass
 
@@ -80,6 +90,7 @@ class Bar(Lines):
         super().__init__(console)
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
+        self._parts: dict[str, TaskID] = {}
 
     def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
         from rich import progress
@@ -95,10 +106,18 @@ class Bar(Lines):
         )
         self._bar.start()
         self._task = self._bar.add_task(label, total=total)
+        self._parts = {}
 
     def update(self, done: int) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done)
+
+    def part(self, name: str, done: int, total: int) -> None:
+        if self._bar is None:
+            return
+        if name not in self._parts:
+            self._parts[name] = self._bar.add_task(f"  {name}", total=total)
+        self._bar.update(self._parts[name], completed=done, visible=done < total)
 
     def finish(self) -> None:
         if self._bar is not None:

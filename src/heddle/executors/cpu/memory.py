@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from heddle.config import parse_size
 from heddle.errors import OutOfMemoryError
 from heddle.memory import memory_limits
+from heddle.sizes import parse_size
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 

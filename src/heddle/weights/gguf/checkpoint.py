@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sized
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from heddle.closing import Closing
 from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.fused import bytes_of, take_apart
 from heddle.weights.gguf import names
+from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.gguf.generation import read_recommended
 from heddle.weights.gguf.hyperparameters import hyperparameters_of
 from heddle.weights.gguf.split import open_parts
-from heddle.weights.gguf.tokenizer import read_tokenizer
+from heddle.weights.gguf.tokenizer import TOKENIZER_MODEL, read_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +27,29 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters, TokenizerSpec
     from heddle.weights.files import FileStamp
     from heddle.weights.generation import Recommended
-    from heddle.weights.gguf.file import GGUFFile
+
+
+class Base(Protocol):
+    """What a GGUF file may lack."""
+
+    def chat_template(self) -> str | None:
+        """The chat template; None without one."""
+        ...
+
+    def tokenizer(self, vocabulary: object) -> TokenizerSpec:
+        """The tokenizer of a model of `vocabulary` tokens."""
+        ...
+
+
+def lacking_parts(path: Path) -> tuple[str, ...]:
+    """Names of what the GGUF file at `path` lacks of a tokenizer and a chat template.
+
+    Raises:
+        ModelSourceError, ModelFileError, UnsupportedModelError: as :meth:`GGUFFile.open`.
+    """
+    needed = {TOKENIZER_MODEL: "tokenizer", names.CHAT_TEMPLATE: "chat template"}
+    with GGUFFile.open(path) as file:
+        return tuple(part for key, part in needed.items() if key not in file.metadata)
 
 
 class GGUFCheckpoint(Closing):
@@ -38,12 +61,13 @@ class GGUFCheckpoint(Closing):
 
     format = "gguf"
 
-    def __init__(self, files: Sequence[GGUFFile]) -> None:
-        """`files` are all parts; the first has the metadata.
+    def __init__(self, files: Sequence[GGUFFile], base: Base | None = None) -> None:
+        """`files` are all parts; the first has the metadata. `base` has what they lack.
 
         Raises ModelFileError: the first part does not name the architecture.
         """
         self._files = files
+        self._base = base
         self.path = files[0].path
         self.metadata = metadata = files[0].metadata
         self.architecture = _text(metadata, names.ARCHITECTURE)
@@ -57,16 +81,20 @@ class GGUFCheckpoint(Closing):
         )
         template = names.CHAT_TEMPLATE in metadata
         self.chat_template = _text(metadata, names.CHAT_TEMPLATE) if template else None
+        if base is not None and not template:
+            self.chat_template = base.chat_template()
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
+    def open(cls, path: str | Path, base: Base | None = None) -> Self:
         """Open the file, and all other parts of a split one. Raises as :func:`open_parts`."""
-        return cls(open_parts(Path(path)))
+        return cls(open_parts(Path(path)), base)
 
     def label(self, name: str) -> str:
         return self._names.stored(name)
 
     def tokenizer(self) -> TokenizerSpec:
+        if self._base is not None and TOKENIZER_MODEL not in self.metadata:
+            return self._base.tokenizer(self.hyperparameters.get("vocabulary"))
         return read_tokenizer(self.metadata)
 
     def recommended(self) -> Recommended:

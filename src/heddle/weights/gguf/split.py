@@ -28,6 +28,15 @@ def model_name(file_name: str) -> str:
     return part["name"] if part else file_name.removesuffix(".gguf")
 
 
+def part_names(file_name: str) -> tuple[str, ...]:
+    """The names of all parts of the model of a file, by the name of any; its own if it is whole."""
+    part = _PART.fullmatch(file_name)
+    if part is None:
+        return (file_name,)
+    numbers = range(1, int(part["count"]) + 1)
+    return tuple(f"{part['name']}-{number:05}-of-{part['count']}.gguf" for number in numbers)
+
+
 def open_parts(path: Path) -> tuple[GGUFFile, ...]:
     """Open the file at `path`, and all other parts if it is one of several. The first comes first.
 
@@ -73,7 +82,7 @@ def _paths(given: GGUFFile, count: object) -> list[Path]:
     in_name = int(part["count"])
     if count != in_name:
         raise _fail(given, _COUNT, f"is {count!r}, but its name says {in_name} parts")
-    all_names = [f"{part['name']}-{i:05}-of-{part['count']}.gguf" for i in range(1, in_name + 1)]
+    all_names = part_names(given.path.name)
     missing = [name for name in all_names if not (given.path.parent / name).is_file()]
     if missing:
         raise ModelSourceError(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 PREFIX = "tokenizer.ggml."
 
+TOKENIZER_MODEL = f"{PREFIX}model"
+"""The key without which a file has no tokenizer."""
+
 _ALGORITHMS = {"gpt2": "bpe", "llama": "sentencepiece"}
 _KEYS = {
     "algorithm": "model",

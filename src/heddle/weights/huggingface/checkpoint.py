@@ -59,7 +59,7 @@ class HuggingFaceCheckpoint(Closing):
         self._refuse_quantised()
         self.hyperparameters = hyperparameters_of(self.config)
         self._names = names.tensor_names(architecture)
-        self.chat_template = _chat_template(folder)
+        self.chat_template = chat_template_of(folder)
         self._files: list[SafetensorsFile] = []
         self._file_of: dict[str, SafetensorsFile] = {}
         try:
@@ -241,8 +241,12 @@ def _shards(folder: Path) -> list[str]:
     raise ModelSourceError(f"{folder} has no {_ONE_FILE} and no {_INDEX}; fetch the whole folder")
 
 
-def _chat_template(folder: Path) -> str | None:
-    """The template of chat_template.jinja, else of tokenizer_config.json; None without one."""
+def chat_template_of(folder: Path) -> str | None:
+    """The template of chat_template.jinja, else of tokenizer_config.json; None without one.
+
+    Raises:
+        ModelFileError: a file is damaged.
+    """
     path = folder / "chat_template.jinja"
     try:
         if path.is_file():

@@ -1,0 +1,162 @@
+"""Finds a model of the hub: in the cache, or by fetching the files that it needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from huggingface_hub import ModelCard
+
+from heddle.errors import HeddleError, ModelSourceError
+from heddle.weights.gguf.checkpoint import lacking_parts
+from heddle.weights.hub.choice import CARD, CONFIG, INDEX, TEMPLATES, TOKENIZER, choose, weights_of
+from heddle.weights.hub.client import UnreachableError, list_files
+from heddle.weights.hub.download import download
+from heddle.weights.hub.names import HubName, parse
+from heddle.weights.hub.snapshot import Snapshot, is_commit
+from heddle.weights.huggingface.json_files import read_optional_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from heddle.hub_place import HubPlace
+    from heddle.weights.hub.client import Listing
+    from heddle.weights.progress import Progress
+
+
+def find(name: HubName, place: HubPlace, progress: Progress) -> tuple[Path, Path | None]:
+    """The model's folder, or the first file of a GGUF model; and its base folder.
+
+    The base folder has the tokenizer or the chat template that a GGUF file lacks; None without.
+    The revision is looked up each time. If the hub does not answer, the copy in the cache serves.
+
+    Raises:
+        ModelSourceError: there is no such model, it cannot be fetched or stored, or it is not in
+            the cache and `place` is offline.
+        UnsupportedModelError: its weights are pickles.
+        ChecksumError: the bytes of a file are not the ones that the hub has promised.
+    """
+    snapshot = Snapshot.cached(place.cache / name.folder, name.revision)
+    path = None if snapshot is None else _complete(name, snapshot)
+    listing = None
+    if path is None or not (place.offline or is_commit(name.revision)):
+        listing = _ask(name, place, progress, is_cached=path is not None)
+    if listing is not None:
+        snapshot = Snapshot(place.cache / name.folder, listing.commit)
+        path = _fetch(name, listing, snapshot, place, progress)
+    assert snapshot is not None
+    assert path is not None
+    return path, _base(name, path, listing, snapshot, place, progress)
+
+
+def _ask(name: HubName, place: HubPlace, progress: Progress, *, is_cached: bool) -> Listing | None:
+    """What the hub has; None if it does not answer and the cache has the model."""
+    if place.offline:
+        raise ModelSourceError(
+            f"{name.served} is not in {place.cache}, or only in part, and the hub may not be asked"
+            " (--offline, HF_HUB_OFFLINE); see `heddle list`, or fetch it first: heddle pull"
+            f" {name.served}",
+            param="model",
+        )
+    try:
+        return list_files(name, place)
+    except UnreachableError as error:
+        if not is_cached:
+            raise
+        progress.note(f"{error.message}. The copy in the cache is used")
+        return None
+
+
+def _complete(name: HubName, snapshot: Snapshot) -> Path | None:
+    """The model's path in a snapshot that has all its files; None if one is missing."""
+    files = snapshot.files()
+    try:
+        choice = choose(name, files)
+        if not choice.is_folder:
+            return snapshot.path / choice.first[0]
+        weights_of(name, _places(snapshot), files)
+        return snapshot.path
+    except HeddleError:
+        return None
+
+
+def _places(snapshot: Snapshot) -> list[str]:
+    """The files that the index of a folder names."""
+    places = read_optional_json(snapshot.path / INDEX).get("weight_map")
+    return [str(place) for place in places.values()] if isinstance(places, dict) else []
+
+
+def _fetch(
+    name: HubName, listing: Listing, snapshot: Snapshot, place: HubPlace, progress: Progress
+) -> Path:
+    """Fetch what is missing. Returns the model's path."""
+    choice = choose(name, listing.files)
+    download(name, choice.first, listing, snapshot, place, progress)
+    if choice.is_folder:
+        weights = weights_of(name, _places(snapshot), listing.files)
+        download(name, weights, listing, snapshot, place, progress)
+    snapshot.remember(name.revision)
+    return snapshot.path if choice.is_folder else snapshot.path / choice.first[0]
+
+
+# --- what a GGUF file lacks ----------------------------------------------------------------------
+
+
+def _base(
+    name: HubName,
+    path: Path,
+    listing: Listing | None,
+    snapshot: Snapshot,
+    place: HubPlace,
+    progress: Progress,
+) -> Path | None:
+    """A folder with what the GGUF file at `path` lacks, from its base repository; None without."""
+    lacking = () if path.is_dir() else lacking_parts(path)
+    if not lacking:
+        return None
+    if listing is not None and CARD in listing.files:
+        download(name, (CARD,), listing, snapshot, place, progress)
+    base = _base_name(name, snapshot.path / CARD)
+    if base is None:
+        return None
+    wanted = TEMPLATES if lacking == ("chat template",) else (*TEMPLATES, TOKENIZER, CONFIG)
+    try:
+        return _fetch_some(base, wanted, place, progress)
+    except ModelSourceError as error:
+        progress.note(f"{path.name} lacks a {' and a '.join(lacking)}, and {error.message}")
+        return None
+
+
+def _fetch_some(
+    name: HubName, wanted: Iterable[str], place: HubPlace, progress: Progress
+) -> Path | None:
+    """Fetch the files `wanted` that a repository has. Returns their folder; None without any."""
+    snapshot = Snapshot.cached(place.cache / name.folder, name.revision)
+    if snapshot is not None and not {*wanted}.isdisjoint(snapshot.files()):
+        return snapshot.path
+    if place.offline:
+        return None
+    listing = list_files(name, place)
+    found = [file for file in wanted if file in listing.files]
+    snapshot = Snapshot(place.cache / name.folder, listing.commit)
+    download(name, found, listing, snapshot, place, progress)
+    if found:
+        snapshot.remember(name.revision)
+    return snapshot.path if found else None
+
+
+def _base_name(name: HubName, card: Path) -> HubName | None:
+    """The repository that a model was made from: as its card says, else by its name."""
+    named = None
+    if card.is_file():
+        try:
+            named = ModelCard.load(card, ignore_metadata_errors=True).data.get("base_model")
+        except (ValueError, OSError):  # no card is needed
+            named = None
+    named = named[0] if isinstance(named, list) and named else named
+    if not isinstance(named, str):
+        organisation, _, short = name.repository.rpartition("/")
+        stem = short.removesuffix("-GGUF").removesuffix("-gguf")
+        named = f"{organisation}/{stem}" if organisation and stem != short else ""
+    base = parse(named) if "/" in named else None
+    return base if base is not None and base.repository != name.repository else None

@@ -1,0 +1,189 @@
+"""Fetches one file of the hub into the cache: resumed where it stopped, and checked.
+
+`huggingface_hub` begins a broken download of an earlier process again. Here a part of a file stays
+in the cache as `DIGEST.heddle` and is continued, by this process or a later one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import httpx2
+from huggingface_hub import get_session, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+from heddle.errors import ChecksumError, ModelSourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from threading import Event
+
+_PAUSES = (1, 2, 4, 8, 16)
+"""Seconds before each further attempt. Any byte that arrives begins the count again."""
+
+_LONGEST_PAUSE = 60
+_TIMEOUT = 30
+_PIECE = 1 << 20
+_TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
+
+
+class StoppedError(Exception):
+    """Another file has failed, so this one was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of one commit.
+
+    Attributes:
+        name: path in the repository.
+        size: bytes.
+        digest: the name of its blob in the cache: the SHA-256 of a large file, the git hash (SHA-1)
+            of a small one.
+    """
+
+    name: str
+    size: int
+    digest: str
+
+
+def fetch(
+    file: HubFile,
+    blob: Path,
+    source: tuple[str, str, str],
+    report: Callable[[int], None],
+    stop: Event,
+) -> None:
+    """Fetch the file to `blob`, unless it is there.
+
+    Args:
+        file: what to fetch.
+        blob: its place in the cache.
+        source: the hub's URL, the repository, the commit.
+        report: called with the bytes that are there.
+        stop: set from elsewhere to end the download.
+
+    Raises:
+        HfHubHTTPError, httpx2.HTTPError: the hub refused, or failed several times in a row.
+        ChecksumError: the bytes are not the ones that the hub has promised.
+        ModelSourceError: the name of the blob is no digest.
+        StoppedError: `stop` was set.
+        OSError: the file cannot be stored.
+    """
+    endpoint, repository, commit = source
+    url = hf_hub_url(repository, file.name, revision=commit, endpoint=endpoint)
+    with _lock(blob):
+        if not blob.exists():
+            _Download(file, url, blob.with_name(f"{blob.name}.heddle"), report, stop).run()
+            blob.with_name(f"{blob.name}.heddle").replace(blob)
+    report(file.size)
+
+
+@contextmanager
+def _lock(blob: Path) -> Iterator[None]:
+    """Hold the lock that `huggingface_hub` takes for this blob."""
+    folder = blob.parent.parent
+    path = folder.parent / ".locks" / folder.name / f"{blob.name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:  # closing the file releases the lock
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _Download:
+    def __init__(
+        self, file: HubFile, url: str, part: Path, report: Callable[[int], None], stop: Event
+    ) -> None:
+        self._file, self._url, self._part = file, url, part
+        self._report, self._stop = report, stop
+        self._digest = self._new_digest()
+
+    def run(self) -> None:
+        failures = 0
+        with self._part.open("a+b") as out:
+            self._take_in(out)
+            while out.tell() < self._file.size:
+                before = out.tell()
+                try:
+                    self._receive(out)
+                except (HfHubHTTPError, httpx2.TransportError) as error:
+                    failures = 1 if out.tell() > before else failures + 1
+                    self._pause(error, failures)
+            out.flush()
+            os.fsync(out.fileno())
+            self._check(out)
+
+    def _new_digest(self) -> Any:
+        if len(self._file.digest) == 64:
+            return hashlib.sha256()
+        if len(self._file.digest) == 40:
+            return hashlib.sha1(b"blob %d\0" % self._file.size, usedforsecurity=False)
+        raise ModelSourceError(f"{self._file.name}: {self._file.digest!r} is not a digest")
+
+    def _take_in(self, out: BinaryIO) -> None:
+        """Begin with the bytes that an earlier process has left."""
+        if out.seek(0, os.SEEK_END) > self._file.size:
+            out.truncate(0)
+        out.seek(0)
+        while piece := out.read(_PIECE):
+            self._digest.update(piece)
+        self._report(out.tell())
+
+    def _receive(self, out: BinaryIO) -> None:
+        """Append what is missing."""
+        headers = build_hf_headers(library_name="heddle")
+        headers["Accept-Encoding"] = "identity"  # lengths and ranges are of the file itself
+        start = out.tell()
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        with get_session().stream(
+            "GET", self._url, headers=headers, timeout=_TIMEOUT, follow_redirects=True
+        ) as response:
+            if not response.is_success:
+                response.read()
+                hf_raise_for_status(response)
+            if start and response.status_code != httpx2.codes.PARTIAL_CONTENT:
+                out.seek(0)  # the server ignores ranges
+                out.truncate()
+                self._digest = self._new_digest()
+            for piece in response.iter_bytes():  # as they arrive: a cut loses none
+                if self._stop.is_set():
+                    raise StoppedError
+                out.write(piece)
+                self._digest.update(piece)
+                self._report(out.tell())
+                if out.tell() > self._file.size:
+                    return  # `_check` refuses it
+        if out.tell() < self._file.size:
+            raise httpx2.ReadError(f"the connection ended at byte {out.tell():,}")
+
+    def _pause(self, error: Exception, failures: int) -> None:
+        """Wait before the next attempt. Raises `error` if there is none."""
+        seconds = 0.0
+        if isinstance(error, HfHubHTTPError):
+            if error.response.status_code not in _TRANSIENT:
+                raise error
+            asked = error.response.headers.get("Retry-After", "")
+            seconds = float(asked) if asked.isdecimal() else 0.0
+        if failures > len(_PAUSES) or seconds > _LONGEST_PAUSE:
+            raise error
+        if self._stop.wait(max(seconds, _PAUSES[failures - 1])):
+            raise StoppedError
+
+    def _check(self, out: BinaryIO) -> None:
+        found = self._digest.hexdigest()
+        if out.tell() != self._file.size or found != self._file.digest:
+            self._part.unlink()
+            raise ChecksumError(
+                f"{self._url}: {out.tell():,} bytes with the digest {found} arrived, not"
+                f" {self._file.size:,} bytes with {self._file.digest}; they were deleted, try"
+                " again",
+                param="model",
+            )

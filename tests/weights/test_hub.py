@@ -1,0 +1,364 @@
+"""Models of the hub: fetched once, resumed, checked, and never partly there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_hub import FakeHub, Reply, Repository, blob_of, commit, fake_hub
+from gguf_writer import gguf_bytes
+from heddle.errors import ChecksumError, ModelSourceError, UnsupportedModelError
+from heddle.hub_place import HubPlace
+from heddle.weights.formats import open_checkpoint
+from heddle.weights.hub import transfer
+from heddle.weights.sources import Found, find
+from models.tiny.llama import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TOKENS = [chr(ord("A") + i) for i in range(PLAIN.vocabulary)]
+COMPLETE = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.merges": ["A B"],
+    "tokenizer.chat_template": "{{ messages }}",
+}
+
+
+def gguf(**metadata: object) -> bytes:
+    named = {name.replace("__", "."): value for name, value in metadata.items()}
+    return gguf_bytes(PLAIN.metadata() | COMPLETE | named, PLAIN.tensors())
+
+
+WHOLE = gguf()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a folder with safetensors, and others that no model needs."""
+    path = PLAIN.write_folder(tmp_path_factory.mktemp("folder") / "model")
+    files = {file.name: file.read_bytes() for file in path.iterdir()}
+    others = ("pytorch_model.bin", "consolidated.safetensors", "onnx/model.onnx", "vocab.txt")
+    return files | dict.fromkeys(others, b"not needed")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeHub]:
+    with fake_hub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(server: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeHub:
+    """An empty hub, and no pauses between attempts."""
+    fresh = FakeHub(server.url)
+    vars(server).update(vars(fresh))
+    monkeypatch.setattr(transfer, "_PAUSES", (0.0,) * 5)
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    return server
+
+
+class Notes:
+    """Keeps what progress is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.updates: list[int] = []
+        self.total: int | None = None
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
+        self.total = total
+
+    def update(self, done: int) -> None:
+        self.updates.append(done)
+
+    def part(self, name: str, done: int, total: int) -> None:
+        assert 0 <= done <= total
+
+    def finish(self) -> None:
+        pass
+
+
+def place(hub: FakeHub, tmp_path: Path, *, offline: bool = False) -> HubPlace:
+    return HubPlace(tmp_path / "hub", hub.url, offline)
+
+
+def found(
+    hub: FakeHub, tmp_path: Path, model: str, notes: Notes | None = None, **more: Any
+) -> Found:
+    return find(model, tmp_path / "home", notes, place=place(hub, tmp_path, **more))
+
+
+# --- what is fetched -----------------------------------------------------------------------------
+
+
+def test_a_folder_is_fetched_without_what_it_does_not_need(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes]
+) -> None:
+    hub.repositories["org/tiny"] = Repository.of(folder)
+    model = found(hub, tmp_path, "org/tiny")
+    assert model.name == "org/tiny"
+    assert sorted(hub.fetched()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    with open_checkpoint(model.path) as checkpoint:
+        assert checkpoint.architecture == PLAIN.architecture
+    hub.requests.clear()
+    assert found(hub, tmp_path, "hf:org/tiny") == model
+    assert [path for path, _ in hub.requests] == ["/api/models/org/tiny/revision/main"]
+
+
+def test_the_index_of_a_folder_says_which_files_are_fetched(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes]
+) -> None:
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    files = {name: content for name, content in folder.items() if name != "model.safetensors"}
+    files |= dict.fromkeys(shards.values(), folder["model.safetensors"])
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": shards}).encode()
+    hub.repositories["org/tiny"] = Repository.of(files)
+    path = found(hub, tmp_path, "org/tiny").path
+    assert {file.name for file in path.iterdir()} >= set(shards.values())
+    del hub.repositories["org/tiny"].commits[commit("1")][shards["b"]]
+    with pytest.raises(ModelSourceError, match=r"names model-00002-of-00002.safetensors, which"):
+        found(hub, tmp_path / "again", "org/tiny")
+
+
+def test_a_repository_of_pickles_is_refused(hub: FakeHub, tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
+    hub.repositories["org/old"] = Repository.of(files)
+    with pytest.raises(UnsupportedModelError, match=r"pytorch_model.bin, a pickle"):
+        found(hub, tmp_path, "org/old")
+    assert hub.fetched() == []
+
+
+def test_all_parts_of_a_split_file_are_fetched(hub: FakeHub, tmp_path: Path) -> None:
+    tensors = PLAIN.tensors()
+    split = {"split.count": 2, "split.tensors.count": len(tensors)}
+    first = gguf_bytes(PLAIN.metadata() | COMPLETE | split | {"split.no": 0}, tensors[:4])
+    second = gguf_bytes(split | {"split.no": 1}, tensors[4:])
+    parts = {"Q8_0/t-Q8_0-00001-of-00002.gguf": first, "Q8_0/t-Q8_0-00002-of-00002.gguf": second}
+    hub.repositories["org/t-GGUF"] = Repository.of(parts | {"mmproj-t-Q8_0.gguf": b"an encoder"})
+    notes = Notes()
+    model = found(hub, tmp_path, "org/t-GGUF:q8_0", notes)
+    assert (model.name, model.base) == ("org/t-GGUF:q8_0", None)
+    assert sorted(hub.fetched()) == sorted(parts)
+    assert notes.total == notes.updates[-1] == len(first) + len(second)
+    assert notes.updates == sorted(notes.updates)
+    with open_checkpoint(model.path) as checkpoint:
+        assert len(checkpoint.stamps) == 2
+
+
+# --- revisions -----------------------------------------------------------------------------------
+
+
+def test_a_revision_that_changes_half_way_does_not_mix(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes]
+) -> None:
+    repository = hub.repositories["org/tiny"] = Repository.of(folder)
+    repository.commits[commit("2")] = {**folder, "config.json": b'{"model_type": "other"}'}
+
+    def move(path: str) -> None:
+        if path.endswith("config.json"):
+            repository.branches["main"] = commit("2")
+
+    hub.before = move
+    path = found(hub, tmp_path, "org/tiny").path
+    assert path.name == commit("1")
+    assert (path / "config.json").read_bytes() == folder["config.json"]
+    newer = found(hub, tmp_path, "org/tiny").path
+    assert newer.name == commit("2")
+    assert found(hub, tmp_path, f"org/tiny@{commit('1')}").path == path
+
+
+def test_a_commit_that_is_cached_needs_no_hub(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE})
+    name = f"org/t-GGUF@{commit('1')}"
+    model = found(hub, tmp_path, name)
+    hub.requests.clear()
+    assert found(hub, tmp_path, name) == model
+    assert hub.requests == []
+
+
+def test_unknown_revisions_are_named(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE})
+    with pytest.raises(ModelSourceError, match="has no revision 'v9'"):
+        found(hub, tmp_path, "org/t-GGUF@v9")
+
+
+# --- broken downloads ----------------------------------------------------------------------------
+
+
+def test_a_cut_connection_is_resumed_where_it_stopped(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE})
+    hub.faults["t.gguf"] = [Reply(cut=1000), Reply(status=500), Reply(status=429), Reply(cut=500)]
+    path = found(hub, tmp_path, "org/t-GGUF").path
+    assert path.read_bytes() == WHOLE
+    asked = [place for path, place in hub.requests if path.endswith("t.gguf")]
+    assert asked == ["", "bytes=1000-", "bytes=1000-", "bytes=1000-", "bytes=1500-"]
+
+
+def test_a_later_process_continues_what_an_earlier_one_has_left(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE})
+    hub.faults["t.gguf"] = [Reply(cut=2000), Reply(status=403)]
+    with pytest.raises(ModelSourceError, match="refuses access"):
+        found(hub, tmp_path, "org/t-GGUF")
+    assert [path for path in (tmp_path / "hub").rglob("*.gguf") if path.exists()] == []
+    hub.requests.clear()
+    assert found(hub, tmp_path, "org/t-GGUF").path.read_bytes() == WHOLE
+    assert hub.requests[-1][1] == "bytes=2000-"
+
+
+def test_a_server_without_ranges_sends_the_file_again(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE})
+    hub.faults["t.gguf"] = [Reply(cut=1000)]
+    hub.ranges = False
+    assert found(hub, tmp_path, "org/t-GGUF").path.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize("content", [WHOLE, b"a small file"])
+def test_other_bytes_than_promised_are_not_kept(
+    hub: FakeHub, tmp_path: Path, content: bytes
+) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": content})
+    changed = content[:-1] + bytes([content[-1] ^ 1])
+    hub.faults["t.gguf"] = [Reply(body=lambda _: changed)]
+    with pytest.raises(ChecksumError, match=blob_of(changed)):
+        found(hub, tmp_path, "org/t-GGUF")
+    assert [path for path in (tmp_path / "hub").rglob("blobs/*") if path.exists()] == []
+
+
+def test_attempts_end(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE})
+    hub.faults["t.gguf"] = [Reply(status=503)] * 9
+    with pytest.raises(ModelSourceError, match=r"fails with 503; try again later"):
+        found(hub, tmp_path, "org/t-GGUF")
+    assert len(hub.fetched()) == 6
+
+
+def test_a_failing_file_stops_the_others(hub: FakeHub, tmp_path: Path) -> None:
+    names = [f"t-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    hub.repositories["org/t-GGUF"] = Repository.of({name: WHOLE + name.encode() for name in names})
+    hub.faults[names[1]] = [Reply(status=404)]
+    with pytest.raises(ModelSourceError, match="does not exist"):
+        found(hub, tmp_path, "org/t-GGUF")
+
+
+# --- access --------------------------------------------------------------------------------------
+
+
+def test_a_gated_repository_says_how_to_get_access(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE}, is_gated=True)
+    message = rf"{hub.url}/org/t-GGUF is gated; ask for access on that page, then set HF_TOKEN"
+    with pytest.raises(ModelSourceError, match=message):
+        found(hub, tmp_path, "org/t-GGUF")
+
+
+def test_a_private_repository_opens_with_the_token(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE}, needs_token="hf_secret")
+    for token in (None, "hf_wrong"):
+        if token is not None:
+            monkeypatch.setenv("HF_TOKEN", token)
+        with pytest.raises(ModelSourceError, match=r"does not exist, or is private; .*HF_TOKEN"):
+            found(hub, tmp_path, "org/t-GGUF")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert found(hub, tmp_path, "org/t-GGUF").path.read_bytes() == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply(429, {"Retry-After": "7"}), r"too many requests .* try again in 7 s"),
+        (Reply(500), r"fails with 500; try again later"),
+        (Reply(403), r"refuses access \(status 403\); set HF_TOKEN"),
+    ],
+)
+def test_refusals_of_the_list_are_plain(
+    hub: FakeHub, tmp_path: Path, reply: Reply, message: str
+) -> None:
+    hub.faults["/main"] = [reply]
+    with pytest.raises(ModelSourceError, match=message):
+        found(hub, tmp_path, "org/t-GGUF")
+
+
+# --- offline -------------------------------------------------------------------------------------
+
+
+def test_offline_takes_what_is_cached_and_asks_nothing(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes]
+) -> None:
+    hub.repositories["org/tiny"] = Repository.of(folder)
+    with pytest.raises(ModelSourceError, match=r"not in .*hub, or only in part"):
+        found(hub, tmp_path, "org/tiny", offline=True)
+    model = found(hub, tmp_path, "org/tiny")
+    hub.requests.clear()
+    assert found(hub, tmp_path, "org/tiny", offline=True) == model
+    (model.path / "model.safetensors").unlink()
+    with pytest.raises(ModelSourceError, match="only in part"):
+        found(hub, tmp_path, "org/tiny", offline=True)
+    assert hub.requests == []
+
+
+def test_the_cached_copy_serves_while_the_hub_fails(hub: FakeHub, tmp_path: Path) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE})
+    model = found(hub, tmp_path, "org/t-GGUF")
+    hub.faults["/main"] = [Reply(status=500)]
+    notes = Notes()
+    assert found(hub, tmp_path, "org/t-GGUF", notes) == model
+    assert "fails with 500" in notes.notes[0]
+    away = HubPlace(tmp_path / "hub", "http://127.0.0.1:1", offline=False)
+    assert find("org/t-GGUF", tmp_path, notes, place=away) == model
+    assert "cannot be reached" in notes.notes[1]
+    with pytest.raises(ModelSourceError, match=r"127.0.0.1:1 cannot be reached"):
+        find("org/other", tmp_path, place=away)
+
+
+def test_space_is_checked_before_anything_is_fetched(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": WHOLE})
+    usage = shutil.disk_usage(tmp_path)._replace(free=len(WHOLE) - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(ModelSourceError, match=r"MB are missing, and the disk of .* free; delete"):
+        found(hub, tmp_path, "org/t-GGUF")
+    assert hub.fetched() == []
+
+
+# --- what a GGUF file lacks ----------------------------------------------------------------------
+
+BARE = gguf_bytes(PLAIN.metadata(), PLAIN.tensors())
+
+
+@pytest.mark.parametrize("card", [b"---\nbase_model: org/base\n---\nA model", None])
+def test_a_file_without_tokenizer_takes_its_base_repositorys(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes], card: bytes | None
+) -> None:
+    files = {"t.gguf": BARE} | ({} if card is None else {"README.md": card})
+    name = "org/quants-GGUF" if card else "org/base-GGUF"
+    hub.repositories[name] = Repository.of(files)
+    base = {**folder, "chat_template.jinja": b"{{ messages }} by base"}
+    hub.repositories["org/base"] = Repository.of(base)
+    for offline in (False, True):
+        model = found(hub, tmp_path, name, offline=offline)
+        with open_checkpoint(model.path, model.base) as checkpoint:
+            assert checkpoint.chat_template == "{{ messages }} by base"
+            assert len(checkpoint.tokenizer().pieces) == PLAIN.vocabulary
+    assert "model.safetensors" not in hub.fetched()
+
+
+def test_a_base_that_cannot_be_had_is_no_error(hub: FakeHub, tmp_path: Path) -> None:
+    files = {"t.gguf": gguf_bytes(PLAIN.metadata() | {"tokenizer.ggml.model": "gpt2"})}
+    hub.repositories["org/t-GGUF"] = Repository.of(files)
+    notes = Notes()
+    assert found(hub, tmp_path, "org/t-GGUF", notes).base is None
+    assert notes.notes[0].startswith("t.gguf lacks a chat template, and cannot fetch org/t: ")
