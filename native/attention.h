@@ -1,5 +1,5 @@
-// Causal attention of one key/value head over a sequence's pages, over all positions before a query
-// or a window of them.
+// Attention of one key/value head over a sequence's pages, over all positions before a query or a
+// window of them; or, in encoders, also over those after it.
 //
 // Positions are taken in splits of fixed size. A split is a softmax of its own: all scores, their
 // maximum, exponentials, values; splits are merged in order (Milakov & Gimelshein 2018,
@@ -33,11 +33,10 @@ struct QueryTile {
     int count;
     const float* q[kAttendQueries];  // (head_dim,)
     float* out[kAttendQueries];
-    int position[kAttendQueries];
-    int window_begin[kAttendQueries];  // the first position in its window
-    float* peak;                       // (count,) largest score, before scaling
-    float* mass;                       // (count,) sum of exponentials
-    float* values;                     // (count, head_dim), unnormalised output
+    int begin[kAttendQueries], end[kAttendQueries];  // the positions that it attends to
+    float* peak;                                     // (count,) largest score, before scaling
+    float* mass;                                     // (count,) sum of exponentials
+    float* values;                                   // (count, head_dim), unnormalised output
     float* weights;  // (count, kSplitTokens), the split's scores, then exponentials
 };
 
@@ -212,7 +211,7 @@ struct PositionRange {
 };
 
 inline PositionRange visible_positions(const QueryTile& tile, int i, int base, int positions) {
-    const int from = tile.window_begin[i] - base, to = tile.position[i] - base + 1;
+    const int from = tile.begin[i] - base, to = tile.end[i] - base;
     return {from < 0 ? 0 : from, to > positions ? positions : to};
 }
 inline PositionRange visible_in_page(const QueryTile& tile, int i, int page) {
@@ -226,8 +225,14 @@ inline void mask_scores(float* scores, int from, int to) {
     }
 }
 
+// Caps scores in n lanes, a multiple of 16. `scale` has not multiplied them yet.
+inline void cap_scores(float* scores, int n, float scale, float soft_cap) {
+    const V16 inner = splat(scale / soft_cap), outer = splat(soft_cap / scale);
+    for (int j = 0; j < n; j += 16) store(scores + j, tanh(load(scores + j) * inner) * outer);
+}
+
 // Turns a query's scores of a split into exponentials, with their maximum and their sum.
-inline void exponentiate(QueryTile& tile, int i, int split, float scale) {
+inline void exponentiate(QueryTile& tile, int i, int split, const AttendArgs& a) {
     const PositionRange visible = visible_positions(tile, i, split * kSplitTokens, kSplitTokens);
     if (!visible.any()) {
         tile.peak[i] = -__builtin_inff();
@@ -236,12 +241,13 @@ inline void exponentiate(QueryTile& tile, int i, int split, float scale) {
     }
     float* w = tile.weights + i * kSplitTokens;
     const int from = visible.from / 16 * 16, last = (visible.to - 1) / 16 * 16;
+    if (a.soft_cap > 0.0f) cap_scores(w + from, last + 16 - from, a.scale, a.soft_cap);
     if (visible.from > from) mask_scores(w + from, visible.from - from, 16);
     if (visible.to < last + 16) mask_scores(w + last, 0, visible.to - last);
     V16 peaks = load(w + from);
     for (int j = from + 16; j <= last; j += 16) peaks = max(peaks, load(w + j));
     const float peak = reduce_max(peaks);
-    const V16 top = splat(peak), factor = splat(scale * kLog2E);
+    const V16 top = splat(peak), factor = splat(a.scale * kLog2E);
     V16 sum = splat(0.0f);
     for (int j = from; j <= last; j += 16) {
         const V16 e = exp2_of_at_most_0((load(w + j) - top) * factor);
@@ -311,9 +317,11 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
         const int64_t at = token * a.q_stride + static_cast<int64_t>(head) * a.head_dim;
         tile.q[i] = a.q + at;
         tile.out[i] = a.out + at;
-        tile.position[i] = a.first_position + token;
-        const int before_window = a.window > 0 ? tile.position[i] + 1 - a.window : 0;
-        tile.window_begin[i] = before_window > 0 ? before_window : 0;
+        const int position = a.first_position + token;
+        const int last = a.causal ? position : a.last_position;
+        const bool windowed = a.window > 0;
+        tile.begin[i] = windowed && position >= a.window ? position + 1 - a.window : 0;
+        tile.end[i] = windowed && last - position >= a.window ? position + a.window : last + 1;
     }
     return tile;
 }
@@ -335,8 +343,8 @@ template <typename Part>
 inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uint8_t* next) {
     const int dim = a.head_dim;
     const int64_t half = kv_part_bytes(Part::kType, dim) / 2;
-    const int begin = tile.window_begin[0] / kPageTokens;
-    const int end = tile.position[tile.count - 1] / kPageTokens + 1;
+    const int begin = tile.begin[0] / kPageTokens;
+    const int end = (tile.end[tile.count - 1] - 1) / kPageTokens + 1;
     const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
     const int to = (split + 1) * kSplitPages < end ? (split + 1) * kSplitPages : end;
     for (int page = from; page < to; ++page) {
@@ -345,7 +353,7 @@ inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uin
             page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + half, dim);
         score_page(tile, queries_of_page(tile, page), page, part, dim, prefetcher);
     }
-    for (int i = 0; i < tile.count; ++i) exponentiate(tile, i, split, a.scale);
+    for (int i = 0; i < tile.count; ++i) exponentiate(tile, i, split, a);
     for (int i = 0; i < tile.count * dim; ++i) tile.values[i] = 0.0f;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
@@ -380,18 +388,25 @@ inline void merge_split(const QueryTile& total, const QueryTile& part, int head_
     }
 }
 
-inline void write_output(const QueryTile& tile, int head_dim) {
+// A sink joins the sum of exponentials here, once for each query. If it is much higher than all
+// scores, exp returns its highest value, 2e38, and the output is as good as zero.
+inline void write_output(const QueryTile& tile, const AttendArgs& a, int first_query) {
+    const int head_dim = a.head_dim;
     for (int i = 0; i < tile.count; ++i) {
-        const V16 mass = splat(tile.mass[i]);
+        V16 mass = splat(tile.mass[i]);
+        if (a.sinks != nullptr) {
+            const float sink = a.sinks[(first_query + i) % a.group];
+            mass = mass + exp(splat(sink - tile.peak[i] * a.scale));
+        }
         for (int d = 0; d < head_dim; d += 16) {
             store(tile.out[i] + d, load(tile.values + i * head_dim + d) / mass);
         }
     }
 }
 
-inline int first_split(const QueryTile& tile) { return tile.window_begin[0] / kSplitTokens; }
+inline int first_split(const QueryTile& tile) { return tile.begin[0] / kSplitTokens; }
 inline int last_split(const QueryTile& tile) {
-    return tile.position[tile.count - 1] / kSplitTokens;
+    return (tile.end[tile.count - 1] - 1) / kSplitTokens;
 }
 
 template <typename Part>
@@ -412,7 +427,7 @@ inline void attend_parts(const AttendArgs& a) {
             run_split<Part>(split == begin ? total : part, a, split, next);
             if (split > begin) merge_split(total, part, a.head_dim, a.scale);
         }
-        write_output(total, a.head_dim);
+        write_output(total, a, first);
     }
 }
 
@@ -437,7 +452,7 @@ void attend_merge(const AttendArgs& a, float* parts) {
         place_sums(part, parts + split * size, a.head_dim);
         merge_split(total, part, a.head_dim, a.scale);
     }
-    write_output(total, a.head_dim);
+    write_output(total, a, 0);
 }
 
 template <typename Part>

@@ -1,5 +1,6 @@
 // Instructions that write to the KV cache and read it.
 #include <algorithm>
+#include <utility>
 
 #include "instruction.h"
 #include "instructions.h"
@@ -41,7 +42,8 @@ class StoreKv final : public Instruction {
 // One layer's attention: the common part of Attend and AttendMerge.
 class Attention : public Instruction {
   public:
-    Attention(const char* kind, const AttentionShape& shape) : Instruction(kind), shape_(shape) {}
+    Attention(const char* kind, AttentionShape shape)
+        : Instruction(kind), shape_(std::move(shape)) {}
 
   protected:
     AttendArgs arguments(Program& p, const AttendItem& item, int thread) const {
@@ -63,8 +65,12 @@ class Attention : public Instruction {
         args.next = nullptr;
         args.tokens = item.tokens;
         args.first_position = span.first_position + item.first_token;
-        args.scale = shape_.scale;
+        args.last_position = span.first_position + span.tokens - 1;
+        args.causal = shape_.causal;
         args.window = shape_.window;
+        args.scale = shape_.scale;
+        args.soft_cap = shape_.soft_cap;
+        args.sinks = shape_.sinks.empty() ? nullptr : &shape_.sinks[item.head * args.group];
         args.scratch = scratch(p, thread);
         return args;
     }
@@ -91,7 +97,7 @@ class Attention : public Instruction {
 
 class Attend final : public Attention {
   public:
-    explicit Attend(const AttentionShape& shape) : Attention("attend", shape) {}
+    explicit Attend(AttentionShape shape) : Attention("attend", std::move(shape)) {}
     int items(const Program& p) const override {
         return static_cast<int>(attention(p).items().size());
     }
@@ -124,7 +130,7 @@ class Attend final : public Attention {
 
 class AttendMerge final : public Attention {
   public:
-    explicit AttendMerge(const AttentionShape& shape) : Attention("merge", shape) {}
+    explicit AttendMerge(AttentionShape shape) : Attention("merge", std::move(shape)) {}
     int items(const Program& p) const override {
         return static_cast<int>(attention(p).merges().size());
     }
@@ -141,12 +147,12 @@ InstructionPointer make_store_kv(int k, int v, int layer, int cache) {
     return std::make_unique<StoreKv>(k, v, layer, cache);
 }
 
-InstructionPointer make_attend(const AttentionShape& shape) {
-    return std::make_unique<Attend>(shape);
+InstructionPointer make_attend(AttentionShape shape) {
+    return std::make_unique<Attend>(std::move(shape));
 }
 
-InstructionPointer make_attend_merge(const AttentionShape& shape) {
-    return std::make_unique<AttendMerge>(shape);
+InstructionPointer make_attend_merge(AttentionShape shape) {
+    return std::make_unique<AttendMerge>(std::move(shape));
 }
 
 }  // namespace heddle

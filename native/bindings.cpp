@@ -496,12 +496,23 @@ void bind_program(nb::module_& m) {
             },
             nb::arg("in_"), nb::arg("weight"), nb::arg("eps"), nb::arg("heads"))
         .def("scale", &Program::scale, nb::arg("in_"), nb::arg("factor"))
+        .def("soft_cap", &Program::soft_cap, nb::arg("in_"), nb::arg("cap"))
         .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
         .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),
              nb::arg("cache") = 0, "`layer` counts within the cache with index `cache`.")
-        .def("attend", &Program::attend, nb::arg("q"), nb::arg("layer"), nb::arg("heads"),
-             nb::arg("scale"), nb::arg("window"), nb::arg("out"), nb::arg("quantise"),
-             nb::arg("cache") = 0)
+        .def(
+            "attend",
+            [](Program& self, int q, int layer, int heads, float scale, int window, int out,
+               bool quantise, int cache, bool causal, float soft_cap,
+               const std::optional<Floats>& sinks) {
+                std::vector<float> scores;
+                if (sinks) scores = vector_of(*sinks);
+                self.attend({q, layer, cache, heads, scale, window, causal, soft_cap,
+                             std::move(scores), out, quantise});
+            },
+            nb::arg("q"), nb::arg("layer"), nb::arg("heads"), nb::arg("scale"), nb::arg("window"),
+            nb::arg("out"), nb::arg("quantise"), nb::arg("cache") = 0, nb::arg("causal") = true,
+            nb::arg("soft_cap") = 0.0f, nb::arg("sinks") = nb::none())
         .def("gate_rows", &Program::gate_rows, nb::arg("x"), nb::arg("gate"), nb::arg("out"))
         .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))

@@ -10,6 +10,7 @@
 namespace heddle {
 
 class Instruction;
+struct AttentionShape;
 struct ExpertLayer;
 struct MatmulPart;
 using InstructionPointer = std::unique_ptr<Instruction>;
@@ -20,6 +21,7 @@ InstructionPointer make_norm(int in, std::vector<float> weight, float eps, int o
 InstructionPointer make_quantise(int in);
 InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps, int heads);
 InstructionPointer make_scale(int in, float factor);
+InstructionPointer make_soft_cap(int in, float cap);
 InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise);
 InstructionPointer make_gate_rows(int x, int gate, int out);
 InstructionPointer make_add(int x, int y, int out);
@@ -39,15 +41,9 @@ std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> 
                                              int logits, int out);
 
 // attention_instructions.cpp
-struct AttentionShape {
-    int q, layer, cache, heads;
-    float scale;
-    int window, out;
-    bool quantise;
-};
 InstructionPointer make_store_kv(int k, int v, int layer, int cache);
-InstructionPointer make_attend(const AttentionShape& shape);
+InstructionPointer make_attend(AttentionShape shape);
 // Merges the splits of attend; does nothing if there are none.
-InstructionPointer make_attend_merge(const AttentionShape& shape);
+InstructionPointer make_attend_merge(AttentionShape shape);
 
 }  // namespace heddle

@@ -143,6 +143,14 @@ void scale(const float* x, float factor, int n, float* out) {
     for (int i = 0; i < n; ++i) out[i] = x[i] * factor;
 }
 
+void soft_cap(const float* x, float cap, int n, float* out) {
+    const V16 high = splat(cap), inverse = splat(1.0f / cap);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) store(out + i, high * tanh(load(x + i) * inverse));
+    if (i < n)
+        store_partial(out + i, n - i, high * tanh(load_partial(x + i, n - i, 0.0f) * inverse));
+}
+
 void add(const float* x, const float* y, int n, float* out) {
     for (int i = 0; i < n; ++i) out[i] = x[i] + y[i];
 }
@@ -199,12 +207,25 @@ constexpr const char* kName =
     "portable";
 #endif
 
-const Kernels kTable = {kName,        kPanelRows,    matmul<>,
-                        quantise,     norm,          {gated_silu, gated_gelu, gated_clamped},
-                        add,          add_scaled,    scale,
-                        store_kv,     attend,        attend_split,
-                        attend_merge, max_of,        sum_exp,
-                        exp_all,      multiply_adds, kMultiplication};
+const Kernels kTable = {kName,
+                        kPanelRows,
+                        matmul<>,
+                        quantise,
+                        norm,
+                        {gated_silu, gated_gelu, gated_clamped},
+                        add,
+                        add_scaled,
+                        scale,
+                        soft_cap,
+                        store_kv,
+                        attend,
+                        attend_split,
+                        attend_merge,
+                        max_of,
+                        sum_exp,
+                        exp_all,
+                        multiply_adds,
+                        kMultiplication};
 
 }  // namespace
 

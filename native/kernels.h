@@ -82,9 +82,13 @@ struct AttendArgs {
     int first_position;    // of the first query token
     int group;             // query heads that share this key/value head; contiguous in q
     int head_dim;          // multiple of 16
-    int window;            // positions a query sees, itself included; 0 for all
-    float scale;
-    float* scratch;  // attend_scratch(head_dim) floats; a line's alignment makes it faster
+    int last_position;     // of the step's last token of the sequence; read unless `causal`
+    bool causal;           // whether a query sees no later positions
+    int window;            // positions to one side, itself included, that a query sees; 0 for all
+    float scale;           // of scores, then:
+    float soft_cap;        // score = soft_cap * tanh(score / soft_cap); 0: no cap
+    const float* sinks;    // (group,), a score of no position that joins each head's sum; or null
+    float* scratch;        // attend_scratch(head_dim) floats; a line's alignment makes it faster
 };
 
 // Keys and values of consecutive tokens of one page, one layer and head.
@@ -125,6 +129,8 @@ struct Kernels {
     // out += x * factor
     void (*add_scaled)(const float* x, float factor, int n, float* out);
     void (*scale)(const float* x, float factor, int n, float* out);
+    // out = cap * tanh(x / cap)
+    void (*soft_cap)(const float* x, float cap, int n, float* out);
     void (*store_kv)(const StoreKvArgs&);
     void (*attend)(const AttendArgs&);
     // `attend` in two steps, for at most kAttendQueries queries (tokens * group): each split of

@@ -170,6 +170,12 @@ void Program::scale(int in, float factor) {
     append(make_scale(in, factor));
 }
 
+void Program::soft_cap(int in, float cap) {
+    at(in);
+    if (!(cap > 0)) throw std::invalid_argument("a soft cap is positive");
+    append(make_soft_cap(in, cap));
+}
+
 void Program::gated(Activation activation, int gate, int up, int out, bool quantise) {
     same_shape(gate, up);
     same_shape(gate, out);
@@ -213,28 +219,32 @@ void Program::store_kv(int k, int v, int layer, int cache) {
     append(make_store_kv(k, v, layer, cache));
 }
 
-void Program::attend(int q, int layer, int heads, float scale, int window, int out, bool quantise,
-                     int cache) {
-    check_per_token(q);
-    check_layer(layer, cache);
-    const KvCache& kv = *caches_[cache];
-    if (window < 0) throw std::invalid_argument("a window has at least one position");
-    same_shape(q, out);
-    if (heads % kv.kv_heads() != 0 || at(q).width != heads * kv.head_dim()) {
+void Program::attend(AttentionShape shape) {
+    check_per_token(shape.q);
+    check_layer(shape.layer, shape.cache);
+    const KvCache& kv = *caches_[shape.cache];
+    if (shape.window < 0) throw std::invalid_argument("a window has at least one position");
+    if (shape.soft_cap < 0) throw std::invalid_argument("a soft cap is positive, or 0 for none");
+    same_shape(shape.q, shape.out);
+    if (shape.heads % kv.kv_heads() != 0 || at(shape.q).width != shape.heads * kv.head_dim()) {
         throw std::invalid_argument("queries do not fit the KV cache");
     }
-    if (quantise) {
-        want_quantised(out);
-        if (heads / kv.kv_heads() * kv.head_dim() % kBlock != 0) {
+    if (!shape.sinks.empty() && static_cast<int>(shape.sinks.size()) != shape.heads) {
+        throw std::invalid_argument("there is not a sink for each head");
+    }
+    const int group = shape.heads / kv.kv_heads();
+    if (shape.quantise) {
+        want_quantised(shape.out);
+        if (group * kv.head_dim() % kBlock != 0) {
             throw std::invalid_argument("a head group is not whole quantisation blocks");
         }
     }
-    widest_group_ = std::max(widest_group_, heads / kv.kv_heads());
-    int& widest = windows_[cache];
-    widest = widest == 0 || window == 0 ? 0 : std::max(widest, window);
-    const AttentionShape shape{q, layer, cache, heads, scale, window, out, quantise};
+    widest_group_ = std::max(widest_group_, group);
+    causal_ = causal_ && shape.causal;
+    int& widest = windows_[shape.cache];
+    widest = widest == 0 || shape.window == 0 ? 0 : std::max(widest, shape.window);
     append(make_attend(shape));
-    append(make_attend_merge(shape));
+    append(make_attend_merge(std::move(shape)));
 }
 
 void Program::gate_rows(int x, int gate, int out) {
@@ -290,6 +300,7 @@ void Program::check(const Step& step) const {
     for (const Span& span : step.spans) {
         require(span.row >= 0 && span.tokens >= 1 && span.row <= step.tokens - span.tokens, "span");
         require(span.first_position >= 0, "position");
+        require(causal_ || span.first_position == 0, "span, not of a whole sequence");
         check_tables(span);
     }
 }

@@ -41,6 +41,19 @@ struct MatmulPart {
     int out;
 };
 
+// One layer's attention.
+struct AttentionShape {
+    int q, layer, cache;  // `layer` counts within the cache with index `cache`
+    int heads;
+    float scale;
+    int window;  // see AttendArgs, also for the next three
+    bool causal;
+    float soft_cap;
+    std::vector<float> sinks;  // (heads,), or empty
+    int out;
+    bool quantise;
+};
+
 class Instruction;
 
 class Program final : private Task {
@@ -65,14 +78,15 @@ class Program final : private Task {
     void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
     void norm_heads(int in, std::vector<float> weight, float eps, int heads);  // in place
     void scale(int in, float factor);                                          // in place
+    void soft_cap(int in, float cap);                                          // in place
     void gated(Activation activation, int gate, int up, int out, bool quantise);
     // The sum of the experts that `logits` choose. `in` is quantised if their matrices are.
     void experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out);
     void rope(int in, int table, int heads);  // in place
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);
-    void attend(int q, int layer, int heads, float scale, int window, int out, bool quantise,
-                int cache);
+    // Without `causal`, a step must hold all tokens of a sequence.
+    void attend(AttentionShape shape);
     void gate_rows(int x, int gate, int out);
     void add(int x, int y, int out);
     void take_rows(int in, int out);  // once
@@ -157,6 +171,7 @@ class Program final : private Task {
     std::vector<std::unique_ptr<Instruction>> instructions_;
     std::vector<LineFloats> scratch_;  // per thread, for attention
     ExpertRows expert_rows_;           // of the expert layer that runs
+    bool causal_ = true;               // whether all attention is
     int widest_group_ = 1;             // query heads per key/value head
     Step* step_ = nullptr;
     std::vector<int32_t> wanted_;  // token rows of the step: sampled, then scored, then pooled

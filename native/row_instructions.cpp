@@ -90,6 +90,18 @@ class ScaleBy final : public RowInstruction {
     float factor_;
 };
 
+class SoftCap final : public RowInstruction {
+  public:
+    SoftCap(int in, float cap) : RowInstruction("soft_cap", in), in_(in), cap_(cap) {}
+    void run_row(Program& p, int i, int) override {
+        kernels(p).soft_cap(row(p, in_, i), cap_, width(p, in_), row(p, in_, i));
+    }
+
+  private:
+    int in_;
+    float cap_;
+};
+
 class Gated final : public RowInstruction {
   public:
     Gated(Activation activation, int gate, int up, int out, bool quantise)
@@ -219,6 +231,8 @@ InstructionPointer make_norm_heads(int in, std::vector<float> weight, float eps,
 InstructionPointer make_scale(int in, float factor) {
     return std::make_unique<ScaleBy>(in, factor);
 }
+
+InstructionPointer make_soft_cap(int in, float cap) { return std::make_unique<SoftCap>(in, cap); }
 
 InstructionPointer make_gated(Activation activation, int gate, int up, int out, bool quantise) {
     return std::make_unique<Gated>(activation, gate, up, out, quantise);

@@ -286,6 +286,9 @@ void check_rows() {
     check_elementwise("scale", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
         k.scale(x.data(), 0.7f, size(x), out);
     });
+    check_elementwise("soft_cap", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
+        k.soft_cap(x.data(), 1.3f, size(x), out);
+    });
     check_elementwise("max", [](const Kernels& k, const Floats& x, const Floats&, float* out) {
         *out = k.max(x.data(), size(x));
     });
@@ -321,14 +324,31 @@ void check_exp() {
     }
 }
 
+// `variant`: causal attention, the same with capped scores and sinks, or attention to both sides.
+enum class Variant { kCausal, kCappedWithSinks, kBothSides };
 struct AttendCase {
     int tokens, first_position, group, head_dim, window;
+    Variant variant = Variant::kCausal;
 };
 constexpr AttendCase kAttendCases[] = {
-    {1, 0, 1, 16, 0},    {70, 0, 3, 64, 0},     {5, 250, 2, 80, 0},    {1, 600, 3, 64, 0},
-    {2, 511, 4, 128, 0}, {33, 300, 1, 48, 100}, {1, 1000, 8, 64, 257}, {9, 40, 2, 256, 17},
-    {7, 255, 7, 32, 0},  {1, 777, 6, 16, 1},    {4, 530, 1, 512, 300}, {1, 90, 5, 64, 33},
-    {40, 230, 9, 96, 0}, {3, 1023, 2, 64, 512},
+    {1, 0, 1, 16, 0},
+    {70, 0, 3, 64, 0},
+    {5, 250, 2, 80, 0},
+    {1, 600, 3, 64, 0},
+    {2, 511, 4, 128, 0},
+    {33, 300, 1, 48, 100},
+    {1, 1000, 8, 64, 257},
+    {9, 40, 2, 256, 17},
+    {7, 255, 7, 32, 0},
+    {1, 777, 6, 16, 1},
+    {4, 530, 1, 512, 300},
+    {1, 90, 5, 64, 33},
+    {40, 230, 9, 96, 0},
+    {3, 1023, 2, 64, 512},
+    {1, 600, 3, 64, 0, Variant::kCappedWithSinks},
+    {33, 300, 2, 48, 100, Variant::kCappedWithSinks},
+    {45, 0, 3, 64, 0, Variant::kBothSides},
+    {300, 0, 2, 32, 40, Variant::kBothSides},
 };
 
 // A sequence's pages of one key/value head, out of order and with foreign ones between. What no
@@ -374,7 +394,14 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
     args.group = c.group;
     args.head_dim = c.head_dim;
     args.window = c.window;
+    args.last_position = c.first_position + c.tokens - 1;
+    args.causal = c.variant != Variant::kBothSides;
     args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    constexpr float kSinks[] = {-3.0f, 0.7f, 120.0f};
+    if (c.variant == Variant::kCappedWithSinks) {
+        args.soft_cap = 2.5f;
+        args.sinks = kSinks;
+    }
     args.scratch = scratch.data();
     if (!in_splits) {
         kernels.attend(args);
@@ -400,7 +427,8 @@ void check_attend(KvType type) {
         const Floats q = random.normals(int64_t{c.tokens} * (c.group * c.head_dim + 16), 2.0f);
         const std::string what = text("tokens", c.tokens) + text("from", c.first_position) +
                                  text("group", c.group) + text("head_dim", c.head_dim) +
-                                 text("window", c.window);
+                                 text("window", c.window) +
+                                 text("variant", static_cast<int>(c.variant));
         check.all_levels(what, [&](const Kernels& k) { return attend(k, c, pages, q, false); });
         if (c.tokens * c.group > kAttendQueries) continue;
         const Floats whole = attend(*portable_kernels(), c, pages, q, false);

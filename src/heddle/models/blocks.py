@@ -24,6 +24,7 @@ class AttentionWeights(Generic[W]):
     """Weights of attention. `q_norm` and `k_norm` are None if the family has no such norms.
 
     `rope` rotates the keys, `q_rope` the queries; None: the layer has no positions.
+    `sinks` are a score for each head; None if the family has none.
     """
 
     q: W
@@ -34,6 +35,7 @@ class AttentionWeights(Generic[W]):
     k_norm: W | None
     rope: RopeSpec | None
     q_rope: RopeSpec | None
+    sinks: W | None = None
 
 
 class QueryKeyNorm(Enum):
@@ -50,7 +52,7 @@ class QueryKeyNorm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Causal grouped-query attention with rotary positions.
+    """Grouped-query attention with rotary positions.
 
     Attributes:
         width: width of the hidden state.
@@ -59,6 +61,7 @@ class Attention:
         norm: norms of queries and keys.
         norm_eps: epsilon of these norms.
         temperature: growth of the queries with their position; None: no growth.
+        has_sinks: whether each head has a sink; see :meth:`heddle.models.ops.Ops.attend`.
     """
 
     width: int
@@ -67,6 +70,7 @@ class Attention:
     norm: QueryKeyNorm = QueryKeyNorm.NONE
     norm_eps: float = 0.0
     temperature: Temperature | None = None
+    has_sinks: bool = False
 
     def load(self, loader: Loader[W], name: str) -> AttentionWeights[W]:
         """Claim the tensors under `name`, with biases if the checkpoint has them."""
@@ -87,6 +91,7 @@ class Attention:
             k_norm=loader.vector(f"{name}.k_norm", k_norm) if normed else None,
             rope=rope,
             q_rope=replace(rope, temperature=self.temperature) if rope is not None else None,
+            sinks=loader.vector(f"{name}.sinks", spec.heads) if self.has_sinks else None,
         )
 
     def _rope(self, loader: Loader[W]) -> RopeSpec | None:
@@ -118,7 +123,7 @@ class Attention:
         if weights.rope is not None and weights.q_rope is not None:
             q = ops.rope(q, positions, weights.q_rope, spec.heads)
             k = ops.rope(k, positions, weights.rope, spec.kv_heads)
-        return ops.linear(ops.attend(q, k, v, layer, spec), weights.output)
+        return ops.linear(ops.attend(q, k, v, layer, spec, weights.sinks), weights.output)
 
     def _normed(self, ops: Ops[A, W], x: A, weight: W, heads: int) -> A:
         if self.norm is QueryKeyNorm.WHOLE:

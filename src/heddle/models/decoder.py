@@ -39,6 +39,7 @@ class Decoder:
         norm_eps: epsilon of the last norm.
         embedding_scale: factor on the embedding's result.
         logit_scale: factor on the logits.
+        logit_cap: soft cap on logits, see :meth:`heddle.models.ops.Ops.soft_cap`; 0: no cap.
     """
 
     shape: ModelShape
@@ -46,6 +47,7 @@ class Decoder:
     norm_eps: float
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
+    logit_cap: float = 0.0
 
     def state(self, layer: int) -> StateKind:
         """The kind of state that a layer keeps of a sequence."""
@@ -78,4 +80,6 @@ class Decoder:
     def logits(self, ops: Ops[A, W], weights: DecoderWeights[W], states: A) -> A:
         """Logits (R, vocabulary) of the hidden states that `forward` returned."""
         logits = ops.linear(states, weights.output)
-        return logits if self.logit_scale == 1.0 else ops.scale(logits, self.logit_scale)
+        if self.logit_scale != 1.0:
+            logits = ops.scale(logits, self.logit_scale)
+        return ops.soft_cap(logits, self.logit_cap) if self.logit_cap else logits

@@ -79,14 +79,18 @@ class RopeSpec:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """Causal grouped-query attention.
+    """Grouped-query attention.
 
     Attributes:
         heads: query heads, a multiple of kv_heads.
         kv_heads: key/value heads.
         head_dim: elements per head, the same for keys and values.
-        scale: factor on query·key before the softmax.
+        scale: factor on query·key; the product is a score.
         window: number of positions that a token sees, itself included; 0: all up to itself.
+        soft_cap: c turns each score s into c * tanh(s / c) before the softmax (Gemma Team 2024,
+            arXiv:2408.00118); 0: no cap.
+        causal: whether a token sees no later positions. If not, `window` counts on either side, and
+            one step must compute the whole sequence.
     """
 
     heads: int
@@ -94,6 +98,8 @@ class AttentionSpec:
     head_dim: int
     scale: float
     window: int = 0
+    soft_cap: float = 0.0
+    causal: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +185,23 @@ class Ops(Protocol[A, W_contra]):
         """x * factor, elementwise."""
         ...
 
+    def soft_cap(self, x: A, cap: float) -> A:
+        """cap * tanh(x / cap), elementwise."""
+        ...
+
     def rope(self, x: A, positions: A, spec: RopeSpec, heads: int) -> A:
         """Rotate x (T, heads * head_dim) by position."""
         ...
 
-    def attend(self, q: A, k: A, v: A, layer: int, spec: AttentionSpec) -> A:
+    def attend(
+        self, q: A, k: A, v: A, layer: int, spec: AttentionSpec, sinks: W_contra | None = None
+    ) -> A:
         """Store k and v in layer `layer` of the KV cache, then attend.
 
         q is (T, heads * head_dim), k and v (T, kv_heads * head_dim). The token at position p sees
-        positions 0 to p of its own sequence, or the last `window` of them. Returns (T, heads *
-        head_dim).
+        positions 0 to p of its own sequence, or the last `window` of them. `sinks` (heads,) are
+        scores of no position (Xiao et al. 2023, arXiv:2309.17453, learned as in gpt-oss): each
+        joins the sum of its head's softmax, and has no value. Returns (T, heads * head_dim).
         """
         ...
 

@@ -179,6 +179,9 @@ class ReferenceOps:
     def scale(self, x: Array, factor: float) -> Array:
         return x * np.float32(factor)
 
+    def soft_cap(self, x: Array, cap: float) -> Array:
+        return np.tanh(x / np.float32(cap)) * np.float32(cap)
+
     def rope(self, x: Array, positions: Array, spec: RopeSpec, heads: int) -> Array:
         """Angles are float64. Their cosines and sines are rounded to float32."""
         pair = np.arange(spec.dim // 2)
@@ -192,12 +195,21 @@ class ReferenceOps:
         y[..., first], y[..., second] = a * cos - b * sin, a * sin + b * cos
         return y.reshape(x.shape)
 
-    def attend(self, q: Array, k: Array, v: Array, layer: int, spec: AttentionSpec) -> Array:
+    def attend(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        layer: int,
+        spec: AttentionSpec,
+        sinks: Weight | None = None,
+    ) -> Array:
         mixed, row = np.empty_like(q), 0
         for run in self._runs:
             rows = slice(row, row + len(run.tokens))
             keys, values = run.cache.store(layer, run.start, k[rows], v[rows])
-            mixed[rows] = _attention(q[rows], keys, values, run.start, spec)
+            assert spec.causal or run.start == 0, "one step computes the whole sequence"
+            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, sinks)
             row = rows.stop
         return mixed
 
@@ -229,11 +241,15 @@ class ReferenceOps:
         return x[rows]
 
 
-def _attention(q: Array, keys: Array, values: Array, start: int, spec: AttentionSpec) -> Array:
+def _attention(
+    q: Array, keys: Array, values: Array, start: int, spec: AttentionSpec, sinks: Weight | None
+) -> Array:
     """Attention of queries from position `start` on, over all positions up to the last query."""
     queries, positions = len(q), len(keys)
     group = spec.heads // spec.kv_heads
     distance = np.arange(start, start + queries)[:, None] - np.arange(positions)
+    if not spec.causal:
+        distance = np.abs(distance)
     hidden = (distance < 0) | (distance >= (spec.window or positions))
     q = q.reshape(queries, spec.heads, spec.head_dim)
     keys = keys.reshape(positions, spec.kv_heads, spec.head_dim)
@@ -241,10 +257,15 @@ def _attention(q: Array, keys: Array, values: Array, start: int, spec: Attention
     mixed = np.empty_like(q)
     for head in range(spec.heads):
         scores = q[:, head] @ keys[:, head // group].T * np.float32(spec.scale)
+        if spec.soft_cap:
+            scores = np.tanh(scores / np.float32(spec.soft_cap)) * np.float32(spec.soft_cap)
         scores[hidden] = -np.inf
+        if sinks is not None:
+            sink = np.full((queries, 1), sinks.values[head])
+            scores = np.concatenate([scores, sink], axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        mixed[:, head] = weights @ values[:, head // group]
+        mixed[:, head] = weights[:, :positions] @ values[:, head // group]
     return mixed.reshape(queries, -1)
 
 

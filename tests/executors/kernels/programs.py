@@ -6,7 +6,7 @@ own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -102,15 +102,20 @@ def attention(
     chunks: Sequence[int] | None = None,
     threads: int = 1,
     window: int = 0,
+    **variant: Any,
 ) -> Floats:
-    """Causal attention of one sequence, whole or in chunks; q (T, heads * head_dim)."""
+    """Attention of one sequence, whole or in chunks; q (T, heads * head_dim).
+
+    `variant` are options of the native instruction: `causal`, `soft_cap`, `sinks`.
+    """
     tokens = len(q)
     pages = -(-tokens // PAGE_TOKENS)
     bench = Bench(isa, tokens, threads, _native.KvCache(kv_type, 1, kv_heads, head_dim, pages + 1))
     sources = [bench.table(values) for values in (q, k, v)]
     out = bench.program.buffer(q.shape[1], per_row=False)
     bench.program.store_kv(sources[1], sources[2], 0)
-    bench.program.attend(sources[0], 0, q.shape[1] // head_dim, scale, window, out, False)
+    heads = q.shape[1] // head_dim
+    bench.program.attend(sources[0], 0, heads, scale, window, out, False, **variant)
     # The pages are used in falling order, with page 0 left out, to catch mix-ups of page and index.
     table = ints(range(pages, 0, -1))
     results, done = [], 0

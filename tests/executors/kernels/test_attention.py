@@ -15,18 +15,27 @@ from heddle.testing.reference_ops import as_kept
 every_type = pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 
 
-def expected_attention(q, k, v, kv_type, kv_heads, head_dim, scale, window=0):
-    """Causal attention in float64 over keys and values as the cache keeps them."""
+def expected_attention(
+    q, k, v, kv_type, kv_heads, head_dim, scale, window=0, causal=True, soft_cap=0.0, sinks=None
+):
+    """Attention in float64 over keys and values as the cache keeps them."""
     tokens, group = len(q), q.shape[1] // head_dim // kv_heads
     queries = q.reshape(tokens, kv_heads, group, head_dim).astype(np.float64)
     keys, values = (
         as_kept(x, kv_type).reshape(tokens, kv_heads, head_dim).astype(np.float64) for x in (k, v)
     )
     scores = np.einsum("qhgd,khd->hgqk", queries, keys) * scale
+    if soft_cap:
+        scores = soft_cap * np.tanh(scores / soft_cap)
     distance = np.arange(tokens)[:, None] - np.arange(tokens)
+    if not causal:
+        distance = np.abs(distance)
     scores[..., (distance < 0) | (distance >= (window or tokens))] = -np.inf
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
+    sink = np.full(kv_heads * group, -np.inf) if sinks is None else sinks.astype(np.float64)
+    sink = sink.reshape(kv_heads, group, 1, 1)
+    peak = np.maximum(scores.max(axis=-1, keepdims=True), sink)
+    weights = np.exp(scores - peak)
+    weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - peak)
     return np.einsum("hgqk,khd->qhgd", weights, values).reshape(tokens, -1)
 
 
@@ -87,6 +96,49 @@ def test_splits_of_a_long_context_change_nothing(group, window, kv_type):
         chunks = [250, *[1] * 20, 235, *[1] * 20, 255, *[1] * 20]
         cut = attention(isa, q, k, v, kv_type, **sizes, chunks=chunks, threads=threads)
         np.testing.assert_array_equal(cut, whole)
+
+
+VARIANTS = [
+    {"soft_cap": 1.5},
+    {"sinks": np.float32([-2, 0, 3, 90, 300, -300])},
+    {"soft_cap": 4.0, "sinks": np.float32([-1, 0, 1, 2, 3, 4])},
+]
+
+
+@every_type
+@pytest.mark.parametrize("variant", VARIANTS, ids=["cap", "sinks", "both"])
+@pytest.mark.parametrize("window", [0, 100])
+def test_caps_and_sinks(variant, window, kv_type):
+    """Against float64, and one result in any chunking, also where splits are merged."""
+    tokens = 600
+    q, k, v = random_inputs(np.random.default_rng(window), tokens, 2, 3, 32)
+    sizes = {"kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": window}
+    expected = expected_attention(q, k, v, kv_type, *sizes.values(), **variant)
+    whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes, **variant)
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    plain = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes)
+    assert np.abs(whole - plain).max() > 0.1
+    for isa in ISA_LEVELS:
+        for threads in (1, 3):
+            chunks = [250, *[1] * 10, 275, *[1] * 65]
+            options = sizes | variant | {"chunks": chunks, "threads": threads}
+            np.testing.assert_array_equal(attention(isa, q, k, v, kv_type, **options), whole)
+
+
+@every_type
+@pytest.mark.parametrize("window", [0, 1, 5, 40, 300])
+@pytest.mark.parametrize("tokens", [1, 31, 33, 300])
+def test_attention_to_both_sides(window, tokens, kv_type):
+    q, k, v = random_inputs(np.random.default_rng(tokens), tokens, 2, 3, 32)
+    sizes = {"kv_heads": 2, "head_dim": 32, "scale": 0.2, "window": window, "causal": False}
+    expected = expected_attention(q, k, v, kv_type, *sizes.values())
+    whole = attention(ISA_LEVELS[-1], q, k, v, kv_type, **sizes)
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    for isa in ISA_LEVELS:
+        np.testing.assert_array_equal(attention(isa, q, k, v, kv_type, **sizes, threads=3), whole)
+    if tokens > 1:
+        with pytest.raises(ValueError, match="not of a whole sequence"):
+            attention("auto", q, k, v, kv_type, **sizes, chunks=[tokens - 1, 1])
 
 
 @every_type

@@ -116,6 +116,21 @@ def test_rope(interleaved, dim):
     np.testing.assert_allclose(result, expected.reshape(tokens, -1), atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [3, 64])
+def test_soft_cap(width):
+    """Small and large values keep their relative precision; infinities become the cap."""
+    magnitudes = np.geomspace(1e-6, 1e4, width - 2)
+    x = np.float32([[*magnitudes, np.inf, -np.inf], [*-magnitudes, np.nan, 0]])
+
+    def build(bench):
+        buffer = bench.table(x)
+        bench.program.soft_cap(buffer, 30.0)
+        return buffer
+
+    result = of_every_level(build, 2)
+    np.testing.assert_allclose(result, 30 * np.tanh(x.astype(np.float64) / 30), rtol=1e-6)
+
+
 def test_a_step_with_bad_indices_is_refused():
     bench = Bench("auto", 4)
     bench.table(np.zeros((2, 16), np.float32))

@@ -140,6 +140,31 @@ def test_attention_is_a_causal_softmax_over_shared_heads(window: int) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("window", [0, 1, 2])
+def test_attention_to_both_sides_with_a_cap_and_sinks(window: int) -> None:
+    q, k, v = projections(5)
+    sinks = np.array([-1, 0, 0.5, 2], np.float32)
+    expected = np.zeros(q.shape)
+    for t in range(5):
+        for head in range(4):
+            columns = slice(head // 2 * 8, head // 2 * 8 + 8)
+            query = q[t, head * 8 : head * 8 + 8].astype(np.float64)
+            seen = [s for s in range(5) if not window or abs(t - s) < window]
+            scores = [1.5 * math.tanh(0.3 * (query @ k[s, columns]) / 1.5) for s in seen]
+            mass = np.exp([*scores, sinks[head]])
+            parts = (m * v[s, columns] for s, m in zip(seen, mass[:-1], strict=True))
+            expected[t, head * 8 : head * 8 + 8] = sum(parts) / mass.sum()
+    spec = replace(SPEC, window=window, soft_cap=1.5, causal=False)
+    ops = ReferenceOps([SequenceChunk(SequenceCache(), 0, range(5))])
+    result = ops.attend(q, k, v, 0, spec, Weight(sinks))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_soft_cap_bends_values_towards_the_cap() -> None:
+    result = OPS.soft_cap(np.array([[0.1, -1e3, 15]], np.float32), 30.0)
+    np.testing.assert_allclose(result, [[0.1, -30, 30 * math.tanh(0.5)]], rtol=1e-5)
+
+
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.integers(0, 8))
 def test_sequences_in_one_batch_see_only_themselves_in_any_chunks(
     chunks: list[int], window: int

@@ -6,7 +6,7 @@ Fuses nodes that one native instruction can compute. No fusion changes a bit of 
 - the matmul that computes an addend also adds it to the residual stream;
 - norm, attention and gated activation quantise their output if quantised matmuls read it next,
   each row while it is in the L1 cache;
-- rotation, scaling and the norm of heads work in place.
+- rotation, scaling, soft caps and the norm of heads work in place.
 
 A buffer is free for other nodes as soon as its last reader is done, so a step's working set is
 small.
@@ -112,7 +112,9 @@ class _Lowering:
             case recording.GateRows():
                 self.program.gate_rows(self._of(node, 0), self._of(node, 1), self._new(node))
                 self._quantise_apart(node)
-            case recording.Rope() | recording.NormHeads() | recording.Scale():
+            case (
+                recording.Rope() | recording.NormHeads() | recording.Scale() | recording.SoftCap()
+            ):
                 self._emit_in_place(node)
             case recording.Attend():
                 self._emit_attend(node)
@@ -161,7 +163,9 @@ class _Lowering:
         if self._wants_quantised(node):
             self.program.quantise(self.buffer_of[node])
 
-    def _emit_in_place(self, node: recording.Rope | recording.NormHeads | recording.Scale) -> None:
+    def _emit_in_place(
+        self, node: recording.Rope | recording.NormHeads | recording.Scale | recording.SoftCap
+    ) -> None:
         source = node.inputs[0]
         if len(self._readers[source]) != 1:
             raise ValueError(
@@ -176,6 +180,8 @@ class _Lowering:
                 self.program.norm_heads(buffer, _values(node), node.eps, node.heads)
             case recording.Scale():
                 self.program.scale(buffer, node.factor)
+            case recording.SoftCap():
+                self.program.soft_cap(buffer, node.cap)
         self._assign(node, buffer)
         self._quantise_apart(node)
 
@@ -195,7 +201,20 @@ class _Lowering:
         group_width = spec.heads // spec.kv_heads * spec.head_dim
         fused = self._wants_quantised(node) and group_width % 32 == 0
         out = self._new(node)
-        self.program.attend(q, layer, spec.heads, spec.scale, spec.window, out, fused, cache)
+        assert node.sinks is None or isinstance(node.sinks, VectorWeight)
+        self.program.attend(
+            q,
+            layer,
+            spec.heads,
+            spec.scale,
+            spec.window,
+            out,
+            fused,
+            cache,
+            causal=spec.causal,
+            soft_cap=spec.soft_cap,
+            sinks=None if node.sinks is None else node.sinks.values,
+        )
         if not fused:
             self._quantise_apart(node)
 

@@ -72,10 +72,12 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.norm_heads(x, weight, eps, heads)
         case recording.Scale(factor=factor), [x]:
             return ops.scale(x, factor)
+        case recording.SoftCap(cap=cap), [x]:
+            return ops.soft_cap(x, cap)
         case recording.Rope(spec=rope, heads=heads), [x, positions]:
             return ops.rope(x, positions, rope, heads)
-        case recording.Attend(layer=layer, spec=attention), [q, k, v]:
-            return ops.attend(q, k, v, layer, attention)
+        case recording.Attend(layer=layer, spec=attention, sinks=sinks), [q, k, v]:
+            return ops.attend(q, k, v, layer, attention, sinks)
         case recording.Gated(activation=activation), [gate, up]:
             return ops.gated(gate, up, activation)
         case recording.Experts(weights=weights, spec=experts), [x, logits]:

@@ -83,6 +83,11 @@ class Scale(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SoftCap(Node):
+    cap: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Rope(Node):
     spec: RopeSpec
     heads: int
@@ -92,6 +97,7 @@ class Rope(Node):
 class Attend(Node):
     layer: int
     spec: AttentionSpec
+    sinks: object | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,11 +153,22 @@ class RecordingOps:
     def scale(self, x: Node, factor: float) -> Node:
         return self._record(Scale((x,), x.width, x.per_row, factor))
 
+    def soft_cap(self, x: Node, cap: float) -> Node:
+        return self._record(SoftCap((x,), x.width, x.per_row, cap))
+
     def rope(self, x: Node, positions: Node, spec: RopeSpec, heads: int) -> Node:
         return self._record(Rope((x, positions), x.width, x.per_row, spec, heads))
 
-    def attend(self, q: Node, k: Node, v: Node, layer: int, spec: AttentionSpec) -> Node:
-        return self._record(Attend((q, k, v), q.width, q.per_row, layer, spec))
+    def attend(
+        self,
+        q: Node,
+        k: Node,
+        v: Node,
+        layer: int,
+        spec: AttentionSpec,
+        sinks: object | None = None,
+    ) -> Node:
+        return self._record(Attend((q, k, v), q.width, q.per_row, layer, spec, sinks))
 
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         _check_activation(activation)
