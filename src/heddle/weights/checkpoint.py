@@ -73,6 +73,7 @@ HYPERPARAMETERS = {
     "attention.scale": "factor on scores; the default is 1 over the root of a head's elements",
     "attention.temperature": "growth of queries with their position; 0: none",
     "attention.temperature_length": "positions after which queries grow by one more step",
+    "attention.score_cap": "soft cap on scores of attention; 0: no cap",
     "logit_cap": "soft cap on logits; 0: no cap",
     "logit_divisor": "divisor of logits",
     "embedding_scale": "factor on embeddings",
@@ -134,6 +135,11 @@ class Hyperparameters:
     def number(self, name: str, default: float | None = None) -> float:
         """A positive number that float32 holds."""
         return self._number(name, float, default)
+
+    def positive_or_zero(self, name: str, default: float) -> float:
+        """A positive number that float32 holds, or 0."""
+        value = self._values.get(name, default)
+        return 0.0 if value == 0 and value is not False else self._checked(name, value, float)
 
     def numbers(self, name: str, entries: int) -> tuple[float, ...]:
         """So many positive numbers that float32 holds."""

@@ -112,9 +112,7 @@ class _Lowering:
             case recording.GateRows():
                 self.program.gate_rows(self._of(node, 0), self._of(node, 1), self._new(node))
                 self._quantise_apart(node)
-            case (
-                recording.Rope() | recording.NormHeads() | recording.Scale() | recording.SoftCap()
-            ):
+            case recording.Rope() | recording.NormHeads() | recording.Scale() | recording.SoftCap():
                 self._emit_in_place(node)
             case recording.Attend():
                 self._emit_attend(node)

@@ -37,6 +37,7 @@ HYPERPARAMETERS = {
     "expert_weights_scale": "expert_weights_scale",
     "expert_groups": "expert_group_count",
     "expert_groups_used": "expert_group_used_count",
+    "attention.score_cap": "attn_logit_softcapping",
     "logit_cap": "final_logit_softcapping",
     "embedding_scale": "embedding_scale",
     "residual_scale": "residual_scale",

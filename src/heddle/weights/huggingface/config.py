@@ -20,8 +20,10 @@ _SCALINGS = {"default": "none", "su": "longrope"}
 _SCALINGS_OF_PHI3 = {"su": "longrope", "yarn": "longrope"}
 _ROTATED_SHARE = {"glm4": 0.5}
 """Share of a head that an architecture rotates if config.json does not say."""
-_WINDOW_PERIOD = {"olmo3": 4}
+_WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4}
 """Number of layers after which one layer has no window, if config.json does not list the layers."""
+_CAPS = ("attention.score_cap", "logit_cap")
+"""Hyperparameters that null turns off; without their key, the family's default applies."""
 _WINDOWED = {"sliding_attention": True, "full_attention": False}
 
 _ROPE = {
@@ -52,6 +54,7 @@ def hyperparameters_of(config: Config) -> Hyperparameters:
         for name, key in names.HYPERPARAMETERS.items()
         if config.get(key) is not None
     }
+    values |= {name: 0.0 for name in _CAPS if _is_null(config, names.HYPERPARAMETERS[name])}
     values |= _activation(config) | _windows(config) | _experts(config) | _layers_with_rope(config)
     whole, local = _rope_objects(config)
     values |= _rope(config, whole)
@@ -60,6 +63,10 @@ def hyperparameters_of(config: Config) -> Hyperparameters:
         values["rope.local_base"] = base
     values["rope.interleaved"] = config.get("model_type") in names.INTERLEAVED
     return Hyperparameters(values, _label)
+
+
+def _is_null(config: Config, key: str) -> bool:
+    return key in config and config[key] is None
 
 
 def _label(name: str) -> str:

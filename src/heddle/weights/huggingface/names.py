@@ -19,6 +19,7 @@ HYPERPARAMETERS = {
     "norm_eps": "rms_norm_eps",
     "window": "sliding_window",
     "window_period": "sliding_window_pattern",
+    "attention.score_cap": "attn_logit_softcapping",
     "logit_cap": "final_logit_softcapping",
     "attention.scale_dim": "query_pre_attn_scalar",
     "attention.scale": "attention_multiplier",
@@ -69,6 +70,7 @@ _NORMS_OF_GLM4 = {
     "post_mlp_norm": "post_mlp_layernorm",
 }
 _DIFFERENCES = {
+    "gemma2": _NORMS_AROUND,
     "gemma3_text": _NORMS_AROUND,
     "olmo2": _NORMS_AFTER,
     "olmo3": _NORMS_AFTER,
@@ -95,7 +97,7 @@ _DIFFERENCES = {
 INTERLEAVED = frozenset({"glm4"})
 """Architectures whose rows of q and k are ordered so that rotation pairs neighbours."""
 
-NORMS_WITHOUT_ONE = frozenset({"gemma3_text"})
+NORMS_WITHOUT_ONE = frozenset({"gemma2", "gemma3_text"})
 """Architectures whose norm weights are stored without their offset of 1."""
 
 _IRREGULAR = {"mlp.selection_bias.weight": "mlp.gate.e_score_correction_bias"}
