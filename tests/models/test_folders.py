@@ -113,7 +113,6 @@ def test_pickled_weights_are_refused_with_a_remedy(tmp_path: Path) -> None:
         ({"hidden_act": "relu"}, UnsupportedModelError, "hidden_act 'relu' is not supported"),
         ({"hidden_act": "gelu_pytorch_tanh"}, UnsupportedModelError, "hidden_act 'gelu'"),
         ({"tie_word_embeddings": False}, ModelFileError, "lm_head.weight is missing"),
-        ({"quantization_config": {"quant_method": "awq"}}, UnsupportedModelError, "'awq'"),
         (
             {"rope_parameters": {"rope_type": "ntk", "rope_theta": 1e4}},
             UnsupportedModelError,

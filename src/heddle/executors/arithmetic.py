@@ -16,6 +16,7 @@ MODEL_SOURCES = (
     "executors/graph/*.py",
     "executors/serving.py",
     "weights/*/*.py",  # readers of files
+    "weights/*/*/*.py",
     "weights/checkpoint.py",
     "weights/files.py",
     "weights/formats.py",

@@ -203,6 +203,7 @@ class TensorInfo:
         place: the place of its bytes; None if the files do not store them as `type` in one piece.
             Then :meth:`Checkpoint.read` makes them.
         slices: of a tensor that is stored in slices along its first axis, their places; else empty.
+        start: its first byte within the stored tensor `label`, which may hold other tensors too.
     """
 
     name: str
@@ -212,6 +213,7 @@ class TensorInfo:
     label: str
     place: FilePlace | None
     slices: tuple[FilePlace, ...] = ()
+    start: int = 0
 
     @property
     def has_place(self) -> bool:

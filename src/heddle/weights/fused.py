@@ -22,7 +22,7 @@ def take_apart(
 ) -> dict[str, TensorInfo]:
     """`tensors` with the parts of each fused tensor in place of it. All have canonical names.
 
-    A part keeps the label of its tensor, and :func:`bytes_of` finds its bytes there.
+    A part keeps the label of its tensor. Its bytes begin at `start` there.
 
     Raises:
         ModelFileError: a fused tensor has other rows than its parts need.
@@ -44,13 +44,6 @@ def take_apart(
     return found
 
 
-def bytes_of(tensor: TensorInfo, start: int) -> slice:
-    """The bytes of a part within the stored tensor, which starts at byte `start` of the file."""
-    assert tensor.place is not None
-    first = tensor.place.offset - start
-    return slice(first, first + tensor.nbytes)
-
-
 def _query_key_value(hyperparameters: Hyperparameters) -> dict[str, int]:
     read = hyperparameters
     heads = read.integer("heads")
@@ -67,10 +60,12 @@ def _slices(tensor: TensorInfo, parts: Mapping[str, int]) -> Iterator[tuple[str,
             f" {' and '.join(f'{count} of {part}' for part, count in parts.items())}",
             field=tensor.label,
         )
-    assert tensor.place is not None, "norms are never fused"
     row_bytes, first = tensor.nbytes // rows, 0
     for part, count in parts.items():
-        place = FilePlace(tensor.place.descriptor, tensor.place.offset + first * row_bytes)
+        start, place = first * row_bytes, tensor.place
+        if place is not None:
+            place = FilePlace(place.descriptor, place.offset + start)
         shape = (count, *tensor.shape[1:])
-        yield part, replace(tensor, shape=shape, nbytes=count * row_bytes, place=place)
+        size = count * row_bytes
+        yield part, replace(tensor, shape=shape, nbytes=size, place=place, start=start)
         first += count

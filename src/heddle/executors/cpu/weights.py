@@ -157,8 +157,11 @@ class CpuLoader:
                 yield made[index * size : (index + 1) * size]
 
     def _matrix(self, tensor: TensorInfo, bias: npt.NDArray[np.float32]) -> _native.Matrix:
-        assert tensor.place is not None, f"matrix {tensor.label} has no place in a file"
-        raw = _native.FileBytes(tensor.place.descriptor, tensor.place.offset, tensor.nbytes)
+        raw: _Raw
+        if tensor.place is None:
+            raw = self._checkpoint.read(tensor.name)
+        else:
+            raw = _native.FileBytes(tensor.place.descriptor, tensor.place.offset, tensor.nbytes)
         rows, columns = tensor.shape
         return self._packed_matrix(tensor, raw, (rows, columns), bias)
 

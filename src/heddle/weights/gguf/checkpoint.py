@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from heddle.closing import Closing
 from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
-from heddle.weights.fused import bytes_of, take_apart
+from heddle.weights.fused import take_apart
 from heddle.weights.gguf import names
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.gguf.generation import read_recommended
@@ -105,7 +105,7 @@ class GGUFCheckpoint(Closing):
         label = self.label(name) if tensor is None else tensor.label
         file = self._file_of.get(label, self._files[0])
         data = file.data(label)
-        return data if tensor is None else data[bytes_of(tensor, file.tensors[label].offset)]
+        return data if tensor is None else data[tensor.start : tensor.start + tensor.nbytes]
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from heddle.closing import Closing
-from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
-from heddle.weights.fused import bytes_of, take_apart
+from heddle.weights.fused import take_apart
 from heddle.weights.huggingface import names
 from heddle.weights.huggingface.config import hyperparameters_of
 from heddle.weights.huggingface.experts import stacks_of_pairs, stacks_of_singles
 from heddle.weights.huggingface.generation import read_recommended
 from heddle.weights.huggingface.json_files import read_json, read_optional_json
-from heddle.weights.huggingface.safetensors import SafetensorsFile
+from heddle.weights.huggingface.stored import StoredTensors
 from heddle.weights.huggingface.tokenizer import read_tokenizer
 from heddle.weights.tensor_types import TensorType, dequantize
 
@@ -30,13 +30,9 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import TokenizerSpec
     from heddle.weights.generation import Recommended
     from heddle.weights.huggingface.experts import Slice, Stack
-    from heddle.weights.huggingface.safetensors import StoredTensor
+    from heddle.weights.huggingface.stored import FolderTensor
 
 CONFIG = "config.json"
-_INDEX = "model.safetensors.index.json"
-_ONE_FILE = "model.safetensors"
-_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-_TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
 
 
 class HuggingFaceCheckpoint(Closing):
@@ -56,14 +52,11 @@ class HuggingFaceCheckpoint(Closing):
                 field="model_type",
             )
         self.architecture = architecture
-        self._refuse_quantised()
         self.hyperparameters = hyperparameters_of(self.config)
         self._names = names.tensor_names(architecture)
         self.chat_template = chat_template_of(folder)
-        self._files: list[SafetensorsFile] = []
-        self._file_of: dict[str, SafetensorsFile] = {}
+        self._stored = StoredTensors(folder, self.config)
         try:
-            self._open_files()
             self._stacks = self._stacked()
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
                 take_apart(self._tensors(), self.hyperparameters)
@@ -94,7 +87,7 @@ class HuggingFaceCheckpoint(Closing):
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:
-        return {file.path: file.stamp for file in self._files} | self._config_stamp
+        return {**self._stored.stamps, **self._config_stamp}
 
     def read(self, name: str) -> NDArray[np.uint8]:
         tensor = self.tensors.get(name)
@@ -102,63 +95,31 @@ class HuggingFaceCheckpoint(Closing):
             label = self.label(name)
             raise ModelFileError(f"{self.path}: tensor {label} is missing", field=label)
         if name in self._stacks:
-            return np.concatenate([self._read_slice(one) for one in self._stacks[name].slices])
-        file = self._file_of[tensor.label]
-        stored = file.tensors[tensor.label]
-        raw = np.frombuffer(file.read(stored.offset, stored.nbytes, tensor.label), np.uint8)
-        if tensor.place is None:
-            values = dequantize(raw, _TYPES[stored.dtype], stored.shape)
+            slices = self._stacks[name].slices
+            return np.concatenate([self._stored.read(o.label, o.start, o.size) for o in slices])
+        stored = self._stored[tensor.label]
+        if self._lacks_one(name, stored):
+            values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)
             return (values + np.float32(1)).view(np.uint8)
-        return raw[bytes_of(tensor, stored.offset)]
-
-    def _read_slice(self, part: Slice) -> NDArray[np.uint8]:
-        file = self._file_of[part.label]
-        start = file.tensors[part.label].offset + part.start
-        return np.frombuffer(file.read(start, part.size, part.label), np.uint8)
+        return self._stored.read(tensor.label, tensor.start, tensor.nbytes)
 
     def check_unchanged(self) -> None:
-        for file in self._files:
-            file.check_unchanged()
+        self._stored.check_unchanged()
 
     def close(self) -> None:
         """Close the files. Idempotent."""
-        for file in self._files:
-            file.close()
+        self._stored.close()
 
     # --- opening ---------------------------------------------------------------------------------
-
-    def _refuse_quantised(self) -> None:
-        quantisation = self.config.get("quantization_config")
-        if quantisation is not None:
-            method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
-            raise UnsupportedModelError(
-                f"{self.path / CONFIG}: quantization_config with quant_method {method!r} is not"
-                " supported; supported: weights in F32, F16 or BF16. Use the original model, or a"
-                " GGUF file of it",
-                param="quantization_config",
-            )
-
-    def _open_files(self) -> None:
-        for name in _shards(self.path):
-            file = SafetensorsFile.open(self.path / name)
-            self._files.append(file)
-            for tensor in file.tensors:
-                if tensor in self._file_of:
-                    raise ModelFileError(
-                        f"{self.path}: {file.path.name} and {self._file_of[tensor].path.name} both"
-                        f" have a tensor {tensor}",
-                        field=tensor,
-                    )
-                self._file_of[tensor] = file
 
     def _tensors(self) -> dict[str, TensorInfo]:
         """Tensors with a canonical name. A text model does not need the others."""
         found = {}
         tied = self.config.get("tie_word_embeddings") is True
-        for label, file in self._file_of.items():
+        for label, stored in self._stored.tensors.items():
             name = self._names.canonical(label)
             if name is not None and not (tied and name == "output.weight"):
-                found[name] = self._info(name, label, file)
+                found[name] = self._info(name, stored)
         found |= {name: self._info_of_stack(name, stack) for name, stack in self._stacks.items()}
         if self.config.get("tie_word_embeddings") is False and "output.weight" not in found:
             label = self.label("output.weight")
@@ -170,7 +131,7 @@ class HuggingFaceCheckpoint(Closing):
 
     def _stacked(self) -> dict[str, Stack]:
         """Tensors of experts that the files store in slices, by canonical name."""
-        stored = {label: file.tensors[label] for label, file in self._file_of.items()}
+        stored = self._stored.tensors
         named = {
             self._names.canonical(label): stack
             for label, stack in stacks_of_singles(stored).items()
@@ -179,66 +140,27 @@ class HuggingFaceCheckpoint(Closing):
         return found | stacks_of_pairs(stored)
 
     def _info_of_stack(self, name: str, stack: Stack) -> TensorInfo:
-        kind = _kind(stack.label, stack.dtype)
-        places = []
-        for part in stack.slices:
-            file = self._file_of[part.label]
-            start = file.tensors[part.label].offset + part.start
-            places.append(FilePlace(file.descriptor, start))
+        first = self._stored[stack.slices[0].label]
+        places = [self._place(one) for one in stack.slices] if first.place else []
         size = sum(part.size for part in stack.slices)
-        return TensorInfo(name, stack.shape, kind, size, stack.label, None, tuple(places))
+        return TensorInfo(
+            name, stack.shape, first.type, size, stack.label, None, tuple(filter(None, places))
+        )
 
-    def _info(self, name: str, label: str, file: SafetensorsFile) -> TensorInfo:
-        stored = file.tensors[label]
-        kind = _kind(label, stored.dtype)
+    def _place(self, part: Slice) -> FilePlace | None:
+        whole = self._stored[part.label].place
+        return whole and FilePlace(whole.descriptor, whole.offset + part.start)
+
+    def _info(self, name: str, stored: FolderTensor) -> TensorInfo:
+        kind, shape, label = stored.type, stored.shape, stored.label
         if self._lacks_one(name, stored):
-            nbytes = 4 * stored.shape[0]
-            return TensorInfo(name, stored.shape, TensorType.F32, nbytes, label, None)
-        place = FilePlace(file.descriptor, stored.offset)
-        return TensorInfo(name, stored.shape, kind, stored.nbytes, label, place)
+            return TensorInfo(name, shape, TensorType.F32, 4 * shape[0], label, None)
+        return TensorInfo(name, shape, kind, stored.nbytes, label, stored.place)
 
-    def _lacks_one(self, name: str, stored: StoredTensor) -> bool:
+    def _lacks_one(self, name: str, stored: FolderTensor) -> bool:
         """Whether the tensor has norm weights that are stored without their offset of 1."""
         is_norm = name.endswith("norm.weight") and len(stored.shape) == 1
         return is_norm and self.architecture in names.NORMS_WITHOUT_ONE
-
-
-def _kind(label: str, dtype: str) -> TensorType:
-    kind = _TYPES.get(dtype)
-    if kind is None:
-        raise UnsupportedModelError(
-            f"tensor {label} of dtype {dtype} is not supported; supported: {', '.join(_TYPES)}",
-            param=label,
-        )
-    return kind
-
-
-def _shards(folder: Path) -> list[str]:
-    """Names of the files with tensors."""
-    if (folder / _INDEX).is_file():
-        places = read_json(folder / _INDEX).get("weight_map")
-        if not isinstance(places, dict) or not places:
-            raise ModelFileError(f"{folder / _INDEX}: weight_map is missing", field="weight_map")
-        shards = sorted({str(name) for name in places.values()})
-        for name in shards:
-            if Path(name).name != name:
-                raise ModelFileError(
-                    f"{folder / _INDEX}: weight_map names {name!r}, which is not a plain file name",
-                    field="weight_map",
-                )
-            if not (folder / name).is_file():
-                raise ModelSourceError(f"{folder}: the shard {name} is missing; fetch it")
-        return shards
-    if (folder / _ONE_FILE).is_file():
-        return [_ONE_FILE]
-    pickled = next((file.name for file in folder.iterdir() if file.suffix in _PICKLED), None)
-    if pickled is not None:
-        raise UnsupportedModelError(
-            f"{folder} has its weights in {pickled}, a pickle: opening a pickle can run any code."
-            f" Save the model with `save_pretrained(folder)`, which writes {_ONE_FILE}",
-            param="model",
-        )
-    raise ModelSourceError(f"{folder} has no {_ONE_FILE} and no {_INDEX}; fetch the whole folder")
 
 
 def chat_template_of(folder: Path) -> str | None:

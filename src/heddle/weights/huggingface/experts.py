@@ -10,16 +10,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError
-from heddle.weights.huggingface.safetensors import DTYPE_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.weights.huggingface.safetensors import StoredTensor
+    from heddle.weights.huggingface.stored import FolderTensor
 
 _ONE_OF_MANY = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d{1,9})\.(?P<after>.+)")
 _GATE_AND_UP = re.compile(
@@ -43,13 +41,11 @@ class Stack:
 
     Attributes:
         label: the files' own name. `*` stands for the number of the expert.
-        dtype: the slices' type in the files.
         shape: (experts, rows, columns), or (experts, rows) for biases.
         slices: in the order of the experts.
     """
 
     label: str
-    dtype: str
     shape: tuple[int, ...]
     slices: tuple[Slice, ...]
 
@@ -60,7 +56,7 @@ def stacked_label(label: str) -> str:
     return label if match is None else f"{match['before']}.*.{match['after']}"
 
 
-def stacks_of_singles(tensors: Mapping[str, StoredTensor]) -> dict[str, Stack]:
+def stacks_of_singles(tensors: Mapping[str, FolderTensor]) -> dict[str, Stack]:
     """Stacks of matrices that are stored one by one, by :func:`stacked_label`.
 
     Raises:
@@ -74,7 +70,7 @@ def stacks_of_singles(tensors: Mapping[str, StoredTensor]) -> dict[str, Stack]:
     return {label: _stack(label, experts, tensors) for label, experts in members.items()}
 
 
-def _stack(label: str, experts: Mapping[int, str], tensors: Mapping[str, StoredTensor]) -> Stack:
+def _stack(label: str, experts: Mapping[int, str], tensors: Mapping[str, FolderTensor]) -> Stack:
     missing = next((number for number in range(len(experts)) if number not in experts), None)
     if missing is not None:
         lacking = label.replace("*", str(missing))
@@ -89,10 +85,10 @@ def _stack(label: str, experts: Mapping[int, str], tensors: Mapping[str, StoredT
                 field=one,
             )
     slices = tuple(Slice(experts[i], 0, first.nbytes) for i in range(len(experts)))
-    return Stack(label, first.dtype, (len(experts), *first.shape), slices)
+    return Stack(label, (len(experts), *first.shape), slices)
 
 
-def stacks_of_pairs(tensors: Mapping[str, StoredTensor]) -> dict[str, Stack]:
+def stacks_of_pairs(tensors: Mapping[str, FolderTensor]) -> dict[str, Stack]:
     """Stacks of gate and of up that one stored tensor holds, by canonical name.
 
     Raises:
@@ -103,7 +99,7 @@ def stacks_of_pairs(tensors: Mapping[str, StoredTensor]) -> dict[str, Stack]:
         match = _GATE_AND_UP.fullmatch(label)
         if match is None:
             continue
-        if len(stored.shape) != 3 or stored.shape[1] % 2:
+        if len(stored.shape) != 3 or stored.shape[1] % 2 or 0 in stored.shape:
             raise ModelFileError(
                 f"tensor {label} has shape {stored.shape}; it must have gate and up for each"
                 " expert: (experts, 2 * rows, columns)",
@@ -111,9 +107,9 @@ def stacks_of_pairs(tensors: Mapping[str, StoredTensor]) -> dict[str, Stack]:
             )
         experts, rows, columns = stored.shape
         shape = (experts, rows // 2, columns)
-        size = prod(shape[1:]) * DTYPE_BITS[stored.dtype] // 8
+        size = stored.nbytes // (2 * experts)
         for part, name in enumerate(("gate", "up")):
             slices = tuple(Slice(label, (2 * i + part) * size, size) for i in range(experts))
             canonical = f"layers.{match['layer']}.mlp.experts.{name}.weight"
-            found[canonical] = Stack(label, stored.dtype, shape, slices)
+            found[canonical] = Stack(label, shape, slices)
     return found

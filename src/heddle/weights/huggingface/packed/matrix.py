@@ -1,0 +1,151 @@
+"""A matrix that a folder stores quantised, and the type as which it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.weights.huggingface.packed.values import BLOCK, encode
+from heddle.weights.tensor_types import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from heddle.weights.huggingface.packed.values import Floats, Integers
+    from heddle.weights.huggingface.safetensors import StoredTensor
+
+    Stored = Mapping[str, StoredTensor]
+
+    Read = Callable[[str], NDArray[Any]]
+    """Returns a stored tensor: BF16 as float32, F8 as uint8, other types as they are."""
+
+_CHUNK_ELEMENTS = 1 << 20
+"""Values decoded at a time. The temporaries take some ten bytes a value."""
+
+
+class DecodeRows(Protocol):
+    """Decodes rows of a matrix whose stored tensors are in memory."""
+
+    def __call__(self, rows: slice, /) -> tuple[Integers | Floats, Floats]:
+        """Values (n, columns) and their scales.
+
+        Scales are (n, columns / 32) if the matrix is read as blocks, (n, columns) if as F32.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """A matrix that a folder stores quantised.
+
+    Attributes:
+        label: the name of its tensor if it were not quantised.
+        type: the type as which it is read.
+        shape: (rows, columns).
+        parts: the stored tensors that it is made from.
+        open: reads the stored tensors.
+    """
+
+    label: str
+    type: TensorType
+    shape: tuple[int, int]
+    parts: tuple[str, ...]
+    open: Callable[[Read], DecodeRows]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes as `type`."""
+        rows, columns = self.shape
+        return rows * columns // self.type.block_elements * self.type.block_bytes
+
+    def read(self, read: Read) -> NDArray[np.uint8]:
+        """The bytes (nbytes,) of the matrix.
+
+        Raises:
+            UnsupportedModelError: `type` does not hold a value or a scale exactly.
+        """
+        rows, columns = self.shape
+        decode = self.open(read)
+        found = np.empty((rows, self.nbytes // rows), np.uint8)
+        step = max(1, _CHUNK_ELEMENTS // columns)
+        for start in range(0, rows, step):
+            part = slice(start, min(start + step, rows))
+            found[part] = self._encoded(*decode(part))
+        return found.reshape(-1)
+
+    def _encoded(self, values: Integers | Floats, scales: Floats) -> NDArray[np.uint8]:
+        if self.type is TensorType.F32:
+            return np.ascontiguousarray(values * scales, np.float32).view(np.uint8)
+        try:
+            return encode(self.type, values.astype(np.int16), scales)
+        except ValueError as error:
+            raise UnsupportedModelError(
+                f"tensor {self.label}: {error}; use another form of this model",
+                param="quantization_config",
+            ) from error
+
+
+def block_type(bits: int, group: int, dtype: str, *, zero_points: bool) -> TensorType:
+    """The type for codes of `bits` bits, with one scale of type `dtype` for `group` columns."""
+    if dtype not in ("F16", "BF16") or group % BLOCK or (bits == 8 and zero_points):
+        return TensorType.F32
+    if bits == 8:
+        return TensorType.Q8_0
+    return TensorType.Q5_0 if zero_points else TensorType.Q4_0
+
+
+def spread(scales: Floats, kind: TensorType, columns: int) -> Floats:
+    """Scales (n, groups), repeated for each column of F32 or for each block of other types."""
+    wanted = columns if kind is TensorType.F32 else columns // BLOCK
+    return np.repeat(scales, wanted // scales.shape[1], axis=1)
+
+
+def stems(tensors: Stored, suffix: str) -> list[str]:
+    """Names of the modules that have a tensor `suffix`."""
+    return [name.removesuffix(suffix) for name in tensors if name.endswith(suffix)]
+
+
+def require(tensors: Stored, label: str, *shape: int | None) -> StoredTensor:
+    """The stored tensor `label`, which must have `shape`. None stands for any size.
+
+    Raises:
+        ModelFileError: it is missing or has another shape.
+    """
+    found = tensors.get(label)
+    if found is None:
+        raise ModelFileError(f"tensor {label} is missing; fetch the whole folder", field=label)
+    sizes = zip(shape, found.shape, strict=False)
+    if len(found.shape) != len(shape) or any(size not in (None, has) for size, has in sizes):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ModelFileError(
+            f"tensor {label} has shape {found.shape}; ({wanted}) is required", field=label
+        )
+    return found
+
+
+def group_size(label: str, columns: int, groups: int) -> int:
+    """The columns of a group.
+
+    Raises:
+        ModelFileError: the groups do not divide the columns. Names the tensor `label` of scales.
+    """
+    if groups == 0 or columns % groups:
+        raise ModelFileError(
+            f"tensor {label} has {groups} groups, which do not divide {columns} columns",
+            field=label,
+        )
+    return columns // groups
+
+
+def refuse(key: str, value: object, instead: str) -> UnsupportedModelError:
+    """The error for a value of `quantization_config` that is not supported."""
+    return UnsupportedModelError(
+        f"config.json: quantization_config.{key} {value!r} is not supported; {instead}. Or use"
+        " the original model, or a GGUF file of it",
+        param="quantization_config",
+    )

@@ -1,0 +1,180 @@
+"""compressed-tensors and FP8: codes (rows, columns) and scales (rows, groups).
+
+A module has `weight_packed` (codes in words) or `weight` (one byte each), and `weight_scale`. FP8
+with scales of 128 by 128 values calls them `weight_scale_inv`, and multiplies by them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.weights.huggingface.packed.matrix import (
+    PackedMatrix,
+    block_type,
+    group_size,
+    refuse,
+    require,
+    spread,
+    stems,
+)
+from heddle.weights.huggingface.packed.values import e4m3, unpack
+from heddle.weights.tensor_types import TensorType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from heddle.weights.huggingface.json_files import Config
+    from heddle.weights.huggingface.packed.matrix import DecodeRows, Read, Stored
+    from heddle.weights.huggingface.packed.values import Floats, Integers
+
+_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+
+
+def compressed_tensors(settings: Config, tensors: Stored) -> list[PackedMatrix]:
+    """The integers and FP8 of the compressed-tensors package."""
+    form, transform = settings.get("format"), settings.get("transform_config")
+    if isinstance(transform, dict) and transform.get("config_groups"):
+        raise refuse("transform_config", transform, "supported: none, as it changes activations")
+    if form not in _FORMATS:
+        raise refuse("format", form, f"supported: {', '.join(_FORMATS)}")
+    bits = _bits(settings)
+    packed = [_packed(stem, bits, tensors) for stem in stems(tensors, ".weight_packed")]
+    return packed + [
+        _scaled(f"{stem}.weight", f"{stem}.weight_scale", tensors)
+        for stem in stems(tensors, ".weight_scale")
+        if f"{stem}.weight" in tensors
+    ]
+
+
+def fp8(settings: Config, tensors: Stored) -> list[PackedMatrix]:
+    """FP8 E4M3 with a scale for each matrix, or for each block of it."""
+    blocks = settings.get("weight_block_size")
+    if blocks is None:
+        return [
+            _scaled(f"{stem}.weight", f"{stem}.weight_scale", tensors)
+            for stem in stems(tensors, ".weight_scale")
+        ]
+    if not isinstance(blocks, list) or [type(size) for size in blocks] != [int, int]:
+        raise refuse("weight_block_size", blocks, "supported: two whole numbers")
+    return [
+        _scaled(f"{stem}.weight", f"{stem}.weight_scale_inv", tensors, tuple(blocks))
+        for stem in stems(tensors, ".weight_scale_inv")
+    ]
+
+
+def _bits(settings: Config) -> int:
+    """Bits of a code, which must be the same in all groups of modules."""
+    groups, found = settings.get("config_groups"), set()
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict):
+            found.add(weights.get("num_bits"))
+    bits = found.pop() if len(found) == 1 else None
+    if bits not in {4, 8}:
+        raise refuse("config_groups", groups, "supported: groups that all have num_bits 4, or 8")
+    return 4 if bits == 4 else 8
+
+
+def _packed(stem: str, bits: int, tensors: Stored) -> PackedMatrix:
+    """Codes in words. They are stored plus half of their range, and so are zero points."""
+    if f"{stem}.weight_g_idx" in tensors:
+        raise UnsupportedModelError(
+            f"tensor {stem}.weight_g_idx: groups of scattered columns are not supported; use a"
+            " model that was quantised without activation order",
+            param="quantization_config",
+        )
+    words = require(tensors, f"{stem}.weight_packed", None, None)
+    rows, columns = words.shape[0], words.shape[1] * 32 // bits
+    scales = require(tensors, f"{stem}.weight_scale", rows, None)
+    groups = scales.shape[1]
+    group = group_size(f"{stem}.weight_scale", columns, groups)
+    parts = [f"{stem}.{name}" for name in ("weight_packed", "weight_scale", "weight_shape")]
+    zero_label = f"{stem}.weight_zero_point"
+    if zero_label in tensors:
+        require(tensors, zero_label, -(-rows * bits // 32), groups)
+        parts.append(zero_label)
+    kind = block_type(bits, group, scales.dtype, zero_points=zero_label in tensors)
+
+    def open_parts(read: Read) -> DecodeRows:
+        codes, scale = read(parts[0]), read(parts[1])
+        # A stored matrix may have more columns than the model: words are always full.
+        if read(parts[2]).tolist() != [rows, columns]:
+            raise ModelFileError(
+                f"tensor {parts[2]} differs from the shape {(rows, columns)} of the codes;"
+                " the file is damaged, or its rows do not fill words",
+                field=parts[2],
+            )
+        zeros = unpack(read(zero_label), bits, 0)[:rows] if zero_label in tensors else None
+
+        def decode(part: slice) -> tuple[Integers, Floats]:
+            zero: int | Integers = 1 << (bits - 1)
+            if zeros is not None:
+                zero = np.repeat(zeros[part], group, axis=1)
+            spread_scale = spread(scale[part].astype(np.float32), kind, columns)
+            return unpack(codes[part], bits, 1) - zero, spread_scale
+
+        return decode
+
+    return PackedMatrix(f"{stem}.weight", kind, (rows, columns), tuple(parts), open_parts)
+
+
+def _scaled(label: str, scale: str, tensors: Stored, blocks: tuple[int, ...] = ()) -> PackedMatrix:
+    """A matrix of int8 or FP8. `blocks` are the rows and columns that share a scale."""
+    stored, scales = require(tensors, label, None, None), tensors[scale]
+    rows, columns = stored.shape
+    if stored.dtype not in ("I8", "F8_E4M3"):
+        raise UnsupportedModelError(
+            f"tensor {label} of dtype {stored.dtype} has scales; supported: I8, F8_E4M3",
+            param="quantization_config",
+        )
+    if blocks:
+        require(tensors, scale, -(-rows // blocks[0]), -(-columns // blocks[1]))
+    elif scales.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
+        raise UnsupportedModelError(
+            f"tensor {scale} has shape {scales.shape}; supported: one scale, or one for each of"
+            f" {rows} rows",
+            param="quantization_config",
+        )
+    zero_label = label + "_zero_point"
+    zero_points = zero_label in tensors
+    kind = TensorType.F32
+    if stored.dtype == "I8" and not blocks:
+        kind = block_type(8, columns, scales.dtype, zero_points=zero_points)
+    parts = (label, scale, *([zero_label] if zero_points else []))
+    source = _Bytes(parts, kind, (rows, columns), blocks)
+    return PackedMatrix(label, kind, (rows, columns), parts, source.open)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """One byte a value. `parts` are the values, the scales and, for some, the zero points."""
+
+    parts: tuple[str, ...]
+    kind: TensorType
+    shape: tuple[int, int]
+    blocks: tuple[int, ...]
+
+    def open(self, read: Read) -> DecodeRows:
+        """Read the stored tensors."""
+        rows, _columns = self.shape
+        raw, scales = read(self.parts[0]), read(self.parts[1]).astype(np.float32)
+        zeros = [read(label).astype(np.int16).reshape(-1, 1) for label in self.parts[2:]]
+
+        def decode(part: slice) -> tuple[Integers | Floats, Floats]:
+            values = e4m3(raw[part]) if raw.dtype == np.uint8 else raw[part].astype(np.int16)
+            for zero in zeros:
+                values = values - np.broadcast_to(zero, (rows, 1))[part]
+            return values, self._scales(scales, part)
+
+        return decode
+
+    def _scales(self, scales: Floats, part: slice) -> Floats:
+        rows, columns = self.shape
+        if self.blocks:
+            of_rows: NDArray[np.int64] = np.arange(part.start, part.stop) // self.blocks[0]
+            return np.repeat(scales[of_rows], self.blocks[1], axis=1)[:, :columns]
+        return spread(np.broadcast_to(scales.reshape(-1, 1), (rows, 1))[part], self.kind, columns)

@@ -1,0 +1,194 @@
+"""The tensors of a folder under their own names, from all of its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heddle.closing import Closing
+from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.weights.checkpoint import FilePlace
+from heddle.weights.huggingface.json_files import read_json
+from heddle.weights.huggingface.packed.reader import packed_matrices
+from heddle.weights.huggingface.safetensors import SafetensorsFile
+from heddle.weights.tensor_types import TensorType, dequantize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from heddle.weights.files import FileStamp
+    from heddle.weights.huggingface.json_files import Config
+    from heddle.weights.huggingface.packed.matrix import PackedMatrix
+
+_INDEX = "model.safetensors.index.json"
+_ONE_FILE = "model.safetensors"
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+_TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
+_NUMPY = {"F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I8": "i1", "F8_E4M3": "u1"}
+
+
+@dataclass(frozen=True, slots=True)
+class FolderTensor:
+    """A tensor of a folder.
+
+    Attributes:
+        label: its name in the files.
+        dtype: its type in the files; of a quantised matrix, the name of the type it is read as.
+        shape: row-major.
+        nbytes: size in bytes.
+        place: the place of its bytes; None for a quantised matrix.
+    """
+
+    label: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    place: FilePlace | None
+
+    @property
+    def type(self) -> TensorType:
+        """Its storage type.
+
+        Raises:
+            UnsupportedModelError: weights of its dtype are not supported.
+        """
+        if self.place is None:
+            return TensorType[self.dtype]
+        kind = _TYPES.get(self.dtype)
+        if kind is None:
+            raise UnsupportedModelError(
+                f"tensor {self.label} of dtype {self.dtype} is not supported; supported:"
+                f" {', '.join(_TYPES)}",
+                param=self.label,
+            )
+        return kind
+
+
+class StoredTensors(Closing):
+    """The tensors of a folder by label. Quantised matrices take the place of their parts."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        """Open the files and read their headers.
+
+        Raises:
+            ModelSourceError: a file is missing or cannot be read.
+            ModelFileError: a file is damaged, or files contradict one another.
+            UnsupportedModelError: the weights are stored in a form that is not supported.
+        """
+        self._folder = folder
+        self._files: list[SafetensorsFile] = []
+        self._file_of: dict[str, SafetensorsFile] = {}
+        try:
+            self._open_files()
+            stored = {label: file.tensors[label] for label, file in self._file_of.items()}
+            self._packed = packed_matrices(config, stored)
+        except BaseException:
+            self.close()
+            raise
+        parts = {part for matrix in self._packed.values() for part in matrix.parts}
+        self.tensors: Mapping[str, FolderTensor] = {
+            label: self._plain(label) for label in stored if label not in parts
+        } | {label: _of_packed(matrix) for label, matrix in self._packed.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __getitem__(self, label: str) -> FolderTensor:
+        return self.tensors[label]
+
+    @property
+    def stamps(self) -> Mapping[Path, FileStamp]:
+        """Stamps of the files, from when they were opened."""
+        return {file.path: file.stamp for file in self._files}
+
+    def read(self, label: str, start: int = 0, size: int | None = None) -> NDArray[np.uint8]:
+        """`size` bytes of a tensor from byte `start` on; None: all that follow."""
+        packed = self._packed.get(label)
+        end = None if size is None else start + size
+        if packed is not None:
+            return packed.read(self._array)[start:end]
+        stored = self._file_of[label].tensors[label]
+        some = range(stored.nbytes)[start:end]
+        raw = self._file_of[label].read(stored.offset + start, len(some), label)
+        return np.frombuffer(raw, np.uint8)
+
+    def check_unchanged(self) -> None:
+        """Raise ModelFileError if somebody has written to a file."""
+        for file in self._files:
+            file.check_unchanged()
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        for file in self._files:
+            file.close()
+
+    def _open_files(self) -> None:
+        for name in _shards(self._folder):
+            file = SafetensorsFile.open(self._folder / name)
+            self._files.append(file)
+            for tensor in file.tensors:
+                if tensor in self._file_of:
+                    raise ModelFileError(
+                        f"{self._folder}: {file.path.name} and {self._file_of[tensor].path.name}"
+                        f" both have a tensor {tensor}",
+                        field=tensor,
+                    )
+                self._file_of[tensor] = file
+
+    def _plain(self, label: str) -> FolderTensor:
+        file = self._file_of[label]
+        stored = file.tensors[label]
+        place = FilePlace(file.descriptor, stored.offset)
+        return FolderTensor(label, stored.dtype, stored.shape, stored.nbytes, place)
+
+    def _array(self, label: str) -> NDArray[Any]:
+        """A stored tensor as an array: BF16 as float32, F8 as uint8, other types as they are."""
+        file = self._file_of[label]
+        stored = file.tensors[label]
+        raw = np.frombuffer(file.read(stored.offset, stored.nbytes, label), np.uint8)
+        if stored.dtype == "BF16":
+            return dequantize(raw, TensorType.BF16, stored.shape)
+        kind = _NUMPY.get(stored.dtype)
+        if kind is None:
+            raise UnsupportedModelError(
+                f"tensor {label} of dtype {stored.dtype} is not supported in quantised weights",
+                param=label,
+            )
+        return raw.view(kind).reshape(stored.shape)
+
+
+def _of_packed(matrix: PackedMatrix) -> FolderTensor:
+    return FolderTensor(matrix.label, matrix.type.name, matrix.shape, matrix.nbytes, None)
+
+
+def _shards(folder: Path) -> list[str]:
+    """Names of the files with tensors."""
+    if (folder / _INDEX).is_file():
+        places = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(places, dict) or not places:
+            raise ModelFileError(f"{folder / _INDEX}: weight_map is missing", field="weight_map")
+        shards = sorted({str(name) for name in places.values()})
+        for name in shards:
+            if Path(name).name != name:
+                raise ModelFileError(
+                    f"{folder / _INDEX}: weight_map names {name!r}, which is not a plain file name",
+                    field="weight_map",
+                )
+            if not (folder / name).is_file():
+                raise ModelSourceError(f"{folder}: the shard {name} is missing; fetch it")
+        return shards
+    if (folder / _ONE_FILE).is_file():
+        return [_ONE_FILE]
+    pickled = next((file.name for file in folder.iterdir() if file.suffix in _PICKLED), None)
+    if pickled is not None:
+        raise UnsupportedModelError(
+            f"{folder} has its weights in {pickled}, a pickle: opening a pickle can run any code."
+            f" Save the model with `save_pretrained(folder)`, which writes {_ONE_FILE}",
+            param="model",
+        )
+    raise ModelSourceError(f"{folder} has no {_ONE_FILE} and no {_INDEX}; fetch the whole folder")

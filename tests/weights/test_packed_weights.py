@@ -1,0 +1,261 @@
+"""Quantised safetensors are read as the values that they mean, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from heddle.config import EngineConfig
+from heddle.engine.engine import Engine
+from heddle.errors import HeddleError, ModelFileError, UnsupportedModelError
+from heddle.testing.reference_model import ReferenceModel
+from heddle.types import SamplingParams
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.tensor_types import TensorType, dequantize
+from models.tiny.base import TOKENS
+from models.tiny.llama import TinyLlama
+from weights.packed_folder import (
+    E4M3,
+    Bfloat,
+    Float8,
+    Storable,
+    as_awq,
+    as_gptq,
+    pack,
+    quantised,
+    to_e4m3,
+    values_of,
+    write_mixed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MODEL = TinyLlama("packed", heads=4, kv_heads=2, head_dim=16, tied=True, width=64, ffn_width=128)
+Packed = tuple[Mapping[str, Storable], np.ndarray]
+
+
+def write(
+    folder: Path, settings: object, packer: Callable[[np.ndarray], Packed]
+) -> dict[str, np.ndarray]:
+    """Write the model with all matrices of its layers packed. Returns the values they mean."""
+    MODEL.write_folder(folder, quantization_config=settings)
+    tensors: dict[str, Storable] = {}
+    meant = {}
+    for name, values in MODEL.state().items():
+        if "layers" in name and values.ndim == 2:
+            parts, meant[name] = packer(values)
+            tensors |= {
+                f"{name.removesuffix('.weight')}.{part}": one for part, one in parts.items()
+            }
+        else:
+            tensors[name] = values
+    write_mixed(folder / "model.safetensors", tensors)
+    return meant
+
+
+def check(folder: Path, meant: Mapping[str, np.ndarray], kind: TensorType) -> None:
+    """Check that the folder has the values `meant`, as tensors of type `kind`."""
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        by_label = {tensor.label: tensor for tensor in checkpoint.tensors.values()}
+        for label, values in meant.items():
+            tensor = by_label[label]
+            assert tensor.type is kind
+            raw = checkpoint.read(tensor.name)
+            assert raw.shape == (tensor.nbytes,)
+            assert np.array_equal(dequantize(raw, kind, tensor.shape), values)
+
+
+@pytest.mark.parametrize("group", [32, 64])
+@pytest.mark.parametrize(
+    "bits, symmetric, scatter, kind",
+    [
+        (4, True, False, TensorType.Q4_0),
+        (4, False, False, TensorType.Q5_0),
+        (8, True, False, TensorType.Q8_0),
+        (8, False, False, TensorType.F32),
+        (4, True, True, TensorType.F32),
+    ],
+)
+@pytest.mark.parametrize("less_one", [True, False])
+def test_gptq(
+    group: int,
+    bits: int,
+    symmetric: bool,
+    scatter: bool,
+    kind: TensorType,
+    less_one: bool,
+    tmp_path: Path,
+) -> None:
+    settings = {"quant_method": "gptq", "bits": bits, "sym": symmetric, "desc_act": scatter}
+    settings["checkpoint_format"] = "gptq" if less_one else "gptq_v2"
+    meant = write(
+        tmp_path,
+        settings,
+        lambda matrix: as_gptq(
+            matrix, bits, group, symmetric=symmetric, less_one=less_one, scatter=scatter
+        ),
+    )
+    check(tmp_path, meant, kind)
+
+
+@pytest.mark.parametrize("group", [16, 32, 64])
+def test_awq(group: int, tmp_path: Path) -> None:
+    meant = write(
+        tmp_path, {"quant_method": "awq", "bits": 4}, lambda matrix: as_awq(matrix, group)
+    )
+    check(tmp_path, meant, TensorType.F32 if group == 16 else TensorType.Q5_0)
+
+
+def compressed(form: str, bits: int) -> dict[str, object]:
+    groups = {"group_0": {"weights": {"num_bits": bits}, "targets": ["Linear"]}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
+@pytest.mark.parametrize(
+    "bits, symmetric, kind",
+    [(4, True, TensorType.Q4_0), (4, False, TensorType.Q5_0), (8, True, TensorType.Q8_0)],
+)
+def test_compressed_tensors_in_words(
+    bits: int, symmetric: bool, kind: TensorType, tmp_path: Path
+) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        codes, zero, scale = quantised(matrix, bits, 32, symmetric, "f4")
+        rounded = (scale.view(np.uint32) & 0xFFFF0000).view(np.float32)
+        parts: dict[str, Storable] = {
+            "weight_packed": pack(codes, bits),
+            "weight_scale": Bfloat(rounded),
+            "weight_shape": np.array(matrix.shape, np.int64),
+        }
+        if not symmetric:
+            parts["weight_zero_point"] = np.ascontiguousarray(pack(zero.T, bits).T)
+        return parts, values_of(codes, zero, rounded)
+
+    check(tmp_path, write(tmp_path, compressed("pack-quantized", bits), packer), kind)
+
+
+@pytest.mark.parametrize("dtype, kind", [("f2", TensorType.Q8_0), ("f4", TensorType.F32)])
+def test_compressed_tensors_of_int8(dtype: str, kind: TensorType, tmp_path: Path) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        codes, zero, scale = quantised(matrix, 8, matrix.shape[1], symmetric=True, dtype=dtype)
+        return {"weight": (codes - 128).astype(np.int8), "weight_scale": scale}, values_of(
+            codes, zero, scale
+        )
+
+    check(tmp_path, write(tmp_path, compressed("int-quantized", 8), packer), kind)
+
+
+@pytest.mark.parametrize("shape", ["one", "row", "block"])
+def test_fp8(shape: str, tmp_path: Path) -> None:
+    """Matrices of 32, 64 and 128 rows in blocks of 48 rows and 40 columns: the last are smaller."""
+
+    def packer(matrix: np.ndarray) -> Packed:
+        rows, columns = matrix.shape
+        if shape == "block":
+            scale = np.random.RandomState(1).rand(-(-rows // 48), -(-columns // 40)) + 0.5
+            scale = scale.astype(np.float32) / 100
+            spread = np.repeat(np.repeat(scale, 48, 0)[:rows], 40, 1)[:, :columns]
+            name = "weight_scale_inv"
+        else:
+            scale = np.abs(matrix).max(1, keepdims=True) / 448
+            scale = scale.max(keepdims=True).reshape(1) if shape == "one" else scale
+            spread, name = np.broadcast_to(scale, matrix.shape), "weight_scale"
+        codes = to_e4m3(matrix / spread)
+        return {"weight": Float8(codes), name: scale}, E4M3[codes] * spread
+
+    settings: dict[str, object] = {"quant_method": "fp8"}
+    if shape == "block":
+        settings["weight_block_size"] = [48, 40]
+    if shape == "row":
+        settings = compressed("float-quantized", 8)
+    check(tmp_path, write(tmp_path, settings, packer), TensorType.F32)
+
+
+def test_a_scale_that_16_bits_do_not_hold_is_refused(tmp_path: Path) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        codes, _zero, scale = quantised(matrix, 4, 32, True, "f4")
+        tiny = np.full_like(scale, 2.0**-30)
+        parts: dict[str, Storable] = {"weight_packed": pack(codes, 4), "weight_scale": Bfloat(tiny)}
+        return parts | {"weight_shape": np.array(matrix.shape, np.int64)}, codes
+
+    write(tmp_path, compressed("pack-quantized", 4), packer)
+    with (
+        HuggingFaceCheckpoint.open(tmp_path) as checkpoint,
+        pytest.raises(UnsupportedModelError, match=r"scale 9\.31.* is not exact in 16 bits"),
+    ):
+        checkpoint.read("layers.0.attention.q.weight")
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "sym": True}
+
+
+@pytest.mark.parametrize(
+    "settings, error",
+    [
+        ({"quant_method": "bitsandbytes"}, r"quant_method 'bitsandbytes' .* gptq, awq"),
+        (GPTQ | {"bits": 3}, r"bits 3 is not supported; supported: 4, 8"),
+        (GPTQ | {"checkpoint_format": "marlin"}, r"checkpoint_format 'marlin'"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, r"version 'gemv'"),
+        (compressed("nvfp4-pack-quantized", 4), r"format 'nvfp4-pack-quantized'"),
+        (compressed("pack-quantized", 2), r"num_bits 4, or 8"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, r"weight_block_size 128"),
+        ("gptq", r"quant_method None"),
+    ],
+)
+def test_other_forms_are_refused_by_name(settings: object, error: str, tmp_path: Path) -> None:
+    MODEL.write_folder(tmp_path, quantization_config=settings)
+    with pytest.raises(UnsupportedModelError, match=error):
+        HuggingFaceCheckpoint.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "part, change, error",
+    [
+        ("qzeros", None, r"q_proj\.qzeros is missing"),
+        ("scales", lambda a: a[:, :-1], r"q_proj\.scales has shape .*; \(any, 64\) is required"),
+        ("qzeros", lambda a: a[1:], r"q_proj\.qzeros has shape"),
+        ("g_idx", lambda a: a[1:], r"q_proj\.g_idx has shape \(63,\); \(64\) is required"),
+    ],
+)
+def test_parts_that_do_not_fit_are_named(
+    part: str, change: Callable[[np.ndarray], np.ndarray] | None, error: str, tmp_path: Path
+) -> None:
+    def packer(matrix: np.ndarray) -> Packed:
+        parts, values = as_gptq(matrix, 4, 32, symmetric=True, less_one=True, scatter=False)
+        changed = parts.pop(part)
+        kept: dict[str, Storable] = {**parts}
+        if change is not None:
+            kept[part] = change(changed)
+        return kept, values
+
+    write(tmp_path, GPTQ, packer)
+    with pytest.raises(ModelFileError, match=error) as caught:
+        HuggingFaceCheckpoint.open(tmp_path)
+    assert isinstance(caught.value, HeddleError)
+
+
+def test_an_engine_runs_packed_weights(tmp_path: Path) -> None:
+    """As blocks, whose activations have 8 bits, and as F32: alone and in a batch the same."""
+    for scatter, distance in ((False, 0.3), (True, 0.01)):
+        folder = tmp_path / f"scatter {scatter}"
+        write(folder, GPTQ | {"desc_act": scatter}, partial(gptq, scatter=scatter))
+        with HuggingFaceCheckpoint.open(folder) as checkpoint:
+            expected = ReferenceModel(checkpoint).logits(TOKENS)[-1]
+        params = SamplingParams(temperature=0, max_tokens=1, logprobs=20, ignore_eos=True)
+        with Engine.load(str(folder), EngineConfig(slots=3, threads=2)) as engine:
+            outputs = [engine.stream(TOKENS, params) for _ in range(3)]
+            first, *others = [[one for delta in each for one in delta.tokens] for each in outputs]
+        assert others == [first, first]
+        expected -= np.log(np.exp(expected).sum())
+        found = dict(first[0].top)
+        assert found == {id: pytest.approx(expected[id], abs=distance) for id in found}
+
+
+def gptq(matrix: np.ndarray, *, scatter: bool) -> Packed:
+    parts, values = as_gptq(matrix, 4, 32, symmetric=True, less_one=True, scatter=scatter)
+    return {**parts}, values
