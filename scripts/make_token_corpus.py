@@ -35,7 +35,17 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent.parent / "tests" / "text" / "tokenizer" / "data"
 DEFAULT_ALIAS = "smollm2-135m"
-PRE_TOKENIZERS = ("default", "gpt-2", "llama-bpe", "qwen2")
+PRE_TOKENIZERS = (
+    "default",
+    "gpt-2",
+    "llama-bpe",
+    "qwen2",
+    "dbrx",
+    "gpt-4o",
+    "refact",
+    "seed-coder",
+    "tekken",
+)
 PREFIX = "tokenizer.ggml."
 WIDTH = 32
 

@@ -63,6 +63,22 @@ CASES = {
         "end!!\n\n\nx": ["end", "!!\n\n\n", "x"],
         "a \n\n b": ["a", " \n\n", " b"],
     },
+    "gpt-4o": {
+        "helloWorld HTTPServer's": ["hello", "World", " HTTPServer's"],
+        "x=12345 we'lL": ["x", "=", "123", "45", " we'lL"],
+        "a//\n\nb ÉTé": ["a", "//\n\n", "b", " ÉTé"],
+    },
+    "tekken": {
+        "helloWorld HTTPServer's": ["hello", "World", " HTTPServer", "'s"],
+        "x=12345 67": ["x", "=", "1", "2", "3", "4", "5", " ", "6", "7"],
+        "éÉ中a ÀB": ["é", "É中a", " ÀB"],
+    },
+    "seed-coder": {
+        "x=12 I'M": ["x", "=", "1", "2", " I", "'M"],
+        "end!!\n\nx": ["end", "!!", "\n\n", "x"],
+    },
+    "dbrx": {"x=12345 I'M": ["x", "=", "123", "45", " I", "'M"]},
+    "refact": {"x=12 IT'S": ["x", "=", "1", "2", " IT", "'", "S"]},
 }
 
 
@@ -79,5 +95,5 @@ def test_a_file_without_a_pre_tokenizer_name_means_default() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'tekken'.*supported: default, gpt-2"):
-        pre_tokenizer("tekken")
+    with pytest.raises(UnsupportedModelError, match=r"'viking'.*supported: default, gpt-2"):
+        pre_tokenizer("viking")

@@ -51,19 +51,43 @@ class PreTokenizer:
         return pre_tokenizers.Sequence([*steps, byte_level])
 
 
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%(end)s|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%(end)s|"
+    r"\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The pattern that Tekken and GPT-4o's tokenizer publish. It cuts words where lower case ends.
+
+llama.cpp writes its classes of letters as [^a-z] and [^A-Z], so there capitals outside ASCII end no
+word."""
+_CONTRACTION = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
+
+_GPT2_WORDS = PreTokenizer((_GPT2,))
+_DIGITS_APART = PreTokenizer((r"\p{N}", _GPT2))
 _LLAMA3 = PreTokenizer((_CASELESS % "{1,3}",), whole_words=True, add_bos=True)
+_MERGED_LLAMA3 = PreTokenizer(_LLAMA3.patterns)
 _QWEN2 = PreTokenizer((_CASELESS % "",))
+_GPT4O = PreTokenizer((_CASED % {"end": _CONTRACTION, "digits": "{1,3}"},))
+_TEKKEN = PreTokenizer((_CASED % {"end": "", "digits": ""},), whole_words=True, add_bos=True)
+_SEED = PreTokenizer(
+    (
+        r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+        r" ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
 
 _BY_NAME = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-    "gpt-2": PreTokenizer((_GPT2,)),
-    "smollm": PreTokenizer((r"\p{N}", _GPT2)),
-    "llama-bpe": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "llama3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
+    **dict.fromkeys(("gpt-2", "mpt", "olmo", "phi-2", "exaone4", "trillion"), _GPT2_WORDS),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), _DIGITS_APART),
+    **dict.fromkeys(("llama-bpe", "llama-v3", "llama3", "falcon3", "pixtral", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _MERGED_LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    "tekken": _TEKKEN,
+    "seed-coder": _SEED,
 }
+"""Granite's files say refact, OLMo's olmo or dbrx, Phi-4's dbrx or gpt-4o, SmolLM3's smaug-bpe."""
 
 
 def pre_tokenizer_of(spec: TokenizerSpec) -> PreTokenizer:
