@@ -220,7 +220,7 @@ def test_serve_on_a_busy_port_loads_nothing(
         port = other.getsockname()[1]
         assert run(["serve", "--port", str(port)]) == 2
     assert loaded == []
-    message = f"heddle: 127.0.0.1 port {port} is in use; choose another with --port\n"
+    message = f"heddle: 127.0.0.1 port {port} is in use; choose another port with --port\n"
     assert capsys.readouterr().err == message
 
 

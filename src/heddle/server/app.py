@@ -1,4 +1,4 @@
-"""The HTTP application of one engine."""
+"""Builds the HTTP application of an engine from all APIs and middleware."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ APIS = (openai.API, anthropic.API, llamacpp.API, vllm.API, native.API)
 
 
 def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
-    """An application that serves `engine`. The caller closes the engine.
+    """Make an application that serves `engine`. The caller closes the engine.
 
     Raises:
         ConfigError: the file of API keys cannot be read.
     """
     config = config or ServerConfig()
-    engine.model.tokenizer.prepare_grammars()  # now, while no stream has to wait for it
+    engine.model.tokenizer.prepare_grammars()  # now, because it would delay running streams later
     service = Service(engine, config, Backlog(config.backlog), Bodies(config))
     dispatcher = Dispatcher(service)
     routers = [(router, api) for api in APIS for router in api.routes(service, dispatcher)]
@@ -51,13 +51,13 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     named = () if service.config.any_model else service.names
     schemas = {route.path_format: api.errors.schema for route, api in served}
     app = Application(named, schemas, needs_key=bool(keys))
-    app.add_middleware(errors.AnswerBugs)  # innermost: its answers get the headers of the others
+    app.add_middleware(errors.AnswerBugs)  # innermost: the others add headers to its responses
     if keys:
         app.add_middleware(RequireKey, keys=keys)
     if service.config.lenient:
         app.add_middleware(WarnOfUnknown)
     app.add_middleware(TellIgnored)
-    if service.config.cors:  # outside the keys: a browser asks first, and without one
+    if service.config.cors:  # outside of the keys: a browser's preflight request has no key
         app.add_middleware(
             CORSMiddleware,
             allow_origins=service.config.cors,
@@ -68,10 +68,10 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     shapes = [(route.path, api.errors) for route, api in served]
     shapes += [(path, api.errors) for api in APIS for path in api.unserved]
     app.add_middleware(errors.ChooseErrorShape, shapes=shapes)
-    # Outside of the keys and of the shapes of errors, which know paths as routes have them.
+    # Outside of the keys and of the error shapes, because they compare paths with routes.
     own = [route for router, _ in routers for route in router.routes]
     app.add_middleware(BothSpellings, routes=[*own, *app.routes])
-    app.add_middleware(RequestId)  # outermost: what a key is missing for has an id as well
+    app.add_middleware(RequestId)  # outermost: a response to a request without a key has an id too
     errors.install(app)
     for router, _ in routers:
         app.include_router(router)

@@ -97,7 +97,7 @@ def test_who_brings_none_is_refused(locked: Running, headers: dict[str, str], sa
     assert answer.headers["x-request-id"]
     error = answer.json()["error"]
     assert error == {
-        "message": f"{said}; send one as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+        "message": f"{said}; send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`",
         "type": "invalid_request_error",
         "param": None,
         "code": "invalid_api_key",
@@ -237,8 +237,8 @@ def test_keys_of_a_file_are_added(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (None, "cannot read"),
-        (b"", "holds no key"),
-        (b" \n\n", "holds no key"),
+        (b"", "has no key"),
+        (b" \n\n", "has no key"),
         (b"\xff\xfe", "no UTF-8 text"),
         (b"sk-fine\nsk-two words\n", "key 2 of 2 must be visible ASCII"),
         (b"sk-fine\n" * (1 << 20), "is longer than 1048576 bytes"),

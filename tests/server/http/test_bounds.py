@@ -174,7 +174,7 @@ def test_a_large_body_is_refused_where_memory_is_short(monkeypatch: pytest.Monke
 
         assert await take(200_000) == 200_000
         left[0] = 29_999_999
-        with pytest.raises(OutOfMemoryError, match="may take 30 MB of memory; 30 MB are left"):
+        with pytest.raises(OutOfMemoryError, match="may need 30 MB of memory; 30 MB are available"):
             await take(300_000)
         left[0] = 31_000_000
         assert await take(300_000) == 300_000
@@ -346,7 +346,7 @@ def test_a_prompt_that_is_too_long_is_refused_before_it_is_copied(
 
 
 def test_of_very_many_faults_the_number_is_told(shared: Running) -> None:
-    for count, told in ((1000, "unknown parameter: x0"), (1001, "1001 unknown or wrong fields")):
+    for count, told in ((1000, "unknown parameter: x0"), (1001, "1001 unknown or invalid fields")):
         faults = {f"x{index}": 1 for index in range(count)}
         response = shared.post("/v1/completions", {"prompt": "hello"} | faults)
         assert response.status_code == 400

@@ -165,7 +165,7 @@ def test_bytes_that_are_no_http_get_an_error_with_an_id(
     assert headers["x-request-id"].startswith("req_")
     assert body["error"].keys() == {"message", "type", "param", "code"}
     assert body["error"]["code"] == "malformed_http"
-    assert "this is no HTTP/1.1: " in body["error"]["message"]
+    assert "the request is not valid HTTP/1.1: " in body["error"]["message"]
     shared.until(lambda: not shared.server.server_state.tasks)
 
 
@@ -175,7 +175,7 @@ def test_a_head_that_the_client_ends_is_refused_in_words(shared: Running) -> Non
         client.shutdown(socket.SHUT_WR)
         status, _, body = parsed(until_closed(client))
     assert status == 400
-    assert "ended within the head" in body["error"]["message"]
+    assert "ended before the end of the head" in body["error"]["message"]
 
 
 def test_bytes_after_the_last_request_do_not_spoil_its_answer(

@@ -79,12 +79,12 @@ def test_a_running_stream_may_finish(serve: Callable[..., Running]) -> None:
 
 
 @pytest.fixture
-def long_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_end_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams have their last event out in time, however slow the machine is."""
-    monkeypatch.setattr(process, "_LAST_WORDS", PATIENCE)
+    monkeypatch.setattr(process, "_END_SECONDS", PATIENCE)
 
 
-@pytest.mark.usefixtures("long_last_words")
+@pytest.mark.usefixtures("long_end_of_answers")
 def test_a_stream_that_takes_too_long_is_told(serve: Callable[..., Running]) -> None:
     server = serve(drain=0)
     server.executor.gate.clear()
@@ -102,7 +102,7 @@ def test_a_stream_that_takes_too_long_is_told(serve: Callable[..., Running]) -> 
     assert not server.thread.is_alive()
 
 
-@pytest.mark.usefixtures("long_last_words")
+@pytest.mark.usefixtures("long_end_of_answers")
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_waits_for_no_one(
     serve: Callable[..., Running], second: signal.Signals, caplog: pytest.LogCaptureFixture
@@ -181,7 +181,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
 
 
-@pytest.mark.usefixtures("long_last_words")
+@pytest.mark.usefixtures("long_end_of_answers")
 def test_a_step_that_lasts_is_abandoned(
     serve: Callable[..., Running], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,7 +199,7 @@ def test_clients_are_told_although_the_engine_does_not_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As on a machine that swaps: what the engine does not end in time, the server cancels."""
-    monkeypatch.setattr(process, "_LAST_WORDS", 0.5)
+    monkeypatch.setattr(process, "_END_SECONDS", 0.5)
     server = serve(drain=0, slots=4)
     monkeypatch.setattr(server.executor, "abandon", lambda: None)
     Stop(server).check()
@@ -214,7 +214,7 @@ def test_a_body_on_its_way_is_refused_by_a_server_that_stops(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(process, "_LAST_WORDS", 0.5)
+    monkeypatch.setattr(process, "_END_SECONDS", 0.5)
     server = serve(drain=0)
     head = b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     with socket.create_connection(server.address) as client:
@@ -238,7 +238,7 @@ def test_a_client_that_reads_nothing_does_not_hold_up_a_stop(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(process, "_LAST_WORDS", 0.5)
+    monkeypatch.setattr(process, "_END_SECONDS", 0.5)
     server = serve(drain=0)
     body = json.dumps(BODY | {"max_tokens": 480, "logprobs": 20})
     head = (

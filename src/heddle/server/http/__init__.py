@@ -1,1 +1,1 @@
-"""HTTP plumbing: bodies, connections, keys, headers, errors as responses. No vendor here."""
+"""HTTP parts that all APIs share: bodies, connections, keys, headers, error responses."""

@@ -1,8 +1,8 @@
-"""Request bodies: read up to a limit, declared as JSON, parsed and checked against a schema.
+"""Reads request bodies up to a limit, parses them as JSON and checks them against a schema.
 
 A body grows when it is parsed: 8 MB can be two million token ids, or take 800 MB on the way from
-text to token ids. So only a few large bodies are read at once. The others wait in their sockets.
-Small bodies do not wait for large ones.
+text to token ids. So the server reads only a few large bodies at once. The others wait in their
+sockets. Small bodies do not wait for large bodies.
 """
 
 from __future__ import annotations
@@ -43,30 +43,32 @@ S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
 
 _SMALL = 16 * 1024
-"""Bytes up to which a body is worked on in the event loop: some 10 ms of parsing and tokenising."""
+"""Largest body, in bytes, that the event loop parses and tokenises itself, in about 10 ms."""
 _LARGE = 256 * 1024
-"""Bytes from which a body needs a place, from their arrival until the body is translated. One large
-body at a time is translated: 8 MB of text take 2 s and 800 MB to become token ids."""
+"""Smallest large body, in bytes. A large body needs a place from its arrival until it is
+translated. One large body is translated at a time: tokenising 8 MB of text takes 2 s and 800 MB."""
 _PLACES = 16
+"""Large bodies in memory at once."""
 
 _MEMORY_A_BYTE = 100
-"""Bytes of memory to have for a byte of a large body. Libraries end the process where an allocation
-fails, so that the memory is looked at before."""
+"""Bytes of memory that must be available for each byte of a large body. The check comes before the
+work, because some libraries end the process if an allocation fails."""
 
 _MOST_PARTS = 200_000
-"""Lists, objects and strings of a body. Parsing holds the GIL: 0.4 s for the 570,000
-names of a `logit_bias` that fit 8 MB, 2 s and 400 MB for 2.8 million lists."""
+"""Most lists, objects and strings of a body. Parsing holds the GIL: 0.4 s for the 570,000 names of
+a `logit_bias` in a body of 8 MB, 2 s (and 400 MB) for 2.8 million lists."""
 _PART = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]', re.DOTALL)
 
 _GRAMMARS = 2
-"""Grammars compiled at once. One client can keep one of these places busy, 3 s with each of its."""
+"""Grammars compiled at once. One client can occupy one of these threads, for up to 3 s with each
+grammar."""
 
 
 class Bodies:
     """Reads, checks and translates the bodies of one application. Used from its event loop."""
 
     def __init__(self, config: ServerConfig) -> None:
-        """`config` limits the length of a body and how long it may take to arrive."""
+        """`config` has the limits on the length of a body and on the time of its arrival."""
         self._limit = config.max_body
         self._timeout = config.body_timeout
         self._lenient = config.lenient
@@ -77,24 +79,25 @@ class Bodies:
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     async def take(self, request: Request, schema: type[S], translate: Callable[[S], T]) -> T:
-        """The result of `translate`. Neither the body's text nor the parsed body outlives the call.
+        """Read and parse the request's body, and return the result of `translate`.
 
-        `translate` runs in the event loop or in a thread. Its exceptions pass through.
+        The call keeps neither the text nor the parsed body. `translate` runs in the event loop or
+        in a thread. Its exceptions pass through.
 
         Raises:
-            MediaTypeError: it is not declared as JSON. A browser sends only other types to a
-                foreign site without asking first, so this also keeps web pages from using a local
-                server.
-            BodyTooLargeError: it is longer than `max_body` bytes.
-            BodyTimeoutError: it did not arrive within `body_timeout` seconds.
-            InvalidRequestError: it is no JSON, has too many parts, or breaks the schema.
-            OutOfMemoryError: it is large, and there is not the memory to translate it.
-            ClientGoneError: the client went away before it was worked on.
+            MediaTypeError: the body is not declared as JSON. This check also protects a local
+                server from web pages: a browser sends JSON to a foreign site only if the site
+                allows it (CORS).
+            BodyTooLargeError: the body is longer than `max_body` bytes.
+            BodyTimeoutError: the body did not arrive within `body_timeout` seconds.
+            InvalidRequestError: the body is not JSON, has too many parts, or breaks the schema.
+            OutOfMemoryError: the body is large, and too little memory is left to translate it.
+            ClientGoneError: the client closed the connection before the body was translated.
         """
         declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if declared != "application/json":
             raise MediaTypeError(f"Content-Type must be application/json, got {declared!r}")
-        length = request.headers.get("content-length")  # a number: the server has seen to it
+        length = request.headers.get("content-length")  # a number: h11 refuses anything else
         if length is not None and int(length) > self._limit:
             raise self._too_large()
         async with AsyncExitStack() as place:
@@ -108,9 +111,9 @@ class Bodies:
             return await self._translated(raw, request, schema, translate)
 
     async def _read(self, request: Request, place: AsyncExitStack) -> bytes:
-        """The whole body. Takes a place among large bodies once it is large.
+        """Read the whole body. The read takes a place when the bytes read make a large body.
 
-        A large content-length takes no place: it costs a client nothing to announce one.
+        A large content-length takes no place: any client could send the header without a body.
         """
         parts: list[bytes] = []
         size = 0
@@ -126,7 +129,7 @@ class Bodies:
         return b"".join(parts)
 
     async def _enter(self, place: AsyncExitStack, clock: asyncio.Timeout) -> None:
-        """Take a place. The wait does not count for the body's time limit: the server causes it."""
+        """Take a place. The wait does not count as arrival time, because the server causes it."""
         loop = asyncio.get_running_loop()
         deadline = clock.when()
         assert deadline is not None
@@ -160,21 +163,21 @@ class Bodies:
         return await _in_worker(request, worker, work)
 
     async def work(self, request: Request, task: Callable[[], T]) -> T:
-        """The result of `task`, which takes too long for the event loop. One task runs at a time.
+        """Run `task`, which takes too long for the event loop. One task runs at a time.
 
         Raises:
-            ClientGoneError: the client went away before it was done.
+            ClientGoneError: the client closed the connection before the task ended.
         """
         return await _in_worker(request, self._worker, task)
 
     async def compile(self, request: Request, task: Callable[[], T]) -> T:
-        """The result of `task`, which compiles a grammar.
+        """Run `task`, which compiles a grammar, in a thread.
 
-        One task of each client runs or waits for a thread. So clients take turns, however many
-        grammars one client sends.
+        At most one task of each client runs or waits for a thread. So clients take turns, even if
+        one client sends many grammars.
 
         Raises:
-            ClientGoneError: the client went away before it was done.
+            ClientGoneError: the client closed the connection before the task ended.
         """
         turn = self._turns.setdefault(client_of(request.scope), asyncio.Lock())
 
@@ -183,7 +186,7 @@ class Bodies:
             loop = asyncio.get_running_loop()
             work = loop.run_in_executor(self._workers_of_grammars, task)
             work.add_done_callback(lambda _: turn.release())
-            return await asyncio.shield(work)  # a client that leaves gets no other turn until then
+            return await asyncio.shield(work)  # a client that leaves keeps its turn until then
 
         return await unless_gone(request.receive, wait())
 
@@ -201,31 +204,31 @@ class Bodies:
 
 
 def _check_memory(size: int) -> None:
-    """Make sure that a body of `size` bytes can be translated.
+    """Check that the memory holds the translation of a body of `size` bytes.
 
     Raises:
-        OutOfMemoryError: the system has too little memory left.
+        OutOfMemoryError: too little memory is available.
     """
-    wanted, left = size * _MEMORY_A_BYTE, available_bytes()
-    if wanted > left:
+    needed, available = size * _MEMORY_A_BYTE, available_bytes()
+    if needed > available:
         raise OutOfMemoryError(
-            f"a body of {size:,} bytes may take {wanted / 1e6:,.0f} MB of memory;"
-            f" {left / 1e6:,.0f} MB are left. Send a shorter one, or send it later"
+            f"a body of {size:,} bytes may need {needed / 1e6:,.0f} MB of memory;"
+            f" {available / 1e6:,.0f} MB are available. Send a shorter body, or try again later"
         )
 
 
 def _check_parts(raw: bytes) -> None:
-    """Count the parts of a body before it is parsed.
+    """Check the number of a body's parts before it is parsed.
 
     Raises:
-        InvalidRequestError: there are too many.
+        InvalidRequestError: the body has too many parts.
     """
     if raw.count(b"[") + raw.count(b"{") + raw.count(b'"') // 2 <= _MOST_PARTS:
         return
-    # A text may have as many brackets and quotes in it. This loop lets other threads run.
+    # The brackets and quotes may be inside of strings. This loop lets other threads run.
     if any(count > _MOST_PARTS for count, _ in enumerate(_PART.finditer(raw), 1)):
         raise InvalidRequestError(
-            f"the body has more than {_MOST_PARTS:,} lists, objects and strings; send fewer"
+            f"the body has more than {_MOST_PARTS:,} lists, objects and strings; send fewer of them"
         )
 
 

@@ -1,4 +1,4 @@
-"""Work that ends when the client goes away."""
+"""Cancels work when its client closes the connection."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ClientGoneError(Exception):
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Cancels `work` if the client goes away first.
+    """Return the result of `work`. Cancel `work` if the client closes the connection first.
 
-    `receive` belongs to a request whose body is read: only the disconnect can still arrive.
+    `receive` belongs to a request whose body has been read: only the disconnect can still arrive.
 
     Raises:
-        ClientGoneError: the client went away.
+        ClientGoneError: the client closed the connection.
     """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_gone(receive))

@@ -1,8 +1,8 @@
-"""The OpenAPI description of the routes: what they have in common, added to what each says itself.
+"""The OpenAPI description: adds bodies, statuses and errors to the routes.
 
-Routes read their bodies themselves and answer with bytes, so that FastAPI knows nothing of either.
-A route gives the schema of its body (`takes`). From that, its method and its path follow all the
-statuses that it can answer with. Its API says which shape its errors have.
+Routes read their bodies themselves and answer with bytes, so FastAPI knows neither. Each route
+declares the schema of its body (`takes`). The statuses of a route follow from its body, method and
+path. The API of a route defines the shape of its errors.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Json = dict[str, Any]
 
 _COMPONENTS = "#/components/schemas/"
 
-_ALWAYS = {500: "A fault of the server's. Other requests go on."}
-_WITH_KEYS = {401: "The request brings none of the server's keys."}
-_WITH_NAME = {404: "Another model is named than the loaded one."}
+_ALWAYS = {500: "The server failed. Other requests continue."}
+_WITH_KEYS = {401: "The request has no valid API key."}
+_WITH_NAME = {404: "The request names a model that is not loaded."}
 _WITH_CHANGE = {503: "The server is stopping."}
 _WITH_BODY = {
-    400: "A field is unknown, or its value cannot be served; it is named.",
+    400: "A field is unknown or has an invalid value. The message names the field.",
     408: "The body did not arrive in time.",
     413: "The body is too long.",
     415: "The body is not declared as application/json.",
@@ -38,7 +38,7 @@ _HEADERS: dict[int, Json] = {429: _RETRY_AFTER, 503: _RETRY_AFTER}
 
 
 class Application(FastAPI):
-    """FastAPI with a description that tells the truth."""
+    """FastAPI with a complete OpenAPI description."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Application(FastAPI):
     ) -> None:
         """
         Args:
-            models: names that requests may use for the loaded model; empty for any.
-            error_schemas: by path, the schema of the path's errors.
-            needs_key: whether requests have to bring a key.
+            models: names of the loaded model in requests; empty if the server accepts any name.
+            error_schemas: schema of errors by path.
+            needs_key: whether requests must have an API key.
         """
         super().__init__(title="Heddle", summary="One forward pass per step carries everyone.")
         self._models = models
@@ -59,7 +59,7 @@ class Application(FastAPI):
         self._needs_key = needs_key
 
     def openapi(self) -> Json:
-        """The description, made once."""
+        """The OpenAPI description. The first call makes it."""
         if self.openapi_schema is None:
             description = super().openapi()
             _complete(description, self._models, self._error_schemas, needs_key=self._needs_key)
@@ -74,9 +74,9 @@ def _complete(
     *,
     needs_key: bool,
 ) -> None:
-    """Add what all routes share, in place."""
+    """Add models, errors, streams and keys to FastAPI's description, in place."""
     components = description["components"]
-    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own: never sent
+    for unused in ("HTTPValidationError", "ValidationError"):  # from FastAPI; never sent
         components["schemas"].pop(unused, None)
     for error in dict.fromkeys(error_schemas.values()):
         shape = error.model_json_schema(ref_template=_COMPONENTS + "{model}")
@@ -100,7 +100,7 @@ def _complete(
 
 
 def _statuses(path: str, method: str, body: Json, *, closed: bool) -> dict[int, str]:
-    """The error statuses that an operation can answer with, and what each means."""
+    """The error statuses of an operation, each with its description."""
     statuses = dict(_ALWAYS)
     if closed:
         statuses |= _WITH_KEYS
@@ -125,10 +125,10 @@ def _add_errors(operation: Json, statuses: Mapping[int, str], schema: type[BaseM
 
 
 def _body_of(operation: Json, schemas: Json) -> Json:
-    """The schema of an operation's body, empty if it has none; what it refers to becomes shared.
+    """The schema of an operation's body; empty without a body. Moves its definitions to `schemas`.
 
-    Definitions are named after the body that they belong to: bodies of two vendors may both have
-    a `TextPart`, and mean different things.
+    A definition's new name begins with the name of its body, because two vendors may have different
+    definitions under one name, such as `TextPart`.
     """
     content = operation.get("requestBody", {}).get("content", {})
     if not content:
@@ -143,7 +143,7 @@ def _body_of(operation: Json, schemas: Json) -> Json:
 
 
 def _name_model(operation: Json, body: Json, models: Sequence[str]) -> None:
-    """Say which names of the model there are, wherever one is named."""
+    """List the model's names in every field and path parameter that names a model."""
     if not models:
         return
     if field := body.get("properties", {}).get("model"):
@@ -155,7 +155,7 @@ def _name_model(operation: Json, body: Json, models: Sequence[str]) -> None:
 
 
 def _parts(value: object) -> Iterator[Json]:
-    """All objects in a schema."""
+    """All objects inside of a schema."""
     if isinstance(value, dict):
         yield value
         value = list(value.values())

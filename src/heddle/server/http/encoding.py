@@ -1,4 +1,4 @@
-"""JSON out: one encoder for responses and streams, and one for the strings of the hot path."""
+"""Encodes JSON and server-sent events."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def encode(value: Any) -> bytes:
-    """UTF-8 JSON without spaces.
+    """Encode `value` as UTF-8 JSON without spaces.
 
-    Half a surrogate pair, which UTF-8 cannot hold, becomes its JSON escape.
+    UTF-8 cannot encode half of a surrogate pair, so its JSON escape is written instead.
     """
     return _encode(value).encode("utf-8", "backslashreplace")
 
 
 def joined(fields: Mapping[str, Any], **encoded: bytes) -> bytes:
-    """JSON of an object with `fields` (at least one), and with values that are JSON already."""
+    """Encode an object of `fields`, at least one, and of `encoded` values, which are JSON."""
     parts = [encode(fields)[:-1]]
     for name, value in encoded.items():
         parts += [b',"', name.encode(), b'":', value]
@@ -30,17 +30,17 @@ def joined(fields: Mapping[str, Any], **encoded: bytes) -> bytes:
 
 
 def array(encoded: Iterable[bytes]) -> bytes:
-    """JSON of an array whose elements are JSON already."""
+    """Encode an array of elements that are JSON."""
     return b"[" + b",".join(encoded) + b"]"
 
 
 def event(data: Any, name: str | None = None) -> bytes:
-    """One server-sent event, with a name or without."""
+    """Encode a server-sent event. `name` is its type; None: no type."""
     return encoded_event(encode(data), name)
 
 
 def encoded_event(data: bytes, name: str | None = None) -> bytes:
-    """As :func:`event`, for data that is JSON already."""
+    """Make a server-sent event of data that is JSON; see :func:`event`."""
     head = b"" if name is None else f"event: {name}\n".encode()
     return head + b"data: " + data + b"\n\n"
 

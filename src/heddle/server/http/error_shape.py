@@ -1,4 +1,4 @@
-"""The shape of errors: how an API writes one, and the schema that describes it."""
+"""The shape of an API's errors: their JSON and its schema."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """How an API writes an error.
+    """The JSON of an API's errors.
 
     Attributes:
-        body: the JSON of an error.
-        schema: describes that JSON.
+        body: makes the JSON of an error.
+        schema: schema of this JSON.
     """
 
     body: Callable[[HeddleError], dict[str, Any]]
@@ -29,18 +29,18 @@ class ErrorShape:
 class ErrorFields(BaseModel):
     message: str
     type: str
-    param: str | None = Field(description="the field at fault, if one is")
+    param: str | None = Field(description="The field at fault; null if no field is at fault.")
     code: str
 
 
 class ErrorBody(BaseModel):
-    """An error. OpenAI's API has this shape, and every API without a shape of its own."""
+    """An error, in the shape of OpenAI's API. It is also the default shape of other APIs."""
 
     error: ErrorFields
 
 
 def error_body(error: HeddleError) -> dict[str, Any]:
-    """The error as JSON, the same in a response and in a stream."""
+    """The JSON of an error, for responses and streams."""
     return {
         "error": {
             "message": error.message,
@@ -52,4 +52,4 @@ def error_body(error: HeddleError) -> dict[str, Any]:
 
 
 DEFAULT = ErrorShape(error_body, ErrorBody)
-"""The shape of errors where no API has another one."""
+"""The shape of errors for APIs without their own shape and for unknown paths."""

@@ -1,4 +1,4 @@
-"""Errors as responses, in the shape of the API that a path belongs to."""
+"""Turns errors into responses, in the shape of the request's API."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ log = logging.getLogger(__name__)
 
 _LOG_CHARACTERS = 500
 _MOST_FAULTS = 1000
-"""Most faults of a body that are inspected: pydantic turns all of them into objects, or none."""
+"""Most faults of a body to look into: pydantic makes objects of all faults at once."""
 
 _PYDANTIC = re.compile(
     r"^\w+ should (be|have|match) (.*?)(?: after validation, not \d+)?$", re.DOTALL
 )
-"""How Pydantic says what a value should be, without the kind of value that it thinks of."""
+"""Pydantic's messages about an invalid value. The groups omit the type name that begins each."""
 
 _SHAPE = "heddle.error_shape"
-"""Where a request's ASGI scope has the shape of its errors."""
+"""Key of the error shape in a request's ASGI scope."""
 
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 def error_response(error: HeddleError, scope: Scope) -> Response:
-    """The error in the shape of the API that the request's path belongs to."""
+    """The response for an error, in the shape of the request's API."""
     headers = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
@@ -66,10 +66,10 @@ def error_response(error: HeddleError, scope: Scope) -> Response:
 
 
 class ChooseErrorShape:
-    """Finds the API that a request's path belongs to, so that errors have its shape."""
+    """Middleware that selects the error shape by the request's path."""
 
     def __init__(self, app: ASGIApp, shapes: Sequence[tuple[str, ErrorShape]]) -> None:
-        """`shapes` are path patterns of routes, each with its shape."""
+        """`shapes` holds pairs of a route's path pattern and its error shape."""
         self._app = app
         self._shapes = [(compile_path(pattern)[0], shape) for pattern, shape in shapes]
 
@@ -82,11 +82,11 @@ class ChooseErrorShape:
 
 
 def from_validation(error: ValidationError) -> InvalidRequestError:
-    """The first fault of a body, with the name of the field and its value."""
+    """The error for an invalid body. It names the first field at fault and its value."""
     if error.error_count() > _MOST_FAULTS:
         return InvalidRequestError(
-            f"the body has {error.error_count()} unknown or wrong fields; send those that the API"
-            " reference lists"
+            f"the body has {error.error_count()} unknown or invalid fields; send only fields that"
+            " the API reference lists"
         )
     first = error.errors(include_url=False)[0]
     kind, param = first["type"], _path(first["loc"])
@@ -108,7 +108,7 @@ def from_validation(error: ValidationError) -> InvalidRequestError:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`("messages", 0, "content", "<str>")` as `messages[0].content`."""
+    """Write `("messages", 0, "content", "<str>")` as `messages[0].content`."""
     path = ""
     for step in location:
         if isinstance(step, int):
@@ -119,7 +119,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the application in the shape of its API."""
+    """Add handlers that answer every error in the shape of its API."""
     app.add_exception_handler(HeddleError, _on_heddle_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
@@ -127,7 +127,7 @@ def install(app: FastAPI) -> None:
 
 
 def refuse(request: Request, error: HeddleError) -> Response:
-    """The error as a response, and as a line in the log."""
+    """Log an error and return its response."""
     _log(request, f"{error.status} {error.message}")
     return error_response(error, request.scope)
 
@@ -151,36 +151,37 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> list[str]:
-    """Methods that the request's path has. The exception knows those of one route alone."""
-    asked = [{**request.scope, "method": method} for method in _METHODS]
+    """The methods of all routes at the request's path. The exception has those of one route."""
+    scopes = [{**request.scope, "method": method} for method in _METHODS]
     return [
         scope["method"]
-        for scope in asked
+        for scope in scopes
         if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
     ]
 
 
 async def _on_client_gone(request: Request, _error: Exception) -> Response:
-    """An answer that no one reads. nginx uses this status for the case."""
-    _log(request, "the client went away")
+    """A response that nobody reads. 499 is nginx's status for a client that has left."""
+    _log(request, "the client closed the connection")
     return Response(status_code=499)
 
 
 def _log(request: Request, what: str) -> None:
-    """One line, of bounded length: paths and messages hold what clients chose to send."""
+    """Log one line of bounded length, because clients choose paths and parts of messages."""
     line = f"{request.method} {request.url.path}: {what}"[:_LOG_CHARACTERS]
     log.info("%s", line.encode("unicode_escape").decode())
 
 
 def stopping() -> EngineClosedError:
-    """The error of an answer that the server cancels."""
-    return EngineClosedError("the server is stopping; try again when it is back")
+    """The error of an answer that the server cancels because it stops."""
+    return EngineClosedError("the server is stopping; try again when it is running again")
 
 
 class AnswerBugs:
-    """Answers any other exception, and requests that the server cancels when it stops.
+    """Middleware that answers unexpected exceptions, and requests that a stopping server cancels.
 
-    Starlette would do so outside of all middleware: without an id and without CORS headers.
+    Starlette answers exceptions outside of all middleware, so its response would have no request id
+    and no CORS headers.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -197,7 +198,7 @@ class AnswerBugs:
 
         try:
             await self._app(scope, receive, send_and_note)
-        except asyncio.CancelledError:  # the server stops and has cancelled this task
+        except asyncio.CancelledError:  # the server stops and cancels this task
             if not begun:
                 await error_response(stopping(), scope)(scope, receive, send)
         except Exception as error:

@@ -1,8 +1,8 @@
-"""Field types of the request schemas: what a field accepts, and how it says what it does not.
+"""Field types of the request schemas, with their error messages.
 
-A field that this server cannot honour is declared with the values for which ignoring it is the
-truth (`store: false`, `tools: []`); any other value is refused by name. A field of several shapes
-looks at the value once to pick the shape, so that an error names the element that is wrong.
+The schemas also declare unsupported fields, with the values that ask for nothing (`store: false`,
+`tools: []`). Any other value is refused by name. The shape of a value, such as a list of strings,
+selects a member of a union type, so that an error names the invalid element.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 UNSUPPORTED = "heddle_unsupported"
-"""Error type of a value that OpenAI's API knows and this server does not serve."""
+"""Error type of a value that the vendor's API allows and this server does not support."""
 SHAPE = "heddle_shape"
-"""Error type of a value that has none of a field's shapes."""
+"""Error type of a value whose shape does not fit any member of the field's union."""
 
 
 def only(*neutral: object, instead: str = "") -> PlainValidator:
-    """Accept null and the values that ask for nothing; refuse the rest as not supported.
+    """Accept null and the `neutral` values, which ask for nothing; refuse others as unsupported.
 
-    `instead` says what to do, where that is not simply to leave the field out.
+    `instead` is advice for the error message, if the way out is not to leave the field out.
     """
     why = f" ({instead})" if instead else ""
 
@@ -36,29 +36,29 @@ def only(*neutral: object, instead: str = "") -> PlainValidator:
 
 
 def shape(value: object) -> str:
-    """Tag of a value: `<str>`, `<int>`, `<dict>`, ... or `<list of str>` by the first element."""
+    """The tag of a value: `<str>`, `<int>`, `<dict>`, or `<list of str>` by the first element."""
     if isinstance(value, list) and value:
         return f"<list of {type(value[0]).__name__}>"
     return f"<{type(value).__name__}>"
 
 
 def shaped(words: str) -> Discriminator:
-    """Pick a union's member by :func:`shape`; say `words` when no member fits."""
+    """Select a union's member by :func:`shape`. `words` lists the shapes, for the error."""
     return Discriminator(
         shape, custom_error_type=SHAPE, custom_error_message=f"Input should be {words}"
     )
 
 
 FIRST_FAULT = Field(fail_fast=True)
-"""Of a list, that validation ends at the first wrong element: an error takes 1.6 kB, and a body of
-8 MB has room for three million."""
+"""Ends the validation of a list at the first invalid element. A body of 8 MB can have three million
+invalid elements, and each error takes 1.6 kB."""
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], FIRST_FAULT]
 Strings = Annotated[list[str], FIRST_FAULT]
 
 
 def string_or_strings(most: int) -> Any:
-    """The type of a field that is one string, or a list of at most so many."""
+    """The type of a field that is one string or a list of at most `most` strings."""
     return Annotated[
         Annotated[str, Tag("<str>")]
         | Annotated[Strings, Field(max_length=most), Tag("<list of str>")]

@@ -1,8 +1,9 @@
-"""Hints: fields that have no effect here and cannot make an answer wrong.
+"""Hints: fields that this server ignores and that cannot make an answer wrong.
 
 They ask for speed, price, effort, storage or bookkeeping. Agents and editors send them to every
-server. The server accepts each and names it in the answer's `x-heddle-ignored` header. A field that
-constrains the answer is never a hint: it works, or it is refused by name (`lenient.py`).
+server. The server accepts a hint and names it in the answer's `x-heddle-ignored` header. A field
+that constrains the answer is never a hint: the server supports it or refuses it by name
+(`lenient.py`).
 
 | fields | /v1/chat/completions | /v1/completions | /v1/responses | /infill | /v1/messages |
 |---|---|---|---|---|---|
@@ -11,8 +12,8 @@ constrains the answer is never a hint: it works, or it is refused by name (`leni
 | `ResponseHints` (`api/openai/response_schemas.py`) | | | yes | | |
 | `MessageHints` (`api/anthropic/schemas.py`) | | | | | yes |
 
-Hints inside of objects (`text.verbosity`, `reasoning.summary`, `tools.defer_loading`) are
-declared where these objects are.
+The schemas of objects declare the hints inside of them (`text.verbosity`, `reasoning.summary`,
+`tools.defer_loading`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 HEADER = "x-heddle-ignored"
 
 _IGNORED = "heddle.ignored_fields"
-"""The name in a request's ASGI scope for the list of fields without effect."""
+"""Key of the list of ignored fields in a request's ASGI scope."""
 
 
 def hint(*neutral: object, path: str = "") -> AfterValidator:
@@ -61,7 +62,7 @@ def ignored(scope: Scope) -> list[str]:
 
 
 class TellIgnored:
-    """Adds the header to answers if their request had fields without effect."""
+    """Middleware that names ignored fields in the header of the answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

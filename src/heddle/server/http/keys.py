@@ -1,6 +1,6 @@
-"""API keys: which clients may use a server, and which prefixes a request may find.
+"""API keys: they admit clients, and can separate their prefix caches.
 
-Keys are kept as SHA-256 digests, so that no log, error or dump can show one.
+The server keeps SHA-256 digests of keys, so that no log, error or dump can show a key.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
 
 OPEN_PATHS = frozenset({"/health"})
-"""Paths that need no key: health checkers have none."""
+"""Paths that need no key, because health checkers have none."""
 
 _MOST_BYTES = 1 << 20
-"""Most bytes to read of a file of keys: a device has no end."""
+"""Most bytes of a key file. Without a limit, the read of a device would not end."""
 
 _DIGEST = "heddle.key_digest"
-"""The name in a request's ASGI scope for the digest of its key."""
+"""Key of the digest of the API key in a request's ASGI scope."""
 
 
 class ApiKeys:
-    """The keys of one server. Falsy without keys: then every client may use the server."""
+    """The API keys of one server. Falsy without keys: then the server admits every client."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key.encode("ascii")) for key in keys]
@@ -43,9 +43,9 @@ class ApiKeys:
         return len(self._digests)
 
     def find(self, sent: Iterable[bytes]) -> bytes | None:
-        """The digest of the first valid key among those sent, else None.
+        """The digest of the last valid key among the keys in `sent`; None if no key is valid.
 
-        Compares every key sent with every key of the server, in constant time.
+        Compares every sent key with every key of the server, in constant time.
         """
         found = None
         for candidate in map(_digest, sent):
@@ -56,10 +56,10 @@ class ApiKeys:
 
 
 def keys_of(config: ServerConfig) -> ApiKeys:
-    """The keys that the settings name, those in the file included.
+    """The keys in the settings and in the key file.
 
     Raises:
-        ConfigError: the file cannot be read, holds no key, or holds one that no header can carry.
+        ConfigError: the file cannot be read, has no key, or has a key that no header can carry.
     """
     keys = list(config.api_key)
     if config.api_key_file:
@@ -68,33 +68,34 @@ def keys_of(config: ServerConfig) -> ApiKeys:
 
 
 def _read(path: Path) -> list[str]:
-    """Keys of a file, one on each line. Blank lines do not count."""
+    """The keys in a file, one per line. Blank lines do not count."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
         lines = raw.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(
             f"api_key_file: cannot read {str(path)!r}: {reason}", param="api_key_file"
         ) from None
     if len(raw) > _MOST_BYTES:
         raise ConfigError(
-            f"api_key_file: {str(path)!r} is longer than {_MOST_BYTES} bytes; name a file with one"
-            " key a line",
+            f"api_key_file: {str(path)!r} is longer than {_MOST_BYTES} bytes; name a text file with"
+            " one key per line",
             param="api_key_file",
         )
     keys = [line.strip() for line in lines if line.strip()]
     if not keys:
         raise ConfigError(
-            f"api_key_file: {str(path)!r} holds no key; write one a line", param="api_key_file"
+            f"api_key_file: {str(path)!r} has no key; write one key per line",
+            param="api_key_file",
         )
     check_keys(keys, "api_key_file")
     return keys
 
 
 class RequireKey:
-    """Refuses requests without a valid key, before their bodies are read."""
+    """Middleware that refuses requests without a valid key before it reads their bodies."""
 
     def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
         self._app = app
@@ -110,7 +111,7 @@ class RequireKey:
         if digest is None:
             wrong = "the API key is not valid here" if sent else "an API key is missing"
             error = AuthenticationError(
-                f"{wrong}; send one as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+                f"{wrong}; send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`"
             )
             await refuse(Request(scope), error)(scope, receive, send)
             return
@@ -118,7 +119,7 @@ class RequireKey:
 
 
 def _sent(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    """Keys in the headers of a request. ASGI writes the names of headers in lower case."""
+    """The keys in a request's headers. ASGI writes header names in lower case."""
     for name, value in headers:
         if name == b"x-api-key":
             yield value.strip()
@@ -129,16 +130,16 @@ def _sent(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
 
 
 def salt_of_key(scope: Scope, salt: str | None) -> str:
-    """A cache salt that is different for each pair of key and salt. The request must have a key.
+    """A cache salt that differs for each pair of key and salt. The request must have a key.
 
-    Digests have one length and no salt is empty, so different pairs hash different bytes.
+    All digests have the same length and no salt is empty, so different pairs hash different bytes.
     """
     key: bytes = scope[_DIGEST]
     return sha256(key + (salt or "").encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def client_of(scope: Scope) -> Hashable:
-    """The client of a request, as far as is known: the digest of its key, else its address."""
+    """Identifies the client of a request: the digest of its key, else its address."""
     address = scope.get("client")
     return scope.get(_DIGEST) or (address and address[0])
 

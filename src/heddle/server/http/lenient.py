@@ -1,8 +1,8 @@
-"""Unknown fields of a body under `--lenient`: ignored, and named in the answer's Warning header.
+"""`--lenient`: ignores unknown fields of a body and names them in the answer's Warning header.
 
-Load generators and old clients send fields that no one here knows. Values that are wrong, and
-fields that are known and not supported, are refused as ever. So are constraints: an answer without
-the `grammar` that its request sent would be wrong, and nobody would know.
+Load generators and old clients send fields that this server does not know. The server still refuses
+invalid values, fields that it knows and does not support, and unknown constraints: an answer that
+does not follow the `grammar` of its request would be wrong without a sign.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=BaseModel)
 
 _UNKNOWN = "heddle.unknown_fields"
-"""Where a request's ASGI scope has the list of unknown fields."""
+"""Key of the list of unknown fields in a request's ASGI scope."""
 _CONSTRAINTS = frozenset(
     (
         *("grammar", "json_schema", "ebnf", "regex", "structural_tag", "structured_outputs"),
@@ -39,14 +39,14 @@ _CONSTRAINTS = frozenset(
         *("n_predict", "truncate_prompt_tokens", "lora", "lora_path", "continue_final_message"),
     )
 )
-"""Fields of any vendor that say what an answer must be. Dropping one would make an answer wrong."""
+"""Fields of all vendors that constrain an answer. An answer that ignores them is wrong."""
 _MOST_NAMED = 20
 _MOST_FAULTS = 1000
 _HARMLESS = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class WarnOfUnknown:
-    """Adds the header to answers whose request had unknown fields."""
+    """Middleware that names unknown fields in the Warning header of the answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -65,11 +65,11 @@ class WarnOfUnknown:
 
 
 def parse_leniently(raw: bytes, schema: type[S], scope: Scope) -> S:
-    """The body without its unknown fields.
+    """Parse the body without its unknown fields.
 
     Raises:
-        pydantic.ValidationError: something else is wrong.
-        UnsupportedParameterError: one of the unknown fields is a constraint, wherever it is.
+        pydantic.ValidationError: the body has another fault.
+        UnsupportedParameterError: an unknown field is a constraint, at any depth of the body.
     """
     names = [
         _checked(name, value)
@@ -85,7 +85,7 @@ def parse_leniently(raw: bytes, schema: type[S], scope: Scope) -> S:
 
 
 def _unknown(value: object) -> Iterator[tuple[str, object]]:
-    """Unknown fields of a body and of the objects in it, with their values."""
+    """The unknown fields of a body and of the objects in it, with their values."""
     if isinstance(value, list) and value and isinstance(value[0], BaseModel):
         for one in value:
             yield from _unknown(one)
@@ -96,9 +96,13 @@ def _unknown(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _checked(name: str, value: object) -> str:
-    """The name of an unknown field that may be ignored."""
-    says_nothing = value is False or value in (None, "", [], {})  # but 0 does
-    if name in _CONSTRAINTS and not says_nothing:
+    """The name of an unknown field that the server may ignore.
+
+    Raises:
+        UnsupportedParameterError: the field is a constraint.
+    """
+    is_neutral = value is False or value in (None, "", [], {})  # 0 is not: it is a value
+    if name in _CONSTRAINTS and not is_neutral:
         raise UnsupportedParameterError(
             f"{name} is not supported by this server, and an answer without it could be wrong;"
             " leave it out",

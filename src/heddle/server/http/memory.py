@@ -1,4 +1,4 @@
-"""Free memory that the allocator still holds."""
+"""Returns free memory of the allocator to the system."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def give_back() -> None:
-    """Give free memory back to the system. Call this after large allocations.
+    """Return the allocator's free memory to the system. Call this after large allocations.
 
-    glibc does not do so by itself: after some minutes of large bodies it held 2.2 GB, 40 MB of them
-    in use.
+    glibc keeps free memory: after some minutes of large bodies it held 2.2 GB, and only 40 MB of
+    them were in use.
     """
     if _trim is not None:
         _trim(0)

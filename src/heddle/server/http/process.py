@@ -1,10 +1,13 @@
-"""Serving until told to stop: the listening socket, and an end that running streams survive.
+"""Runs the server until a signal stops it, and lets running answers end.
 
-The first Ctrl-C or SIGTERM closes the door: no new connections, and what runs gets
-`ServerConfig.drain` seconds. Then the engine closes, which ends every stream with an error its
-client can read. What is left after that (a body that still arrives, a grammar that compiles, a
-client that does not read) is cancelled, which answers it as well where it can be. A second Ctrl-C
-skips the waiting.
+The first Ctrl-C or SIGTERM starts the shutdown:
+
+1. The server accepts no new connections. Running requests get `ServerConfig.drain` seconds.
+2. The engine closes. This ends every stream with an error that its client can read.
+3. The server cancels the remaining requests: bodies that still arrive, grammars that still compile,
+   clients that do not read. It answers them with an error if the answer has not begun.
+
+A second Ctrl-C skips the wait.
 """
 
 from __future__ import annotations
@@ -29,36 +32,36 @@ if TYPE_CHECKING:
     from heddle.config import ServerConfig
     from heddle.engine import Engine
 
-_LAST_WORDS = 2
-"""Seconds that answers have to end once the engine is closed, and once more when cancelled."""
+_END_SECONDS = 2
+"""Seconds that answers have to end after the engine closes, and again after they are cancelled."""
 
 _TICK = 0.1
-"""Seconds between looks for a second signal, as often as uvicorn looks for the first."""
+"""Seconds between checks for a second signal. uvicorn checks for the first signal as often."""
 
 _SEND_BUFFER = 256 * 1024
-"""Bytes that the kernel keeps for a client that does not read: 1,000 tokens of a stream. By itself
-it would keep 4 MB for each."""
+"""Bytes that the kernel buffers for a client that does not read: 1,000 tokens of a stream. The
+kernel's default is 4 MB."""
 
 _ACCEPTED = 128
-"""Connections that the event loop accepts in one go. asyncio accepts so many before it tells of the
-first, and where file descriptors run out it logs a traceback for each of the others."""
+"""Connections that the event loop accepts at once. asyncio reports the first connection after it
+accepted all of them. Without free file descriptors it logs a traceback for each connection."""
 
 _QUEUED = 2048
-"""Connections that wait in the kernel to be accepted."""
+"""Connections that wait in the kernel until the server accepts them."""
 
 _KEEP_ALIVE = 75
-"""Seconds an idle connection stays open: longer than clients keep theirs, so that it is they who
-close it and no request meets a closing socket."""
+"""Seconds that an idle connection stays open. Clients close idle connections earlier, so no request
+arrives at a connection that the server is closing."""
 
 
 def bind(config: ServerConfig) -> socket.socket:
-    """A socket that holds the address but does not listen yet.
+    """Bind a socket to the address of `config`. The socket does not listen yet.
 
-    Made before a model is loaded, so that a busy port is found at once; clients are refused, not
-    kept waiting, until the server is ready.
+    Callers bind before they load a model, so that a busy port is an error at once. Until the server
+    listens, the kernel refuses connections.
 
     Raises:
-        ConfigError: the address is in use, not allowed or not one of this machine.
+        ConfigError: the address is in use, not allowed, or not an address of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -83,7 +86,7 @@ def bind(config: ServerConfig) -> socket.socket:
 
 
 def url(listener: socket.socket) -> str:
-    """Where a bound socket is reached."""
+    """The URL of a bound socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -96,12 +99,12 @@ def serve(
     *,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve `app` until a signal says stop, and close the socket.
+    """Serve `app` until a signal stops the server, and close the socket.
 
-    Closes `engine` only to end answers that outlast `ServerConfig.drain`.
+    Closes `engine` only if answers still run after `ServerConfig.drain` seconds.
 
     Raises:
-        ConfigError: another process began to listen on the address since it was bound.
+        ConfigError: another process has listened on the address since it was bound.
     """
     server = Server(app, engine, config, on_ready)
     try:
@@ -115,7 +118,7 @@ def serve(
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with a shutdown that first lets streams end and then ends them."""
+    """uvicorn's server, with a shutdown that waits for streams and then ends them."""
 
     def __init__(
         self,
@@ -142,21 +145,21 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say so when connections are accepted."""
+        """Start to listen, then call `on_ready`."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_QUEUED)
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note a signal. uvicorn would raise it again at the end; here a stop asked for is no
-        failure, and the exit code is 0.
+        """Store a signal. uvicorn would raise the signal again at the end. Here the exit code of a
+        requested stop is 0.
         """
         self.force_exit = self.should_exit
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the door, wait for the streams, end those that are left."""
+        """Refuse new connections, wait for answers, then end the remaining answers."""
         ending = asyncio.create_task(self._end_answers())
         await super().shutdown(sockets)  # until no connection is left, or force_exit
         if self.force_exit:
@@ -164,11 +167,11 @@ class Server(uvicorn.Server):
         ending.cancel()
 
     async def _end_answers(self) -> None:
-        """Give answers the time they have, then end them. uvicorn waits for no one after that."""
+        """Wait `drain` seconds for answers, then end them, so that uvicorn waits no longer."""
         deadline = time.monotonic() + self._drain
         while time.monotonic() < deadline and not self.force_exit:
             await asyncio.sleep(_TICK)
-        # Not awaited: it returns when pages are on disk, and answers end long before.
+        # Not awaited yet: `close` returns when pages are on disk. Answers end long before.
         closing = asyncio.create_task(asyncio.to_thread(self._engine.close))
         await self._wait_for_answers()
         for task in self.server_state.tasks:
@@ -179,11 +182,11 @@ class Server(uvicorn.Server):
 
     async def _wait_for_answers(self) -> None:
         if tasks := self.server_state.tasks.copy():
-            await asyncio.wait(tasks, timeout=_LAST_WORDS)
+            await asyncio.wait(tasks, timeout=_END_SECONDS)
 
 
 def _refused(config: ServerConfig, error: OSError) -> ConfigError:
     place = f"{config.host} port {config.port}"
     if error.errno == errno.EADDRINUSE:
-        return ConfigError(f"{place} is in use; choose another with --port", param="port")
+        return ConfigError(f"{place} is in use; choose another port with --port", param="port")
     return ConfigError(f"cannot listen on {place}: {error.strerror or error}", param="host")

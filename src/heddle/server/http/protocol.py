@@ -1,17 +1,17 @@
-"""uvicorn's HTTP protocol, with what it lacks against clients that stall, stop or send no HTTP.
+"""uvicorn's HTTP protocol, with limits on clients that stall, leave or do not send HTTP.
 
-- The head of a request has a time limit: connections that send nothing, or a header now and then,
-  would stay for ever, and each takes a file descriptor.
-- An answer that is given before the whole body has come closes the connection: nothing limits what
-  a client sends afterwards.
-- A client may end its side of the connection after its request and still get the answer.
-- Bytes that are no HTTP get an error in JSON, with an id.
-- A body may not come in very many small chunks: each chunk costs 20 µs in the event loop, and one
-  read of a socket may bring 40,000.
-- There is a most of connections. At it, those that have waited longest for a request are closed.
+- The head of a request has a time limit. Otherwise connections that send nothing, or now and then a
+  header, would stay open for ever, and each needs a file descriptor.
+- An answer that is sent before the whole body has arrived closes the connection, because nothing
+  limits the bytes that the client sends afterwards.
+- A client may end its side of the connection after its request. It still gets the answer.
+- Bytes that are not HTTP get an error in JSON with a request id.
+- The number of small chunks of a body is limited. Each chunk takes 20 µs in the event loop, and one
+  read of a socket may bring 40,000 chunks.
+- The number of connections is limited. Above the limit, the server closes the connections that have
+  waited longest for a request.
 
-What comes after the head has limits of its own: the keep-alive of uvicorn, `body_timeout` and
-`send_timeout`.
+Other limits apply after the head: uvicorn's keep-alive, `body_timeout` and `send_timeout`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LONGEST_HEAD = 16 * 1024
-"""Bytes of a request's head, or of a chunk's."""
+"""Most bytes of a request's head, or of the head of a chunk."""
 
 _MOST_CONNECTIONS = 4096
-"""An idle one takes 5 KB."""
+"""Most open connections. An idle connection takes 5 KB."""
 
 _FREE_CHUNKS = 1000
 _BYTES_A_CHUNK = 64
-"""Chunks that any body may have, and bytes that allow one more. A read of 256 KB then takes 80 ms
-at most."""
+"""Each body may have `_FREE_CHUNKS` chunks, and one more chunk for each `_BYTES_A_CHUNK` bytes. So
+a read of 256 KB takes at most 80 ms."""
 
 _FIRST_PROBE, _LONGEST_PROBE = 0.05, 5.0
-"""Seconds until a client that has ended its side is probed, and at most between two probes."""
+"""Seconds before the first probe of a client that has ended its side, and most seconds between two
+probes."""
 
 
 def most_connections() -> int:
-    """How many connections may be open at once: half of the file descriptors at most."""
+    """Most connections that may be open at once: at most half of the file descriptors."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
@@ -60,7 +61,7 @@ def most_connections() -> int:
 
 
 class Connection(h11.Connection):
-    """h11's reader and writer of one connection, which refuses bodies in very many small chunks."""
+    """h11's state of one connection. It refuses bodies with too many small chunks."""
 
     _chunks = _bytes = 0
 
@@ -68,7 +69,7 @@ class Connection(h11.Connection):
         """h11.
 
         Raises:
-            h11.RemoteProtocolError: this is no HTTP, or the body has too many small chunks.
+            h11.RemoteProtocolError: the bytes are not HTTP, or the body has too many small chunks.
         """
         event = super().next_event()
         if isinstance(event, h11.Request):
@@ -78,24 +79,24 @@ class Connection(h11.Connection):
             self._bytes += len(event.data)
             if self._chunks > _FREE_CHUNKS + self._bytes // _BYTES_A_CHUNK:
                 raise h11.RemoteProtocolError(
-                    f"{self._chunks:,} chunks bring {self._bytes:,} bytes; send larger chunks"
+                    f"{self._chunks:,} chunks have only {self._bytes:,} bytes; send larger chunks"
                 )
         return event
 
 
 class HTTPProtocol(H11Protocol):
-    """One connection."""
+    """One connection, as uvicorn and asyncio call it."""
 
     HEAD_SECONDS: ClassVar[float] = 30
 
     _head_timer: asyncio.TimerHandle | None = None
     _probe_timer: asyncio.TimerHandle | None = None
     _waits_since: float = 0
-    """When the connection was made or the last answer ended."""
+    """When the connection was made or its last answer ended, by the event loop's clock."""
     _ended = False
     """Whether the client has ended its side of the connection."""
     _takes_comments = False
-    """Whether the response is server-sent events, and the last one is whole."""
+    """Whether the response is a stream of events whose last event is complete."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """uvicorn."""
@@ -106,7 +107,7 @@ class HTTPProtocol(H11Protocol):
 
     @property
     def more_may_come(self) -> bool:
-        """Whether the client may still be sending what no one will read."""
+        """Whether the client may still send bytes that the server will not read."""
         return not self._ended and self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -120,9 +121,9 @@ class HTTPProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """asyncio."""
         if self.conn.their_state is h11.ERROR:
-            return  # the answer is on its way; h11 would keep all of it
+            return  # the error is being sent; h11 would store all further bytes
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:  # the head is there, or was none
+        if self.conn.their_state is not h11.IDLE:  # the head is complete, or is not HTTP
             self._stop()
         elif self._head_timer is None:
             self._start()
@@ -134,7 +135,7 @@ class HTTPProtocol(H11Protocol):
             self._probe_timer = self.loop.call_later(_FIRST_PROBE, self._probe, 2 * _FIRST_PROBE)
             return True
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
-            self.send_400_response("the connection ended within the head")
+            self.send_400_response("the connection ended before the end of the head")
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -145,40 +146,42 @@ class HTTPProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """uvicorn. Begins the next request, if one has come."""
+        """uvicorn. Starts the next request if it has arrived."""
         self._waits_since = self.loop.time()
         super().on_response_complete()
         if self._ended and (self.cycle.response_complete or self.cycle.more_body):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are no HTTP. uvicorn calls this from where it handles h11's error."""
+        """Refuse bytes that are not HTTP. uvicorn calls this while it handles h11's error."""
         reason = sys.exc_info()[1]
         if self._answering:
             if not self.cycle.more_body:
-                return  # bytes after a request that said it was the last
+                return  # bytes after a request that has announced the end of the connection
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status = getattr(reason, "error_status_hint", 400)
-            self._send_error(MalformedHTTPError(f"this is no HTTP/1.1: {reason or msg}"), status)
+            message = f"the request is not valid HTTP/1.1: {reason or msg}"
+            self._send_error(MalformedHTTPError(message), status)
         self.transport.close()
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether no head of a request has come since the last answer."""
+        """Whether the connection waits for the head of a request."""
         return not self._answering and self.conn.their_state in (h11.IDLE, h11.DONE)
 
     def _make_room(self) -> None:
-        """Close those that have waited longest for a request: several, as a search takes 1 ms.
+        """Close the connections that have waited longest for a request.
 
-        This connection is among those that wait, so that there is always one to close.
+        A search takes 1 ms, so each call closes several connections. This new connection waits too,
+        so there is always a connection to close.
         """
         protocols = (one for one in self.connections if isinstance(one, HTTPProtocol))
         open_ones = [one for one in protocols if not one.transport.is_closing()]
         excess = len(open_ones) - most_connections()
         if excess <= 0:
-            return  # others are just being closed
+            return  # enough connections are already closing
         oldest = heapq.nsmallest(
             excess + len(open_ones) // 16,
             (one for one in open_ones if one._is_waiting),
@@ -192,7 +195,7 @@ class HTTPProtocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. Closes the connection after an answer that did not wait for the whole body."""
+        """ASGI. Closes the connection if the answer begins before the whole body has arrived."""
         is_stream = False
 
         async def send_and_close(message: Message) -> None:
@@ -228,10 +231,10 @@ class HTTPProtocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
 
     def _probe(self, delay: float) -> None:
-        """Send bytes that mean nothing to a client that has ended its side.
+        """Send bytes without meaning to a client that has ended its side of the connection.
 
-        TCP does not tell a client that still reads from one that has gone. One that has gone
-        answers these with a reset, which the next write finds.
+        TCP cannot tell a client that still reads from a client that has left. The system of a
+        client that has left answers with a reset, and the next write fails.
         """
         event: h11.Event | None = None
         if self.conn.our_state is h11.SEND_RESPONSE and self.scope["http_version"] == "1.1":
@@ -253,20 +256,20 @@ class HTTPProtocol(H11Protocol):
 
 
 class LingeringTransport:
-    """A transport whose `close` lets a client that is still sending read its answer first.
+    """A transport that closes only after a client that still sends could read its answer.
 
-    A socket that is closed while bytes arrive answers with a reset, and that may take the answer
-    out of the client's hands (RFC 9112, 9.6).
+    A socket that is closed while bytes arrive sends a reset. A reset may delete the answer before
+    the client reads it (RFC 9112, 9.6).
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: HTTPProtocol) -> None:
-        """`protocol` knows whether the client may still be sending."""
+        """`protocol` knows whether the client may still send."""
         self._transport = transport
         self._protocol = protocol
         self._lingers = False
 
     def __getattr__(self, name: str) -> Any:
-        """All else is the transport's."""
+        """Forward all other attributes to the transport."""
         return getattr(self._transport, name)
 
     def is_closing(self) -> bool:
@@ -285,15 +288,15 @@ class LingeringTransport:
 
 
 class Lingering(asyncio.Protocol):
-    """Drops what comes until the client ends its side, or has sent too much or for too long."""
+    """Discards bytes until the client ends its side, or until a limit of bytes or time."""
 
     SECONDS: ClassVar[float] = 5
-    BYTES: ClassVar[int] = 16 << 20  # a body of twice the usual limit
+    BYTES: ClassVar[int] = 16 << 20  # twice the default limit on bodies
 
-    def __init__(self, transport: asyncio.Transport, before: asyncio.Protocol) -> None:
-        """`before` is the protocol to tell of the end."""
+    def __init__(self, transport: asyncio.Transport, previous: asyncio.Protocol) -> None:
+        """`previous` is the transport's previous protocol. It learns when the connection ends."""
         self._transport = transport
-        self._before = before
+        self._previous = previous
         self._left = self.BYTES
         self._timer = asyncio.get_running_loop().call_later(self.SECONDS, transport.close)
 
@@ -306,4 +309,4 @@ class Lingering(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio."""
         self._timer.cancel()
-        self._before.connection_lost(exc)
+        self._previous.connection_lost(exc)

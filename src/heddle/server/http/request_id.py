@@ -1,4 +1,4 @@
-"""The id of a request, which every response carries."""
+"""Request ids. Every response has the id of its request in a header."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 _CLIENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NAMES = (b"x-request-id", b"request-id")
-"""The second is what Anthropic's clients look for."""
+"""Anthropic's clients read the second header."""
 
 
 def new_request_id() -> str:
-    """An id that no other request has."""
+    """Make a new unique id."""
     return f"req_{secrets.token_hex(12)}"
 
 
 def id_headers(request_id: str) -> list[tuple[bytes, bytes]]:
-    """The headers of a response that carry the id."""
+    """The headers of a response that have the id."""
     return [(name, request_id.encode()) for name in _NAMES]
 
 
 class RequestId:
-    """Gives every response an `x-request-id`: the client's own if it sent a sane one."""
+    """Middleware that adds `x-request-id` to every response: the client's id if it is valid."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

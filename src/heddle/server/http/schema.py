@@ -1,4 +1,4 @@
-"""The base of all bodies, and what a route says of its own."""
+"""The base class of all request schemas, and their entry in the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 MAX_ITEMS = 8192
-"""Messages, and parts of one. A body may hold 300,000, which would be seconds of work."""
+"""Most messages of a body, and most parts of a message. A body has room for 300,000 messages, which
+would take seconds."""
 
 
 class Schema(BaseModel):
@@ -15,6 +16,6 @@ class Schema(BaseModel):
 
 
 def takes(schema: type[Schema]) -> dict[str, Any]:
-    """The OpenAPI entry of a route that reads its body, a `schema`, itself."""
+    """The OpenAPI entry of a route that reads its body itself, as a `schema`."""
     content = {"application/json": {"schema": schema.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}

@@ -1,9 +1,9 @@
-"""Every route with `/v1` and without.
+"""Serves every route with and without `/v1`.
 
-Clients disagree on whether a base URL ends in `/v1`. So each path has a second spelling:
-`/chat/completions` is `/v1/chat/completions`, and `/v1/health` is `/health`. Everything after this
-middleware, the check of keys included, sees the path as its route has it. The OpenAPI description
-lists the path once.
+The base URLs of some clients end in `/v1`, and the base URLs of others do not. So each path has a
+second spelling: `/chat/completions` is `/v1/chat/completions`, and `/v1/health` is `/health`. This
+middleware writes the path as the route declares it, so that the check of keys and all later code
+sees one spelling. The OpenAPI description lists only this spelling.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _VERSION = "/v1"
 
 
 class BothSpellings:
-    """Writes a request's path as the route has it."""
+    """Middleware that replaces a request's path by the path of its route."""
 
     def __init__(self, app: ASGIApp, routes: Iterable[BaseRoute]) -> None:
-        """`routes` are all of the application."""
+        """`routes` are all routes of the application."""
         self._app = app
         paths = [route.path for route in routes if isinstance(route, Route)]
         self._with = {_first(path[3:]) for path in paths if path.startswith(_VERSION + "/")}
@@ -45,5 +45,5 @@ class BothSpellings:
 
 
 def _first(path: str) -> str:
-    """The first name of a path that begins with a slash, as all names of routes do."""
+    """The first segment of a path; empty if the path does not begin with a slash."""
     return path[1:].partition("/")[0] if path.startswith("/") else ""

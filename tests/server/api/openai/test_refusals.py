@@ -95,7 +95,7 @@ def test_unknown_and_unsupported_fields_of_a_completion(
         ({"samplers": [1]}, "samplers[0]", "1"),
         ({"min_tokens": -1}, "min_tokens", "at least 0"),
         ({"min_tokens": 4, "max_tokens": 3}, "min_tokens", "max_tokens (3)"),
-        ({"bad_words": [" "]}, "bad_words", "more than spaces"),
+        ({"bad_words": [" "]}, "bad_words", "not whitespace"),
         ({"bad_words": ["a" * 257]}, "bad_words", "256 characters"),
         ({"bad_words": "word"}, "bad_words", "'word'"),
         ({"bad_words": ["a"] * 1001}, "bad_words", "at most 1000"),
