@@ -138,7 +138,7 @@ def test_tools_are_used(client: Anthropic) -> None:
         {"role": "user", "content": [result]},
     ]
     assert ask(client, messages=said, tools=[paint]).stop_reason in ("max_tokens", "end_turn")
-    with pytest.raises(anthropic.BadRequestError, match="which tools does not have"):
+    with pytest.raises(anthropic.BadRequestError, match="which is not in tools"):
         ask(client, tools=[paint], tool_choice={"type": "tool", "name": "other"})
 
 

@@ -316,7 +316,7 @@ def test_the_cost_of_an_event_does_not_grow_with_the_items() -> None:
         writer.part(0, CallArguments(call, "12345"), ())
         assert writer.held == 5 * (call + 1)
     assert counted.reads == 0
-    writer.forget()
+    writer.discard_held()
     assert writer.held == 0
 
 

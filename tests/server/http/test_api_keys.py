@@ -239,7 +239,7 @@ def test_keys_of_a_file_are_added(tmp_path: Path) -> None:
         (None, "cannot read"),
         (b"", "has no key"),
         (b" \n\n", "has no key"),
-        (b"\xff\xfe", "no UTF-8 text"),
+        (b"\xff\xfe", "not UTF-8 text"),
         (b"sk-fine\nsk-two words\n", "key 2 of 2 must be visible ASCII"),
         (b"sk-fine\n" * (1 << 20), "is longer than 1048576 bytes"),
     ],

@@ -1,1 +1,1 @@
-"""The APIs that are served, a package each. They do not import one another."""
+"""The APIs of the server, one package for each. They do not import one another."""

@@ -1,1 +1,1 @@
-"""What every API that generates shares: the request, its tools and constraints, dispatch."""
+"""The parts that all generating APIs share: requests, tools, constraints, answers."""

@@ -1,4 +1,4 @@
-"""What an API package exports: its routes, and the shape of its errors."""
+"""The interface of an API package: its routes and the shape of its errors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ Routes: TypeAlias = "Callable[[Service, Dispatcher], Sequence[APIRouter]]"
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API that is served.
+    """An API that the server offers.
 
     Attributes:
-        routes: makes the routes for one service.
-        errors: the shape of its errors.
-        unserved: path patterns that belong to the API and are not served. Their errors have the
-            API's shape.
+        routes: makes the API's routes for a service.
+        errors: shape of the API's errors.
+        unserved: path patterns of the API without a route here. Their errors have the API's shape.
     """
 
     routes: Routes

@@ -1,4 +1,4 @@
-"""From messages and functions to the prompt that the model's chat template makes of them."""
+"""Makes prompts from messages and functions with the model's chat template."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _OWN_VARIABLES = frozenset(
 
 
 class ChatFields(Protocol):
-    """Fields of a body that say how the chat template renders its messages."""
+    """Fields of a body that decide how the chat template renders its messages."""
 
     @property
     def messages(self) -> Sequence[ChatMessage] | None: ...
@@ -55,9 +55,9 @@ class ChatFields(Protocol):
 def template_arguments(
     body: ChatFields, tools: Sequence[Json] = (), variables: Mapping[str, Any] | None = None
 ) -> Json:
-    """A body's messages and functions as keywords of `LoadedModel.chat_text`.
+    """Turn a body's messages and functions into keyword arguments of `LoadedModel.chat_text`.
 
-    `variables` are for the template too. The body's own override those of the same names.
+    `variables` are further template variables. Variables in the body override them.
 
     Raises:
         InvalidRequestError: a message lacks a field of its role, or two fields exclude each other.
@@ -77,34 +77,34 @@ def template_arguments(
     }
 
 
-def template_variables(asked: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The template variables of a body's `chat_template_kwargs`.
+def template_variables(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The template variables in a body's `chat_template_kwargs`.
 
     Raises:
-        InvalidRequestError: the server sets a variable of this name itself.
+        InvalidRequestError: the server itself sets a variable of this name.
     """
-    variables = asked or {}
+    variables = kwargs or {}
     for name in variables:
         if name in _OWN_VARIABLES:
             raise InvalidRequestError(
-                f"chat_template_kwargs cannot hold {name!r}: the server sets it; leave it out",
+                f"chat_template_kwargs cannot have {name!r}, which the server sets; leave it out",
                 param="chat_template_kwargs",
             )
     return variables
 
 
-def effort_variables(asked: str | None, param: str, engine: Engine, scope: Scope) -> Json:
-    """What the template is told of the effort that the field `param` asks for.
+def effort_variables(effort: str | None, param: str, engine: Engine, scope: Scope) -> Json:
+    """The template variable for the reasoning effort in the field `param`.
 
-    A template without such a variable is told nothing, and the field is noted as ignored.
+    If the template does not use the variable, the result is empty and the field counts as ignored.
     """
     template = engine.model.template
-    if asked is None:
+    if effort is None:
         return {}
     if template is None or not template.dialect.asks_effort:
         ignore(scope, param)
         return {}
-    return {EFFORT: asked}
+    return {EFFORT: effort}
 
 
 def chat_request(
@@ -115,19 +115,21 @@ def chat_request(
     *,
     open_schemas: bool | None,
 ) -> tuple[GenerationRequest, Reading]:
-    """`request` with a conversation's prompt and its calls' grammar, and how to read its answer.
+    """Add the prompt of a conversation and the grammar of its calls to `request`.
+
+    Returns the complete request, and the reading of its outputs.
 
     Args:
-        service: renders the conversation.
-        request: whose prompts are still missing.
+        service: has the model and its chat template.
+        request: a request without prompts.
         use: the functions that the answer may call.
-        arguments: makes the keywords of `LoadedModel.chat_text`.
-        open_schemas: what the body says of open schemas.
+        arguments: makes the keyword arguments of `LoadedModel.chat_text`.
+        open_schemas: the body's field `open_schemas`.
 
     Raises:
-        InvalidRequestError: the model has no chat template, its template refuses the messages, or
-            they are too long for the context; or two fields constrain the answer.
-        GrammarError: the functions are too many or too large.
+        InvalidRequestError: the model has no chat template, its template refuses the messages, the
+            prompt is too long for the context, or two fields constrain the answer.
+        GrammarError: the request has too many functions or too large schemas.
     """
     params, use = close_schemas(request.params, use, open_schemas, service)
     candidates = compile_candidates(use)
@@ -145,17 +147,17 @@ def bound_thinking(
     service: Service,
     scope: Scope,
 ) -> GenerationRequest:
-    """`request` with the bound on reasoning tokens that the field `param` asks for.
+    """Limit the reasoning of each choice to `most` tokens, from the field `param`.
 
-    If the model does not reason, or its tokens do not spell the closing mark, the field is noted as
-    ignored.
+    If the model does not reason, or if its tokens cannot spell the closing mark, the field counts
+    as ignored.
     """
     if most is None:
         return request
     model = service.engine.model
     thinking = ThinkingBudget.of(most, reading, model.tokenizer)
-    assert model.template is not None, "it wrote the prompt"
-    # A prompt may close the reasoning that the template knows: then the answer keeps any bound.
+    assert model.template is not None, "the template wrote the prompt"
+    # If the prompt already closes the reasoning, the answer has none and follows any bound.
     if thinking is None and (reading.marks is not None or model.template.dialect.marks is None):
         ignore(scope, param)
     return replace(request, thinking=thinking)
@@ -165,7 +167,7 @@ def _chat_prompt(service: Service, arguments: Json, use: ToolUse) -> tuple[list[
     engine = service.engine
     model = engine.model
     text = model.chat_text(**arguments)
-    assert model.template is not None, "it wrote the text"
+    assert model.template is not None, "the template wrote the text"
     continues = arguments["continue_final_message"]
     begun = arguments["messages"][-1]["content"] if continues else ""
     prompt = model.tokenizer.encode_chat(text)
@@ -174,10 +176,10 @@ def _chat_prompt(service: Service, arguments: Json, use: ToolUse) -> tuple[list[
 
 
 def functions_of(tools: Sequence[FunctionTool] | None) -> list[Function]:
-    """The functions of a body, in OpenAI's shape.
+    """The functions of a body in OpenAI's shape.
 
     Raises:
-        InvalidRequestError: a schema is not one of an object.
+        InvalidRequestError: a schema is not the schema of an object.
     """
     return [
         function_of(tool.function, tool.function.parameters, f"tools[{place}].function.parameters")
@@ -186,7 +188,7 @@ def functions_of(tools: Sequence[FunctionTool] | None) -> list[Function]:
 
 
 def _rendered_messages(messages: Sequence[ChatMessage]) -> list[Json]:
-    """The messages as chat templates expect them: content one string, absent fields absent."""
+    """The messages as chat templates expect them: content is a string, null fields are left out."""
     return [_plain(message, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
@@ -219,27 +221,27 @@ def _plain(message: ChatMessage, path: str) -> Json:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """The text of a message that came in parts, with a newline between two parts.
+    """Join the text parts of a message with newlines, as llama.cpp and vLLM do.
 
-    llama.cpp and vLLM do so too. Clients send each paragraph or document as a part of its own;
-    without the newline, words would run into one another.
+    Some clients send each paragraph or document as a separate part. Without the newline, the last
+    word of a part would join the first word of the next part.
     """
     return "\n".join(parts)
 
 
 def call_for_template(id: str, name: str, arguments: str) -> Json:
-    """A call of an earlier answer as chat templates expect it."""
+    """A call from an earlier answer, in the form that chat templates expect."""
     function = {"name": name, "arguments": _object(arguments)}
     return {"id": id, "type": "function", "function": function}
 
 
 def _object(arguments: str) -> Json | str:
-    """Arguments of a call as an object, which templates expect; as text if they are no object.
+    """The arguments of a call as an object, which templates expect; else as text.
 
-    A model may have written invalid JSON earlier. The conversation can still continue.
+    A model may have written invalid JSON in an earlier answer. The conversation can still continue.
     """
     try:
-        value = from_json(arguments or "{}", allow_inf_nan=False)  # has a limit on depth
+        value = from_json(arguments or "{}", allow_inf_nan=False)  # limits the depth
     except ValueError:
         return arguments
     return value if isinstance(value, dict) else arguments

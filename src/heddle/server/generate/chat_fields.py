@@ -1,6 +1,6 @@
-"""Messages and functions as chat templates take them, which is the shape of OpenAI's chats.
+"""Schemas of messages and functions in the shape of OpenAI's chat completions.
 
-Routes of several APIs take conversations in this shape.
+Several APIs use this shape, and chat templates expect it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from heddle.server.http.fields import FIRST_FAULT, only, shaped
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 MAX_TOOLS = 1024
-"""Functions of a request, and calls of a message."""
+"""Most functions of a request, and most calls of a message."""
 
 
 class TextPart(Schema):
@@ -33,7 +33,7 @@ FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class Function(Schema):
-    """A function that may be called. Without `parameters` it has none."""
+    """A function that the model may call. Without `parameters` it has no arguments."""
 
     name: FunctionName
     description: str | None = None
@@ -50,7 +50,7 @@ Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), FIRST_FAULT]
 
 
 class CalledFunction(Schema):
-    """`parsed_arguments` is what OpenAI's client has made of the arguments, and sends back."""
+    """Name and arguments of a call. OpenAI's client adds and sends back `parsed_arguments`."""
 
     name: str
     arguments: str
@@ -58,7 +58,7 @@ class CalledFunction(Schema):
 
 
 class ToolCall(Schema):
-    """A call of an earlier answer."""
+    """A call from an earlier answer."""
 
     id: str
     type: Literal["function"]
@@ -67,10 +67,10 @@ class ToolCall(Schema):
 
 
 class ChatMessage(Schema):
-    """One message. Fields of an earlier answer that a client sends back are accepted when empty.
+    """A message. Clients may send back the empty fields of an earlier answer.
 
-    `content` may be left out of a message that has `tool_calls`. `parsed` is what OpenAI's client
-    has made of the content, and sends back.
+    A message with `tool_calls` needs no `content`. OpenAI's client adds and sends back `parsed`,
+    its parsed form of the content.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]

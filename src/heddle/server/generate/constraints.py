@@ -1,6 +1,7 @@
-"""The grammar that a body's fields ask for, if they ask for one.
+"""Finds the grammar in a body's fields.
 
-OpenAI has `response_format` and `text.format`; vLLM has `structured_outputs`, and had `guided_*`.
+The fields are `response_format` and `text.format` (OpenAI), `structured_outputs` (vLLM) and
+`guided_*` (older versions of vLLM).
 """
 
 from __future__ import annotations
@@ -23,57 +24,58 @@ _ANY_OBJECT = {"type": "object"}
 
 
 def grammar_of(body: SamplingFields, form: Grammar | None) -> Grammar | None:
-    """The grammar that a body asks for, by `form` or another field. It is not compiled here.
+    """The grammar of a body: `form` or the grammar in another field. It is not compiled yet.
 
     Raises:
-        InvalidRequestError: two fields ask for one.
-        GrammarError: it is too long.
+        InvalidRequestError: two fields have a grammar.
+        GrammarError: the grammar is too long.
     """
-    asked = [grammar for grammar in (form, *_guides(body)) if grammar is not None]
-    if len(asked) > 1:
-        names = " and ".join(grammar.param.partition(".")[0] for grammar in asked)
+    grammars = [grammar for grammar in (form, *_guides(body)) if grammar is not None]
+    if len(grammars) > 1:
+        names = " and ".join(grammar.param.partition(".")[0] for grammar in grammars)
         raise InvalidRequestError(
-            f"{names} both constrain the answer; send one of them", param=asked[1].param
+            f"{names} both constrain the answer; send one of them", param=grammars[1].param
         )
-    return asked[0] if asked else None
+    return grammars[0] if grammars else None
 
 
 def generation_grammar(body: GenerationFields) -> Grammar | None:
-    """The grammar that a body of chat completions, text completions or infill asks for.
+    """The grammar of a body of chat completions, text completions or infill.
 
     Raises:
-        InvalidRequestError: two fields ask for one, or a schema is missing or one too many.
-        GrammarError: it is too long.
+        InvalidRequestError: two fields have a grammar, or a format has a missing or needless
+            schema.
+        GrammarError: the grammar is too long.
     """
     return grammar_of(body, _response_format(body.response_format))
 
 
-def _response_format(wanted: ResponseFormat | None) -> Grammar | None:
-    if wanted is None:
+def _response_format(form: ResponseFormat | None) -> Grammar | None:
+    if form is None:
         return None
-    schema = None if wanted.json_schema is None else wanted.json_schema.schema_
-    return format_grammar("response_format", wanted.type, schema, "json_schema", ".schema")
+    schema = None if form.json_schema is None else form.json_schema.schema_
+    return format_grammar("response_format", form.type, schema, "json_schema", ".schema")
 
 
 def format_grammar(
     field: str, kind: str, schema: dict[str, object] | None, name: str, within: str = ""
 ) -> Grammar | None:
-    """The grammar of a field that names a kind of format.
+    """The grammar for the format in a field; None for text.
 
     Args:
         field: the field's name, for errors.
         kind: "text", "json_object" or "json_schema".
-        schema: of the last kind.
-        name: the member of `field` that holds the schema.
-        within: the path to the schema inside that member.
+        schema: the schema of a "json_schema".
+        name: the member of `field` that has the schema.
+        within: the path to the schema inside of the member.
 
     Raises:
-        InvalidRequestError: a schema is missing, or one too many.
-        GrammarError: it is too long.
+        InvalidRequestError: a "json_schema" has no schema, or another kind has a schema.
+        GrammarError: the schema is too long.
     """
     member = f"{field}.{name}"
     if (schema is not None) != (kind == "json_schema"):
-        needs = "needs" if schema is None else "takes no"
+        needs = "needs" if schema is None else "cannot have"
         raise InvalidRequestError(f"{field} of type {kind!r} {needs} {member}", param=member)
     if schema is not None:
         return Grammar.json_schema(schema, member + within)
@@ -92,20 +94,21 @@ def _guides(body: SamplingFields) -> list[Grammar | None]:
     ]
 
 
-def _structured(wanted: StructuredOutputs) -> Grammar:
-    """
+def _structured(outputs: StructuredOutputs) -> Grammar:
+    """The grammar in vLLM's `structured_outputs`.
+
     Raises:
-        InvalidRequestError: not exactly one form is given.
-        GrammarError: it is too long.
+        InvalidRequestError: the object has no grammar or several.
+        GrammarError: the grammar is too long.
     """
     field = "structured_outputs"
-    schema, regex, choice, lark = wanted.json_, wanted.regex, wanted.choice, wanted.grammar
+    schema, regex, choice, lark = outputs.json_, outputs.regex, outputs.choice, outputs.grammar
     forms = {
         "json": schema is not None and partial(_of_schema, schema),
         "regex": regex is not None and partial(Grammar.regex, regex),
         "choice": choice is not None and partial(Grammar.choice, choice),
         "grammar": lark is not None and partial(Grammar.lark, lark),
-        "json_object": bool(wanted.json_object) and partial(Grammar.json_schema, _ANY_OBJECT),
+        "json_object": bool(outputs.json_object) and partial(Grammar.json_schema, _ANY_OBJECT),
     }
     given = {name: make for name, make in forms.items() if make}
     if len(given) != 1:

@@ -1,11 +1,13 @@
-"""From a request to its answer: submitted at once, then sent as one JSON document or as events."""
+"""Turns bodies into answers: translates a body, submits its choices, sends the answer."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from pydantic import BaseModel
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import GrammarError
@@ -16,10 +18,11 @@ from heddle.text.tokenizer.token_rules import token_rules
 from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import Scope
 
     from heddle.engine import Engine
     from heddle.server.generate.request import GenerationRequest
@@ -30,34 +33,50 @@ if TYPE_CHECKING:
 
 
 _BLAME_SECONDS = 1.0
-"""How long to compile candidates one by one: there may be a thousand, and other clients wait."""
+"""Time limit for the compile candidates of one request. There may be a thousand, and other clients
+wait meanwhile."""
 
 Params = TypeVar("Params", SamplingParams, EmbeddingParams)
+S = TypeVar("S", bound=BaseModel)
+Translate: TypeAlias = "Callable[[S, Service, Scope], tuple[GenerationRequest, AnswerWriter]]"
 
 
 def salted(params: Params, request: Request, service: Service) -> Params:
-    """The parameters with the cache salt of the request's key, if each key has its own prefixes."""
+    """Add the cache salt of the request's API key to `params`, if each key has its own prefixes."""
     if not service.config.prefix_cache_per_key:
         return params
     return replace(params, cache_salt=salt_of_key(request.scope, params.cache_salt))
 
 
 class Dispatcher:
-    """Submits the requests of one application and answers them, whatever API they came by."""
+    """Answers the requests of one application, for all APIs."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._json_answers = JsonAnswers(service.backlog)
 
     async def answer(
-        self, http_request: Request, writer: AnswerWriter, request: GenerationRequest
+        self, http_request: Request, schema: type[S], translate: Translate[S]
     ) -> Response:
-        """Submit all choices at once, so that the engine refuses before the response begins.
+        """Read a body, submit the choices that it requests, and return the answer.
+
+        All choices are submitted at once, so that the engine refuses a request before the response
+        begins.
+
+        Args:
+            http_request: the HTTP request with the body.
+            schema: schema of the body.
+            translate: makes the request and the writer of its answer from a body, the service and
+                the ASGI scope.
 
         Raises:
-            HeddleError: the engine refuses; or, for a JSON answer, a choice ended with this error.
+            HeddleError: the body is refused, the engine refuses the request, or a choice of a JSON
+                answer ended with this error.
         """
         service = self._service
+        request, writer = await service.bodies.take(
+            http_request, schema, lambda body: translate(body, service, http_request.scope)
+        )
         request = replace(request, params=salted(request.params, http_request, service))
         rules = await self._rules(http_request, request)
         streams = service.engine.generate_many(request.choices(), service.backlog, rules)
@@ -66,10 +85,10 @@ class Dispatcher:
         return await self._json_answers.response(writer, http_request.receive, streams, request.n)
 
     async def _rules(self, http_request: Request, request: GenerationRequest) -> TokenRules:
-        """The rules of all choices. A thread computes what would hold up the event loop.
+        """The token rules of all choices. Slow work runs in threads, not in the event loop.
 
         Raises:
-            GrammarError: the grammar cannot be compiled.
+            GrammarError: the grammar does not compile.
         """
         engine, bodies, params = self._service.engine, self._service.bodies, request.params
         tokenizer = engine.model.tokenizer
@@ -90,16 +109,17 @@ class Dispatcher:
 
 
 def _compiled(engine: Engine, grammar: Grammar, candidates: Sequence[Grammar]) -> TokenGrammar:
-    """
+    """Compile `grammar`.
+
     Raises:
-        GrammarError: it cannot be compiled. Names the field of the first of `candidates` that
-            cannot be compiled either, if that is found soon.
+        GrammarError: the grammar does not compile. If one of `candidates` does not compile either,
+            the error names its field. The search for this candidate has a time limit.
     """
     try:
         return engine.prepare_grammar(grammar)
     except GrammarError:
-        until = time.monotonic() + _BLAME_SECONDS
+        deadline = time.monotonic() + _BLAME_SECONDS
         for candidate in candidates:
-            if time.monotonic() < until:
+            if time.monotonic() < deadline:
                 engine.prepare_grammar(candidate)
         raise

@@ -1,4 +1,4 @@
-"""Sends the choices of one answer as server-sent events, until they end or the client leaves."""
+"""Sends the choices of an answer as server-sent events until all choices end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class ChoiceEvents:
-    """The events of one choice. Tokens wait until a part of the answer is known.
+    """Turns the deltas of one choice into events. Holds tokens until their part is complete.
 
     Attributes:
-        held: about how many bytes of tokens wait. A long answer may have no text at all.
-        usage: of the choice, once it has ended.
+        held: approximate bytes of held tokens. They may be many: a long answer may have no text.
+        usage: token counts and times of the choice after its end; None before.
     """
 
     def __init__(self, writer: AnswerWriter, index: int) -> None:
@@ -51,7 +51,7 @@ class ChoiceEvents:
         return self._writer.opening(self._index)
 
     def events(self, delta: Delta) -> bytes:
-        """The events that `delta` completes: none, or parts of the answer, or its end, or both."""
+        """The events for `delta`: complete parts, and the closing event after the last delta."""
         self._tokens += delta.tokens
         self.held += delta_bytes(delta)
         parts = self._reader.feed(delta.text)
@@ -60,24 +60,24 @@ class ChoiceEvents:
         events = b""
         for part in parts:
             events += self._writer.part(self._index, part, self._tokens)
-            self.forget()
+            self.discard_tokens()
         if delta.finish is not None:
             events += self._writer.closing(self._index, self._tokens, delta)
-            self.forget()
+            self.discard_tokens()
             self.usage = delta.usage
         return events
 
-    def forget(self) -> None:
-        """Drop the tokens that wait."""
+    def discard_tokens(self) -> None:
+        """Discard the held tokens."""
         self._tokens = []
         self.held = 0
 
 
 class EventStream(Response):
-    """Streams an answer whose choices the engine has accepted.
+    """Streams an answer. The engine has already accepted its choices.
 
-    The backlog counts what the writer keeps for later events, tokens that wait for text, and an
-    event that is large.
+    The backlog counts the content that the writer keeps for later events, the tokens that the
+    choices hold, and a large event while it is being sent.
     """
 
     def __init__(
@@ -95,48 +95,51 @@ class EventStream(Response):
         self._backlog = backlog
         self._held_at_check = 0
         self._choices = [ChoiceEvents(writer, index) for index in range(len(streams))]
-        self._waiting = 0  # bytes that the choices hold; a sum over them at each event is too slow
+        self._held_by_choices = 0  # bytes; a sum over all choices at each event would be too slow
         self._part = b""
         self._failure: BacklogError | None = None
         backlog.watch(self)
 
     @property
     def held(self) -> int:
-        """Bytes that the writer keeps, of tokens that wait, and of the event that is being sent."""
+        """Bytes of the writer's content, of held tokens, and of a large event being sent."""
         sending = len(self._part) if len(self._part) > PIECE else 0
-        return self._writer.held + self._waiting + sending
+        return self._writer.held + self._held_by_choices + sending
 
     def cut(self, error: BacklogError) -> None:
-        """End with `error` before the next event, or in the middle of a large one, without end."""
+        """End the stream with `error` as the next event.
+
+        If a large event is being sent, the stream ends inside of it, without an error event.
+        """
         self._failure = error
-        self._forget()
+        self._discard_held()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         try:
             await unless_gone(receive, self._send_all(send))
         except ClientGoneError:
-            log.info("%s: the client went away", self._writer.id)
-        except asyncio.CancelledError:  # the server stops and has cancelled this task
+            log.info("%s: the client closed the connection", self._writer.id)
+        except asyncio.CancelledError:  # the server stops and cancels this task
             log.info("%s: cancelled", self._writer.id)
-            await self._say_last(send)
+            await self._send_stopping(send)
         finally:
             self._streams.close()
-            self._forget()
+            self._discard_held()
 
-    async def _say_last(self, send: Send) -> None:
-        """End with an error event, unless a large event is incomplete."""
+    async def _send_stopping(self, send: Send) -> None:
+        """End the stream with an error event, unless a large event is incomplete."""
         if len(self._part) <= PIECE:
             last = self._writer.failure(stopping())
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    def _forget(self) -> None:
-        """Drop all that `held` counts."""
+    def _discard_held(self) -> None:
+        """Discard all content that `held` counts."""
         self._part = b""
-        self._waiting = 0
-        self._writer.forget()
+        self._held_by_choices = 0
+        self._writer.discard_held()
         for choice in self._choices:
-            choice.forget()
+            choice.discard_tokens()
 
     async def _send_all(self, send: Send) -> None:
         await send(
@@ -149,8 +152,8 @@ class EventStream(Response):
                     piece = self._part[start : start + PIECE]
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
                     if size > PIECE and not self._part:
-                        return  # cut: without an end, so that the server closes the connection
-                if self._streams.held:  # neither reading nor sending waited: let other tasks run
+                        return  # cut; without a last message, the server closes the connection
+                if self._streams.held:  # the next delta is there already: let other tasks run first
                     await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -168,18 +171,18 @@ class EventStream(Response):
             yield self._writer.failure(error)
 
     def _events_of(self, index: int, delta: Delta) -> bytes:
-        """The events that `delta` completes of the choice `index`."""
+        """The events for a delta of choice `index`."""
         choice = self._choices[index]
         before = choice.held
         events = choice.events(delta)
-        self._waiting += choice.held - before
+        self._held_by_choices += choice.held - before
         return events
 
     def _counted(self, part: bytes) -> bytes:
-        """`part`. Checks the backlog first if `held` has changed much since the last check.
+        """Return `part`. Check the backlog first if `held` has changed much since the last check.
 
         Raises:
-            BacklogError: the answer was cut, now or before.
+            BacklogError: the backlog has cut this answer, now or before.
         """
         self._part = part
         held = self.held

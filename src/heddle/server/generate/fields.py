@@ -1,6 +1,6 @@
-"""Fields that bodies of several APIs have, beside the sampling parameters (`parameters.py`).
+"""Fields that several APIs share, besides the sampling parameters (`parameters.py`).
 
-Every field either works or is refused by name. Null means the default.
+The server supports a field or refuses it by name. Null means the default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tier = Literal["auto", "default", "flex", "scale", "priority", "standard_only"]
 
 
 class Labels(BaseModel):
-    """OpenAI's: bookkeeping, caches and prices."""
+    """Fields of OpenAI's API for bookkeeping, caches and prices."""
 
     user: Annotated[str | None, hint()] = None
     metadata: Annotated[dict[str, str] | None, hint()] = None
@@ -32,7 +32,7 @@ class Labels(BaseModel):
 
 
 class LlamaCppHints(BaseModel):
-    """llama.cpp's: slots, its cache, and times that end a prompt or an answer early."""
+    """Fields of llama.cpp for slots, its cache, and time limits of prompts and answers."""
 
     cache_prompt: Annotated[bool | None, hint(True)] = None
     id_slot: Annotated[int | None, hint(-1)] = None
@@ -49,7 +49,7 @@ class StreamOptions(Schema):
 
 
 class JsonSchemaFormat(Schema):
-    """A schema and its labels. It is followed whether `strict` asks for it or not."""
+    """A schema and its labels. The output follows the schema, also without `strict`."""
 
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
     name: str | None = None
@@ -63,7 +63,7 @@ class ResponseFormat(Schema):
 
 
 class StructuredOutputs(Schema):
-    """What the answer has to be, as vLLM has it: one of the first five fields."""
+    """vLLM's constraint on the answer: exactly one of the first five fields."""
 
     json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
     regex: str | None = None
@@ -78,7 +78,7 @@ class StructuredOutputs(Schema):
 
 
 class SamplingFields(SamplingSchema, Labels, LlamaCppHints):
-    """Fields of every endpoint that generates, Anthropic's apart."""
+    """Fields of every route that generates, except those of Anthropic's API."""
 
     model: str | None = None
     guided_json: dict[str, Any] | str | None = None

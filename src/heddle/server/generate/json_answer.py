@@ -1,8 +1,8 @@
-"""JSON answers: encoded once all choices have ended, and sent as fast as the client reads.
+"""Encodes JSON answers after all choices have ended, and sends them as fast as clients read.
 
-Until the choices have ended, their deltas wait in the engine's streams. Then the encoded bytes wait
-here. The backlog counts both. While an answer is encoded, log probabilities take 16 kB of objects a
-token, so only one large answer is encoded at a time.
+Before the choices end, their deltas wait in the engine's streams. Then the encoded bytes wait here.
+The backlog counts both. Log probabilities of one token take 16 kB as objects, so only one large
+answer is encoded at a time.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGE = 256 * 1024
-"""Bytes of deltas from which an answer is encoded in a thread: some 10 ms of work."""
+"""Smallest large answer, in bytes of deltas: about 10 ms of encoding. A thread encodes it."""
 PIECE = 64 * 1024
-"""Bytes given to a connection at once. It takes the next when these are nearly gone."""
+"""Bytes that a connection gets at once. It takes the next piece after it has sent most of them."""
 
 
 class JsonAnswers:
@@ -50,11 +50,11 @@ class JsonAnswers:
     async def response(
         self, writer: AnswerWriter, receive: Receive, streams: AsyncStreams, n: int
     ) -> Response:
-        """The response, once all choices have ended. Each prompt has `n` choices.
+        """Wait until all choices end, and make the response. Each prompt has `n` choices.
 
         Raises:
-            HeddleError: a choice ended with this error; the other choices are cancelled.
-            ClientGoneError: the client went away; all are cancelled.
+            HeddleError: a choice ended with this error. The other choices are cancelled.
+            ClientGoneError: the client closed the connection. All choices are cancelled.
         """
         try:
             parts = await unless_gone(receive, self._parts(writer, streams, n))
@@ -66,7 +66,7 @@ class JsonAnswers:
         await streams.complete()
         if streams.held < _LARGE:
             return _encoded(writer, await _outputs(streams), n)
-        async with self._encoding:  # the backlog counts deltas until then
+        async with self._encoding:  # the backlog counts the deltas while this answer waits
             outputs = await _outputs(streams)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._worker, _encoded_large, writer, outputs, n)
@@ -80,7 +80,7 @@ async def _outputs(streams: AsyncStreams) -> list[Output]:
 
 
 def _encoded(writer: AnswerWriter, outputs: list[Output], n: int) -> list[bytes]:
-    """The answer's JSON in parts."""
+    """The JSON of an answer, in parts."""
     last = totals([output.usage for output in outputs], n)
     writer.log_end(last)
     return writer.json(outputs, last)
@@ -94,14 +94,14 @@ def _encoded_large(writer: AnswerWriter, outputs: list[Output], n: int) -> list[
 
 
 class JsonPartsResponse(Response):
-    """JSON in several pieces, sent one after the other. The backlog counts what is not sent yet.
+    """A JSON response that is sent part by part. The backlog counts the parts that wait.
 
     Attributes:
-        held: bytes of the pieces that are not sent completely.
+        held: bytes of the parts that are not sent completely.
     """
 
     def __init__(self, name: str, parts: Sequence[bytes], backlog: Backlog) -> None:
-        """Logs call the answer `name`."""
+        """`name` identifies the answer in logs."""
         length = sum(map(len, parts))
         super().__init__(headers={"content-length": str(length)}, media_type="application/json")
         self.held = length
@@ -112,7 +112,7 @@ class JsonPartsResponse(Response):
             backlog.check()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. A cut answer has no last message, so that the server closes the connection."""
+        """ASGI. A cut answer has no last message, so the server closes the connection."""
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
@@ -121,8 +121,8 @@ class JsonPartsResponse(Response):
             for start in range(0, len(part), PIECE):
                 piece = part[start : start + PIECE]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-                # `send` does not wait while the connection has room. Let other tasks run, and hear
-                # of a disconnect.
+                # `send` does not wait while the connection has room. Let other tasks run, and let
+                # the server notice a disconnect.
                 await asyncio.sleep(0)
                 if not self._parts:
                     return
@@ -131,7 +131,7 @@ class JsonPartsResponse(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def cut(self, error: BacklogError) -> None:
-        """Send nothing more. The response has begun, so that the error can only be logged."""
+        """Send no more. The response has begun, so `error` goes to the log only."""
         log.info("%s: %s", self._name, error.message)
         self._parts.clear()
         self.held = 0

@@ -1,6 +1,6 @@
-"""Sampling parameters in bodies: the fields of the schemas, and the reading of a body.
+"""Sampling parameters in bodies: adds their fields to schemas, and reads them from bodies.
 
-Both are derived from the table, `heddle.types.PARAMETERS`.
+Both follow from the table `heddle.types.PARAMETERS`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SamplingSchema(Schema):
     """A body with sampling parameters.
 
     Attributes:
-        offered: the parameters with their names in the body; :func:`offers` sets it.
+        offered: the parameters with their names in the body. :func:`offers` sets it.
     """
 
     offered: ClassVar[tuple[tuple[Parameter, tuple[str, ...]], ...]]
@@ -36,13 +36,13 @@ class SamplingSchema(Schema):
 S = TypeVar("S", bound=SamplingSchema)
 
 _MOST_BIASES = 16_384
-"""Tokens of a logit bias, 100 bytes each, which stay for as long as the request does."""
+"""Most tokens of a logit bias. Each takes 100 bytes until the request ends."""
 
 
 def offers(api: Api) -> Callable[[type[S]], type[S]]:
-    """A decorator: the schema with the sampling parameters that `api` offers, by all their names.
+    """A decorator that adds the sampling parameters of `api` to a schema, under all their names.
 
-    A field that the schema declares itself stays as it is: it may take less than the parameter.
+    Fields that the schema itself declares do not change. They may accept fewer values.
     """
 
     def extended(schema: type[S]) -> type[S]:
@@ -53,24 +53,24 @@ def offers(api: Api) -> Callable[[type[S]], type[S]]:
             for name in names
             if name not in schema.model_fields
         }
-        whole = create_model(
+        complete = create_model(
             schema.__name__,
             __base__=schema,
             __module__=schema.__module__,
             __doc__=schema.__doc__,
             **fields,
         )
-        whole.offered = offered
-        return whole
+        complete.offered = offered
+        return complete
 
     return extended
 
 
 def _body_type(kind: Kind) -> Any:
-    """What JSON has for a kind of parameter.
+    """The type of a field in JSON for a kind of parameter.
 
-    `SamplingParams` checks ranges once, for all its callers. The schema states them for readers,
-    and checks only the sizes of lists, before they are read.
+    `SamplingParams` checks ranges for all callers. The schema only describes the ranges. It checks
+    the lengths of lists itself, before the elements are validated.
     """
     match kind:
         case Integer():
@@ -96,11 +96,11 @@ def _body_type(kind: Kind) -> Any:
 
 
 def parameters_of(body: SamplingSchema) -> dict[str, Any]:
-    """Keywords of `SamplingParams`, without those that a body leaves out.
+    """The sampling parameters in a body, as keyword arguments of `SamplingParams`.
 
     Raises:
         InvalidRequestError: two names of a parameter have different values, or a key of a bias is
-            no token id.
+            not a token id.
     """
     fields = {}
     for row, names in body.offered:
@@ -111,21 +111,21 @@ def parameters_of(body: SamplingSchema) -> dict[str, Any]:
 
 
 def sampling_params(body: SamplingSchema, service: Service, **more: Any) -> SamplingParams:
-    """The sampling parameters of a body, with the model's defaults where the body does not say.
+    """The sampling parameters of a body. Parameters that it leaves out get the model's defaults.
 
     Args:
         body: the request's body.
         service: has the model.
-        more: keywords of `SamplingParams` that the body has no parameter for.
+        more: keyword arguments of `SamplingParams` for parameters that no field of the body has.
 
     Raises:
-        InvalidRequestError: a value is out of range, or as :func:`parameters_of`.
+        InvalidRequestError: a value is out of range; or see :func:`parameters_of`.
     """
     return service.engine.model.sampling_params(**parameters_of(body), **more)
 
 
 def agreed(body: SamplingSchema, *names: str) -> Any:
-    """The value that a body has under one of the names of a field, or under several; None without.
+    """The value of a field with several names; None if the body has none of `names`.
 
     Raises:
         InvalidRequestError: the names have different values.
@@ -143,7 +143,7 @@ def agreed(body: SamplingSchema, *names: str) -> Any:
 
 
 def _value(value: Any, kind: Kind, name: str) -> object:
-    """What `SamplingParams` takes for the value of a body."""
+    """Convert the value in a body to the type that `SamplingParams` accepts."""
     if isinstance(kind, Biases):
         return _by_token(value, name)
     return (value,) if isinstance(kind, Strings) and isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What a body asks of the engine, whatever API it came by."""
+"""Requests in a form that is the same for all APIs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SEEDS = 2**64
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """The choices that a body asks for. Holds nothing of the body itself, which may be large.
+    """A request of a client. It has no reference to the body, which may be large.
 
     Attributes:
-        model: the name that the answer gives the model.
+        model: name of the model in the answer.
         prompts: token ids of each prompt.
-        params: for all prompts.
-        n: choices to generate for each prompt.
-        stream: whether the answer is to be a stream of events.
-        compile_candidates: grammars to compile one by one if the grammar of `params` cannot be
-            compiled, to find the field at fault.
-        thinking: the bound on the reasoning of each choice; None: no bound.
+        params: sampling parameters of all prompts.
+        n: number of choices for each prompt.
+        stream: whether the answer is a stream of events.
+        compile_candidates: grammars to compile one by one if the grammar of `params` does not
+            compile, to find the field at fault.
+        thinking: limit on the reasoning of each choice; None: no limit.
     """
 
     model: str
@@ -39,21 +39,21 @@ class GenerationRequest:
     thinking: ThinkingBudget | None = None
 
     def choices(self) -> list[tuple[Sequence[int], SamplingParams]]:
-        """Prompt and parameters of every choice; the choices of one prompt lie side by side.
+        """Prompt and parameters of every choice, in the order of prompts.
 
-        Choice i of a prompt draws with `seed + i`, so that choices differ. The first choice of a
-        prompt scores the prompt for all of them.
+        Choice i of a prompt draws with `seed + i`, so that choices differ. Only the first choice of
+        a prompt scores the prompt.
         """
         variants = [self.params]
         for index in range(1, self.n):
             seed = None if self.params.seed is None else self.params.seed + index
-            # Seeds have 64 bits: after the last comes the first.
+            # Seeds have 64 bits: the last seed wraps around to the first.
             wrapped = seed - _SEEDS if seed is not None and seed >= _SEEDS else seed
             variants.append(self.params.for_another_choice(wrapped))
         return [(prompt, variant) for prompt in self.prompts for variant in variants]
 
 
 def prompts_of(prompt: Prompt) -> list[str] | list[list[int]]:
-    """The prompts of a field that may hold one or several."""
+    """The prompts in a field that has one prompt or a list of prompts."""
     one = isinstance(prompt, str) or isinstance(prompt[0], int)
     return cast("list[str] | list[list[int]]", [prompt] if one else prompt)

@@ -1,4 +1,4 @@
-"""What all routes of an application share."""
+"""The objects that all routes of an application share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One engine, and what serves it over HTTP.
+    """One engine, with the objects that serve it over HTTP.
 
     Attributes:
-        engine: runs the requests.
-        config: the server's settings.
-        backlog: bounds the bytes that clients have not read.
+        engine: runs requests.
+        config: settings of the server.
+        backlog: limits the bytes that clients have not read.
         bodies: reads and checks request bodies.
     """
 
@@ -37,45 +37,46 @@ class Service:
         """The loaded model's id, then its aliases."""
         return tuple(dict.fromkeys((self.engine.model.info.id, *self.config.alias)))
 
-    def model_name(self, asked: str | None) -> str:
+    def model_name(self, name: str | None) -> str:
         """The name for an answer's `model` field: the name that the request used.
 
-        Some clients compare the two. Claude Code drops its earlier reasoning if they differ (vLLM
-        issue 51266), since vLLM answers with its first name. A request without a name, or with an
-        empty one as from llama.vim, gets the loaded model's id.
+        Some clients compare the two names. Claude Code drops its earlier reasoning if they differ
+        (vLLM issue 51266: vLLM answers with its first name). A request without a name, or with an
+        empty name as from llama.vim, gets the loaded model's id.
 
         Raises:
-            ModelNotFoundError: another model is named.
+            ModelNotFoundError: the request names another model.
         """
-        if not asked:
+        if not name:
             return self.names[0]
-        if asked in self.names or (self.config.any_model and len(asked) <= MAX_MODEL_NAME):
-            return asked
+        if name in self.names or (self.config.any_model and len(name) <= MAX_MODEL_NAME):
+            return name
         known = ", ".join(map(repr, self.names))
         raise ModelNotFoundError(
-            f"model {reprlib.repr(asked)} is not loaded; this server has {known}. Name one of them,"
-            " or start the server with --alias NAME or --any-model",
+            f"model {reprlib.repr(name)} is not loaded; this server has {known}. Send one of these"
+            " names, or start the server with --alias NAME or --any-model",
             param="model",
         )
 
     def check_choices(self, prompts: int, n: int) -> None:
-        """Refuse more choices than slots and queue hold together.
+        """Refuse a request with more choices than slots and queue hold.
 
-        The engine would refuse them too, but only after preparing each one. A small body can ask
-        for millions.
+        The engine would refuse it too, but only after the preparation of each choice, and a small
+        body can request millions of choices.
 
         Raises:
-            InvalidRequestError: there are more. Names `prompt` if one choice for each prompt is too
-                many already, else `n`.
+            InvalidRequestError: the request has too many choices. The error names `prompt` if the
+                prompts alone are too many, else `n`.
         """
         room = self.engine.config.slots + self.engine.config.queue
         if prompts * n <= room:
             return
-        asked = f"{prompts} prompts"
+        requested = f"{prompts} prompts"
         if n > 1:
-            asked = f"{prompts * n} choices" + (f" ({asked} times {n})" if prompts > 1 else "")
+            factors = f" ({requested} times {n})" if prompts > 1 else ""
+            requested = f"{prompts * n} choices{factors}"
         raise InvalidRequestError(
-            f"{asked} are asked for, but slots and queue hold {room}; send fewer at a time or raise"
-            " the setting `queue`",
+            f"the request has {requested}, but slots and queue hold {room}; send fewer at a time or"
+            " raise the setting `queue`",
             param="prompt" if prompts > room else "n",
         )

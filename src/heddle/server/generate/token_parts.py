@@ -27,9 +27,10 @@ class TokenSpelling(Protocol):
 def parts_with_tokens(
     output: Output, reading: Reading, spelling: TokenSpelling
 ) -> Iterator[tuple[Part | None, Sequence[TokenLogprob]]]:
-    """Each part with the tokens since the part before it; at last None with the remaining tokens.
+    """The parts of an output, each with its tokens; at the end None with the remaining tokens.
 
-    The tokens of a mark go with the part that the mark announces, as in a stream.
+    Tokens without a part of their own, such as those of a mark, belong to the next part, as in a
+    stream.
     """
     reader = reading.reader()
     waiting: list[TokenLogprob] = []
@@ -45,9 +46,9 @@ def parts_with_tokens(
 def _pieces(
     output: Output, reading: Reading, spelling: TokenSpelling
 ) -> Iterator[tuple[str | None, Sequence[TokenLogprob]]]:
-    """The text cut at its tokens, then None for its end. Plain text comes in one piece.
+    """The text in pieces with their tokens, then None for the end. Plain text is one piece.
 
-    Cuts do not change the parts, so approximate cuts will do.
+    The cuts between pieces are approximate, because they do not change the parts.
     """
     start = 0
     if reading is not PLAIN:

@@ -1,7 +1,8 @@
-"""The functions that an answer may call or must call, and the grammars of those calls.
+"""The functions that an answer may or must call, and the grammars of the calls.
 
-A required call follows its function's schema. Where the model is free to call, a grammar constrains
-a call once it has begun: `strict` functions get their schema, others any JSON object.
+The arguments of a required call follow the function's schema. The grammar of an optional call
+starts where the call begins: the arguments of a `strict` function follow its schema, and all other
+arguments are a JSON object.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Function:
     """A function of a request.
 
     Attributes:
-        tool: the function as chat templates take it, in the shape of OpenAI's API.
-        schema: the schema of its arguments, for the grammar.
-        strict: whether every call must follow the schema, required or not.
-        param: the field of the body that holds the schema.
+        tool: the function in the form that chat templates expect, which is OpenAI's.
+        schema: schema of the arguments, for the grammar.
+        strict: whether optional calls must also follow the schema.
+        param: the field of the body that has the schema.
     """
 
     tool: Json
@@ -55,10 +56,10 @@ class ToolUse:
     """The functions that an answer may call.
 
     Attributes:
-        functions: empty for an answer without calls.
+        functions: the functions; empty: the answer has no calls.
         required: whether the answer must call a function.
-        named: the function that the answer must call; None for any.
-        parallel: whether the answer may hold several calls.
+        named: name of the function that the answer must call; None: any function.
+        parallel: whether the answer may have several calls.
     """
 
     functions: Sequence[Function] = ()
@@ -68,7 +69,7 @@ class ToolUse:
 
     @property
     def tools(self) -> list[Json]:
-        """The functions as chat templates take them."""
+        """The functions in the form that chat templates expect."""
         return [function.tool for function in self.functions]
 
     @property
@@ -81,7 +82,7 @@ NO_TOOLS = ToolUse()
 
 
 class Described(Protocol):
-    """Fields of a function that every API has. The field of its schema has several names."""
+    """The fields of a function that are the same in all APIs. The schema's field is not."""
 
     @property
     def name(self) -> str: ...
@@ -92,10 +93,12 @@ class Described(Protocol):
 
 
 def function_of(tool: Described, schema: Mapping[str, Any] | None, param: str) -> Function:
-    """A function whose arguments follow `schema`, from the field `param`. None: no arguments.
+    """Make a function whose arguments follow `schema`; None: it has no arguments.
+
+    `param` is the field that has the schema, for errors.
 
     Raises:
-        InvalidRequestError: the schema is not one of an object.
+        InvalidRequestError: the schema is not the schema of an object.
     """
     if (schema or {}).get("type", "object") != "object":
         raise InvalidRequestError(
@@ -116,18 +119,18 @@ def use_of(
     named: str | None = None,
     parallel: bool = True,
 ) -> ToolUse:
-    """The use of functions that `tools` and `tool_choice` ask for.
+    """The tool use that a body requests with its tools and its tool choice.
 
     Args:
-        functions: of the request.
-        choice: "auto", "none" or "required"; None for "auto".
-        named: the function that the answer must call, once; `choice` and `parallel` have no effect
-            then. OpenAI defines a named choice so, and small models repeat a call that they may
-            repeat.
-        parallel: whether the answer may hold several calls.
+        functions: the functions of the request.
+        choice: "auto", "none" or "required"; None: "auto".
+        named: name of the function that the answer must call exactly once; `choice` and `parallel`
+            then have no effect. OpenAI defines a named choice in this way. Small models repeat a
+            call if they may.
+        parallel: whether the answer may have several calls.
 
     Raises:
-        InvalidRequestError: two functions have one name, or no function has the name chosen.
+        InvalidRequestError: two functions have the same name, or no function has the chosen name.
     """
     names: set[str] = set()
     for function in functions:
@@ -145,7 +148,8 @@ def use_of(
         )
     if named is not None and named not in names:
         raise InvalidRequestError(
-            f"tool_choice names {named!r}, which tools does not have; send it or choose another",
+            f"tool_choice names {named!r}, which is not in tools; add this function to tools or"
+            " choose another",
             param="tool_choice",
         )
     several = parallel and named is None
@@ -153,17 +157,17 @@ def use_of(
 
 
 def close_schemas(
-    params: SamplingParams, use: ToolUse, wanted_open: bool | None, service: Service
+    params: SamplingParams, use: ToolUse, open_schemas: bool | None, service: Service
 ) -> tuple[SamplingParams, ToolUse]:
-    """Parameters and functions with normalised schemas.
+    """Normalise the schemas of parameters and functions, and close them.
 
-    The schemas are closed unless the body or the server asks for open schemas. The chat template
-    still gets the schemas of the request, unchanged.
+    Schemas stay open if the body or the server asks for open schemas. The chat template gets the
+    unchanged schemas of the request.
 
     Raises:
         GrammarError: a schema is too long.
     """
-    is_open = service.config.open_schemas if wanted_open is None else wanted_open
+    is_open = service.config.open_schemas if open_schemas is None else open_schemas
 
     def served(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         return normalised(schema) if is_open else closed(normalised(schema))
@@ -193,15 +197,15 @@ def constrained_to(
     reading: Reading,
     control_id: Callable[[str], int | None],
 ) -> Grammar | None:
-    """The grammar of a whole answer: of its calls, and of its text if `grammar` constrains that.
+    """The grammar of a complete answer: of its calls, and of its text if `grammar` constrains it.
 
     Raises:
-        InvalidRequestError: the two exclude each other.
-        GrammarError: the functions are too many or too large.
+        InvalidRequestError: `grammar` and the calls exclude each other.
+        GrammarError: the request has too many functions or too large schemas.
     """
     callees = [_callee(function, use) for function in _callable(use)]
     if use.required and grammar is not None and not grammar.param.startswith("guided_"):
-        grammar = None  # it constrains text, and a required call leaves no text
+        grammar = None  # the grammar constrains text, and an answer with a required call has none
     if grammar is not None:
         return _also(grammar, callees, use, reading, control_id)
     if not callees:
@@ -217,11 +221,11 @@ def constrained_to(
 def constrain(
     params: SamplingParams, use: ToolUse, reading: Reading, service: Service
 ) -> SamplingParams:
-    """Parameters whose grammar constrains calls and reasoning too, as `reading` finds them.
+    """Extend the grammar of `params` to the calls and the reasoning of the answer.
 
     Raises:
-        InvalidRequestError: another field constrains the answer as well.
-        GrammarError: the functions are too many or too large.
+        InvalidRequestError: another field also constrains the answer.
+        GrammarError: the request has too many functions or too large schemas.
     """
     control_id = service.engine.model.tokenizer.control_id
     shown = tuple(text for text in reading.specials if control_id(text) is not None)
@@ -232,10 +236,10 @@ def constrain(
 
 
 def compile_candidates(use: ToolUse) -> list[Grammar]:
-    """A grammar for each function. If the grammar of all cannot be compiled, one of these says why.
+    """A grammar for each function. If the grammar of all does not compile, one of these says why.
 
     Raises:
-        GrammarError: one is too large.
+        GrammarError: a schema is too large.
     """
     return [
         Grammar.json_schema(callee.arguments(), function.param)
@@ -245,7 +249,7 @@ def compile_candidates(use: ToolUse) -> list[Grammar]:
 
 
 def _callable(use: ToolUse) -> list[Function]:
-    """The functions that an answer may call. The model is told of all functions."""
+    """The functions that an answer may call. The prompt still has all functions."""
     return [function for function in use.functions if use.named in (None, function.name)]
 
 
@@ -262,7 +266,7 @@ def _also(
     reading: Reading,
     control_id: Callable[[str], int | None],
 ) -> Grammar:
-    """A grammar of reasoning, then either what `grammar` allows or calls."""
+    """A grammar of reasoning, followed by text that `grammar` allows or by calls."""
     if use.required or (callees and grammar.kind is not GrammarKind.JSON_SCHEMA):
         raise InvalidRequestError(
             f"{grammar.param} and tools both constrain the answer; send one of them",
@@ -274,7 +278,7 @@ def _also(
         schema = from_json(grammar.text, allow_inf_nan=False)
     except ValueError:
         return grammar  # compiling it gives the error
-    # Unchanged, so that references inside of it stay valid. Only an object can hold references.
+    # The schema is unchanged, so that its references stay valid. Only objects have references.
     otherwise = schema if isinstance(schema, dict) else {"allOf": [schema]}
     text = answer_grammar(reading, callees, control_id, parallel=use.parallel, otherwise=otherwise)
     return Grammar.lark(text, grammar.param)

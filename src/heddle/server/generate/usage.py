@@ -1,4 +1,4 @@
-"""Token counts and times of an answer."""
+"""Computes token counts and times of an answer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Json = dict[str, Any]
 
 
 def total_usage(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
-    """Usage of a request of several choices. A prompt counts once, as in OpenAI's API.
+    """Token counts of a request, in OpenAI's shape. Each prompt counts once, as in OpenAI's API.
 
-    `usages` holds the choices in order; the choices of one prompt lie side by side. A token of a
-    prompt counts as cached if no choice of that prompt computed it.
+    `usages` has an entry for each choice, in the order of prompts. A prompt token counts as cached
+    if no choice of the prompt computed it.
     """
     by_prompt = [
         usages[start : start + choices_per_prompt]
@@ -34,11 +34,11 @@ def total_usage(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
 
 
 def timings(usages: Sequence[Usage]) -> Json:
-    """How long a request took, under llama.cpp's names; milliseconds, and tokens a second.
+    """Times of a request in ms and rates in tokens/s, under llama.cpp's names.
 
-    `prompt_n` tokens were computed and `cache_n` found. Of several choices tokens are added up, and
-    the times are the longest. The first token belongs to the prompt's time, so that rates of the
-    output are over one token less than `predicted_n`.
+    `prompt_n` counts computed prompt tokens, `cache_n` cached ones. Token counts are sums over all
+    choices; times are those of the slowest choice. The time of the first token counts as prompt
+    time. So rates of the output use one token less than `predicted_n` for each choice.
     """
     cached = sum(usage.cached_tokens for usage in usages)
     prompt = sum(usage.prompt_tokens for usage in usages) - cached
@@ -64,5 +64,5 @@ def _rates(of: str, tokens: int, ms: float) -> Json:
 
 
 def totals(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
-    """The last fields of an answer: `usage` and `timings` of its choices in order."""
+    """The last fields of an answer, `usage` and `timings`, for its choices in order."""
     return {"usage": total_usage(usages, choices_per_prompt), "timings": timings(usages)}

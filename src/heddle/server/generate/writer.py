@@ -1,4 +1,4 @@
-"""The protocol of writers: each API writes answers in its own shape."""
+"""The base class of writers. Each API writes answers in its own shape."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 class AnswerWriter(ABC):
     """Writes one answer in the shape of an API, as one JSON document or as server-sent events.
 
-    A stream is the `opening` of each choice, its `part`s, its `closing`, and the `ending` of all.
-    `failure` takes the place of the rest. These methods return the bytes of events.
+    A stream has the `opening` of each choice, the `part`s and the `closing` of each choice, and the
+    `ending`. After an error, `failure` is the last event. These methods return the bytes of events.
 
     Attributes:
-        id: the answer's id; logs name the request by it.
-        reading: how to find the parts of a choice: text, reasoning and calls.
+        id: id of the answer. It identifies the request in logs.
+        reading: how to find text, reasoning and calls in a choice.
     """
 
     prefix: str
@@ -43,7 +43,7 @@ class AnswerWriter(ABC):
 
     @abstractmethod
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
-        """The answer as one JSON document, in pieces to join."""
+        """The answer as one JSON document, in parts to join."""
 
     @abstractmethod
     def opening(self, index: int) -> bytes:
@@ -51,11 +51,11 @@ class AnswerWriter(ABC):
 
     @abstractmethod
     def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
-        """Events of a new part of a choice, with the tokens since the part before it."""
+        """Events for a new part of a choice and for the tokens since the previous part."""
 
     @abstractmethod
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
-        """Events of the end of a choice, with the tokens that left no text."""
+        """Events for the end of a choice and for its remaining tokens, which have no text."""
 
     @abstractmethod
     def ending(self, totals: Json) -> bytes:
@@ -67,11 +67,11 @@ class AnswerWriter(ABC):
 
     @property
     def held(self) -> int:
-        """About how many bytes the writer keeps for later events."""
+        """Approximate bytes of content that the writer keeps for later events."""
         return 0
 
-    def forget(self) -> None:  # noqa: B027  most writers keep nothing
-        """Drop what `held` counts. Only `failure` may follow."""
+    def discard_held(self) -> None:  # noqa: B027  most writers hold nothing
+        """Discard the content that `held` counts. Only `failure` may be called afterwards."""
 
     def log_end(self, totals: Json) -> None:
         """Log that the answer is complete."""

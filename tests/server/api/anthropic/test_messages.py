@@ -119,7 +119,7 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
         ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
         ({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}, "tools[0].input_schema"),
         ({"tool_choice": {"type": "any"}}, "tools is missing or empty"),
-        ({"tool_choice": {"type": "any", "name": "f"}}, "takes no tool_choice.name"),
+        ({"tool_choice": {"type": "any", "name": "f"}}, "cannot have tool_choice.name"),
         ({"tool_choice": {"type": "tool"}}, "needs tool_choice.name"),
         ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
         ({"foo": 1}, "unknown parameter: foo"),

@@ -182,7 +182,7 @@ def test_choices_by_the_million_are_refused_before_any_is_made(
     monkeypatch.setattr(GenerationRequest, "choices", choices)
     for prompts, n, param, said in (
         (10_000, 128, "prompt", "1280000 choices (10000 prompts times 128)"),
-        (21, 1, "prompt", "21 prompts are asked for, but slots and queue hold 20"),
+        (21, 1, "prompt", "the request has 21 prompts, but slots and queue hold 20"),
         (20, 2, "n", "40 choices (20 prompts times 2)"),
     ):
         response = shared.post("/v1/completions", {"prompt": ["a"] * prompts, "n": n})
@@ -441,7 +441,7 @@ def test_a_template_variable_may_have_any_name(shared: Running, name: str) -> No
 def test_a_template_variable_of_the_server_is_refused(shared: Running, name: str) -> None:
     response = shared.post("/v1/chat/completions", CHAT | {"chat_template_kwargs": {name: 1}})
     assert response.status_code == 400
-    assert f"chat_template_kwargs cannot hold {name!r}" in error_of(response)["message"]
+    assert f"chat_template_kwargs cannot have {name!r}" in error_of(response)["message"]
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])

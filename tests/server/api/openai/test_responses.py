@@ -166,7 +166,7 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
     [
         ({"text": {"format": {"type": "xml"}}}, "text.format.type must be"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "needs text.format.schema"),
-        ({"text": {"format": {"type": "text", "schema": {}}}}, "takes no text.format.schema"),
+        ({"text": {"format": {"type": "text", "schema": {}}}}, "cannot have text.format.schema"),
         (
             {"text": {"format": {"type": "json_schema", "schema": {"type": "nope"}}}},
             "text.format.schema",
@@ -184,7 +184,7 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"n": 2}, "unknown parameter: n"),
         ({"max_tokens": 2}, "unknown parameter: max_tokens"),
         ({"max_output_tokens": 0}, "max_output_tokens must be"),
-        ({"top_logprobs": 2}, "top_logprobs needs include"),
+        ({"top_logprobs": 2}, "top_logprobs needs 'message.output_text.logprobs' in include"),
         ({"temperature": -1}, "temperature must be at least 0"),
         ({"input": None}, "input must be a string or a list of items"),
         ({"input": []}, "input must be"),

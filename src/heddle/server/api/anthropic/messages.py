@@ -1,6 +1,6 @@
-"""Anthropic's API: `/v1/messages`, whole and as events, and `/v1/messages/count_tokens`.
+"""Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`.
 
-The answer continues a last message of the assistant.
+If the last message is the assistant's, the answer continues it.
 """
 
 from __future__ import annotations
@@ -44,33 +44,31 @@ if TYPE_CHECKING:
     from heddle.server.generate.usage import Json
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", "tool": None}
-"""Types of `tool_choice` to what OpenAI's API calls them."""
+"""OpenAI's names for the types of `tool_choice`."""
 _ROLES = {ToolResultBlock: "user", ToolUseBlock: "assistant", ThinkingBlock: "assistant"}
-"""Blocks that belong to messages of one role."""
+"""Roles of the blocks that only messages of one role may have."""
 
 
 class TokenCount(BaseModel):
-    """Answer of `POST /v1/messages/count_tokens`."""
+    """Response of `POST /v1/messages/count_tokens`."""
 
     input_tokens: int
 
 
 def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
-    """Routes of one service."""
+    """The routes of one service."""
     router = APIRouter()
 
     @router.post("/v1/messages", openapi_extra=takes(MessagesRequest))
     async def messages(request: Request) -> Response:
-        """The next message of a conversation, as Anthropic's API has it."""
-        translate = partial(from_messages, service=service, scope=request.scope)
-        wanted, writer = await service.bodies.take(request, MessagesRequest, translate)
-        return await dispatcher.answer(request, writer, wanted)
+        """Generate the next message of a conversation, in the shape of Anthropic's API."""
+        return await dispatcher.answer(request, MessagesRequest, from_messages)
 
     @router.post(
         "/v1/messages/count_tokens", response_model=TokenCount, openapi_extra=takes(CountRequest)
     )
     async def count_tokens(request: Request) -> Response:
-        """How many tokens a conversation is."""
+        """Count the prompt tokens of a conversation."""
         count = partial(_count, service=service, scope=request.scope)
         tokens = await service.bodies.take(request, CountRequest, count)
         return json_response({"input_tokens": tokens})
@@ -81,11 +79,11 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
 def from_messages(
     body: MessagesRequest, service: Service, scope: Scope
 ) -> tuple[GenerationRequest, MessageWriter]:
-    """The neutral request of a body, and the writer of its answer.
+    """Translate a body into its request and the writer of its answer.
 
     Raises:
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
-            refuses the messages, or they are too long for the context.
+            refuses the messages, or the prompt is too long for the context.
     """
     model = service.model_name(body.model)
     params = sampling_params(body, service, grammar=_grammar(body.output_config))
@@ -108,32 +106,33 @@ def _count(body: CountRequest, service: Service, scope: Scope) -> int:
     return len(service.engine.model.chat_prompt(**arguments))
 
 
-def _grammar(wanted: OutputConfig | None) -> Grammar | None:
-    """What the text of the answer has to be.
+def _grammar(config: OutputConfig | None) -> Grammar | None:
+    """The grammar of the answer's text.
 
     Raises:
         GrammarError: the schema is too long.
     """
-    if wanted is None or wanted.format is None:
+    if config is None or config.format is None:
         return None
-    return Grammar.json_schema(wanted.format.schema_, "output_config.format.schema")
+    return Grammar.json_schema(config.format.schema_, "output_config.format.schema")
 
 
-def _tool_use(asked: CountRequest) -> ToolUse:
-    """What functions the answer may call.
+def _tool_use(body: CountRequest) -> ToolUse:
+    """The functions that the answer may call.
 
     Raises:
-        InvalidRequestError: see `function_of` and `use_of`; or the choice names no function.
+        InvalidRequestError: see `function_of` and `use_of`; or the type of the choice and its name
+            do not fit.
     """
     functions = [
         function_of(tool, tool.input_schema, f"tools[{place}].input_schema")
-        for place, tool in enumerate(asked.tools or ())
+        for place, tool in enumerate(body.tools or ())
     ]
-    choice = asked.tool_choice
+    choice = body.tool_choice
     if choice is None:
         return use_of(functions, None)
     if (choice.name is not None) != (choice.type == "tool"):
-        needs = "needs" if choice.name is None else "takes no"
+        needs = "needs" if choice.name is None else "cannot have"
         raise InvalidRequestError(
             f"tool_choice of type {choice.type!r} {needs} tool_choice.name",
             param="tool_choice.name",
@@ -142,57 +141,57 @@ def _tool_use(asked: CountRequest) -> ToolUse:
     return use_of(functions, _CHOICES[choice.type], named=choice.name, parallel=parallel)
 
 
-def _template_arguments(asked: CountRequest, use: ToolUse, service: Service, scope: Scope) -> Json:
-    """A body's messages and functions as keywords of `LoadedModel.chat_text`.
+def _template_arguments(body: CountRequest, use: ToolUse, service: Service, scope: Scope) -> Json:
+    """Turn a body's messages and functions into keyword arguments of `LoadedModel.chat_text`.
 
     Raises:
         InvalidRequestError: a block is in a message of the wrong role.
     """
     messages = [
-        message for place, turn in enumerate(asked.messages) for message in _plain(turn, place)
+        message for place, turn in enumerate(body.messages) for message in _plain(turn, place)
     ]
-    if asked.system:
-        messages.insert(0, {"role": "system", "content": _text(asked.system)})
-    wanted = asked.output_config.effort if asked.output_config else None
-    effort = effort_variables(wanted, "output_config.effort", service.engine, scope)
+    if body.system:
+        messages.insert(0, {"role": "system", "content": _text(body.system)})
+    effort = body.output_config.effort if body.output_config else None
+    variables = effort_variables(effort, "output_config.effort", service.engine, scope)
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     return {
         "messages": messages,
         "tools": use.tools,
-        "variables": _variables(asked, service, scope) | effort,
+        "variables": _thinking_variables(body, service, scope) | variables,
         "continue_final_message": continues,
         "add_generation_prompt": not continues,
     }
 
 
-def _variables(asked: CountRequest, service: Service, scope: Scope) -> Json:
-    """What a template is told about reasoning. A model that does not reason ignores the wish."""
-    if asked.thinking is None:
+def _thinking_variables(body: CountRequest, service: Service, scope: Scope) -> Json:
+    """The template variable for reasoning. If the model does not reason, `thinking` is ignored."""
+    if body.thinking is None:
         return {}
     template = service.engine.model.template
-    wanted = asked.thinking.type != "disabled"
-    if wanted and template is not None and template.dialect.marks is None:
+    enabled = body.thinking.type != "disabled"
+    if enabled and template is not None and template.dialect.marks is None:
         ignore(scope, "thinking")
-    return {"enable_thinking": wanted}
+    return {"enable_thinking": enabled}
 
 
-def _thinking_budget(asked: CountRequest, scope: Scope) -> int | None:
-    """The most tokens of reasoning; None if nothing bounds it, or if `thinking` is ignored."""
-    if asked.thinking is None or "thinking" in ignored(scope):
+def _thinking_budget(body: CountRequest, scope: Scope) -> int | None:
+    """Most tokens of reasoning; None: no limit, or the server ignores `thinking`."""
+    if body.thinking is None or "thinking" in ignored(scope):
         return None
-    return asked.thinking.budget_tokens
+    return body.thinking.budget_tokens
 
 
 def _plain(turn: Turn, place: int) -> list[Json]:
-    """A turn as messages of OpenAI's API, in which what a call came to is a message of its own."""
+    """A turn as messages of OpenAI's API, where each result of a call is a separate message."""
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
     for number, block in enumerate(turn.content):
-        wanted = _ROLES.get(type(block), turn.role)
-        if wanted != turn.role:
+        role = _ROLES.get(type(block), turn.role)
+        if role != turn.role:
             path = f"messages[{place}].content[{number}]"
             raise InvalidRequestError(
-                f"{path} of type {block.type!r} needs the role {wanted!r}, got {turn.role!r}",
+                f"{path} of type {block.type!r} needs the role {role!r}, got {turn.role!r}",
                 param=path,
             )
     messages: list[Json] = []
@@ -203,7 +202,7 @@ def _plain(turn: Turn, place: int) -> list[Json]:
 
 
 def _joined(role: str, blocks: Sequence[AnyBlock]) -> Json:
-    """A message of blocks that are no results."""
+    """A message made from blocks of text, reasoning and calls."""
     message: Json = {"role": role, "content": _text(blocks)}
     if thoughts := [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]:
         message["reasoning_content"] = "".join(thoughts)

@@ -1,7 +1,7 @@
-"""What clients may send to `/v1/messages` and `count_tokens`, after Anthropic's API reference.
+"""Schemas of `/v1/messages` and `count_tokens`, after Anthropic's API reference.
 
-Images, documents and tools that Anthropic's servers run are refused by name. Cache control marks
-are accepted, since every prompt is cached without them.
+The server refuses images, documents, and tools that Anthropic's servers run. It accepts cache
+control marks, which have no effect: every prompt is cached.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH
 
 
 class Block(Schema):
-    """What all blocks have."""
+    """The fields of all blocks."""
 
     cache_control: dict[str, Any] | None = None
 
@@ -33,7 +33,7 @@ class TextBlock(Block):
 
 
 class ThinkingBlock(Block):
-    """Reasoning of an earlier answer, of which the signature means nothing here."""
+    """Reasoning of an earlier answer. The server does not read the signature."""
 
     type: Literal["thinking"]
     thinking: str
@@ -41,7 +41,7 @@ class ThinkingBlock(Block):
 
 
 class ToolUseBlock(Block):
-    """A call of an earlier answer."""
+    """A call from an earlier answer."""
 
     type: Literal["tool_use"]
     id: str
@@ -60,7 +60,7 @@ Content = Annotated[
 
 
 class ToolResultBlock(Block):
-    """What a call came to."""
+    """The result of a call."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -105,7 +105,7 @@ class Tool(Schema):
 
 
 class ToolChoice(Schema):
-    """`name` goes with type `tool`."""
+    """Which functions the answer may call. Only type `tool` has a `name`."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -113,7 +113,7 @@ class ToolChoice(Schema):
 
 
 class Thinking(Schema):
-    """Whether to reason first, and the most tokens of it, which are part of `max_tokens`."""
+    """Whether the model reasons, and its most reasoning tokens, which count as `max_tokens` too."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -126,14 +126,14 @@ class OutputFormat(Schema):
 
 
 class OutputConfig(Schema):
-    """What the text of the answer has to be. `effort` is for templates that ask for it."""
+    """Format of the answer's text, and the reasoning effort, which some chat templates use."""
 
     format: OutputFormat | None = None
     effort: str | None = None
 
 
 class MessageHints(BaseModel):
-    """Anthropic's."""
+    """Hints of Anthropic's API."""
 
     context_management: Annotated[dict[str, Any] | None, hint({})] = None
 

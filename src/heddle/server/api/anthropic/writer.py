@@ -1,4 +1,4 @@
-"""Answers of `/v1/messages`: a `message` in one piece, or the events of its making."""
+"""Writes answers of `/v1/messages`: a `message` object, or the events of a stream."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class MessageWriter(AnswerWriter):
-    """A `message`, in one piece or as events that have their names in front."""
+    """Writes a `message` as one object or as named events."""
 
     prefix = "msg_"
 
     def __init__(self, model: str, prompt_tokens: int, reading: Reading) -> None:
-        """A stream begins before it is known how much of the prompt is cached; so its first event
-        counts all `prompt_tokens` as input, and its last tells the truth."""
+        """A stream begins before the server knows how many prompt tokens are cached. So its first
+        event counts all `prompt_tokens` as input. The last event has the true counts."""
         super().__init__(model, reading)
         self._prompt_tokens = prompt_tokens
         self._last: Json = {}
-        self._blocks = 0  # begun so far
-        self._block: object = None  # what the block that goes on has in it
+        self._blocks = 0  # blocks that have begun
+        self._open_block: object = None  # the kind of the open block; a call's place for a call
         self._called = False
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
@@ -81,19 +81,19 @@ class MessageWriter(AnswerWriter):
         return event(anthropic_error_body(error), "error")
 
     def _begin(self, kind: object, block: Json) -> bytes:
-        """Begin a block, unless one of its kind goes on."""
-        if kind == self._block:
+        """Begin a block, unless a block of this kind is open."""
+        if kind == self._open_block:
             return b""
         ended = self._end()
-        self._block = kind
+        self._open_block = kind
         self._blocks += 1
         return ended + _event("content_block_start", index=self._blocks - 1, content_block=block)
 
     def _end(self) -> bytes:
-        """End the block that goes on, if one does."""
-        if self._block is None:
+        """End the open block, if there is one."""
+        if self._open_block is None:
             return b""
-        self._block = None
+        self._open_block = None
         return _event("content_block_stop", index=self._blocks - 1)
 
     def _message(self, content: list[Json], usage: Json) -> Json:
@@ -109,7 +109,7 @@ class MessageWriter(AnswerWriter):
         }
 
     def _stop(self, finish: FinishReason, stop: str | None) -> Json:
-        """Why the message ended, in Anthropic's words."""
+        """The reason of the end, in Anthropic's terms."""
         if finish is FinishReason.LENGTH:
             reason = "max_tokens"
         elif self._called:
@@ -124,38 +124,38 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _content(found: ParsedAnswer) -> list[Json]:
-    """Blocks of a whole message. A call that was cut off is left out: its input is an object."""
+    """The blocks of a complete message. An incomplete call is left out: it has no valid input."""
     content: list[Json] = []
     if found.reasoning:
         content.append(_thinking(found.reasoning))
     if found.text:
         content.append({"type": "text", "text": found.text})
     return content + [
-        _tool_use(call.name, given) for call in found.calls if (given := _input(call)) is not None
+        _tool_use(call.name, value) for call in found.calls if (value := _input(call)) is not None
     ]
 
 
 def _input(call: Call) -> Json | None:
     try:
-        given = from_json(call.arguments, allow_inf_nan=False)  # which knows a deepest level
+        value = from_json(call.arguments, allow_inf_nan=False)  # limits the depth
     except ValueError:
         return None
-    return given if isinstance(given, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _thinking(text: str) -> Json:
-    """Reasoning. Its signature has no meaning here, but clients look for one."""
+    """A block of reasoning. The signature is empty, but clients expect the field."""
     return {"type": "thinking", "thinking": text, "signature": ""}
 
 
-def _tool_use(name: str, given: Json) -> Json:
-    """A call with an id of its own."""
+def _tool_use(name: str, input: Json) -> Json:
+    """A call with a new id."""
     id = f"toolu_{secrets.token_hex(12)}"
-    return {"type": "tool_use", "id": id, "name": name, "input": given}
+    return {"type": "tool_use", "id": id, "name": name, "input": input}
 
 
 def _usage(usage: Json) -> Json:
-    """Token counts under Anthropic's names, of which `input_tokens` leaves out what was cached."""
+    """Token counts under Anthropic's names. `input_tokens` excludes cached tokens."""
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     return {
         "input_tokens": usage["prompt_tokens"] - cached,

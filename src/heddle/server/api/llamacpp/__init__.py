@@ -1,4 +1,4 @@
-"""llama.cpp's API: infill, and conversations as its chat template renders them."""
+"""llama.cpp's API: infill, and chat templates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
     return [
-        infill.routes(service, dispatcher),
+        infill.routes(dispatcher),
         apply_template.routes(service),
     ]
 

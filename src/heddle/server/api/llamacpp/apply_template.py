@@ -1,4 +1,4 @@
-"""llama.cpp's `/apply-template`: a conversation as the model's chat template renders it."""
+"""llama.cpp's `/apply-template`: renders a conversation with the model's chat template."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class ApplyTemplateRequest(Schema):
 
 
 class Rendered(BaseModel):
-    """Answer of `POST /apply_template`."""
+    """Response of `POST /apply_template`."""
 
-    prompt: str = Field(description="the text that the model gets for the conversation")
+    prompt: str = Field(description="The text that the model gets for the conversation.")
 
 
 def routes(service: Service) -> APIRouter:
-    """Routes of one service."""
+    """The routes of one service."""
     router = APIRouter()
 
-    def rendered(asked: ApplyTemplateRequest) -> Rendered:
-        service.model_name(asked.model)
-        arguments = template_arguments(asked, use_of(functions_of(asked.tools), None).tools)
+    def rendered(body: ApplyTemplateRequest) -> Rendered:
+        service.model_name(body.model)
+        arguments = template_arguments(body, use_of(functions_of(body.tools), None).tools)
         return Rendered(prompt=service.engine.model.chat_text(**arguments))
 
     async def apply_template(request: Request) -> Response:
-        """A conversation as the model's chat template writes it."""
+        """Render a conversation with the model's chat template."""
         prompt = await service.bodies.take(request, ApplyTemplateRequest, rendered)
         return json_response(prompt.model_dump())
 

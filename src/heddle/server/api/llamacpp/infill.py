@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ExtraFile(Schema):
-    """A file, or a part of one, as context. `time` is when the editor read it."""
+    """A file or a part of a file, as context. `time` is the time when the editor read the file."""
 
     text: str
     filename: str | None = None
@@ -49,7 +48,7 @@ class ExtraFile(Schema):
 
 @offers(Api.INFILL)
 class InfillRequest(GenerationFields):
-    """Body of `POST /infill`. `prompt` is the beginning of the generated text."""
+    """Body of `POST /infill`. The generated text continues `prompt`."""
 
     input_prefix: str
     input_suffix: str
@@ -62,16 +61,14 @@ class InfillRequest(GenerationFields):
     stream_options: Annotated[Any, only({})] = None
 
 
-def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
-    """Routes of one service."""
+def routes(dispatcher: Dispatcher) -> APIRouter:
+    """The routes of one application."""
     router = APIRouter()
 
     @router.post("/infill", openapi_extra=takes(InfillRequest))
     async def infill(request: Request) -> Response:
-        """Text between a prefix and a suffix."""
-        translate = partial(from_infill, service=service, scope=request.scope)
-        wanted, writer = await service.bodies.take(request, InfillRequest, translate)
-        return await dispatcher.answer(request, writer, wanted)
+        """Generate the text between a prefix and a suffix."""
+        return await dispatcher.answer(request, InfillRequest, from_infill)
 
     return router
 
@@ -79,13 +76,11 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
 def from_infill(
     body: InfillRequest, service: Service, scope: Scope
 ) -> tuple[GenerationRequest, InfillWriter]:
-    """The neutral request of a body, and the writer of its answer.
-
-    Without `max_tokens` the text ends by itself.
+    """Translate a body into its request and the writer of its answer.
 
     Raises:
-        InvalidRequestError: a value cannot be served, the texts are too long for the context, or
-            the model has no tokens for filling in the middle.
+        InvalidRequestError: a value cannot be served, prefix and suffix are too long for the
+            context, or the model has no FIM tokens.
     """
     model = service.model_name(body.model)
     params = sampling_params(body, service, grammar=generation_grammar(body))
@@ -110,7 +105,7 @@ def from_infill(
 def _extra_files(
     files: Sequence[ExtraFile], tokenizer: Tokenizer, room: int
 ) -> tuple[list[int], int]:
-    """Ids of the last files that fit into `room` tokens, and how many earlier files are left out.
+    """Token ids of the last files that fit `room` tokens, and the number of files left out.
 
     Editors send the oldest file first, and more files than a small context holds.
     """
@@ -129,18 +124,18 @@ def _extra_files(
 
 
 def _choices_of(body: InfillRequest) -> int:
-    """Choices under either name.
+    """The number of choices, under either name.
 
     Raises:
-        InvalidRequestError: the two names differ.
+        InvalidRequestError: the two fields differ.
     """
     return agreed(body, "n", "n_cmpl") or 1
 
 
 class InfillWriter(AnswerWriter):
-    """Writes one text with llama.cpp's fields; several choices as a list.
+    """Writes one choice as an object with llama.cpp's fields, several choices as a list.
 
-    A stream has the text in pieces, then the other fields.
+    A stream has the text in pieces. Its last event has the other fields.
     """
 
     prefix = "infill-"
@@ -148,26 +143,26 @@ class InfillWriter(AnswerWriter):
     def __init__(self, model: str, fields: Sequence[str] | None, *, truncated: bool) -> None:
         """
         Args:
-            model: the name for the answer.
-            fields: names of the fields to write; None or empty for all. See `_chosen`.
-            truncated: whether the prompt lacks a part of the body.
+            model: name of the model in the answer.
+            fields: names of the fields to write; None or empty: all fields. See `_selected`.
+            truncated: whether the prompt lacks some of the body's files.
         """
         super().__init__(model)
         self._fields = fields
         self._truncated = truncated
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
-        told = [
+        choices = [
             self._last(index, output.text, _stop(output.finish, output.stop), output.usage)
             for index, output in enumerate(outputs)
         ]
-        return [encode(told if len(told) > 1 else told[0])]
+        return [encode(choices if len(choices) > 1 else choices[0])]
 
     def opening(self, index: int) -> bytes:
         return b""
 
     def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
-        assert isinstance(part, Text), "nothing else is looked for"
+        assert isinstance(part, Text), "the reading is PLAIN"
         return event({"index": index, "content": part.text, "stop": False})
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
@@ -182,7 +177,7 @@ class InfillWriter(AnswerWriter):
         return event(error_body(error))
 
     def _last(self, index: int, content: str, stop: Json, usage: Usage) -> Json:
-        told = {
+        choice = {
             "index": index,
             "content": content,
             "stop": True,
@@ -194,17 +189,19 @@ class InfillWriter(AnswerWriter):
             **stop,
             "timings": timings([usage]),
         }
-        return _chosen(told, self._fields) if self._fields else told
+        return _selected(choice, self._fields) if self._fields else choice
 
 
-def _chosen(told: Json, fields: Sequence[str]) -> Json:
-    """The fields that `response_fields` names, under these names; those that are not there are left
-    out. A name such as `timings/prompt_n` is that of a field inside of another one."""
-    flat = told | {f"timings/{name}": value for name, value in told["timings"].items()}
+def _selected(choice: Json, fields: Sequence[str]) -> Json:
+    """The fields of `choice` that `response_fields` names, without unknown names.
+
+    A name such as `timings/prompt_n` selects a field inside of an object.
+    """
+    flat = choice | {f"timings/{name}": value for name, value in choice["timings"].items()}
     return {name: flat[name] for name in fields if name in flat}
 
 
 def _stop(finish: FinishReason, word: str | None) -> Json:
-    """Why the text ended, in llama.cpp's terms."""
+    """The reason of the end, in llama.cpp's terms."""
     kind = "limit" if finish is FinishReason.LENGTH else "eos"
     return {"stop_type": kind if word is None else "word", "stopping_word": word or ""}

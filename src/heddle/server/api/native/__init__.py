@@ -1,4 +1,4 @@
-"""Heddle's own API: models, health, metrics, slots, the prefix cache."""
+"""Heddle's own API: models, health, metrics, slots and the prefix cache."""
 
 from __future__ import annotations
 

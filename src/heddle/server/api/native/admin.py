@@ -1,4 +1,4 @@
-"""The model, health, metrics and slots of a server."""
+"""Routes of the model, health, metrics and slots."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ if TYPE_CHECKING:
 
 
 def routes(service: Service) -> APIRouter:
-    """Routes of one service."""
+    """The routes of one service."""
     router = APIRouter()
     engine = service.engine
     exported = Metrics(engine, service.backlog)
 
     @router.get("/v1/models")
     async def models() -> Response:
-        """The loaded model under its id, then under each of its aliases."""
+        """List the loaded model under its id and under each alias."""
         models = [_model(service, name) for name in service.names]
         page = {"has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
         return json_response({"object": "list", "data": models, **page})
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
-        """The loaded model."""
+        """Describe the loaded model."""
         return json_response(_model(service, service.model_name(name)))
 
     @router.get("/health", responses={503: {"description": "The engine has stopped."}})
-    @router.head("/health", include_in_schema=False)  # what some health checkers send
+    @router.head("/health", include_in_schema=False)  # some health checkers send HEAD
     async def health() -> Response:
-        """200 while requests are served, 503 once the engine has stopped.
+        """Report 200 while the engine serves requests, 503 after it has stopped.
 
-        `model_file` says whether the file on disk has changed since it was loaded. Answers do not
-        change with the file: the model is in memory.
+        `model_file` tells whether the model's file has changed on disk since it was loaded. Answers
+        do not depend on the changed file, because the model is in memory.
         """
         if engine.closed:
             return json_response({"status": "stopped"}, status=503)
-        file = await to_thread(engine.model.file_state)  # a file system may take its time
+        file = await to_thread(engine.model.file_state)  # a file system may be slow
         return json_response({"status": "ok"} | ({} if file is None else {"model_file": file}))
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Metrics in Prometheus' text format."""
+        """Export metrics in Prometheus' text format."""
         return Response(exported.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @router.get("/slots")
     async def slots() -> Response:
-        """The state of each slot."""
+        """List the state of each slot."""
         now = engine.snapshot()
         return json_response([asdict(slot) | {"state": slot.state.value} for slot in now.slots])
 
@@ -64,10 +64,10 @@ def routes(service: Service) -> APIRouter:
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
-    """The model under one of its names, with the fields of OpenAI's API and of Anthropic's.
+    """The model under one of its names, with the fields of OpenAI's and Anthropic's APIs.
 
-    Anthropic's word for a model whose requests fail is `retired`; the other two are `active` and
-    `deprecated`.
+    Anthropic's values of `lifecycle` are `active`, `deprecated` and `retired`. Requests to a
+    `retired` model fail.
     """
     info = service.engine.model.info
     return {

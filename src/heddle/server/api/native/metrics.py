@@ -1,4 +1,4 @@
-"""Prometheus metrics: totals and gauges from snapshots of the engine, latencies as they occur."""
+"""Prometheus metrics: counters and gauges from snapshots of the engine, histograms of latencies."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ GAP_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5
 
 
 class Metrics:
-    """All metrics of one engine, in a registry of their own. An engine `Observer`."""
+    """All metrics of one engine, in a separate registry. An engine `Observer`."""
 
     def __init__(self, engine: Engine, backlog: Backlog) -> None:
         self._registry = CollectorRegistry()
         self._first_token = Histogram(
             "heddle_time_to_first_token_seconds",
-            "From submission to the first token.",
+            "Time from submission to the first token.",
             buckets=FIRST_TOKEN_SECONDS,
             registry=self._registry,
         )
         self._gap = Histogram(
             "heddle_inter_token_seconds",
-            "From one token of a request to its next.",
+            "Time between two tokens of a request.",
             buckets=GAP_SECONDS,
             registry=self._registry,
         )
@@ -43,11 +43,11 @@ class Metrics:
         engine.observe(self)
 
     def exposition(self) -> bytes:
-        """Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def on_submit(self) -> None:
-        """Nothing to time yet."""
+        """Do nothing: no latency is known yet."""
 
     def on_first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
@@ -56,11 +56,11 @@ class Metrics:
         self._gap.observe(seconds)
 
     def on_finish(self, reason: FinishReason, usage: Usage) -> None:
-        """The engine counts these itself; its snapshot has the totals."""
+        """Do nothing: the engine counts finished requests, and its snapshot has the totals."""
 
 
 class SnapshotCollector(Collector):
-    """Collects from one snapshot of the engine, so that the values of a scrape are consistent."""
+    """Collects all values from one snapshot of the engine, so that they are consistent."""
 
     def __init__(self, engine: Engine, backlog: Backlog) -> None:
         self._engine = engine
@@ -78,24 +78,24 @@ class SnapshotCollector(Collector):
             ("heddle_prompt_tokens", "Prompt tokens of requests that began.", now.prompt_tokens),
             (
                 "heddle_prompt_tokens_computed",
-                "Prompt tokens computed, not found in the prefix cache.",
+                "Prompt tokens that steps computed.",
                 now.computed_prompt_tokens,
             ),
-            ("heddle_generated_tokens", "Tokens generated.", now.generated_tokens),
-            ("heddle_preemptions", "Times a request gave its slot back.", now.preemptions),
-            ("heddle_backlog_cut", "Answers dropped to bound the backlog.", self._backlog.cut),
-            ("heddle_steps", "Steps computed.", now.steps),
-            ("heddle_step_seconds", "Wall time of steps, overhead included.", now.step_seconds),
-            ("heddle_compute_seconds", "Wall time of their computation.", now.compute_seconds),
+            ("heddle_generated_tokens", "Generated tokens.", now.generated_tokens),
+            ("heddle_preemptions", "Preemptions of sequences.", now.preemptions),
+            ("heddle_backlog_cut", "Answers cut to limit the backlog.", self._backlog.cut),
+            ("heddle_steps", "Computed steps.", now.steps),
+            ("heddle_step_seconds", "Wall time of steps, with overhead.", now.step_seconds),
+            ("heddle_compute_seconds", "Wall time of computation in steps.", now.compute_seconds),
         ):
             yield CounterMetricFamily(name, text, value=total)
         for name, text, level in (
             ("heddle_slots", "Slots.", len(now.slots)),
-            ("heddle_slots_busy", "Slots that hold a request.", now.running),
-            ("heddle_queue_depth", "Requests waiting for a slot.", now.queue_depth),
-            ("heddle_backlog_bytes", "Answers that wait to be read.", self._backlog.held),
-            ("heddle_kv_pages", "KV cache pages.", now.pages_total),
-            ("heddle_kv_pages_used", "KV cache pages that requests hold.", now.pages_used),
+            ("heddle_slots_busy", "Slots with a running request.", now.running),
+            ("heddle_queue_depth", "Requests that wait for a slot.", now.queue_depth),
+            ("heddle_backlog_bytes", "Bytes of unread answers.", self._backlog.held),
+            ("heddle_kv_pages", "Pages of the KV cache.", now.pages_total),
+            ("heddle_kv_pages_used", "Pages of the KV cache that requests hold.", now.pages_used),
         ):
             yield GaugeMetricFamily(name, text, value=level)
         yield self._kv_bytes()
@@ -105,7 +105,7 @@ class SnapshotCollector(Collector):
         executor = self._engine.model.executor
         size = GaugeMetricFamily(
             "heddle_kv_bytes",
-            "Bytes of all KV cache pages and snapshots, by their type.",
+            "Bytes of all pages and snapshots of the KV cache, by storage type.",
             labels=["type"],
         )
         size.add_metric([self._engine.config.kv_type], executor.memory.bytes)
@@ -113,24 +113,24 @@ class SnapshotCollector(Collector):
 
 
 def prefix_cache_metrics(stats: PrefixCacheStats) -> Iterator[Metric]:
-    """The counters of `GET /v1/prefix_cache_stats`, under the same names."""
+    """Metrics of the prefix cache, under their names in `GET /v1/prefix_cache_stats`."""
     yield from _families(
         "heddle_prefix_cache",
         totals=(
-            ("hits", "Requests that found tokens of their prompt.", stats.hits),
-            ("misses", "Requests that found none.", stats.misses),
-            ("evictions", "Runs of tokens that had to go.", stats.evictions),
-            ("query_tokens", "Prompt tokens looked up.", stats.query_tokens),
-            ("hit_tokens", "Prompt tokens found.", stats.hit_tokens),
+            ("hits", "Requests with a prefix hit.", stats.hits),
+            ("misses", "Requests without a prefix hit.", stats.misses),
+            ("evictions", "Evicted nodes.", stats.evictions),
+            ("query_tokens", "Prompt tokens that were looked up.", stats.query_tokens),
+            ("hit_tokens", "Prompt tokens that were found.", stats.hit_tokens),
         ),
         levels=(
-            ("enabled", "Whether prefixes are found and kept.", stats.enabled),
-            ("hit_rate", "Part of the requests that found tokens.", stats.hit_rate),
-            ("avg_hit_tokens", "Tokens found by those that found any.", stats.mean_hit_tokens),
-            ("len", "Runs of tokens that are kept.", stats.nodes),
-            ("cached_tokens", "Tokens that are kept.", stats.cached_tokens),
-            ("cached_bytes", "Bytes of the KV pages they lie in.", stats.cached_bytes),
-            ("capacity_bytes", "Bytes of all KV pages.", stats.capacity_bytes),
+            ("enabled", "1 if the prefix cache is on, else 0.", stats.enabled),
+            ("hit_rate", "Share of requests with a prefix hit.", stats.hit_rate),
+            ("avg_hit_tokens", "Mean tokens of a prefix hit.", stats.mean_hit_tokens),
+            ("len", "Nodes of the tree.", stats.nodes),
+            ("cached_tokens", "Tokens in the tree.", stats.cached_tokens),
+            ("cached_bytes", "Bytes of the pages that the tree keeps.", stats.cached_bytes),
+            ("capacity_bytes", "Bytes of all pages.", stats.capacity_bytes),
         ),
     )
     if stats.disk is not None:
@@ -138,21 +138,21 @@ def prefix_cache_metrics(stats: PrefixCacheStats) -> Iterator[Metric]:
 
 
 def disk_metrics(stats: DiskStats) -> Iterator[Metric]:
-    """The counters of the disk tier, under their names in `GET /v1/prefix_cache_stats`."""
+    """Metrics of the disk tier, under their names in `GET /v1/prefix_cache_stats`."""
     yield from _families(
         "heddle_prefix_cache_disk",
         totals=(
-            ("hits", "Restores that brought at least one page.", stats.hits),
-            ("restored_tokens", "Tokens taken from files.", stats.restored_tokens),
-            ("writes", "Pages written.", stats.writes),
-            ("dropped", "Pages not written, for want of time.", stats.dropped),
-            ("errors", "Files not as they should be, and failed writes.", stats.errors),
+            ("hits", "Restores of at least one page.", stats.hits),
+            ("restored_tokens", "Tokens restored from files.", stats.restored_tokens),
+            ("writes", "Written pages.", stats.writes),
+            ("dropped", "Pages not written because the disk was too slow.", stats.dropped),
+            ("errors", "Invalid files, and failed writes.", stats.errors),
         ),
         levels=(
-            ("enabled", "Whether pages are saved and restored.", stats.enabled),
+            ("enabled", "1 if the disk tier saves and restores pages, else 0.", stats.enabled),
             ("files", "Page files in the directory.", stats.files),
-            ("bytes", "Their size.", stats.bytes),
-            ("capacity_bytes", "What they may have together.", stats.capacity_bytes),
+            ("bytes", "Bytes of page files.", stats.bytes),
+            ("capacity_bytes", "Most bytes of page files.", stats.capacity_bytes),
         ),
     )
 

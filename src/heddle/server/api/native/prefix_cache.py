@@ -1,7 +1,7 @@
-"""Routes of the prefix cache: its counters, its switch, its flush.
+"""Routes of the prefix cache: read its counters, switch it on or off, flush it.
 
-Counters never wait for the engine: a scrape must not wait for a step, nor the event loop for a
-scrape. Switching and flushing wait, in a thread, until the engine plans no step.
+Counters never wait for the engine, so that neither a scrape nor the event loop waits for a step. A
+switch or a flush waits in a thread until the engine plans no step.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Switch(Schema):
 
 
 class Disabled(BaseModel):
-    """The cache is off: it finds and keeps nothing."""
+    """The cache is off: it keeps no prefixes and finds none."""
 
     enabled: Literal[False] = False
-    reason: str = Field(description="why, and what turns it on")
+    reason: str = Field(description="Why the cache is off, and how to turn it on.")
 
 
 class Busy(BaseModel):
-    """The cache is on, but its counters are changing. Ask again."""
+    """The cache is on, but its counters are changing. Send the request again."""
 
     enabled: Literal[True] = True
     busy: Literal[True] = True
@@ -46,59 +46,59 @@ class Busy(BaseModel):
 class DiskCounters(BaseModel):
     """Content of the disk tier, and counters since the engine started."""
 
-    enabled: bool = Field(description="whether pages are saved and restored")
-    reason: str | None = Field(description="why they are not; null if they are")
-    files: int = Field(description="page files in the directory")
-    bytes: int = Field(description="their size")
-    capacity_bytes: int = Field(description="what they may have together")
-    hits: int = Field(description="restores that brought at least one page")
-    restored_tokens: int = Field(description="tokens taken from files, and not computed")
-    writes: int = Field(description="pages written")
-    dropped: int = Field(description="pages not written, for want of time")
-    errors: int = Field(description="files that did not hold what they should, and failed writes")
+    enabled: bool = Field(description="Whether the disk tier saves and restores pages.")
+    reason: str | None = Field(description="Why the disk tier is off; null if it is on.")
+    files: int = Field(description="Page files in the directory.")
+    bytes: int = Field(description="Bytes of page files.")
+    capacity_bytes: int = Field(description="Most bytes of page files.")
+    hits: int = Field(description="Restores of at least one page.")
+    restored_tokens: int = Field(description="Tokens restored from files instead of computed.")
+    writes: int = Field(description="Written pages.")
+    dropped: int = Field(description="Pages not written because the disk was too slow.")
+    errors: int = Field(description="Invalid files, and failed writes.")
 
 
 class Counters(BaseModel):
     """Content of the cache, and counters since the engine started."""
 
     enabled: Literal[True] = True
-    hits: int = Field(description="requests that found tokens of their prompt")
-    misses: int = Field(description="requests that found none")
-    hit_rate: float = Field(description="hits / (hits + misses); 0 before the first request")
-    len: int = Field(description="runs of tokens that are kept, the nodes of the tree")
-    cached_tokens: int = Field(description="tokens that are kept")
-    cached_bytes: int = Field(description="bytes of the KV pages they lie in")
-    capacity_bytes: int = Field(description="bytes of all KV pages")
-    evictions: int = Field(description="runs of tokens that had to go")
-    total_query_tokens: int = Field(description="prompt tokens looked up")
-    total_hit_tokens: int = Field(description="prompt tokens found, and not computed")
-    avg_hit_tokens: float = Field(description="total_hit_tokens / hits; 0 before the first hit")
-    disk: DiskCounters | None = Field(description="of the disk tier; null without one")
+    hits: int = Field(description="Requests with a prefix hit.")
+    misses: int = Field(description="Requests without a prefix hit.")
+    hit_rate: float = Field(description="hits / (hits + misses); 0 before the first request.")
+    len: int = Field(description="Nodes of the tree; a node is a run of tokens.")
+    cached_tokens: int = Field(description="Tokens in the tree.")
+    cached_bytes: int = Field(description="Bytes of the pages that the tree keeps.")
+    capacity_bytes: int = Field(description="Bytes of all pages.")
+    evictions: int = Field(description="Evicted nodes.")
+    total_query_tokens: int = Field(description="Prompt tokens that were looked up.")
+    total_hit_tokens: int = Field(description="Prompt tokens that were found instead of computed.")
+    avg_hit_tokens: float = Field(description="total_hit_tokens / hits; 0 before the first hit.")
+    disk: DiskCounters | None = Field(description="Counters of the disk tier; null without one.")
 
 
 Report = Disabled | Busy | Counters
 
 
 def routes(service: Service) -> APIRouter:
-    """Routes of one service."""
+    """The routes of one service."""
     router = APIRouter()
     engine = service.engine
 
     @router.get("/v1/prefix_cache_stats", response_model=Report)
     async def prefix_cache_stats() -> Response:
-        """Content and counters of the prefix cache. Never waits for the engine."""
+        """Report content and counters of the prefix cache. Never waits for the engine."""
         return json_response(report(engine).model_dump())
 
     @router.post("/v1/prefix_cache", response_model=Report, openapi_extra=takes(Switch))
     async def switch_prefix_cache(request: Request) -> Response:
-        """Switch the cache on; or switch it off and drop its content."""
-        wanted = await service.bodies.take(request, Switch, lambda asked: asked.enabled)
-        await asyncio.to_thread(engine.set_prefix_cache, wanted)
+        """Switch the cache on, or switch it off and delete its content."""
+        enabled = await service.bodies.take(request, Switch, lambda body: body.enabled)
+        await asyncio.to_thread(engine.set_prefix_cache, enabled)
         return json_response(report(engine).model_dump())
 
     @router.delete("/v1/prefix_cache", response_model=Report)
     async def flush_prefix_cache() -> Response:
-        """Drop all cached prefixes. Running requests continue."""
+        """Delete all cached prefixes. Running requests continue."""
         await asyncio.to_thread(engine.flush_prefix_cache)
         return json_response(report(engine).model_dump())
 
@@ -116,7 +116,7 @@ def report(engine: Engine) -> Report:
 
 
 def counters(stats: PrefixCacheStats) -> Counters:
-    """The counters under their names in the API."""
+    """The counters of `stats`, under their names in the API."""
     return Counters(
         hits=stats.hits,
         misses=stats.misses,

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
     return [
-        completions.routes(service, dispatcher),
-        responses.routes(service, dispatcher),
+        completions.routes(dispatcher),
+        responses.routes(dispatcher),
         embeddings.routes(service),
     ]
 

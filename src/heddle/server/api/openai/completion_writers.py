@@ -1,4 +1,4 @@
-"""Writers of chat and text completions: one JSON document, or the chunks of a stream."""
+"""Writers of chat and text completions, as one JSON document or as the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -37,20 +37,23 @@ DONE = b"data: [DONE]\n\n"
 
 
 def likeliest(outputs: Sequence[Output], n: int, best: int) -> list[Output]:
-    """Of every `n` outputs the `best`, by the mean log probability of their tokens; ties in order.
+    """Select the `best` likeliest of the `n` outputs of each prompt.
 
-    Outputs have log probabilities.
+    The mean log probability of its tokens ranks an output. Among equal means the first output wins.
+    The outputs must have log probabilities.
     """
 
-    def unlikely(output: Output) -> float:
+    def negative_mean_logprob(output: Output) -> float:
         return -sum(token.logprob for token in output.tokens) / max(1, len(output.tokens))
 
     groups = [outputs[start : start + n] for start in range(0, len(outputs), n)]
-    return [output for group in groups for output in sorted(group, key=unlikely)[:best]]
+    return [
+        output for group in groups for output in sorted(group, key=negative_mean_logprob)[:best]
+    ]
 
 
 def share_prompt_logprobs(outputs: Sequence[Output], n: int) -> list[Output]:
-    """Of every `n` outputs the first one asked for those of their common prompt; all have them."""
+    """Copy the prompt's log probabilities from the first of each prompt's `n` outputs to all."""
     return [
         replace(output, prompt_logprobs=outputs[index - index % n].prompt_logprobs)
         for index, output in enumerate(outputs)
@@ -59,16 +62,16 @@ def share_prompt_logprobs(outputs: Sequence[Output], n: int) -> list[Output]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """What an answer has in it beside its text, and how that is read.
+    """Optional content of an answer, and the reading of its outputs.
 
     Attributes:
         usage: whether a stream ends with the token counts.
-        logprobs: how many alternatives to show beside tokens with their log probabilities; None if
-            these are not to be shown.
-        prompt_logprobs: the same for the tokens of prompts.
-        best: how many choices of each prompt to return, the likeliest; None for all.
-        echo: what each prompt's choices begin with; empty for nothing.
-        reading: how parts of the answers are told apart.
+        logprobs: number of likeliest tokens to show beside each token with its log probability;
+            None: show no log probabilities.
+        prompt_logprobs: the same for prompt tokens.
+        best: number of likeliest choices to return for each prompt; None: all choices.
+        echo: for each prompt, the text that begins its choices; empty: no such text.
+        reading: how to find the parts of an output.
     """
 
     usage: bool = False
@@ -80,7 +83,7 @@ class AnswerOptions:
 
 
 class _CompletionsWriter(AnswerWriter):
-    """The frame that chat and text completions have in common."""
+    """The common part of the writers of chat and text completions."""
 
     json_object: str
     chunk_object: str
@@ -92,7 +95,7 @@ class _CompletionsWriter(AnswerWriter):
         self._options = options
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
-        """Choices are encoded one by one: as objects they are six times as large."""
+        """Encode choices one by one, because their objects take six times the memory."""
         frame = encode(self._frame(self.json_object, []))
         empty = b"[]}"
         assert frame.endswith(empty), "choices are the last field of a frame"
@@ -118,7 +121,7 @@ class _CompletionsWriter(AnswerWriter):
         return event(error_body(error)) + DONE
 
     def _counted(self, totals: Json) -> Json:
-        """`totals`, with what this kind of answer counts itself."""
+        """Add the counts of this kind of answer to `totals`."""
         return totals
 
     def _chunk(self, choices: list[Json]) -> Json:
@@ -136,17 +139,17 @@ class _CompletionsWriter(AnswerWriter):
             "choices": choices,
         }
 
-    def _logprobs_of_prompt(self, output: Output) -> Json:
-        """Those of the prompt that `output` went on from, where they were asked for."""
+    def _prompt_logprobs_field(self, output: Output) -> Json:
+        """The field `prompt_logprobs` of an output; empty if the request does not ask for it."""
         top = self._options.prompt_logprobs
         if top is None:
             return {}
-        told = output.prompt_logprobs or ()
-        return {"prompt_logprobs": prompt_logprobs(self._spelling, told, top)}
+        entries = output.prompt_logprobs or ()
+        return {"prompt_logprobs": prompt_logprobs(self._spelling, entries, top)}
 
     @abstractmethod
     def json_choice(self, index: int, output: Output) -> Json:
-        """A choice of an answer in one piece."""
+        """A choice of a JSON answer."""
 
     @abstractmethod
     def _chunk_choice(
@@ -159,7 +162,7 @@ class _CompletionsWriter(AnswerWriter):
 
 
 class ChatWriter(_CompletionsWriter):
-    """`chat.completion` and `chat.completion.chunk`."""
+    """Writes `chat.completion` and `chat.completion.chunk` objects."""
 
     prefix = "chatcmpl-"
     json_object = "chat.completion"
@@ -171,7 +174,7 @@ class ChatWriter(_CompletionsWriter):
         self._reasoning_tokens = 0
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
-        return super().json(outputs, totals | self._logprobs_of_prompt(outputs[0]))
+        return super().json(outputs, totals | self._prompt_logprobs_field(outputs[0]))
 
     def opening(self, index: int) -> bytes:
         delta = {"role": "assistant", "content": ""}
@@ -226,14 +229,14 @@ class ChatWriter(_CompletionsWriter):
             self._reasoning_tokens += len(tokens)
 
     def _counted(self, totals: Json) -> Json:
-        """With the tokens of reasoning, of a model that can reason."""
+        """Add the number of reasoning tokens if the model reasons."""
         if self.reading.marks is None:
             return totals
         details = {"completion_tokens_details": {"reasoning_tokens": self._reasoning_tokens}}
         return totals | {"usage": totals["usage"] | details}
 
     def _reason(self, index: int, finish: FinishReason) -> str:
-        """Why a choice ended, in OpenAI's words."""
+        """The finish reason of a choice, in OpenAI's terms."""
         called = finish is FinishReason.STOP and index in self._called
         return "tool_calls" if called else finish.value
 
@@ -243,7 +246,7 @@ class ChatWriter(_CompletionsWriter):
 
 
 def _delta(part: Part | None) -> Json:
-    """A part in the shape of a chunk."""
+    """The `delta` of a chunk for a part."""
     match part:
         case Text(text):
             return {"content": text}
@@ -257,20 +260,20 @@ def _delta(part: Part | None) -> Json:
 
 
 def _call(name: str, arguments: str) -> Json:
-    """A call with an id of its own."""
+    """A call with a new id."""
     function = {"name": name, "arguments": arguments}
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 class CompletionWriter(_CompletionsWriter):
-    """`text_completion`, which has one name whole and in chunks."""
+    """Writes `text_completion` objects. Documents and chunks have the same name."""
 
     prefix = "cmpl-"
     json_object = "text_completion"
     chunk_object = "text_completion"
 
     def __init__(self, model: str, spelling: TokenSpelling, options: AnswerOptions, n: int) -> None:
-        """Of each prompt there are `n` choices."""
+        """Each prompt has `n` choices."""
         super().__init__(model, spelling, options)
         self._n = n
         self._writers: dict[int, CompletionLogprobs] = {}
@@ -293,9 +296,9 @@ class CompletionWriter(_CompletionsWriter):
             echo, top = self._echoed(index), self._options.logprobs
             choice["text"] = echo.text + output.text
             if top is not None:
-                told, writer = output.prompt_logprobs or (), CompletionLogprobs(self._spelling)
-                choice["logprobs"] = writer.of_all(echo, told, top, output.tokens)
-        return choice | self._logprobs_of_prompt(output)
+                entries, writer = output.prompt_logprobs or (), CompletionLogprobs(self._spelling)
+                choice["logprobs"] = writer.with_prompt(echo, entries, top, output.tokens)
+        return choice | self._prompt_logprobs_field(output)
 
     def _echoed(self, index: int) -> Echo:
         return self._options.echo[index // self._n]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
@@ -14,25 +13,20 @@ from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
     from heddle.server.generate.dispatch import Dispatcher
-    from heddle.server.generate.service import Service
 
 
-def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
-    """Routes of one service."""
+def routes(dispatcher: Dispatcher) -> APIRouter:
+    """The routes of one application."""
     router = APIRouter()
 
     @router.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
     async def chat_completions(request: Request) -> Response:
-        """The next message of a conversation."""
-        translate = partial(from_chat, service=service, scope=request.scope)
-        wanted, writer = await service.bodies.take(request, ChatRequest, translate)
-        return await dispatcher.answer(request, writer, wanted)
+        """Generate the next message of a conversation."""
+        return await dispatcher.answer(request, ChatRequest, from_chat)
 
     @router.post("/v1/completions", openapi_extra=takes(CompletionRequest))
     async def completions(request: Request) -> Response:
-        """Text that goes on after a prompt, or after each of several."""
-        translate = partial(from_completion, service=service)
-        wanted, writer = await service.bodies.take(request, CompletionRequest, translate)
-        return await dispatcher.answer(request, writer, wanted)
+        """Continue a prompt, or each prompt of a list."""
+        return await dispatcher.answer(request, CompletionRequest, from_completion)
 
     return router

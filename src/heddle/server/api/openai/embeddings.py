@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/embeddings`: a vector for each of several texts."""
+"""OpenAI's `/v1/embeddings`: computes a vector for each text of a list."""
 
 from __future__ import annotations
 
@@ -43,16 +43,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_INPUTS = 2048
-"""Texts of one request, as in OpenAI's API."""
+"""Most texts of one request, as in OpenAI's API."""
 _AHEAD = 4
-"""Texts of one body in the engine at once, for each slot. The others follow later, so that other
-clients find places in the queue, and a body may hold more texts than the queue has places."""
+"""Texts of one body that are in the engine at once, for each slot. The other texts follow later. So
+the queue keeps places for other clients, and a body may have more texts than the queue has places.
+"""
 _NEXT_TRY = 0.05
-"""Seconds until the next try to submit texts after the queue was full."""
+"""Seconds before texts are submitted again after the queue was full."""
 
 
 class EmbeddingRequest(Schema):
-    """Body of `POST /v1/embeddings`. The last two fields are not OpenAI's."""
+    """Body of `POST /v1/embeddings`. OpenAI's API does not have the last two fields."""
 
     model: str | None = None
     input: Prompt
@@ -68,9 +69,9 @@ class Entry(BaseModel):
     """One vector."""
 
     object: Literal["embedding"]
-    index: int = Field(description="of the text in `input`")
+    index: int = Field(description="Index of the text in `input`.")
     embedding: list[float] | str = Field(
-        description="numbers, or little-endian float32 in base64; of length 1"
+        description="Vector of length 1, as numbers or as base64 of little-endian float32."
     )
 
 
@@ -90,12 +91,12 @@ class Embeddings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PreparedEmbeddings:
-    """What a body asks of the engine.
+    """A request for embeddings, translated from its body.
 
     Attributes:
-        model: the name that the answer gives the model.
+        model: name of the model in the answer.
         prompts: token ids of each text.
-        params: for all texts.
+        params: parameters of all texts.
         in_base64: whether to encode vectors as base64 of little-endian float32; else as numbers.
     """
 
@@ -106,10 +107,10 @@ class PreparedEmbeddings:
 
 
 class Gathering:
-    """Encoded vectors that wait for the other vectors of the answer. The backlog counts them.
+    """Collects the encoded vectors of an answer. The backlog counts them.
 
     Attributes:
-        held: bytes of the vectors that wait.
+        held: bytes of the collected vectors.
     """
 
     def __init__(self, backlog: Backlog) -> None:
@@ -120,10 +121,10 @@ class Gathering:
         backlog.watch(self)
 
     def add(self, index: int, part: bytes) -> None:
-        """Keep the JSON of one vector.
+        """Add the JSON of one vector.
 
         Raises:
-            BacklogError: too much waits in all answers, and this answer was the largest.
+            BacklogError: unread answers take too much memory, and this answer is the largest.
         """
         self._parts[index] = part
         self.held += len(part)
@@ -132,10 +133,10 @@ class Gathering:
             raise self._failure
 
     def take(self) -> list[bytes]:
-        """All vectors in order. Nothing waits here afterwards.
+        """Return all vectors in order. The backlog no longer counts them.
 
         Raises:
-            BacklogError: as :meth:`add`.
+            BacklogError: see :meth:`add`.
         """
         if self._failure is not None:
             raise self._failure
@@ -143,19 +144,19 @@ class Gathering:
         return [part for _, part in sorted(self._parts.items())]
 
     def cut(self, error: BacklogError) -> None:
-        """Drop all vectors."""
+        """Discard all vectors. Later calls raise `error`."""
         self._failure = error
         self._parts.clear()
         self.held = 0
 
 
 def routes(service: Service) -> APIRouter:
-    """Routes of one service."""
+    """The routes of one service."""
     router = APIRouter()
 
     @router.post("/v1/embeddings", response_model=Embeddings, openapi_extra=takes(EmbeddingRequest))
     async def embeddings(request: Request) -> Response:
-        """A vector of length 1 for each text."""
+        """Compute a vector of length 1 for each text."""
         started = time.perf_counter()
         prepared = await service.bodies.take(
             request, EmbeddingRequest, lambda body: _prepared(body, service)
@@ -178,7 +179,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _prepared(body: EmbeddingRequest, service: Service) -> PreparedEmbeddings:
-    """What a body asks for.
+    """Translate a body.
 
     Raises:
         InvalidRequestError: a text is empty or too long, or a value cannot be served.
@@ -187,14 +188,14 @@ def _prepared(body: EmbeddingRequest, service: Service) -> PreparedEmbeddings:
     texts = prompts_of(body.input)
     if len(texts) > MAX_INPUTS:
         raise InvalidRequestError(
-            f"input holds {len(texts)} texts; send at most {MAX_INPUTS} at a time", param="input"
+            f"input has {len(texts)} texts; send at most {MAX_INPUTS} at a time", param="input"
         )
     model = service.engine.model
     width = model.shape.width
     if body.dimensions not in (None, width):
         raise UnsupportedParameterError(
             f"dimensions must be {width}, the width of this model, or be left out, got"
-            f" {body.dimensions}: cut vectors are of use only where a model was trained for it",
+            f" {body.dimensions}; shorter vectors need a model that was trained for them",
             param="dimensions",
         )
     prompts = [_tokens(text, service) for text in texts]
@@ -220,10 +221,10 @@ def _tokens(text: str | list[int], service: Service) -> list[int]:
 async def _embed(
     prepared: PreparedEmbeddings, params: EmbeddingParams, service: Service
 ) -> list[bytes]:
-    """JSON of each vector, in order.
+    """Compute the vectors and return the JSON of each, in order.
 
     Raises:
-        HeddleError: the engine refuses a text or fails on it; all texts are cancelled.
+        HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
     """
     gathering, config = Gathering(service.backlog), service.engine.config
     together = min(_AHEAD * config.slots, config.slots + config.queue)
@@ -244,7 +245,9 @@ async def _embed(
 async def _submitted(
     requests: Sequence[tuple[Sequence[int], EmbeddingParams]], service: Service, *, patient: bool
 ) -> AsyncStreams:
-    """The requests' streams. A `patient` caller waits for the queue instead of losing its vectors.
+    """Submit requests and return their streams.
+
+    If the queue is full, a `patient` caller waits, because it already has vectors of the answer.
 
     Raises:
         HeddleError: the engine refuses a request.
@@ -259,13 +262,13 @@ async def _submitted(
 
 
 def _entry(index: int, vector: array[float], *, in_base64: bool) -> bytes:
-    """An element of `data`."""
+    """The JSON of an element of `data`."""
     embedding = _base64(vector) if in_base64 else vector.tolist()
     return encoding.encode({"object": "embedding", "index": index, "embedding": embedding})
 
 
 def _base64(vector: array[float]) -> str:
-    """The numbers as little-endian float32, as the `openai` client reads them."""
+    """Base64 of the numbers as little-endian float32, which the `openai` client expects."""
     if sys.byteorder == "big":
         vector = vector[:]
         vector.byteswap()

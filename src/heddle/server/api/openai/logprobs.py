@@ -1,4 +1,4 @@
-"""Log probabilities in the shapes of OpenAI's APIs, and those of prompts in vLLM's."""
+"""Writes log probabilities in OpenAI's shapes, and those of prompts in vLLM's shape."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
 LOWEST = -9999.0
-"""OpenAI's stand-in for minus infinity, which JSON cannot say."""
+"""OpenAI's value for minus infinity, which JSON does not have."""
 
 
 def token_name(spelling: TokenSpelling, token: int) -> str:
-    """A token as text; part of a character as OpenAI writes it: `bytes:\\xe2\\x82`."""
+    """A token as text. A part of a character is written as in OpenAI's API: `bytes:\\xe2\\x82`."""
     raw = spelling.token_bytes(token)
     if not raw:
         return spelling.token_text(token)
@@ -30,14 +30,14 @@ def token_name(spelling: TokenSpelling, token: int) -> str:
 
 
 def chat_logprobs(spelling: TokenSpelling, tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
-    """`choices[].logprobs` of a chat completion. A token that leaves no text has null bytes."""
+    """`choices[].logprobs` of a chat completion. `bytes` is null for a token without text."""
     return {"content": _entries(spelling, tokens, no_bytes=None), "refusal": None}
 
 
 def response_logprobs(
     spelling: TokenSpelling, tokens: Iterable[TokenLogprob]
 ) -> list[dict[str, Any]]:
-    """`logprobs` of the text of a response. A token that leaves no text has no bytes."""
+    """`logprobs` of the text of a response. `bytes` is empty for a token without text."""
     return _entries(spelling, tokens, no_bytes=[])
 
 
@@ -60,9 +60,10 @@ def _entries(
 def prompt_logprobs(
     spelling: TokenSpelling, prompt: Iterable[PromptLogprob | None], top: int
 ) -> list[dict[str, Any] | None]:
-    """`prompt_logprobs` as vLLM has them: per token of the prompt, what is known by token id.
+    """`prompt_logprobs` in vLLM's shape: for each prompt token, an object by token id.
 
-    The token itself is there, and the `top` likeliest.
+    The object has the prompt token and the `top` likeliest tokens. It is None for the first prompt
+    token.
     """
 
     def entry(token: int, logprob: float, rank: int) -> dict[str, Any]:
@@ -80,11 +81,11 @@ def prompt_logprobs(
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompt as a choice begins with it.
+    """The prompt at the beginning of a choice.
 
     Attributes:
-        text: of the prompt.
-        first: its first token.
+        text: text of the prompt.
+        first: first token of the prompt.
     """
 
     text: str
@@ -92,9 +93,9 @@ class Echo:
 
 
 class CompletionLogprobs:
-    """`choices[].logprobs` of one choice of a completion, in one piece or in many.
+    """Makes `choices[].logprobs` for one choice of a completion, at once or in pieces.
 
-    `text_offset` counts characters of the choice's own text before the token.
+    `text_offset` counts the characters of the choice's text before each token.
     """
 
     def __init__(self, spelling: TokenSpelling) -> None:
@@ -103,7 +104,7 @@ class CompletionLogprobs:
         self._offset = 0
 
     def of(self, tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
-        """The next piece."""
+        """`logprobs` of the choice's next tokens."""
         names: list[str] = []
         logprobs: list[float] = []
         top: list[dict[str, float]] = []
@@ -121,14 +122,17 @@ class CompletionLogprobs:
             "text_offset": offsets,
         }
 
-    def of_all(
+    def with_prompt(
         self,
         echo: Echo,
         prompt: Sequence[PromptLogprob | None],
         top: int,
         tokens: Iterable[TokenLogprob],
     ) -> dict[str, Any]:
-        """All of a choice that begins with its prompt, `top` alternatives beside each token."""
+        """`logprobs` of the prompt and of all tokens of a choice with an echo.
+
+        The result has the `top` likeliest tokens beside each prompt token.
+        """
         ids = [echo.first if one is None else one.token for one in prompt]
         of_prompt = {
             "tokens": [token_name(self._spelling, token) for token in ids],
@@ -141,7 +145,7 @@ class CompletionLogprobs:
         return {name: values + of_output[name] for name, values in of_prompt.items()}
 
     def _offsets_in(self, text: str, tokens: Iterable[int]) -> list[int]:
-        """Where each token of a prompt begins in its text, which may lack tokens of no text."""
+        """The offset in `text` of each token of a prompt. Some tokens may have no text."""
         decoder, offset, offsets = _utf8(errors="replace"), 0, []
         for token in tokens:
             offsets.append(min(offset, len(text)))
@@ -155,6 +159,6 @@ class CompletionLogprobs:
     def _top(self, likeliest: Iterable[tuple[int, float]]) -> dict[str, float]:
         top: dict[str, float] = {}
         for token, logprob in likeliest:
-            # Best first: of two tokens with one spelling the likelier stays.
+            # Best first: if two tokens have the same name, the likelier token stays.
             top.setdefault(token_name(self._spelling, token), max(logprob, LOWEST))
         return top

@@ -1,4 +1,4 @@
-"""From a body of chat or text completions to the neutral request and the writer of its answer."""
+"""Translates bodies of chat and text completions into requests and writers."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from heddle.types import SamplingParams
 
 DEFAULT_COMPLETION_TOKENS = 16
-"""`max_tokens` of /v1/completions when it is left out, as in OpenAI's API. A chat ends by itself;
-a completion of plain text mostly does not."""
+"""Default of `max_tokens` in /v1/completions, as in OpenAI's API. A model ends its answer in a
+chat, but seldom the continuation of plain text."""
 
 
 def from_chat(
     body: ChatRequest, service: Service, scope: Scope
 ) -> tuple[GenerationRequest, ChatWriter]:
-    """The request of a chat body that came with `scope`.
+    """Translate a chat body into its request and the writer of its answer.
 
     Raises:
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
-            refuses the messages, or they are too long for the context.
+            refuses the messages, or the prompt is too long for the context.
     """
     model = service.model_name(body.model)
     params, n = chat_params(body, service), body.n or 1
@@ -69,9 +69,9 @@ def from_chat(
 
 
 def from_completion(
-    body: CompletionRequest, service: Service
+    body: CompletionRequest, service: Service, _scope: Scope
 ) -> tuple[GenerationRequest, CompletionWriter]:
-    """The request of a completion body.
+    """Translate a completion body into its request and the writer of its answer.
 
     Raises:
         InvalidRequestError: a value cannot be served, or a prompt is too long for the context.
@@ -118,7 +118,7 @@ def _tool_use(body: ChatRequest) -> ToolUse:
 
 
 def _thinking_budget(body: ChatRequest) -> tuple[int | None, str]:
-    """The most tokens of reasoning, None for no bound, and the name of the field that says so.
+    """Most tokens of reasoning (None: no limit) and the name of the field with this limit.
 
     Raises:
         InvalidRequestError: two fields have different values.
@@ -134,7 +134,7 @@ def _echoes(
     def text_of(prompt: str | list[int]) -> str:
         return prompt if isinstance(prompt, str) else tokenizer.decode(prompt, skip_special=False)
 
-    # To an empty prompt the engine adds the token that begins a text.
+    # The engine adds a BOS token to an empty prompt.
     return [
         Echo(text_of(text), prompt[0] if prompt else tokenizer.bos_id or 0)
         for text, prompt in zip(texts, prompts, strict=True)
@@ -142,7 +142,7 @@ def _echoes(
 
 
 def _usage_wanted(body: GenerationFields) -> bool:
-    """Whether a stream is to end with its token counts."""
+    """Whether a stream should end with its token counts."""
     if body.stream_options is None:
         return False
     if not body.stream:
@@ -182,25 +182,25 @@ def completion_params(body: CompletionRequest, service: Service) -> SamplingPara
     n, of = body.n or 1, body.best_of or body.n or 1
     if of < n or (of > n and body.stream):
         raise InvalidRequestError(
-            f"best_of must be at least n ({n}), and n where the answer is a stream, got {of}",
+            f"best_of must be at least n ({n}), and equal to n in a stream, got {of}",
             param="best_of",
         )
     echoed = body.logprobs if body.echo else None
     _refuse_in_stream(body, echoed, "echo")
     if echoed is not None and body.suffix:
         raise UnsupportedParameterError(
-            "echo with logprobs is not supported with suffix: the prompt is not the text alone"
-            " then; leave one of them out",
+            "echo with logprobs is not supported with suffix, because the prompt then has more than"
+            " the text; leave out one of the three",
             param="echo",
         )
     _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
-    asked = [count for count in (echoed, body.prompt_logprobs) if count is not None]
+    counts = [count for count in (echoed, body.prompt_logprobs) if count is not None]
     given = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | parameters_of(body)
-    # The likeliest choices are told by their log probabilities, whether they are shown or not.
+    # best_of compares log probabilities, even if the answer does not show them.
     return service.engine.model.sampling_params(
         **given,
         logprobs=0 if of > n and body.logprobs is None else body.logprobs,
-        prompt_logprobs=max(asked, default=None),
+        prompt_logprobs=max(counts, default=None),
         grammar=generation_grammar(body),
     )
 
@@ -208,7 +208,7 @@ def completion_params(body: CompletionRequest, service: Service) -> SamplingPara
 def _refuse_in_stream(body: GenerationFields, logprobs: int | None, param: str) -> None:
     if body.stream and logprobs is not None:
         raise UnsupportedParameterError(
-            f"log probabilities of the prompt, asked for by {param}, are not supported in a stream;"
-            " leave out stream",
+            f"{param} asks for log probabilities of the prompt, which are not supported in a"
+            " stream; leave out stream",
             param=param,
         )

@@ -1,7 +1,7 @@
-"""The items of a response's output, each as JSON and as events.
+"""The items of a response's output, as JSON and as events.
 
-Later events of a stream repeat an item: its own last events, and the response's. So an item keeps
-its log probabilities as JSON, which takes a tenth of the memory that objects take.
+The last events of an item and of the response repeat the complete item. So an item keeps its text
+and its log probabilities. Log probabilities as JSON take a tenth of the memory of objects.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class EventWriter:
         self._number = 0
 
     def __call__(self, kind: str, fields: Json | None = None, **encoded: bytes) -> bytes:
-        """The next event. `fields` are objects, `encoded` are JSON already."""
+        """The next event. `fields` are values to encode; `encoded` values are JSON."""
         head = {"type": kind, "sequence_number": self._number, **(fields or {})}
         self._number += 1
         return encoded_event(joined(head, **encoded), kind)
 
 
 class OutputItem(ABC):
-    """One item. Its text arrives in pieces, for some items with log probabilities.
+    """One item of the output. Its text arrives in pieces, with log probabilities for some items.
 
     Attributes:
-        held: about how many bytes the item keeps for later events.
+        held: approximate bytes that the item keeps for later events.
     """
 
     prefix: str
-    said: str
-    """The beginning of the names of its text events."""
+    event_prefix: str
+    """Prefix of the names of the item's text events."""
 
     def __init__(self, index: int) -> None:
         """`index` is the item's place in the output."""
@@ -52,22 +52,22 @@ class OutputItem(ABC):
         self._pieces: list[str] = []
 
     def add(self, text: str, logprobs: Sequence[Json] = ()) -> None:
-        """Take in the next piece of text."""
+        """Add the next piece of text."""
         self._pieces.append(text)
         self.held += len(text)
 
     def opening(self, events: EventWriter) -> bytes:
-        """Events before the first text."""
+        """Events before the first piece of text."""
         item = self._with(b'""', "in_progress", empty=True)
         return events("response.output_item.added", {"output_index": self._index}, item=item)
 
     def piece(self, events: EventWriter, text: str, logprobs: Sequence[Json] = ()) -> bytes:
-        """Take in the next piece of text; its event."""
+        """Add the next piece of text and return its event."""
         self.add(text, logprobs)
-        return events(f"{self.said}.delta", {**self._place, "delta": text})
+        return events(f"{self.event_prefix}.delta", {**self._place, "delta": text})
 
     def closing(self, events: EventWriter, status: str) -> bytes:
-        """Events after the last text."""
+        """Events after the last piece of text."""
         item = self.encoded(status)
         return events("response.output_item.done", {"output_index": self._index}, item=item)
 
@@ -85,11 +85,11 @@ class OutputItem(ABC):
 
     @abstractmethod
     def _with(self, text: bytes, status: str, *, empty: bool = False) -> bytes:
-        """The item as JSON with this text, or before it has any."""
+        """The item as JSON with `text`, which is JSON; `empty`: before the first text."""
 
 
 class PartItem(OutputItem):
-    """An item whose text is a part of its content."""
+    """An item whose text is a part of its `content`."""
 
     def opening(self, events: EventWriter) -> bytes:
         part = self._part(b'""')
@@ -100,7 +100,7 @@ class PartItem(OutputItem):
     def closing(self, events: EventWriter, status: str) -> bytes:
         text = self._text
         return (
-            events(f"{self.said}.done", self._place, text=text, **self._beside())
+            events(f"{self.event_prefix}.done", self._place, text=text, **self._logprobs_field())
             + events("response.content_part.done", self._place, part=self._part(text))
             + super().closing(events, status)
         )
@@ -113,8 +113,8 @@ class PartItem(OutputItem):
         content = array([] if empty else [self._part(text)])
         return joined(self._frame(status), content=content)
 
-    def _beside(self) -> dict[str, bytes]:
-        """Fields beside a part's text, as JSON."""
+    def _logprobs_field(self) -> dict[str, bytes]:
+        """The field `logprobs` as JSON, for items that have it."""
         return {}
 
     @abstractmethod
@@ -128,7 +128,7 @@ class OutputMessage(PartItem):
     """A message of the assistant."""
 
     prefix = "msg_"
-    said = "response.output_text"
+    event_prefix = "response.output_text"
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -144,23 +144,25 @@ class OutputMessage(PartItem):
         before = len(self._logprobs)
         self.add(text, logprobs)
         fields = {**self._place, "delta": text}
-        return events(f"{self.said}.delta", fields, logprobs=array(self._logprobs[before:]))
+        logged = array(self._logprobs[before:])
+        return events(f"{self.event_prefix}.delta", fields, logprobs=logged)
 
-    def _beside(self) -> dict[str, bytes]:
+    def _logprobs_field(self) -> dict[str, bytes]:
         return {"logprobs": array(self._logprobs)}
 
     def _part(self, text: bytes) -> bytes:
-        return joined({"type": "output_text", "annotations": []}, text=text, **self._beside())
+        fields = {"type": "output_text", "annotations": []}
+        return joined(fields, text=text, **self._logprobs_field())
 
     def _frame(self, status: str) -> Json:
         return {"id": self._id, "type": "message", "status": status, "role": "assistant"}
 
 
 class OutputReasoning(PartItem):
-    """Reasoning, in full and without a summary."""
+    """The complete reasoning, without a summary."""
 
     prefix = "rs_"
-    said = "response.reasoning_text"
+    event_prefix = "response.reasoning_text"
 
     def _part(self, text: bytes) -> bytes:
         return joined({"type": "reasoning_text"}, text=text)
@@ -170,10 +172,10 @@ class OutputReasoning(PartItem):
 
 
 class OutputFunctionCall(OutputItem):
-    """A call of a function. Its text is the arguments."""
+    """A function call. The arguments are its text."""
 
     prefix = "fc_"
-    said = "response.function_call_arguments"
+    event_prefix = "response.function_call_arguments"
 
     def __init__(self, index: int, name: str) -> None:
         super().__init__(index)
@@ -186,7 +188,7 @@ class OutputFunctionCall(OutputItem):
 
     def closing(self, events: EventWriter, status: str) -> bytes:
         fields = {**self._place, "name": self._fields["name"]}
-        done = events(f"{self.said}.done", fields, arguments=self._text)
+        done = events(f"{self.event_prefix}.done", fields, arguments=self._text)
         return done + super().closing(events, status)
 
     def _with(self, text: bytes, status: str, *, empty: bool = False) -> bytes:

@@ -1,6 +1,6 @@
-"""From the items of a `/v1/responses` body to the messages that chat templates expect.
+"""Turns the items of a `/v1/responses` body into the messages that chat templates expect.
 
-A turn of the assistant is several items there, reasoning, message and calls, and one message here.
+A turn of the assistant has several items: reasoning, a message and calls. They become one message.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Json = dict[str, Any]
 
 
 def template_arguments(body: ResponsesRequest, use: ToolUse, variables: Json) -> Json:
-    """A body's items and functions as keywords of `LoadedModel.chat_text`.
+    """Turn a body's items and functions into keyword arguments of `LoadedModel.chat_text`.
 
-    `variables` are for the template too. The body's own override those of the same names.
+    `variables` are further template variables. Variables in the body override them.
 
     Raises:
-        InvalidRequestError: a variable of the template is none that a request may set.
+        InvalidRequestError: the body sets a template variable that the server sets itself.
     """
     return {
         "messages": _messages(body),
@@ -36,7 +36,7 @@ def template_arguments(body: ResponsesRequest, use: ToolUse, variables: Json) ->
 
 
 def tool_use(body: ResponsesRequest) -> ToolUse:
-    """What functions the answer may call.
+    """The functions that the answer may call.
 
     Raises:
         InvalidRequestError: see `function_of` and `use_of`.
@@ -76,7 +76,7 @@ def _messages(body: ResponsesRequest) -> list[Json]:
 
 
 def _add_call(messages: list[Json], call: CallItem, *, continues: bool) -> None:
-    """Add a call to the assistant's message that is last, or to a new one."""
+    """Add a call to the last message if it is the assistant's, else to a new message."""
     if not (continues and messages and messages[-1]["role"] == "assistant"):
         messages.append({"role": "assistant", "content": ""})
     rendered = call_for_template(call.call_id, call.name, call.arguments)

@@ -1,7 +1,7 @@
-"""What clients may send to `/v1/responses`, after OpenAI's API reference.
+"""Schemas of `/v1/responses`, after OpenAI's API reference.
 
-Nothing is stored between requests, so that fields which refer to what was stored are refused. The
-sampling fields are those of the other endpoints.
+The server stores nothing between requests, so it refuses fields that refer to stored content. The
+sampling fields are the same as in the other routes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, only, shaped
 from heddle.server.http.hints import hint
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
-_ALL_OF_IT = "nothing is stored here, so send the whole conversation as `input`"
+_NOT_STORED = "this server stores no answers; send the whole conversation as `input`"
 
 
 class TextPart(Schema):
-    """Text of a message. What an answer had beside it may come back with it."""
+    """Text of a message. A client may send back the other fields of an answer's text."""
 
     type: Literal["input_text", "output_text"]
     text: str
@@ -40,14 +40,14 @@ Content = Annotated[
 
 
 class Item(Schema):
-    """What all items may have: labels of an earlier answer's."""
+    """The fields that all items may have. They come from an earlier answer."""
 
     id: str | None = None
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
 class MessageItem(Item):
-    """A message, be it written for the purpose or the item of an earlier answer."""
+    """A message, also one from an earlier answer."""
 
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
@@ -56,7 +56,7 @@ class MessageItem(Item):
 
 
 class CallItem(Item):
-    """A call that the model has asked for."""
+    """A call from an earlier answer."""
 
     type: Literal["function_call"]
     call_id: str
@@ -65,7 +65,7 @@ class CallItem(Item):
 
 
 class CallOutputItem(Item):
-    """What has come of a call."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -78,7 +78,7 @@ class ReasoningText(Schema):
 
 
 class ReasoningItem(Item):
-    """What the model has said to itself. Some templates tell it that again."""
+    """Reasoning from an earlier answer. Some chat templates write it into the prompt."""
 
     type: Literal["reasoning"]
     content: Annotated[list[ReasoningText], Field(max_length=MAX_ITEMS), FIRST_FAULT] | None = None
@@ -87,7 +87,7 @@ class ReasoningItem(Item):
 
 
 def _type_of(item: object) -> str:
-    """Tag of an item: its type, which a message may leave out."""
+    """The tag of an item: its type. A message may leave out its type."""
     return f"<{item.get('type') or 'message'}>" if isinstance(item, dict) else "<none>"
 
 
@@ -117,7 +117,7 @@ Input = Annotated[
 
 
 class FunctionTool(Schema):
-    """A function that may be called. Without `parameters` it has none."""
+    """A function that the model may call. Without `parameters` it has no arguments."""
 
     type: Literal["function"]
     name: FunctionName
@@ -139,7 +139,7 @@ ToolChoice = Annotated[
 
 
 class TextFormat(Schema):
-    """A form and its labels. A schema is followed whether `strict` asks for it or not."""
+    """A format and its labels. The output follows a schema, also without `strict`."""
 
     type: Literal["text", "json_object", "json_schema"]
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
@@ -149,7 +149,7 @@ class TextFormat(Schema):
 
 
 class TextConfig(Schema):
-    """What the output has to be."""
+    """The format of the output."""
 
     format: TextFormat | None = None
     verbosity: Annotated[str | None, hint("medium", path="text.verbosity")] = None
@@ -160,7 +160,7 @@ class StreamOptions(Schema):
 
 
 class ReasoningConfig(Schema):
-    """`effort` is for templates that ask for it."""
+    """Settings of reasoning. Only some chat templates use `effort`."""
 
     effort: str | None = None
     summary: Annotated[str | None, hint(path="reasoning.summary")] = None
@@ -168,7 +168,7 @@ class ReasoningConfig(Schema):
 
 
 LOGPROBS = "message.output_text.logprobs"
-"""What `include` asks for to get log probabilities."""
+"""Value of `include` that requests log probabilities."""
 
 Included = Annotated[
     Literal[
@@ -183,13 +183,13 @@ Included = Annotated[
     ],
     hint(LOGPROBS, path="include"),
 ]
-"""What an answer is to have in it besides. All but log probabilities belong to what is not here."""
+"""Further content of an answer. This server has only the log probabilities."""
 
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
 
 class ResponseHints(BaseModel):
-    """OpenAI's."""
+    """Hints of OpenAI's API."""
 
     context_management: Annotated[list[Any] | None, hint([])] = None
 
@@ -213,8 +213,8 @@ class ResponsesRequest(SamplingFields, ResponseHints):
     chat_template_kwargs: dict[str, Any] | None = None
 
     max_tool_calls: Annotated[Any, only()] = None
-    previous_response_id: Annotated[Any, only(instead=_ALL_OF_IT)] = None
-    conversation: Annotated[Any, only(instead=_ALL_OF_IT)] = None
+    previous_response_id: Annotated[Any, only(instead=_NOT_STORED)] = None
+    conversation: Annotated[Any, only(instead=_NOT_STORED)] = None
     background: Annotated[Any, only(False)] = None
     truncation: Annotated[Any, only("disabled")] = None
     prompt: Annotated[Any, only()] = None
@@ -222,5 +222,5 @@ class ResponsesRequest(SamplingFields, ResponseHints):
 
     @property
     def form(self) -> TextFormat | None:
-        """What the output has to be, if the request says so."""
+        """The format of the output; None: any text."""
         return None if self.text is None else self.text.format

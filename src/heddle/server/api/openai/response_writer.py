@@ -1,4 +1,4 @@
-"""Answers of `/v1/responses`: a `response` in one piece, or the events of its making."""
+"""Writes answers of `/v1/responses`: a `response` object, or the events of a stream."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 
 class ResponseWriter(AnswerWriter):
-    """A `response`. As events it is told three times, of which the last has the output.
+    """Writes a `response`. A stream has the object three times; only the last has the output.
 
-    Of its items the last is being made, and the others are complete.
+    The last item is in progress. All items before it are complete.
     """
 
     prefix = "resp_"
 
     def __init__(
-        self, model: str, spelling: TokenSpelling, asked: bytes, options: AnswerOptions
+        self, model: str, spelling: TokenSpelling, repeated: bytes, options: AnswerOptions
     ) -> None:
-        """`asked` are the fields of the request that a response repeats, as a JSON object."""
+        """`repeated` is a JSON object of the request's fields that a response repeats."""
         super().__init__(model, options.reading)
         self._created = int(time.time())
         self._spelling = spelling
-        self._asked = asked
+        self._repeated = repeated
         self._logprobs = options.logprobs is not None
         self._events = EventWriter()
         self._items: list[OutputItem] = []
-        self._complete_bytes = 0  # that all items but the last hold
+        self._complete_bytes = 0  # bytes held by the complete items
         self._status = COMPLETED
         self._reasoning_tokens = 0
 
@@ -94,10 +94,9 @@ class ResponseWriter(AnswerWriter):
         return self._events(f"response.{self._status}", response=self._final(totals))
 
     def failure(self, error: HeddleError) -> bytes:
-        """The response as it failed, and an event at which OpenAI's clients raise."""
+        """The failed response, and an `error` event, which raises in OpenAI's clients."""
         code = "rate_limit_exceeded" if isinstance(error, OverloadedError) else "server_error"
-        said = {"code": code, "message": error.message}
-        response = self._response("failed", [], error=said)
+        response = self._response("failed", [], error={"code": code, "message": error.message})
         fields = {"code": error.code, "message": error.message, "param": error.param}
         return self._events("response.failed", response=response) + self._events(
             "error", fields | error_body(error)
@@ -107,18 +106,18 @@ class ResponseWriter(AnswerWriter):
     def held(self) -> int:
         return self._complete_bytes + (self._items[-1].held if self._items else 0)
 
-    def forget(self) -> None:
+    def discard_held(self) -> None:
         self._items.clear()
         self._complete_bytes = 0
 
     def _item_of(self, part: Part) -> tuple[OutputItem, bool]:
-        """The item that a part belongs to, and whether it is a new one."""
+        """The item that a part belongs to, and whether the item is new."""
         last, index = self._items[-1] if self._items else None, len(self._items)
         match part:
             case parts.CallStart(_, name):
                 item: OutputItem = OutputFunctionCall(index, name)
             case parts.CallArguments():
-                assert isinstance(last, OutputFunctionCall), "it has begun"
+                assert isinstance(last, OutputFunctionCall), "a call starts with CallStart"
                 return last, False
             case _:
                 kind = OutputMessage if isinstance(part, parts.Text) else OutputReasoning
@@ -130,7 +129,7 @@ class ResponseWriter(AnswerWriter):
         return item, True
 
     def _end(self, finish: FinishReason) -> tuple[OutputItem, bool]:
-        """The last item, and whether it is a new one: there is a message if there is nothing."""
+        """The last item, and whether it is new: an output without items gets an empty message."""
         if finish is FinishReason.LENGTH:
             self._status = INCOMPLETE
         new = not self._items
@@ -139,7 +138,7 @@ class ResponseWriter(AnswerWriter):
         return self._items[-1], new
 
     def _take_tokens(self, item: OutputItem, tokens: Sequence[TokenLogprob]) -> list[Json]:
-        """What an item has of its tokens. Those of reasoning are counted."""
+        """The log probabilities of an item's tokens as JSON. Counts the tokens of reasoning."""
         if isinstance(item, OutputReasoning):
             self._reasoning_tokens += len(tokens)
         shown = self._logprobs and isinstance(item, OutputMessage)
@@ -171,11 +170,11 @@ class ResponseWriter(AnswerWriter):
             "model": self._model,
             **state,
         }
-        return joined(fields, output=array(output))[:-1] + b"," + self._asked[1:]
+        return joined(fields, output=array(output))[:-1] + b"," + self._repeated[1:]
 
 
 def _usage(usage: Json, reasoning_tokens: int) -> Json:
-    """Token counts under the names of this API."""
+    """Token counts under the names of `/v1/responses`."""
     return {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},

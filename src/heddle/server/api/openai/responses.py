@@ -1,8 +1,7 @@
-"""OpenAI's `/v1/responses`, which keeps nothing: a request brings its whole conversation."""
+"""OpenAI's `/v1/responses`, without storage: each request has the whole conversation."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
@@ -30,16 +29,14 @@ if TYPE_CHECKING:
     from heddle.types import Grammar, SamplingParams
 
 
-def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
-    """Routes of one service."""
+def routes(dispatcher: Dispatcher) -> APIRouter:
+    """The routes of one application."""
     router = APIRouter()
 
     @router.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
     async def responses(request: Request) -> Response:
-        """The next items of a conversation."""
-        translate = partial(from_responses, service=service, scope=request.scope)
-        wanted, writer = await service.bodies.take(request, ResponsesRequest, translate)
-        return await dispatcher.answer(request, writer, wanted)
+        """Generate the next items of a conversation."""
+        return await dispatcher.answer(request, ResponsesRequest, from_responses)
 
     return router
 
@@ -47,25 +44,25 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
 def from_responses(
     body: ResponsesRequest, service: Service, scope: Scope
 ) -> tuple[GenerationRequest, ResponseWriter]:
-    """The neutral request of a body, and the writer of its answer.
+    """Translate a body into its request and the writer of its answer.
 
     Raises:
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
-            refuses the messages, or they are too long for the context.
+            refuses the messages, or the prompt is too long for the context.
     """
     model, params = service.model_name(body.model), _params(body, service)
     use = tool_use(body)
     effort = body.reasoning.effort if body.reasoning else None
-    told = effort_variables(effort, "reasoning.effort", service.engine, scope)
+    variables = effort_variables(effort, "reasoning.effort", service.engine, scope)
     request, reading = chat_request(
         service,
         GenerationRequest(model, (), params, stream=bool(body.stream)),
         use,
-        lambda: template_arguments(body, use, told),
+        lambda: template_arguments(body, use, variables),
         open_schemas=body.open_schemas,
     )
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
-    repeated = _repeated(body, params, effort if told else None)
+    repeated = _repeated(body, params, effort if variables else None)
     return request, ResponseWriter(model, service.engine.model.tokenizer, repeated, options)
 
 
@@ -78,8 +75,7 @@ def _params(body: ResponsesRequest, service: Service) -> SamplingParams:
     shown = LOGPROBS in (body.include or ())
     if body.top_logprobs and not shown:
         raise InvalidRequestError(
-            "top_logprobs needs include to have 'message.output_text.logprobs', got"
-            f" {body.include!r}",
+            f"top_logprobs needs {LOGPROBS!r} in include, got {body.include!r}",
             param="top_logprobs",
         )
     return sampling_params(
@@ -94,8 +90,8 @@ def _text_format(body: ResponsesRequest) -> Grammar | None:
     """The grammar of `text.format`.
 
     Raises:
-        InvalidRequestError: a schema is missing, or one too many.
-        GrammarError: it is too long.
+        InvalidRequestError: a "json_schema" has no schema, or another type has a schema.
+        GrammarError: the schema is too long.
     """
     form = body.form
     if form is None:
@@ -104,10 +100,11 @@ def _text_format(body: ResponsesRequest) -> Grammar | None:
 
 
 def _repeated(body: ResponsesRequest, params: SamplingParams, effort: str | None) -> bytes:
-    """JSON of the fields of a request that its response repeats, with the values that hold.
+    """JSON of the request's fields that the response repeats, with the values that are in effect.
 
     Raises:
-        InvalidRequestError: a schema holds a number that JSON cannot say, which bodies may.
+        InvalidRequestError: a schema has NaN or an infinite number. The parser of bodies accepts
+            them, but JSON does not have them.
     """
     form = body.form
     fields: Json = {
@@ -132,7 +129,7 @@ def _repeated(body: ResponsesRequest, params: SamplingParams, effort: str | None
         return encode(fields)
     except ValueError:
         raise InvalidRequestError(
-            "tools and text.format must not hold NaN or numbers that are infinite"
+            "tools and text.format must not have NaN or infinite numbers; use finite numbers"
         ) from None
 
 

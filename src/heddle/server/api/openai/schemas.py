@@ -1,4 +1,4 @@
-"""What clients may send to chat and text completions, after OpenAI's API reference."""
+"""Schemas of chat and text completions, after OpenAI's API reference."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from heddle.server.http.schema import Schema
 
 
 class ChatHints(BaseModel):
-    """OpenAI's, and what LiteLLM makes of Anthropic's."""
+    """Hints of OpenAI's API, and LiteLLM's translations of Anthropic's fields."""
 
-    reasoning_effort: str | None = None  # for templates that ask for it; see `effort_variables`
+    reasoning_effort: str | None = None  # some chat templates use it; see `effort_variables`
     thinking: Annotated[dict[str, Any] | None, hint()] = None
     verbosity: Annotated[str | None, hint("medium")] = None
     prediction: Annotated[dict[str, Any] | None, hint()] = None
@@ -41,9 +41,9 @@ ToolChoice = Annotated[
 
 
 THINKING_BUDGETS = ("thinking_token_budget", "thinking_budget_tokens")
-"""What vLLM and llama.cpp call the most tokens of reasoning."""
+"""The names of the limit on reasoning tokens in vLLM and in llama.cpp."""
 ThinkingBudget = Annotated[int, Field(ge=-1)]
-"""-1: no bound."""
+"""-1: no limit."""
 
 PromptLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 

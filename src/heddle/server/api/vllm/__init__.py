@@ -1,4 +1,4 @@
-"""vLLM's API: text to token ids and back."""
+"""vLLM's API: converts text to token ids and back."""
 
 from __future__ import annotations
 

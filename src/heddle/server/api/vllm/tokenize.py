@@ -1,8 +1,8 @@
-"""Text to token ids and back: `/tokenize`, `/detokenize` and `/tokenizer_info`.
+"""Converts text to token ids and back: `/tokenize`, `/detokenize` and `/tokenizer_info`.
 
-llama.cpp has routes of the same names with other fields. The field that holds the text tells which
-of the two programs a body is meant for: vLLM has `prompt` or `messages`, llama.cpp has `content`.
-The answer and the defaults are those of that program.
+vLLM and llama.cpp have routes with the same names and different fields. The field with the text
+decides which shape a body has: vLLM's bodies have `prompt` or `messages`, llama.cpp's bodies have
+`content`. The defaults and the shape of the answer follow.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.server.generate.service import Service
 
-_OF_CHATS = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
-_MEANINGLESS = {
-    "prompt": _OF_CHATS,
+_CHAT_FIELDS = (
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template_kwargs",
+    "tools",
+)
+_EXCLUDED = {
+    "prompt": _CHAT_FIELDS,
     "messages": ("parse_special",),
-    "content": (*_OF_CHATS, "return_token_strs"),
+    "content": (*_CHAT_FIELDS, "return_token_strs"),
 }
-"""Fields that hold the text, each with the fields that have no meaning beside it."""
+"""The fields with the text, each with the fields that it excludes."""
 
 
 _AT_ONCE = 1 << 16
-"""Ids to encode at once. Each takes 100 bytes and more as an object on its way to JSON."""
+"""Token ids to encode at once. Each takes at least 100 bytes as an object before it is JSON."""
 
 
 class TokenizeRequest(Schema):
-    """Body of `POST /tokenize`: one of `prompt`, `messages` and `content`."""
+    """Body of `POST /tokenize`, with one of `prompt`, `messages` and `content`."""
 
     model: str | None = None
 
@@ -71,67 +76,70 @@ class DetokenizeRequest(Schema):
 
 
 class Text(BaseModel):
-    """Answer of `POST /detokenize`."""
+    """Response of `POST /detokenize`."""
 
-    prompt: str = Field(description="the text, special tokens included, under vLLM's name")
-    content: str = Field(description="the same under llama.cpp's name")
+    prompt: str = Field(description="The text, with special tokens, under vLLM's name.")
+    content: str = Field(description="The same text under llama.cpp's name.")
 
 
 class Tokens(BaseModel):
-    """Answer of `POST /tokenize` to `content`."""
+    """Response of `POST /tokenize` to `content`."""
 
     tokens: list[int] | list[dict[str, Any]] = Field(
-        description="ids; with_pieces: objects of id and piece, a string or a list of bytes"
+        description="Token ids. With with_pieces: objects with id and piece; a piece is a string or"
+        " a list of bytes."
     )
 
 
 class CountedTokens(Tokens):
-    """Answer of `POST /tokenize` to `prompt` or `messages`."""
+    """Response of `POST /tokenize` to `prompt` or `messages`."""
 
-    count: int = Field(description="how many tokens there are")
-    max_model_len: int = Field(description="most tokens of a request, prompt and output")
-    token_strs: list[str] | None = Field(description="the tokens as text, where asked for")
+    count: int = Field(description="Number of tokens.")
+    max_model_len: int = Field(description="Most tokens of a request, prompt and output together.")
+    token_strs: list[str] | None = Field(
+        description="The tokens as text; null without return_token_strs."
+    )
 
 
 class TokenizerInfo(BaseModel):
-    """Answer of `GET /tokenizer_info`: the fields of vLLM's that clients read."""
+    """Response of `GET /tokenizer_info`, with the fields of vLLM that clients read."""
 
-    bos_token: str | None = Field(description="what texts begin with")
-    eos_token: str | None = Field(description="what texts end with")
+    bos_token: str | None = Field(description="Token that begins a text.")
+    eos_token: str | None = Field(description="Token that ends a text.")
     pad_token: None = None
-    chat_template: str | None = Field(description="the model's, in Jinja")
+    chat_template: str | None = Field(description="Chat template of the model, in Jinja.")
 
 
 def routes(service: Service) -> APIRouter:
-    """Routes of one service."""
+    """The routes of one service."""
     router = APIRouter()
     bodies = service.bodies
 
-    def tokenized(asked: TokenizeRequest) -> list[bytes]:
-        return _tokenized(asked, service)
+    def tokenized(body: TokenizeRequest) -> list[bytes]:
+        return _tokenized(body, service)
 
-    def detokenized(asked: DetokenizeRequest) -> Text:
-        service.model_name(asked.model)
-        text = service.engine.model.tokenizer.decode(asked.tokens, skip_special=False)
+    def detokenized(body: DetokenizeRequest) -> Text:
+        service.model_name(body.model)
+        text = service.engine.model.tokenizer.decode(body.tokens, skip_special=False)
         return Text(prompt=text, content=text)
 
     @router.post(
         "/tokenize", response_model=CountedTokens | Tokens, openapi_extra=takes(TokenizeRequest)
     )
     async def tokenize(request: Request) -> Response:
-        """Token ids of a text or a conversation."""
+        """Convert a text or a conversation to token ids."""
         parts = await bodies.take(request, TokenizeRequest, tokenized)
         return JsonPartsResponse("tokenize", parts, service.backlog)
 
     @router.post("/detokenize", response_model=Text, openapi_extra=takes(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
-        """Text of token ids."""
+        """Convert token ids to text."""
         text = await bodies.take(request, DetokenizeRequest, detokenized)
         return json_response(text.model_dump())
 
     @router.get("/tokenizer_info", response_model=TokenizerInfo)
     def tokenizer_info() -> Response:
-        """What a client needs to render prompts itself, as lm-eval does."""
+        """Report what clients such as lm-eval need to render prompts themselves."""
         return json_response(_info(service.engine.model).model_dump())
 
     return router
@@ -146,24 +154,24 @@ def _info(model: LoadedModel) -> TokenizerInfo:
     )
 
 
-def _tokenized(asked: TokenizeRequest, service: Service) -> list[bytes]:
-    """The answer's JSON in pieces. Encoded in the thread that tokenizes, since it may be large."""
-    service.model_name(asked.model)
-    ids = _token_ids(asked, service)
+def _tokenized(body: TokenizeRequest, service: Service) -> list[bytes]:
+    """Tokenise a body and encode the response, which may be large, as JSON in parts."""
+    service.model_name(body.model)
+    ids = _token_ids(body, service)
     tokenizer = service.engine.model.tokenizer
-    if asked.with_pieces:
+    if body.with_pieces:
         tokens = _array(ids, lambda id: {"id": id, "piece": _piece(tokenizer.token_bytes(id))})
     else:
         tokens = _array(ids, int)
-    if asked.content is not None:
+    if body.content is not None:
         return [b'{"tokens":', *tokens, b"}"]
     head = encode({"count": len(ids), "max_model_len": service.engine.context})
-    strings = _array(ids, tokenizer.token_text) if asked.return_token_strs else [b"null"]
+    strings = _array(ids, tokenizer.token_text) if body.return_token_strs else [b"null"]
     return [head[:-1], b',"token_strs":', *strings, b',"tokens":', *tokens, b"}"]
 
 
 def _array(ids: Sequence[int], of: Callable[[int], object]) -> list[bytes]:
-    """JSON of an array with a value for each id, in pieces: there may be millions of ids."""
+    """Encode an array with a value for each id, in parts, because there may be millions of ids."""
     parts = [b"["]
     for start in range(0, len(ids), _AT_ONCE):
         values = [of(id) for id in ids[start : start + _AT_ONCE]]
@@ -171,43 +179,44 @@ def _array(ids: Sequence[int], of: Callable[[int], object]) -> list[bytes]:
     return [*(parts[:-1] if ids else parts), b"]"]
 
 
-def _token_ids(asked: TokenizeRequest, service: Service) -> Sequence[int]:
-    """
+def _token_ids(body: TokenizeRequest, service: Service) -> Sequence[int]:
+    """The token ids of a body's text or conversation.
+
     Raises:
-        InvalidRequestError: the body has no text or several, or fields contradict each other.
+        InvalidRequestError: the body has no text or several texts, or fields exclude each other.
     """
     model = service.engine.model
-    given = [name for name in _MEANINGLESS if getattr(asked, name) is not None]
+    given = [name for name in _EXCLUDED if getattr(body, name) is not None]
     if len(given) != 1:
         got = " and ".join(given) or "none"
         raise InvalidRequestError(f"send one of prompt, messages and content; got {got}")
-    for name in _MEANINGLESS[given[0]]:
-        if getattr(asked, name) is not None:
+    for name in _EXCLUDED[given[0]]:
+        if getattr(body, name) is not None:
             raise InvalidRequestError(
-                f"{name} means nothing beside {given[0]}; leave it out", param=name
+                f"{name} has no effect with {given[0]}; leave it out", param=name
             )
-    special = asked.add_special_tokens if asked.add_special is None else asked.add_special
-    if asked.messages is not None:
+    special = body.add_special_tokens if body.add_special is None else body.add_special
+    if body.messages is not None:
         if special:
             raise InvalidRequestError(
-                f"{'add_special_tokens' if asked.add_special is None else 'add_special'} cannot be"
-                " true with messages: the chat template adds what the model needs; leave it out",
+                f"{'add_special_tokens' if body.add_special is None else 'add_special'} cannot be"
+                " true with messages, because the chat template adds special tokens; leave it out",
                 param="add_special_tokens",
             )
         return model.chat_prompt(
-            **template_arguments(asked, use_of(functions_of(asked.tools), None).tools)
+            **template_arguments(body, use_of(functions_of(body.tools), None).tools)
         )
-    text = asked.prompt if asked.content is None else asked.content
+    text = body.prompt if body.content is None else body.content
     assert text is not None
     if special is None:
-        special = asked.content is None
+        special = body.content is None
     return model.tokenizer.encode(
-        text, add_special=special, parse_special=asked.parse_special is not False
+        text, add_special=special, parse_special=body.parse_special is not False
     )
 
 
 def _piece(raw: bytes) -> str | list[int]:
-    """A token's text; its bytes if they are part of a character."""
+    """The text of a token, or its bytes if they are a part of a character."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
