@@ -1,14 +1,12 @@
-"""Measures how a long prompt delays running streams, on Heddle and on llama.cpp's server, over
-HTTP.
+"""Measures how a long prompt delays running streams, on Heddle and llama.cpp's server, over HTTP.
 
     python benchmarks/gaps.py [MODEL]
 
 Every round begins with a long prompt alone. It gives the time to first token on an idle server.
 Then four streams run. When each stream has produced 100 pieces of text, another prompt of 1,000
 words arrives: the newcomer. The script compares the streams' gaps during the newcomer's prefill
-    with their
-median before it, and the newcomer's time to first token with the time on the idle server. It sends
-no prompt twice. docs/gaps.svg shows the round whose longest gap is the median.
+with their median before it. It compares the newcomer's time to first token with the time on the
+idle server. No prompt is sent twice. docs/gaps.svg shows the round whose longest gap is the median.
 """
 
 from __future__ import annotations

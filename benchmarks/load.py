@@ -5,7 +5,7 @@
 Every load runs in a new process. The first load is not timed: it brings the file into the page
 cache. Times are medians over rounds, in seconds. Memory is the resident memory of the process in
 MB, with the interpreter and its libraries: `peak` is VmHWM, and `final` is VmRSS once the model is
-    ready.
+ready.
 """
 
 from __future__ import annotations

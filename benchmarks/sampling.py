@@ -4,9 +4,8 @@
 
 The rows are logits of a real model (by default qwen2.5-coder-1.5b, 152,000 tokens) after eight
 prompts, and logits of a normal distribution, which are flat: the worst case. Every case is a step
-    of
-a program that only samples. Figures are medians in microseconds for all eight slots, minus the time
-of a step without samplers.
+of a program that only samples. Figures are medians in microseconds for all eight slots, minus the
+time of a step without samplers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The format of page files, and the check that a file holds the expected page.
 
 Each full KV page has one file: 0.6 to 0.9 MB for the measured models in f16. At this size, a file
-    for
-each page costs little, and prefixes differ by pages. The name of a file is a digest of everything
-that determines its content. The content::
+for each page costs little, and prefixes differ by pages. The name of a file is a digest of
+everything that determines its content. The content::
 
     32 bytes   SHA-256 of everything after it
     88 bytes   magic, format, tokens, page bytes, fingerprint, scope
