@@ -59,6 +59,7 @@ def rope(
                 read.number("rope.beta_fast", 32.0),
                 read.number("rope.beta_slow", 1.0),
                 read.number("rope.attention_factor", 1.0),
+                whole_pairs=read.flag("rope.whole_pairs", True),
             )
         case "llama3":
             return llama3(
@@ -124,20 +125,25 @@ def yarn(
     beta_fast: float = 32.0,
     beta_slow: float = 1.0,
     attention_factor: float = 1.0,
+    *,
+    whole_pairs: bool = True,
 ) -> RopeSpec:
     """YaRN (Peng et al. 2023, arXiv:2309.00071, section 3).
 
     Pairs that turn more than `beta_fast` times within the original context keep their frequency.
     Pairs that turn less than `beta_slow` times are stretched by `factor`. Pairs between get a mix
-    of both. Queries and keys are multiplied by `attention_factor` * (0.1 ln `factor` + 1).
+    of both. Queries and keys are multiplied by `attention_factor` * (0.1 ln `factor` + 1). With
+    `whole_pairs`, the mix begins and ends at a pair; else it may begin and end between two.
     """
 
     def pair_that_turns(times: float) -> float:
         turns = original_context / (times * 2 * math.pi)
         return spec.dim * math.log(turns) / (2 * math.log(spec.base))
 
-    low = max(math.floor(pair_that_turns(beta_fast)), 0)
-    high = min(math.ceil(pair_that_turns(beta_slow)), spec.dim - 1)
+    first, last = pair_that_turns(beta_fast), pair_that_turns(beta_slow)
+    if whole_pairs:
+        first, last = math.floor(first), math.ceil(last)
+    low, high = max(first, 0), min(last, spec.dim - 1)
     divisors = []
     for pair in range(spec.dim // 2):
         stretched = min(max((pair - low) / max(high - low, 0.001), 0.0), 1.0)

@@ -40,6 +40,7 @@ FAMILIES = (
     Family("granite", gguf=("granite", "granitemoe"), hf=("granite", "granitemoe")),
     Family("olmo2", gguf=("olmo2",), hf=("olmo2", "olmo3")),
     Family("glm4", gguf=("glm4",), hf=("glm4",)),
+    Family("gpt_oss", gguf=("gpt-oss",), hf=("gpt_oss",)),
     Family("glm4_moe", gguf=("glm4moe",), hf=("glm4_moe",)),
     Family("gemma2", gguf=("gemma2",), hf=("gemma2",)),
     Family("gemma3", gguf=("gemma3",), hf=("gemma3_text",)),

@@ -9,7 +9,7 @@ Canonical names of tensors::
 
     embedding, output_norm, output, rope_divisors
     layers.{i}.attention_norm, layers.{i}.post_attention_norm
-    layers.{i}.attention.{q,k,v,output,q_norm,k_norm}
+    layers.{i}.attention.{q,k,v,output,q_norm,k_norm,sinks}
     layers.{i}.mlp_norm, layers.{i}.post_mlp_norm
     layers.{i}.mlp.{gate,up,down}
     layers.{i}.mlp.{router,selection_bias,shared_gate}
@@ -68,6 +68,8 @@ HYPERPARAMETERS = {
     "expert_weights_scale": "factor on expert weights",
     "expert_groups": "groups of experts",
     "expert_groups_used": "groups that a token's experts come from",
+    "expert_limit": "clamped activation: limit of gate and up",
+    "expert_slope": "clamped activation: factor on the gate in the sigmoid",
     "activation": "activation of feed-forward layers: silu, gelu, clamped",
     "attention.scale_dim": "scores are divided by the square root of this",
     "attention.scale": "factor on scores; the default is 1 over the root of a head's elements",
@@ -90,6 +92,7 @@ HYPERPARAMETERS = {
     "rope.attention_factor": "factor on queries and keys that goes with the scaling",
     "rope.beta_fast": "yarn: pairs with at least so many rotations in the original context stay",
     "rope.beta_slow": "yarn: pairs with fewer rotations are stretched in full",
+    "rope.whole_pairs": "yarn: whether stretching begins and ends at a pair, not between two",
     "rope.low_turns": "llama3: pairs with fewer rotations are stretched in full",
     "rope.high_turns": "llama3: pairs with at least so many rotations in the original context stay",
     "rope.short_divisors": "longrope: divisors of frequencies within the original context",

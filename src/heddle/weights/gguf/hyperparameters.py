@@ -74,6 +74,8 @@ def _read_rope(values: dict[str, Any], metadata: Mapping[str, object], architect
     if architecture == "phi3" and "rope.attention_factor" in values:
         # The divisors are tensors, and no key says that they are there.
         values.setdefault("rope.scaling", "longrope")
+    if architecture == "gpt-oss":  # no key says so; its config.json has `truncate` false
+        values["rope.whole_pairs"] = False
     multiplier = metadata.get(f"{architecture}.{names.YARN_LOG_MULTIPLIER}")
     factor = values.get("rope.factor")
     if isinstance(multiplier, float) and isinstance(factor, float | int) and factor > 1:

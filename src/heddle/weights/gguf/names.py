@@ -95,6 +95,7 @@ _IN_LAYER = {
     "attention.v": "attn_v",
     "attention.qkv": "attn_qkv",
     "attention.output": "attn_output",
+    "attention.sinks": "attn_sinks",
     "attention.q_norm": "attn_q_norm",
     "attention.k_norm": "attn_k_norm",
     "post_attention_norm": "post_attention_norm",
@@ -119,6 +120,7 @@ _GATE_BEFORE_UP = {"mlp.gate_up": "ffn_up"}
 _DIFFERENCES = {
     "phi3": _GATE_BEFORE_UP,
     "glm4": _GATE_BEFORE_UP,
+    "gpt-oss": {"mlp_norm": "post_attention_norm"},
     "glm4moe": {"mlp_norm": "post_attention_norm"},
     "seed_oss": {"mlp_norm": "post_attention_norm"},
 }

@@ -17,6 +17,7 @@ from heddle.weights.huggingface import names
 from heddle.weights.huggingface.config import hyperparameters_of
 from heddle.weights.huggingface.experts import stacks_of_pairs, stacks_of_singles
 from heddle.weights.huggingface.generation import read_recommended
+from heddle.weights.huggingface.gpt_oss import made_tensors
 from heddle.weights.huggingface.json_files import read_json, read_optional_json
 from heddle.weights.huggingface.stored import StoredTensors
 from heddle.weights.huggingface.tokenizer import read_tokenizer
@@ -57,7 +58,9 @@ class HuggingFaceCheckpoint(Closing):
         self.chat_template = chat_template_of(folder)
         self._stored = StoredTensors(folder, self.config)
         try:
-            self._stacks = self._stacked()
+            is_gpt_oss = architecture == "gpt_oss"
+            self._made = made_tensors(self._stored.tensors) if is_gpt_oss else {}
+            self._stacks = {} if is_gpt_oss else self._stacked()
             self.tensors: Mapping[str, TensorInfo] = MappingProxyType(
                 take_apart(self._tensors(), self.hyperparameters)
             )
@@ -97,6 +100,9 @@ class HuggingFaceCheckpoint(Closing):
         if name in self._stacks:
             slices = self._stacks[name].slices
             return np.concatenate([self._stored.read(o.label, o.start, o.size) for o in slices])
+        if name in self._made:
+            made = self._made[name]
+            return made.make([self._stored.read(label) for label in made.sources])
         stored = self._stored[tensor.label]
         if self._lacks_one(name, stored):
             values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)
@@ -121,6 +127,9 @@ class HuggingFaceCheckpoint(Closing):
             if name is not None and not (tied and name == "output.weight"):
                 found[name] = self._info(name, stored)
         found |= {name: self._info_of_stack(name, stack) for name, stack in self._stacks.items()}
+        for name, made in self._made.items():
+            kind = TensorType[made.dtype]
+            found[name] = TensorInfo(name, made.shape, kind, made.nbytes, made.label, None)
         if self.config.get("tie_word_embeddings") is False and "output.weight" not in found:
             label = self.label("output.weight")
             raise ModelFileError(

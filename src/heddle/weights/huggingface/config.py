@@ -33,6 +33,7 @@ _ROPE = {
     "rope.beta_fast": "beta_fast",
     "rope.beta_slow": "beta_slow",
     "attention.temperature": "llama_4_scaling_beta",
+    "rope.whole_pairs": "truncate",
     "rope.low_turns": "low_freq_factor",
     "rope.high_turns": "high_freq_factor",
     "rope.short_divisors": "short_factor",
@@ -132,6 +133,8 @@ _EXPERTS = {
     "expert_weights_scale": ("routed_scaling_factor",),
     "expert_groups": ("n_group",),
     "expert_groups_used": ("topk_group",),
+    "expert_limit": ("swiglu_limit",),
+    "expert_slope": ("swiglu_alpha",),
 }
 """Keys of a mixture of experts, by canonical name. Families differ in the first."""
 

@@ -77,6 +77,12 @@ _DIFFERENCES = {
     "glm4": _NORMS_OF_GLM4,
     "glm4_moe": _MIXTURE
     | {f"mlp.shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")},
+    "gpt_oss": {
+        "mlp.router": "mlp.router",
+        "mlp.experts.gate": "mlp.experts.gate_up_proj",
+        "mlp.experts.up": "mlp.experts.gate_up_proj",
+        "mlp.experts.down": "mlp.experts.down_proj",
+    },
     "granitemoe": {
         "mlp.router": "block_sparse_moe.router.layer",
         "mlp.experts.gate": "block_sparse_moe.input_linear",
@@ -100,7 +106,10 @@ INTERLEAVED = frozenset({"glm4"})
 NORMS_WITHOUT_ONE = frozenset({"gemma2", "gemma3_text"})
 """Architectures whose norm weights are stored without their offset of 1."""
 
-_IRREGULAR = {"mlp.selection_bias.weight": "mlp.gate.e_score_correction_bias"}
+_IRREGULAR = {
+    "mlp.selection_bias.weight": "mlp.gate.e_score_correction_bias",
+    "attention.sinks.weight": "self_attn.sinks",
+}
 """Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
 

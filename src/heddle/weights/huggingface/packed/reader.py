@@ -26,6 +26,8 @@ def packed_matrices(config: Config, tensors: Stored) -> dict[str, PackedMatrix]:
     if settings is None:
         return {}
     method = settings.get("quant_method") if isinstance(settings, dict) else None
+    if method == "mxfp4" and config.get("model_type") == "gpt_oss":
+        return {}  # only experts are quantised; gpt_oss.py reads them
     if not isinstance(settings, dict) or not isinstance(method, str) or method not in _METHODS:
         raise refuse("quant_method", method, f"supported: {', '.join(_METHODS)}")
     return {matrix.label: matrix for matrix in _METHODS[method](settings, tensors)}
