@@ -533,7 +533,7 @@ SCHEMA = "tools[0].function.parameters"
         (
             {"tools": [function(parameters={"enum": ["x" * 140_000]}, strict=True)]},
             SCHEMA,
-            "131072",
+            "131,072",
         ),
         ({"tool_choice": "required"}, "tool_choice", "tools is missing or empty"),
         ({"tool_choice": "any"}, "tool_choice", "'any'"),
