@@ -109,8 +109,8 @@ class EngineConfig(HubConfig):
     )
     generation_config: str = _setting(
         "auto",
-        "sampling parameters where a request does not say: auto = those that the model's files"
-        " recommend, none = Heddle's own",
+        "defaults of sampling parameters: auto = recommended by the model's files, none = Heddle's"
+        " defaults",
         choices=("auto", "none"),
     )
     allow_nonfinite: bool = _setting(

@@ -71,44 +71,44 @@ class Number:
     """Numbers from `low` to `high`, both included.
 
     Attributes:
-        above: whether the range excludes `low`.
-        also: one more accepted number, outside of the range; None: no such number.
-        step: divisor of all accepted numbers, except `also`; None: no such divisor.
+        excludes_low: whether the range excludes `low`.
+        extra: one more accepted number, outside of the range; None: no such number.
+        step: divisor of all accepted numbers, except `extra`; None: no such divisor.
         optional: whether the parameter also accepts None.
         note: meaning of special values.
-        said: the range in words, if the text made from the numbers is not clear.
+        range_text: the range in words, if the text made from the numbers is not clear.
     """
 
     low: float
     high: float = math.inf
-    above: bool = False
-    also: float | None = None
+    excludes_low: bool = False
+    extra: float | None = None
     step: int | None = None
     optional: bool = False
     note: str = ""
-    said: str = ""
+    range_text: str = ""
 
     def __contains__(self, value: float) -> bool:
-        within = self.low < value if self.above else self.low <= value
+        within = self.low < value if self.excludes_low else self.low <= value
         inside = within and value <= self.high and (self.step is None or value % self.step == 0)
-        return inside or value == self.also
+        return inside or value == self.extra
 
     @property
     def words(self) -> str:
         """The range in words, for errors and for the documentation."""
-        bracket = "(" if self.above else "["
+        bracket = "(" if self.excludes_low else "["
         interval = f"in {bracket}{self.low}, {self.high}]"
-        range_ = self.said or (f"at least {self.low}" if self.high >= MAX_INT32 else interval)
+        range_ = self.range_text or (f"at least {self.low}" if self.high >= MAX_INT32 else interval)
         return f"{range_} ({self.note})" if self.note else range_
 
     def json_schema(self) -> dict[str, Any]:
         """The range as a JSON schema."""
-        schema: dict[str, Any] = {"exclusiveMinimum" if self.above else "minimum": self.low}
+        schema: dict[str, Any] = {"exclusiveMinimum" if self.excludes_low else "minimum": self.low}
         if self.high != math.inf:
             schema["maximum"] = self.high
         if self.step is not None:
             schema["multipleOf"] = self.step
-        return schema if self.also is None else {"anyOf": [schema, {"const": self.also}]}
+        return schema if self.extra is None else {"anyOf": [schema, {"const": self.extra}]}
 
     def take(self, value: Any, name: str) -> object:
         """See :class:`Kind`. Converts numbers of other libraries to Python's types."""
@@ -160,12 +160,12 @@ class Strings:
     """At most `most` strings of 1 to `longest` characters.
 
     Attributes:
-        alone: whether a request may have one string in place of a list.
+        or_one: whether a request may have one string in place of a list.
     """
 
     most: int
     longest: int
-    alone: bool = False
+    or_one: bool = False
 
     @property
     def words(self) -> str:

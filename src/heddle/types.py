@@ -177,7 +177,7 @@ class SamplingParams:
 
     max_tokens: int | None = parameter(
         None,
-        Integer(0, math.inf, also=-1, optional=True, note="-1 is no limit"),
+        Integer(0, math.inf, extra=-1, optional=True, note="-1 is no limit"),
         "Limit on generated tokens; by default the context is the limit. 0 computes only the"
         " prompt, for its log probabilities or for the prefix cache.",
         apis=Api.GENERATION | Api.MESSAGES,
@@ -193,14 +193,14 @@ class SamplingParams:
     )
     top_k: int = parameter(
         0,
-        Integer(0, MAX_INT32, also=-1, note="0 or -1 keeps all"),
+        Integer(0, MAX_INT32, extra=-1, note="0 or -1 keeps all"),
         "Keeps the k highest logits; among equal logits, the lowest token ids.",
         source="Fan et al. 2018, arXiv:1805.04833",
         apis=Api.ALL,
     )
     top_p: float = parameter(
         1.0,
-        Number(0, 1, above=True, note="1 keeps all"),
+        Number(0, 1, excludes_low=True, note="1 keeps all"),
         "Keeps the fewest likeliest tokens whose total probability is at least `top_p`.",
         source="Holtzman et al. 2019, arXiv:1904.09751",
         apis=Api.ALL,
@@ -240,7 +240,7 @@ class SamplingParams:
     )
     seed: int | None = parameter(
         None,
-        Integer(-(2**63), 2**64 - 1, optional=True, said="a 64-bit integer"),
+        Integer(-(2**63), 2**64 - 1, optional=True, range_text="a 64-bit integer"),
         "Seed of the request's random numbers; by default a random seed.",
         source="Salmon et al. 2011",
         apis=Api.ALL,
@@ -248,7 +248,7 @@ class SamplingParams:
     )
     stop: tuple[str, ...] = parameter(
         (),
-        Strings(MAX_STOP_STRINGS, MAX_STRING_LENGTH, alone=True),
+        Strings(MAX_STOP_STRINGS, MAX_STRING_LENGTH, or_one=True),
         "Strings that end the output. The text excludes the string that matched.",
         aliases={"stop_sequences": Api.MESSAGES},
     )
@@ -301,14 +301,14 @@ class SamplingParams:
     dynatemp_exponent: float = parameter(1.0, Number(0, 100), "See `dynatemp_range`.")
     typical_p: float = parameter(
         1.0,
-        Number(0, 1, above=True, note="1 keeps all"),
+        Number(0, 1, excludes_low=True, note="1 keeps all"),
         "Orders tokens by |-log p - H|, lowest first, and keeps the fewest first tokens whose total"
         " probability is at least `typical_p`. H is the entropy.",
         source="Meister et al. 2022, arXiv:2202.00666",
     )
     top_n_sigma: float = parameter(
         0.0,
-        Number(0, 1000, also=-1, note="0 or -1 keeps all"),
+        Number(0, 1000, extra=-1, note="0 or -1 keeps all"),
         "Keeps logits that are at most n standard deviations below the highest logit.",
         source="Tang et al. 2024, arXiv:2411.07641",
     )
@@ -321,7 +321,7 @@ class SamplingParams:
     )
     xtc_threshold: float = parameter(
         0.1,
-        Number(0, 1, above=True),
+        Number(0, 1, excludes_low=True),
         "See `xtc_probability`. Above 0.5 it has no effect.",
     )
     repeat_last_n: int = parameter(
@@ -355,7 +355,7 @@ class SamplingParams:
     )
     mirostat: int = parameter(
         0,
-        Integer(0, 2, step=2, said="0 (off) or 2; version 1 is not offered"),
+        Integer(0, 2, step=2, range_text="0 (off) or 2; version 1 is not offered"),
         "Mirostat replaces all samplers that remove candidates. It keeps tokens whose surprise,"
         " -log2 p, is at most mu bits. After each token, mu falls by eta * (surprise - tau). mu"
         " starts at 2 tau.",

@@ -115,14 +115,14 @@ RANGES = {row.name: row.kind for row in PARAMETERS if isinstance(row.kind, Numbe
 @pytest.mark.parametrize("name", RANGES)
 def test_the_ends_of_a_range_are_where_they_are_said_to_be(name: str) -> None:
     allowed = RANGES[name]
-    beyond = allowed.low - (2 if allowed.also is not None else 1)
-    outside = [beyond, *([allowed.low] if allowed.above else [])]
-    inside = [] if allowed.above else [allowed.low]
+    beyond = allowed.low - (2 if allowed.extra is not None else 1)
+    outside = [beyond, *([allowed.low] if allowed.excludes_low else [])]
+    inside = [] if allowed.excludes_low else [allowed.low]
     if allowed.high < 2**31:
         outside.append(allowed.high + 1)
         inside.append(allowed.high)
-    if allowed.also is not None:
-        inside.append(allowed.also)
+    if allowed.extra is not None:
+        inside.append(allowed.extra)
     for value in inside:
         taken = getattr(SamplingParams(**{name: value}), name)
         unlimited = (name, value) == ("max_tokens", -1)

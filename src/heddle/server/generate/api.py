@@ -25,7 +25,8 @@ class Api:
     Attributes:
         routes: makes the API's routes for a service.
         errors: shape of the API's errors.
-        unserved: path patterns of the API without a route here. Their errors have the API's shape.
+        unserved: path patterns of the API for which this server has no route. Their errors have the
+            API's shape.
     """
 
     routes: Routes

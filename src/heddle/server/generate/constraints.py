@@ -30,7 +30,7 @@ def grammar_of(body: SamplingFields, form: Grammar | None) -> Grammar | None:
         InvalidRequestError: two fields have a grammar.
         GrammarError: the grammar is too long.
     """
-    grammars = [grammar for grammar in (form, *_guides(body)) if grammar is not None]
+    grammars = [grammar for grammar in (form, *_guided_grammars(body)) if grammar is not None]
     if len(grammars) > 1:
         names = " and ".join(grammar.param.partition(".")[0] for grammar in grammars)
         raise InvalidRequestError(
@@ -82,7 +82,7 @@ def format_grammar(
     return Grammar.json_schema(_ANY_OBJECT, field) if kind != "text" else None
 
 
-def _guides(body: SamplingFields) -> list[Grammar | None]:
+def _guided_grammars(body: SamplingFields) -> list[Grammar | None]:
     schema, regex, choice = body.guided_json, body.guided_regex, body.guided_choice
     lark = body.guided_grammar
     return [

@@ -78,7 +78,7 @@ class StructuredOutputs(Schema):
 
 
 class SamplingFields(SamplingSchema, Labels, LlamaCppHints):
-    """Fields of every route that generates, except those of Anthropic's API."""
+    """Fields of every route that generates, except the routes of Anthropic's API."""
 
     model: str | None = None
     guided_json: dict[str, Any] | str | None = None

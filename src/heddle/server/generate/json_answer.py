@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from heddle.server.generate.usage import totals
 from heddle.server.http.connection import unless_gone
-from heddle.server.http.memory import give_back
+from heddle.server.http.memory import trim_memory
 from heddle.types import Output
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _encoded_large(writer: AnswerWriter, outputs: list[Output], n: int) -> list[
     try:
         return _encoded(writer, outputs, n)
     finally:
-        give_back()
+        trim_memory()
 
 
 class JsonPartsResponse(Response):

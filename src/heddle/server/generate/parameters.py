@@ -81,7 +81,7 @@ def _body_type(kind: Kind) -> Any:
             return bool
         case Salt():
             return str
-        case Strings(alone=True):
+        case Strings(or_one=True):
             return types.string_or_strings(kind.most)
         case Strings():
             return Annotated[types.Strings, Field(max_length=kind.most)]

@@ -29,8 +29,7 @@ def parts_with_tokens(
 ) -> Iterator[tuple[Part | None, Sequence[TokenLogprob]]]:
     """The parts of an output, each with its tokens; at the end None with the remaining tokens.
 
-    Tokens without a part of their own, such as those of a mark, belong to the next part, as in a
-    stream.
+    Tokens without a part, such as the tokens of a mark, belong to the next part, as in a stream.
     """
     reader = reading.reader()
     waiting: list[TokenLogprob] = []

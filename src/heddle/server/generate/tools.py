@@ -207,7 +207,7 @@ def constrained_to(
     if use.required and grammar is not None and not grammar.param.startswith("guided_"):
         grammar = None  # the grammar constrains text, and an answer with a required call has none
     if grammar is not None:
-        return _also(grammar, callees, use, reading, control_id)
+        return _text_or_calls(grammar, callees, use, reading, control_id)
     if not callees:
         return None
     if use.required:
@@ -259,7 +259,7 @@ def _callee(function: Function, use: ToolUse) -> Callee:
     return Callee(function.name, schema, function.strict)
 
 
-def _also(
+def _text_or_calls(
     grammar: Grammar,
     callees: Sequence[Callee],
     use: ToolUse,

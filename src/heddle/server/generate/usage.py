@@ -36,9 +36,9 @@ def total_usage(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
 def timings(usages: Sequence[Usage]) -> Json:
     """Times of a request in ms and rates in tokens/s, under llama.cpp's names.
 
-    `prompt_n` counts computed prompt tokens, `cache_n` cached ones. Token counts are sums over all
-    choices; times are those of the slowest choice. The time of the first token counts as prompt
-    time. So rates of the output use one token less than `predicted_n` for each choice.
+    `prompt_n` counts computed prompt tokens; `cache_n` counts cached prompt tokens. Token counts
+    are sums over all choices; times are maxima. The time of the first token counts as prompt time.
+    So rates of the output use one token less than `predicted_n` for each choice.
     """
     cached = sum(usage.cached_tokens for usage in usages)
     prompt = sum(usage.prompt_tokens for usage in usages) - cached

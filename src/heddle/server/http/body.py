@@ -29,7 +29,7 @@ from heddle.server.http.errors import from_validation
 from heddle.server.http.hints import ignored
 from heddle.server.http.keys import client_of
 from heddle.server.http.lenient import parse_leniently
-from heddle.server.http.memory import give_back
+from heddle.server.http.memory import trim_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -124,11 +124,11 @@ class Bodies:
                 if size > self._limit:
                     raise self._too_large()
                 if is_first_large:
-                    await self._enter(place, clock)
+                    await self._take_place(place, clock)
                 parts.append(part)
         return b"".join(parts)
 
-    async def _enter(self, place: AsyncExitStack, clock: asyncio.Timeout) -> None:
+    async def _take_place(self, place: AsyncExitStack, clock: asyncio.Timeout) -> None:
         """Take a place. The wait does not count as arrival time, because the server causes it."""
         loop = asyncio.get_running_loop()
         deadline = clock.when()
@@ -158,7 +158,7 @@ class Bodies:
                 return translate(self._parse(raw, schema, request.scope))
             finally:
                 if len(raw) >= _LARGE:
-                    give_back()
+                    trim_memory()
 
         return await _in_worker(request, worker, work)
 

@@ -26,7 +26,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         ClientGoneError: the client closed the connection.
     """
     working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(_gone(receive))
+    watching = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -38,6 +38,6 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -151,7 +151,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> list[str]:
-    """The methods of all routes at the request's path. The exception has those of one route."""
+    """The methods of all routes at the request's path. The exception knows only one route."""
     scopes = [{**request.scope, "method": method} for method in _METHODS]
     return [
         scope["method"]

@@ -7,7 +7,7 @@ import ctypes
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Return the allocator's free memory to the system. Call this after large allocations.
 
     glibc keeps free memory: after some minutes of large bodies it held 2.2 GB, and only 40 MB of

@@ -34,10 +34,10 @@ class BothSpellings:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] == "http":
-            scope = {**scope, "path": self._of_route(scope["path"])}
+            scope = {**scope, "path": self._route_path(scope["path"])}
         await self._app(scope, receive, send)
 
-    def _of_route(self, path: str) -> str:
+    def _route_path(self, path: str) -> str:
         if _first(path) in self._with:
             return _VERSION + path
         short = path.removeprefix(_VERSION)

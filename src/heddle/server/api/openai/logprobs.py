@@ -1,4 +1,4 @@
-"""Writes log probabilities in OpenAI's shapes, and those of prompts in vLLM's shape."""
+"""Writes log probabilities in OpenAI's shapes; log probabilities of prompts in vLLM's shape."""
 
 from __future__ import annotations
 
