@@ -1,10 +1,9 @@
 // The candidates: tokens that a chain of samplers has not removed.
 //
-// Before the first cut the candidates are the row of logits itself. The maxima of blocks answer a
-// sampler's questions about the best candidates, so nothing ever sorts a vocabulary of 152,000.
-// After the first cut the candidates are a list, best first. Weights are probabilities without
-// their normaliser: exp((logit - peak) * factor). The factor is 1 over the temperature applied so
-// far.
+// Before the first cut, the candidates are the row of logits itself. Maxima of blocks show where
+// the best candidates are, so no sampler sorts a vocabulary of 152,000. After the first cut, the
+// candidates are a list, best first. Weights are unnormalised probabilities: exp((logit - peak) *
+// factor). The factor is 1 / (the temperature applied so far).
 #pragma once
 
 #include <algorithm>
@@ -31,53 +30,53 @@ inline bool better(const Candidate& a, const Candidate& b) {
 
 class Candidates {
   public:
-    // Begins with all tokens of `logits` (vocabulary,), which is edited in place until the next
+    // Starts with all tokens of `logits` (vocabulary,). Edits `logits` in place until the next
     // call. False if a logit is NaN or infinite.
     bool reset(const Kernels& kernels, float* logits, int vocabulary);
 
     // --- reading ------------------------------------------------------------------------------
 
-    bool listed() const { return listed_; }  // something was cut off
-    int size() const;                        // tokens left
+    bool listed() const { return listed_; }  // after the first cut
+    int size() const;                        // number of candidates
     float factor() const { return factor_; }
-    float peak() const { return peak_; }  // the highest logit left; -inf when there is none
+    float peak() const { return peak_; }  // the highest logit; -inf without candidates
     double mass();                        // sum of all weights
     float log_normaliser();               // log(sum(exp(logit))), before any change
     double entropy();                     // of the probabilities, in nats
-    float raw(int token) const;           // its logit as given to `reset`
-    bool has(int token) const;            // whether it is a candidate; before the first cut
+    float raw(int token) const;           // the logit that `reset` got
+    bool has(int token) const;            // whether it is a candidate. Call before the first cut
     Candidate best() const;
 
     // The best candidates, best first, and their weights: as many as the last `show_*` requested,
     // or all.
     const std::vector<Candidate>& shown() const { return list_; }
     const std::vector<float>& weights();
-    void show_best(int count);     // that many
+    void show_best(int count);     // the best `count`
     void show_above(float logit);  // all with at least this logit
-    void show_mass(double mass);   // at least as many as weigh more than this together
+    void show_mass(double mass);   // enough that their weights exceed this mass
 
     // Calls f(logit, weight, token) for all candidates, in any order.
     template <typename F>
     void each(F f);
-    // Calls f(logit) likewise.
+    // Calls f(logit) for all candidates, in any order.
     template <typename F>
     void each_logit(F f) const;
 
     // --- changing -----------------------------------------------------------------------------
 
-    // Sets logit = f(logit, entry) for every entry of a map with tokens as keys. The logits are
-    // those at the temperature applied so far.
+    // Sets logit = f(logit, entry) for every entry of a map with tokens as keys. The logits include
+    // the temperature applied so far.
     template <typename Map, typename F>
     void edit(const Map& by_token, F f);
     void exclude(int token);                       // before the first cut
-    void exclude(const std::vector<int>& tokens);  // likewise; most of a vocabulary costs no more
-    // Excludes all but the tokens t with bit t % 8 of mask[t / 8] set; right after `reset`.
+    void exclude(const std::vector<int>& tokens);  // also fast for most of a vocabulary
+    // Excludes all tokens t whose bit t % 8 of mask[t / 8] is 0. Call right after `reset`.
     void allow_only(const uint8_t* mask, size_t bytes);
     void cool(float temperature);                // > 0
-    void cut(size_t count);                      // keeps that many of what is shown
-    void drop_best(size_t count);                // of what is shown
-    void keep(const std::vector<bool>& chosen);  // those of what is shown, at least one
-    void keep_only(int token);                   // be it a candidate or not
+    void cut(size_t count);                      // keeps the best `count` of the shown
+    void drop_best(size_t count);                // of the shown candidates
+    void keep(const std::vector<bool>& chosen);  // of the shown candidates, at least one
+    void keep_only(int token);                   // even if it is not a candidate
 
     // --- choosing -----------------------------------------------------------------------------
 
@@ -87,7 +86,7 @@ class Candidates {
 
   private:
     static constexpr int kPeakBlock = 256;   // logits per block; low blocks are skipped
-    static constexpr int kMassBlock = 1024;  // logits that are summed together
+    static constexpr int kMassBlock = 1024;  // logits per sum
 
     template <typename F>
     void each_above(float floor, F f) const;
@@ -109,9 +108,9 @@ class Candidates {
     std::vector<float> block_peaks_;
     std::vector<Candidate> list_;
     std::vector<Candidate> other_list_;  // scratch
-    std::vector<Candidate> before_;  // logits as they were before edits, in the order of the edits
-    std::vector<float> weights_;     // scratch
-    std::vector<float> masses_;      // scratch
+    std::vector<Candidate> before_;      // logits before the edits, in the order of the edits
+    std::vector<float> weights_;         // scratch
+    std::vector<float> masses_;          // scratch
 };
 
 template <typename F>

@@ -27,7 +27,8 @@ class FaultAhead {
     FaultAhead(const FaultAhead&) = delete;
     FaultAhead& operator=(const FaultAhead&) = delete;
 
-    // Says that bytes up to `end` are in use, and that a step computes. Called by one thread.
+    // Reports that bytes up to `end` are in use, and that a step computes. Only one thread calls
+    // this.
     void reached(int64_t end);
 
   private:

@@ -1,6 +1,6 @@
 // The history of a sequence for its samplers: its tokens, and counts derived from them.
 //
-// All of it can be rebuilt from the tokens alone.
+// The executor can rebuild it from the tokens alone.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class History {
         int recent = 0;  // occurrences in the window, prompt included
     };
 
-    // Counts tokens if `counted`. `window` is how many of the last tokens it holds; negative: all.
+    // Counts tokens if `counted`. `window` is the number of latest tokens to count; negative: all.
     History(bool counted, int window) : counted_(counted), window_(window) {}
 
     void observe_prompt(const int32_t* tokens, int64_t count);
@@ -29,7 +29,7 @@ class History {
     uint32_t output_tokens() const { return output_tokens_; }
     const std::unordered_map<int, Count>& counts() const { return counts_; }
 
-    // Whether the output ends with the tokens given.
+    // Whether the output ends with `tokens`.
     bool output_ends_with(const int* tokens, std::size_t count) const;
 
   private:
@@ -47,7 +47,8 @@ class Breakers {
   public:
     explicit Breakers(const std::vector<TokenSequence>& sequences);
 
-    // Tokens after the last breaker among the last `window` of `tokens`; `window` if there is none.
+    // Number of tokens after the last breaker among the last `window` of `tokens`; `window` if
+    // there is no breaker.
     int tokens_since(const std::vector<int>& tokens, int window) const;
 
     bool is_breaker(int token) const;  // by itself

@@ -1,7 +1,7 @@
 // The signatures of all kernels, and the table that holds one version of each.
 //
-// One table per instruction level. All levels compute the same bits (see simd.h and matmul_*.h for
-// how), so the choice between them is one of speed alone.
+// One table per instruction level. All levels compute the same bits (simd.h and matmul_*.h explain
+// how), so the choice of a level only changes the speed.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,9 @@ struct PackedMatrix {
     const float* bias;      // (rows,) or null
 };
 
-// What a matmul needs of 32 activations beside their int8 codes q: x is about q * d. The sums are
-// over q, of the whole block and of its halves; offsets and minima of weights multiply them.
+// Scale and sums of 32 activations for a matmul, beside their int8 codes q: x is about q * d. The
+// sums are over q, for the complete block and its halves. Offsets and minima of weights multiply
+// these sums.
 struct BlockScale {
     float d;
     float s;          // d * sum
@@ -77,7 +78,7 @@ struct AttendArgs {
     int64_t page_stride;   // bytes from one page id to the next
     const int32_t* pages;  // the sequence's page ids, from page `first_page` on
     int first_page;        // no query attends to a page before it
-    const uint8_t* next;   // the part that the thread is likely to need next, or null
+    const uint8_t* next;   // the part that the thread probably needs next, or null
     int tokens;            // query tokens
     int first_position;    // of the first query token
     int group;             // query heads that share this key/value head; contiguous in q
@@ -105,7 +106,8 @@ struct StoreKvArgs {
 
 constexpr int kAttendQueries = 48;  // queries handled together
 constexpr int kSplitTokens = 256;   // positions of a split, a multiple of the page
-// Floats, whole lines of them, for sums of so many queries: values, maxima, sums of exponentials.
+// Floats, in complete lines, for the sums of `queries` queries: values, maxima, sums of
+// exponentials.
 constexpr int64_t attend_part(int queries, int head_dim) {
     return static_cast<int64_t>(queries) * head_dim + (2 * queries + 15) / 16 * 16;
 }
@@ -145,12 +147,12 @@ struct Kernels {
     // out = exp((x - shift) * factor)
     void (*exp_all)(const float* x, int n, float shift, float factor, float* out);
     // Runs `rounds` times as many of the matmul's multiplications as fit in flight, on registers.
-    // Returns the number of multiply-adds of one code and one activation.
+    // Returns the number of multiply-adds, each of one code and one activation.
     int64_t (*multiply_adds)(int64_t rounds);
-    const char* multiplication;  // their instruction, for people
+    const char* multiplication;  // name of the matmul's instruction, for reports
 };
 
-// Null if the compiler could not build that level. `supported` asks the running CPU.
+// Null if the compiler cannot build the level. `supported` checks the running CPU.
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avxvnni_kernels();

@@ -1,8 +1,8 @@
 // Pages of keys and values: one page holds 32 tokens of every layer.
 //
-// A page is contiguous, (layers, kv_heads) parts that kv_parts.h describes, so that copying or
-// storing one is a single run of bytes. All memory is mapped, but only used pages, and a little
-// memory after them, are touched.
+// A page is contiguous: (layers, kv_heads) parts, which kv_parts.h describes. So a copy of a page
+// is one run of bytes. The system maps all memory, but only used pages and some memory after them
+// become resident.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class KvCache {
     // Copy a page's page_bytes() bytes out and in. Throw std::invalid_argument: no such page.
     void read(int64_t page, uint8_t* bytes);
     void write(int64_t page, const uint8_t* bytes);
-    // Says that a step is about to write to the page.
+    // Call this before a step writes to the page.
     void reached(int64_t page) {
         if (ahead_) ahead_->reached((page + 1) * page_bytes_);
     }

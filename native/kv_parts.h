@@ -1,13 +1,13 @@
 // The memory layout of keys and values of one page, layer and key/value head, for each KV type.
 // Also loads them as sixteen floats, and stores those of a token.
 //
-// Keys lie transposed, (head_dim, 32): sixteen positions load as one vector and a score needs no
-// sum across lanes. Values lie (32, head_dim).
+// Keys are transposed, (head_dim, 32): sixteen positions load as one vector, and a score needs no
+// sum across lanes. Values are (32, head_dim).
 //
-// Q8_0 is that of GGUF: 32 elements of one position's key or value share the scale d = max|x| /
-// 127, kept in f16; the code of x is x / d before d is rounded, to nearest, ties to even (as ggml's
-// vector code; its scalar code takes ties away from zero). Scales lie (head_dim / 32, 32) behind
-// their codes, so that one load gets the scales of sixteen positions.
+// Q8_0 is GGUF's format: 32 elements of one position's key or value share the scale d = max|x| /
+// 127, stored in f16. The code of x is x / d with d before rounding, to nearest, ties to even (as
+// in ggml's vector code; its scalar code rounds ties away from zero). Scales (head_dim / 32, 32)
+// follow their codes, so that one load gets the scales of sixteen positions.
 #pragma once
 
 #include "formats.h"

@@ -19,7 +19,7 @@ constexpr int kPasses = 5;
 constexpr int64_t kRounds = 20'000;  // some 50 us
 constexpr int kItems = 64;           // of kRounds, per thread
 
-// The shortest time `work` took in passes that take `seconds` together, at least kPasses.
+// The shortest time of `work` in passes that take `seconds` in total, at least kPasses passes.
 double best_seconds(double seconds, const std::function<void()>& work) {
     using Clock = std::chrono::steady_clock;
     double best = 1e9, total = 0.0;

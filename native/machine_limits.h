@@ -1,5 +1,5 @@
-// The limits of this machine, measured with the threads and instructions of the kernels. The speed
-// of a kernel says little by itself; its share of the limit shows what is left to gain.
+// The limits of this machine, measured with the threads and instructions of the kernels. A kernel's
+// speed as a share of the limit shows how much faster it could become.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace heddle {
 
 // Both are the best of several passes that take `seconds` together.
 
-// Bytes per second at which all threads together read a buffer of `bytes` from end to end. One far
-// larger than the caches gives the bandwidth of memory. Throws std::bad_alloc.
+// Bytes per second at which all threads together read a buffer of `bytes` bytes. A buffer far
+// larger than the caches gives the memory bandwidth. Throws std::bad_alloc.
 double read_rate(ThreadPool& pool, int64_t bytes, double seconds);
 
 // Integer multiply-adds per second of all threads together, from registers; see integer_peak.h.

@@ -1,4 +1,4 @@
-// Prefetching a panel that is read once from end to end.
+// Prefetches a panel that a kernel reads once from start to end.
 #pragma once
 
 #include <xmmintrin.h>

@@ -87,7 +87,7 @@ void Program::same_shape(int a, int b) {
     }
 }
 
-// Rows do not know the position or the sequence of their tokens.
+// A buffer of rows has no positions and no sequences.
 void Program::check_per_token(int buffer) {
     if (at(buffer).per_row) {
         throw std::invalid_argument("buffer " + std::to_string(buffer) + " is not one of tokens");
@@ -285,7 +285,7 @@ void Program::sample(int logits) {
     append(make_score(logits));
 }
 
-// Indices come from Python as integers. An index out of range would read or write foreign memory.
+// Indices come from Python. An index out of range would read or write other memory.
 void Program::check(const Step& step) const {
     const auto require = [](bool good, const char* what) {
         if (!good) throw std::invalid_argument(std::string("a step has bad ") + what);
@@ -305,7 +305,7 @@ void Program::check(const Step& step) const {
     }
 }
 
-// A query reads the pages that its window reaches, and no others.
+// A query reads only the pages of its window.
 void Program::check_tables(const Span& span) const {
     for (int cache = 0; cache < caches(); ++cache) {
         const PageTable& table = span.tables[cache];
@@ -390,7 +390,7 @@ bool Program::finish() {
     step_ = nullptr;
     const std::chrono::duration<double> taken = Clock::now() - begun_ - elsewhere / pool_.threads();
     seconds_.store(seconds() + taken.count(), std::memory_order_relaxed);
-    // A thread that skipped an item has completed it for the pool, so the caller sees the flag.
+    // Threads mark skipped items as complete, so the pool has drained and the caller sees the flag.
     return !abandoned();
 }
 
@@ -415,7 +415,7 @@ int Program::items(int instruction) const {
 }
 
 void Program::run(int instruction, int item, int thread) {
-    // Items of an abandoned step are claimed and completed, but not computed: the pool drains.
+    // Threads claim and complete items of an abandoned step without computing: the pool drains.
     if (abandoned()) return;
     instruction += first_instruction_;
     Instruction& i = *instructions_[static_cast<size_t>(instruction)];

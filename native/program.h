@@ -1,14 +1,14 @@
 // A model as a flat list of instructions over numbered buffers. Two calls run a step: `begin`
 // starts it, and `finish` computes with the workers until the step has ended.
 //
-// Python records the architecture once and appends the instructions; nothing here knows a model.
-// Buffers are float32 (tokens, width), some of them also block-quantised int8; a buffer's size is
-// fixed by the largest step. Instructions run in order, each split into items that any thread may
-// take; results do not depend on which thread takes an item.
+// Python records the architecture once and appends the instructions. This file knows no models.
+// Buffers are float32 (tokens, width); some also have a block-quantised int8 copy. The largest step
+// determines the size of a buffer. Instructions run in order. Each instruction consists of items,
+// and any thread may take an item. Results do not depend on the thread.
 //
-// After take_rows, instructions work on rows: the tokens that have an outcome. A few are sampled,
-// hundreds may be scored or pooled. Logits of hundreds of tokens would be 300 MB, so the
-// instructions after take_rows run once for each max_rows of the rows.
+// After take_rows, instructions work on rows: the tokens that have an outcome. A step samples few
+// tokens, but may score or pool hundreds. Logits of hundreds of tokens would take 300 MB, so the
+// instructions after take_rows run for at most max_rows rows at a time.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@
 
 namespace heddle {
 
-// Cosines and sines by (position, pair); float32, made by the caller in float64.
+// Cosines and sines by (position, pair) in float32. The caller computes them in float64.
 struct RopeTable {
     int dim;
     bool interleaved;
@@ -58,8 +58,9 @@ class Instruction;
 
 class Program final : private Task {
   public:
-    // `caches` hold one group of layers each. Their heads must be alike. The program shares
-    // ownership of the caches and of its matrices; `pool` and `kernels` must outlive the program.
+    // Each of `caches` holds one group of layers. All caches must have heads of the same number and
+    // size. The program shares ownership of the caches and of its matrices. `pool` and `kernels`
+    // must outlive the program.
     Program(ThreadPool& pool, const Kernels& kernels, std::vector<std::shared_ptr<KvCache>> caches,
             int max_tokens, int max_rows);
     ~Program() override;
@@ -70,8 +71,8 @@ class Program final : private Task {
     int buffer(int width, bool per_row);
     int rope_table(RopeTable table);
 
-    // Instructions. `width` of buffers must agree; std::invalid_argument otherwise. `quantise`
-    // requests int8 beside the float output, for the matmuls that read it.
+    // Instructions. The widths of buffers must agree; otherwise std::invalid_argument. `quantise`
+    // requests an int8 copy of the output, for the matmuls that read it.
     void embed(std::shared_ptr<const Matrix> table, int out);
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void quantise(int in);
@@ -80,7 +81,8 @@ class Program final : private Task {
     void scale(int in, float factor);                                          // in place
     void soft_cap(int in, float cap);                                          // in place
     void gated(Activation activation, int gate, int up, int out, bool quantise);
-    // The sum of the experts that `logits` choose. `in` is quantised if their matrices are.
+    // The weighted sum of the experts that `logits` choose. `in` is quantised if their matrices
+    // are.
     void experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out);
     void rope(int in, int table, int heads);  // in place
     // `layer` counts within the cache with index `cache`.
@@ -95,22 +97,21 @@ class Program final : private Task {
     // Makes picks and scores from `logits`; the last instruction.
     void sample(int logits);
 
-    // Lets the workers start on the step, which must live until `finish` has returned. One step at
-    // a time. Throws std::invalid_argument: the step is refused; std::logic_error: the threads have
-    // other work. In both cases nothing has begun.
+    // Starts the step on the workers. The step must live until `finish` has returned. Only one step
+    // at a time. Throws std::invalid_argument if it refuses the step, and std::logic_error if the
+    // threads have other work. In both cases nothing has begun.
     void begin(Step& step);
     // Lets the samplers run, and computes with the workers until the step has ended. False if the
     // step was abandoned. Rethrows the exception of an instruction, such as std::bad_alloc; the
-    // program can run the next step. In both cases the step's results and the KV that it should
-    // have written are undefined.
+    // program can then run the next step. In both cases, the step's results and its KV are
+    // undefined.
     bool finish();
     // Ends the step in flight after the items in progress, and every later step at once. Any thread
     // may call it. It cannot be undone.
     void abandon() { abandoned_.store(true, std::memory_order_relaxed); }
     bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
-    // Wall time of all steps, in seconds, as if each caller had called `finish` right after
-    // `begin`: the time between the two calls counts less the caller's share of the threads. Any
-    // thread may call it.
+    // Wall time of all steps, in seconds. Between `begin` and `finish` the caller does other
+    // work: of this time only the workers' share of the threads counts. Any thread may call it.
     double seconds() const { return seconds_.load(std::memory_order_relaxed); }
     // The float buffer's memory, (rows, width), after the last step.
     const float* data(int buffer) const;
@@ -119,7 +120,7 @@ class Program final : private Task {
     int rows(int buffer) const;
     int caches() const { return static_cast<int>(caches_.size()); }
 
-    // Nanoseconds spent per kind of instruction by the calling thread, since the last call.
+    // Nanoseconds of the calling thread per kind of instruction, since the last call.
     std::vector<std::pair<const char*, double>> take_profile();
     void set_profiling(bool on) { profiling_ = on; }
 
@@ -135,7 +136,7 @@ class Program final : private Task {
         int width;
         bool per_row;  // a row per sampled token rather than per token
         std::vector<float> values;
-        // Quantised copy; empty unless an instruction requests it.
+        // The quantised copy; empty unless an instruction requests it.
         std::vector<int8_t> q;
         std::vector<BlockScale> scales;
         QuantisedRows quantised();
@@ -150,7 +151,7 @@ class Program final : private Task {
     void append(std::unique_ptr<Instruction> instruction);
     void check(const Step& step) const;
     void check_readout(const Step& step) const;
-    // A pass runs instructions over some of the wanted rows.
+    // A pass runs instructions over a part of the wanted rows.
     void begin_pass(int first_instruction, int last_instruction, int first_row, int row_count);
     void run_pass(int first_instruction, int last_instruction, int first_row, int row_count);
     void finish_passes();

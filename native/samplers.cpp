@@ -12,24 +12,24 @@ namespace heddle {
 
 namespace {
 
-// Masses within this share of a limit are examined even if rounding puts them beyond the limit.
+// Samplers examine masses within this share of a limit even if rounding puts them beyond it.
 constexpr double kSlack = 1e-5;
 constexpr float kLogitSlack = 1e-3f;
 
-// The largest penalty of DRY. If all tokens are repetitions, one of them still is the best.
+// The largest penalty of DRY. So if all tokens are repetitions, one of them is still the best.
 constexpr float kMostDry = 1e30f;
 
-// At this temperature all candidates have the same weight, to the precision of floats. At a higher
-// one, scores and penalties on them would exceed the range of floats.
+// At this temperature, all candidates have the same weight in float precision. At a higher
+// temperature, scores and their penalties would exceed the range of floats.
 constexpr float kHottest = 1e15f;
 
-// The sampler `infill` compares this many candidates with each other. It treats a candidate below
-// this share of the weight as a guess.
+// The sampler `infill` compares this many candidates with each other. It removes candidates below
+// this share of the weight.
 constexpr int kMostFillings = 256;
 constexpr double kLeastFilling = 0.2;
 
-// Keeps the fewest best of the shown candidates that weigh at least `wanted` together, at least
-// one.
+// Keeps the fewest best of the shown candidates whose total weight is at least `wanted`, at least
+// one candidate.
 void cut_at_mass(Candidates& c, double wanted) {
     const std::vector<float>& weights = c.weights();
     double covered = 0.0;
@@ -38,8 +38,8 @@ void cut_at_mass(Candidates& c, double wanted) {
     c.cut(kept);
 }
 
-// Shows candidates that weigh at least `lowest`, always the best one, and those that rounding might
-// have missed.
+// Shows candidates that weigh at least `lowest`, and always the best candidate. The limit includes
+// a margin for rounding.
 void show_down_to(Candidates& c, double lowest) {
     const float floor = static_cast<float>(std::log(std::min(lowest, 1.0)));
     c.show_above(c.peak() + (floor - kLogitSlack) / c.factor());
@@ -83,7 +83,7 @@ void dry(Candidates& c, const SamplerParams& p, SamplerState& state) {
 void top_n_sigma(Candidates& c, const SamplerParams& p, SamplerState&) {
     const double count = c.size();
     double sum = 0.0, squares = 0.0;
-    const double peak = c.peak();  // differences from it keep their digits when squared
+    const double peak = c.peak();  // squared differences from the peak keep their precision
     c.each_logit([&](float logit) { sum += logit - peak; });
     const double mean = sum / count;
     c.each_logit([&](float logit) {
@@ -102,8 +102,9 @@ void top_k(Candidates& c, const SamplerParams& p, SamplerState&) {
     c.cut(static_cast<size_t>(p.top_k));
 }
 
-// Candidates are sorted by logit, and so by surprise. The order of deviation from the entropy
-// starts at the place of the entropy among them and goes to both sides.
+// Takes candidates in the order of their deviation from the entropy. Candidates are sorted by
+// logit, and therefore by surprise. So the walk starts where the entropy is, and goes to both
+// sides.
 class OutwardWalk {
   public:
     OutwardWalk(const Candidates& c, float expected) : c_(c), expected_(expected) {
@@ -114,7 +115,8 @@ class OutwardWalk {
 
     bool at_the_bottom() const { return below_ == shown(); }
 
-    // Index of the nearest candidate not yet taken, ties to the better one. One must be left.
+    // Index of the nearest candidate that is not taken yet, ties to the better candidate. At least
+    // one must be left.
     size_t take() {
         if (above_ < above_end_ && (at_the_bottom() || deviation(above_) <= deviation(below_))) {
             const size_t taken = above_++;
@@ -129,7 +131,7 @@ class OutwardWalk {
     float log_weight(size_t i) const { return (c_.shown()[i].logit - c_.peak()) * c_.factor(); }
     float deviation(size_t i) const { return std::abs(log_weight(i) - expected_); }
 
-    // Equal logits above are taken from their first on, not from their last.
+    // The walk takes equal logits above the entropy from the first to the last.
     void next_run_above() {
         above_end_ = run_begin_;
         if (above_end_ == 0) return void(above_ = 0);
@@ -146,10 +148,10 @@ class OutwardWalk {
 
 void typical_p(Candidates& c, const SamplerParams& p, SamplerState&) {
     const double mass = c.mass(), wanted = mass * p.typical_p;
-    const float expected = static_cast<float>(std::log(mass) - c.entropy());  // as log of a weight
-    // The walk may go below the top candidates that weigh `wanted`. Then it restarts with more of
-    // them shown.
-    for (double share = 1.0;; share /= 16.0) {  // of what is not wanted
+    const float expected =
+        static_cast<float>(std::log(mass) - c.entropy());  // as logarithm of a weight
+    // The walk may go below the shown candidates. Then it starts again with more shown candidates.
+    for (double share = 1.0;; share /= 16.0) {  // of the mass outside `wanted`
         const double unseen = (1.0 - p.typical_p) * share;
         const bool all = c.listed() || share < 1e-3;
         if (all) {
@@ -180,7 +182,7 @@ void top_p(Candidates& c, const SamplerParams& p, SamplerState&) {
 
 void min_p(Candidates& c, const SamplerParams& p, SamplerState&) { cut_at_weight(c, p.min_p); }
 
-// The best weighs 1, so its probability is 1 / mass.
+// The best candidate weighs 1, so its probability is 1 / mass.
 void top_a(Candidates& c, const SamplerParams& p, SamplerState&) {
     cut_at_weight(c, p.top_a / c.mass());
 }
@@ -195,8 +197,8 @@ void xtc(Candidates& c, const SamplerParams& p, SamplerState& state) {
     if (above > 1) c.drop_best(above - 1);
 }
 
-// If the text of one candidate begins that of another, the likelier of the two gets the mass of
-// both.
+// If the text of one candidate is a prefix of the text of another, the likelier candidate gets the
+// mass of both.
 void merge(std::vector<double>& masses, const std::vector<std::string_view>& texts) {
     std::vector<bool> gone(masses.size(), false);
     for (size_t i = 0; i < masses.size(); ++i) {
@@ -211,8 +213,8 @@ void merge(std::vector<double>& masses, const std::vector<std::string_view>& tex
     }
 }
 
-// The candidates that may continue a fill-in. Empty if the fill-in should end with a token that is
-// not a candidate.
+// The candidates that `infill` keeps. Empty if the output should end with a token that is not a
+// candidate.
 std::vector<bool> worth_filling(const std::vector<double>& masses, const std::vector<bool>& ends) {
     double kept = 0.0;
     size_t others = 0;

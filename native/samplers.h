@@ -1,5 +1,5 @@
-// The samplers: each removes candidates or reweighs them. Their definitions and sources are in
-// src/heddle/testing/reference_sampler.py; a chain of them is a list of `Stage`s.
+// The samplers. Each sampler removes candidates or changes their weights. Definitions and sources
+// are in src/heddle/testing/reference_sampler.py. A chain is a list of `Stage`s.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace heddle {
 struct SamplerParams;
 struct SamplerState;
 
-// A sampler of the chain. The table of them is in samplers.cpp.
+// A sampler of the chain. samplers.cpp has the table of all samplers.
 struct Stage {
     const char* name;  // the value of the member of heddle.types.Stage
     bool cuts;         // removes candidates; mirostat replaces it, greedy decoding skips it
@@ -26,14 +26,14 @@ struct Stage {
     void (*apply)(Candidates&, const SamplerParams&, SamplerState&);
 };
 
-// Throws std::invalid_argument for a name that no stage has.
+// Throws std::invalid_argument for an unknown name.
 const Stage* find_stage(const std::string& name);
 
-// Whether a stage does anything under these parameters.
+// Whether a stage has an effect with these parameters.
 bool active(const Stage& stage, const SamplerParams& params);
 
 extern const Stage kPenalties;
-extern const Stage kMirostat;  // no member of Stage: it is always the last
+extern const Stage kMirostat;  // not in the table: it always runs last
 
 // The bytes of all tokens, empty for control tokens, and which tokens end an output.
 class TokenPieces {
@@ -46,7 +46,7 @@ class TokenPieces {
 
   private:
     std::string bytes_;
-    std::vector<size_t> begins_;  // of each token among the bytes, and the end of the last
+    std::vector<size_t> begins_;  // start of each token in bytes_, and the end of the last
     std::vector<int> ends_;
 };
 
@@ -74,7 +74,7 @@ struct SamplerParams {
     int mirostat = 0;           // the version, 0 or 2
     float mirostat_tau = 5.0f;  // bits
     float mirostat_eta = 0.1f;
-    std::shared_ptr<const TokenPieces> pieces;  // where the stage `infill` runs
+    std::shared_ptr<const TokenPieces> pieces;  // null unless the stage `infill` runs
     std::vector<const Stage*> order;
     std::unordered_map<int, float> bias;
     std::vector<TokenSequence> bad_sequences;
@@ -85,7 +85,7 @@ struct SamplerParams {
     int logprobs = -1;  // alternatives to report; -1 for no logprobs at all
 };
 
-// A number that heddle.types.SamplingParams has a row for.
+// A numeric parameter of heddle.types.SamplingParams.
 struct SamplerNumber {
     const char* name;
     std::variant<float SamplerParams::*, int SamplerParams::*> member;
@@ -117,25 +117,25 @@ inline constexpr SamplerNumber kSamplerNumbers[] = {
     {"min_tokens", &SamplerParams::min_tokens},
 };
 
-// Sets the number of that name. Throws std::invalid_argument for a name that none has.
+// Sets the number `name`. Throws std::invalid_argument for an unknown name.
 void set_number(SamplerParams& params, const std::string& name, double value);
 
-// The state that a sequence's samplers keep from token to token, and values that one stage passes
-// to a later stage.
+// The state that a sequence's samplers keep between tokens, and values that one stage passes to a
+// later stage.
 struct SamplerState {
     History history;
     double mu;              // mirostat's bound on surprise, in bits
-    double log_mass = 0.0;  // of what mirostat cuts, natural logarithm
+    double log_mass = 0.0;  // natural logarithm of the mass before mirostat's cut
     int end = -1;           // for `infill`: the first end token that is not excluded
 };
 
-// Moves mirostat's bound by the surprise of the token drawn.
+// Changes mirostat's bound by the surprise of the drawn token.
 void adapt_mirostat(const Candidates& candidates, Candidate drawn, const SamplerParams& params,
                     SamplerState& state);
 
 // Philox4x32-10 (Salmon et al. 2011, doi:10.1145/2063384.2063405): the uniform in [0, 1) of token
-// `index` under `seed`, the upper 24 bits of the first output word. Stream 0 chooses tokens, stream
-// 1 decides for XTC.
+// `index` under `seed`, the upper 24 bits of the first output word. Stream 0 chooses tokens, and
+// stream 1 decides whether XTC applies.
 float uniform(uint64_t seed, uint32_t index, uint32_t stream = 0);
 
 }  // namespace heddle

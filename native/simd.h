@@ -1,13 +1,13 @@
-// Sixteen float lanes, whatever the machine has.
+// Sixteen float lanes on every machine.
 //
 // Every float kernel outside the matmuls is written once over V16. The lane count, the order of
 // reductions and the places where a product is fused are fixed here, so that all instruction
 // levels compute the same bits: AVX-512 holds a V16 in one register, AVX2 in two, NEON in four, the
 // portable version in an array.
 //
-// Included only by translation units compiled once per instruction level; everything is in an
-// anonymous namespace because the same name means different code in each of them. For the same
-// reason nothing here uses templates of the standard library.
+// Include this file only in translation units that are compiled once per instruction level.
+// Everything is in an anonymous namespace, because the same name has different code in each unit.
+// For the same reason this file uses no templates of the standard library.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What one step computes: tokens, their positions in their sequences, and the wanted outcomes.
+// The work of one step: tokens, their positions in their sequences, and the wanted outcomes.
 #pragma once
 
 #include <atomic>
@@ -51,9 +51,9 @@ struct Step {
     std::vector<ScoredRow> scored;
     std::vector<PooledRow> pooled;  // added to their sums in this order
     std::vector<Pick> picks;        // filled by the step, one per sampler
-    std::vector<Score> scores;      // likewise, one per scored row
-    // Whether the samplers may run. Their masks may be computed during the step. Program::finish
-    // sets it.
+    std::vector<Score> scores;      // filled by the step, one per scored row
+    // Whether the samplers may run. Other threads may make their masks during the step.
+    // Program::finish sets it.
     std::atomic<bool> may_sample{true};
 };
 

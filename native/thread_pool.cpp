@@ -20,12 +20,12 @@ inline void pause_briefly() {
 #endif
 }
 
-// About 200 us of pauses before the core is offered to others. Yielding early is a trap: where
-// another process wants the core, a yield costs a whole time slice, and the step goes on with one
-// thread (measured: 2.5 ms steps became 10 ms beside one busy process).
+// About 200 us of pauses before the thread yields its core. Do not yield early: if another process
+// wants the core, a yield costs a complete time slice, and the step continues with one thread
+// (measured: steps of 2.5 ms became 10 ms beside one busy process).
 constexpr int kSpins = 4'000;
-// Workers look for the next step this long before they sleep: the time between two steps of a
-// busy engine (scheduling, delivery) is below it, so decoding pays no wake-up.
+// Workers wait for the next step this long before they sleep. The time between two steps of a busy
+// engine (scheduling, delivery) is shorter, so decoding needs no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(300);
 
 class ForTask final : public Task {
@@ -129,8 +129,8 @@ void ThreadPool::work_lane(Task& task, int instruction, int items, int lane, int
     }
 }
 
-// An exception that left a worker would end the process. Items after it are completed, but not run:
-// other threads wait for their completion.
+// Catches exceptions: an exception that leaves a worker ends the process. Later items are completed
+// but not run, because other threads wait for their completion.
 void ThreadPool::run_item(Task& task, int instruction, int item, int thread) noexcept {
     if (failed_.load(std::memory_order_relaxed)) return;
     try {

@@ -2,10 +2,10 @@
 //
 // An instruction is split into items, and the items into one lane per thread. A thread claims the
 // items of its own lane, then items left in other lanes. It may continue with the next instruction
-// once all items of this one are completed. A thread that was not scheduled delays no other thread
-// unless it owns an item. The caller of `finish` works too, and does everything alone if no worker
-// wakes in time. Items of a lane lie side by side in memory, so a thread reads weights in long
-// runs: with one counter for all threads, a token of a 1 GB model took 8% longer.
+// once all items of this one are completed. A thread that the system does not schedule delays
+// others only if it has claimed an item. The caller of `finish` computes too, and does all items if
+// no worker wakes in time. Items of a lane are side by side in memory, so a thread reads weights in
+// long runs: with one counter for all threads, a token of a 1 GB model took 8% longer.
 #pragma once
 
 #include <atomic>
