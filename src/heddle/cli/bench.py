@@ -24,38 +24,42 @@ _DEPTHS = "0,1024"
 _DEPTH_AGAINST = "128"
 
 
+_Streams = Annotated[str, typer.Option(help="Numbers of streams to measure, such as 1,2,4,8.")]
+_Depths = Annotated[
+    str | None,
+    typer.Option(
+        help="Tokens in each stream's context before decode is measured (default "
+        f"{_DEPTHS}; {_DEPTH_AGAINST} with --against).",
+        show_default=False,
+    ),
+]
+_PromptTokens = Annotated[
+    int, typer.Option(min=1, help="Tokens of each prompt when prefill is measured.")
+]
+_NewTokens = Annotated[
+    int, typer.Option(min=2, help="Tokens that each stream generates per round.")
+]
+_Rounds = Annotated[int, typer.Option(min=1, help="Rounds; a figure is their median.")]
+_Profile = Annotated[
+    bool,
+    typer.Option("--profile", help="Show time per kind of native instruction instead of speed."),
+]
+
+
 @with_settings
 def bench(
     model: Model = DEFAULT_MODEL,
     *,
-    streams: Annotated[
-        str, typer.Option(help="Numbers of streams to measure, such as 1,2,4,8.")
-    ] = "1,2,4,8",
-    depths: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens in each stream's context before decode is measured (default "
-            f"{_DEPTHS}; {_DEPTH_AGAINST} with --against).",
-            show_default=False,
-        ),
-    ] = None,
-    prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of each prompt when prefill is measured.")
-    ] = 512,
-    new_tokens: Annotated[
-        int, typer.Option(min=2, help="Tokens that each stream generates per round.")
-    ] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; a figure is their median.")] = 3,
+    streams: _Streams = "1,2,4,8",
+    depths: _Depths = None,
+    prompt_tokens: _PromptTokens = 512,
+    new_tokens: _NewTokens = 64,
+    rounds: _Rounds = 3,
     against: Against = None,
     peer_model: PeerModel = None,
     peer_key: PeerKey = None,
     url: Url = None,
-    profile: Annotated[
-        bool,
-        typer.Option(
-            "--profile", help="Show time per kind of native instruction instead of speed."
-        ),
-    ] = False,
+    profile: _Profile = False,
     as_json: AsJson = False,
     engine: EngineConfig,
 ) -> None:
