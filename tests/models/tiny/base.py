@@ -71,8 +71,6 @@ class TinyModel:
         "mlp.down_proj": "ffn_down",
     }
     norm_mean: ClassVar[float] = 1.0
-    model_type: ClassVar[str] = ""
-    """The architecture's name in config.json, where GGUF has another one."""
     interleaves: ClassVar[bool] = False
     """Whether GGUF interleaves the halves of a head that Hugging Face rotates as pairs."""
 
@@ -102,7 +100,7 @@ class TinyModel:
     def config(self) -> dict[str, object]:
         """The content of config.json."""
         return {
-            "model_type": self.model_type or self.architecture,
+            "model_type": self.architecture,
             "vocab_size": self.vocabulary,
             "hidden_size": self.width,
             "intermediate_size": self.ffn_width,

@@ -41,7 +41,8 @@ class TinyOlmo2(TinyModel):
 class TinyOlmo3(TinyOlmo2):
     """Three of four layers see a window. Yarn stretches positions in the others."""
 
-    model_type = "olmo3"
+    architecture = "olmo3"
+    gguf_architecture = "olmo2"
 
     layers: int = 5
     window: int = 5

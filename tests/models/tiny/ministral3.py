@@ -9,8 +9,8 @@ from models.tiny.base import BASE, ORIGINAL_CONTEXT, SCALE, TinyModel
 
 @dataclass(frozen=True)
 class TinyMinistral3(TinyModel):
-    architecture = "mistral3"
-    model_type = "ministral3"
+    architecture = "ministral3"
+    gguf_architecture = "mistral3"
     interleaves = True
 
     growth: float = 0.5

@@ -1,0 +1,116 @@
+"""Compare the tiny models' greedy tokens and log probabilities with llama.cpp's.
+
+    PYTHONPATH=tests:src python tests/models/compare_llama_cpp.py [MODEL...]
+
+Weights are float32, keys and values f16. Needs the `bench` and `test` extras. A model is the name
+of a test's parameter, such as "granite-tied"; without names, all models are compared. Each runs in
+a process of its own, because llama.cpp ends the process where a file does not suit it.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import xllamacpp
+
+from gguf_writer import write_gguf
+from heddle.testing.reference_model import ReferenceModel
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from models.tiny import MODELS
+from models.tiny.base import TOKENS, TinyModel
+
+NEW_TOKENS = 8
+TOLERANCE = 0.05
+"""Of log probabilities. llama.cpp rounds queries to f16, too. A wrong setting gives > 0.1."""
+KNOWN = {
+    "llama-longrope": "(llama.cpp has longrope for Phi-3 only; here it divides positions, too)",
+    "qwen2_moe-shared": "(llama.cpp requires an output matrix)",
+    "phi3-windowed": "(llama.cpp ignores the window of Phi-3)",
+}
+"""Models whose results differ for a reason."""
+SQUARE = ("qwen2", "qwen2_moe")
+"""Architectures that llama.cpp loads only if all heads together are as wide as the hidden state."""
+
+
+def main(names: list[str]) -> int:
+    known = {str(model): model for model in MODELS}
+    if len(names) == 1:
+        print(compare(known[names[0]]))
+        return 0
+    failures = 0
+    for name in names or known:
+        command = [sys.executable, __file__, name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        said = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+        reason = KNOWN.get(name, "")
+        print(f"{name:28} {said[-1] if said else done.returncode} {reason}", flush=True)
+        failures += done.returncode != 0 and name not in KNOWN
+    return failures
+
+
+def compare(model: TinyModel) -> str:
+    """How close the results are.
+
+    Raises:
+        SystemExit: they differ.
+    """
+    if model.architecture in SQUARE:
+        model = replace(model, width=model.q_width)
+    with tempfile.TemporaryDirectory() as folder:
+        metadata = model.metadata() | tokenizer(model.vocabulary)
+        path = write_gguf(Path(folder) / "tiny.gguf", metadata, model.tensors())
+        theirs = llama_cpp(path)
+        with GGUFCheckpoint.open(path) as checkpoint:
+            reference, tokens = ReferenceModel(checkpoint), list(TOKENS)
+            worst = 0.0
+            for choices in theirs:
+                logits = reference.logits(tokens, "f16")[-1].astype(np.float64)
+                ours = logits - logits.max() - math.log(np.exp(logits - logits.max()).sum())
+                worst = max(worst, *(abs(ours[id] - value) for id, value in choices.items()))
+                if worst > TOLERANCE:
+                    raise SystemExit(f"log probabilities differ by {worst:.4f}")
+                tokens.append(max(choices, key=lambda id: choices[id]))
+                if ours[tokens[-1]] < ours.max() - TOLERANCE:
+                    raise SystemExit(f"llama.cpp chose {tokens[-1]}, Heddle {ours.argmax()}")
+    return f"{len(theirs)} tokens equal, log probabilities within {worst:.5f}"
+
+
+def tokenizer(vocabulary: int) -> dict[str, object]:
+    """A SentencePiece vocabulary of single letters. Its last token ends a text."""
+    pieces = ["<unk>", *(chr(ord("A") + id) for id in range(vocabulary - 2)), "</s>"]
+    types = [2, *[1] * (vocabulary - 2), 3]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": pieces,
+        "tokenizer.ggml.scores": np.zeros(vocabulary, np.float32),
+        "tokenizer.ggml.token_type": np.array(types, np.int32),
+        "tokenizer.ggml.bos_token_id": vocabulary - 1,
+        "tokenizer.ggml.eos_token_id": vocabulary - 1,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+
+
+def llama_cpp(path: Path) -> list[dict[int, float]]:
+    """Log probabilities of all tokens, for each token that llama.cpp generates after TOKENS."""
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(path)
+    parameters.n_ctx, parameters.n_parallel, parameters.warmup = 64, 1, False
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    server = xllamacpp.Server(parameters)
+    body = {"prompt": TOKENS, "n_predict": NEW_TOKENS, "temperature": 0, "n_probs": 1000}
+    with httpx.Client(base_url=server.listening_address, trust_env=False, timeout=60) as client:
+        answer: dict[str, Any] = client.post("/completion", json=body).raise_for_status().json()
+    steps = answer["completion_probabilities"]
+    return [{one["id"]: one["logprob"] for one in step["top_logprobs"]} for step in steps]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
