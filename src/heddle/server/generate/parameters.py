@@ -36,7 +36,7 @@ class SamplingSchema(Schema):
 S = TypeVar("S", bound=SamplingSchema)
 
 _MOST_BIASES = 16_384
-"""Most tokens of a logit bias. Each takes 100 bytes until the request ends."""
+"""Most tokens of a logit bias. Each token takes 100 bytes until the request ends."""
 
 
 def offers(api: Api) -> Callable[[type[S]], type[S]]:

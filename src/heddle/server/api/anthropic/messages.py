@@ -121,8 +121,8 @@ def _tool_use(body: CountRequest) -> ToolUse:
     """The functions that the answer may call.
 
     Raises:
-        InvalidRequestError: see `function_of` and `use_of`; or the type of the choice and its name
-            do not fit.
+        InvalidRequestError: a choice of type "tool" has no name, or a choice of another type has a
+            name. See also `function_of` and `use_of`.
     """
     functions = [
         function_of(tool, tool.input_schema, f"tools[{place}].input_schema")

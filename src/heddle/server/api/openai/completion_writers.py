@@ -39,8 +39,8 @@ DONE = b"data: [DONE]\n\n"
 def likeliest(outputs: Sequence[Output], n: int, best: int) -> list[Output]:
     """Select the `best` likeliest of the `n` outputs of each prompt.
 
-    The mean log probability of its tokens ranks an output. Among equal means the first output wins.
-    The outputs must have log probabilities.
+    Outputs are ranked by the mean log probability of their tokens. Among equal means the first
+    output wins. The outputs must have log probabilities.
     """
 
     def negative_mean_logprob(output: Output) -> float:

@@ -43,7 +43,7 @@ _EXCLUDED = {
 
 
 _AT_ONCE = 1 << 16
-"""Token ids to encode at once. Each takes at least 100 bytes as an object before it is JSON."""
+"""Token ids to encode at once. An id takes at least 100 bytes as an object before it is JSON."""
 
 
 class TokenizeRequest(Schema):
