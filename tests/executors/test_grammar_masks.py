@@ -53,7 +53,7 @@ def two() -> Callable[[Exception], tuple[GrammarMasks, list[Sampler]]]:
         masks, samplers = GrammarMasks(), [Sampler(), Sampler()]
         bind(masks, 0, Grammar(failure), [])
         bind(masks, 1, Grammar(), [7])
-        fill = masks.filling(dict(enumerate(samplers)))
+        fill = masks.begin_masks(dict(enumerate(samplers)))
         assert fill is not None
         fill()
         return masks, samplers
@@ -81,7 +81,7 @@ def test_a_grammar_gets_the_tokens_since_its_last_mask(two: Callable) -> None:
     masks, samplers = two(GrammarError("too much"))
     masks.observe(1, 3)
     masks.observe(1, 4)
-    masks.filling({1: samplers[1]})()
+    masks.begin_masks({1: samplers[1]})()
     assert samplers[1].masks == [b"\7", b"\3\4"]
 
 
@@ -125,7 +125,7 @@ def test_a_mask_that_waits_is_not_made_for_a_sequence_that_has_left() -> None:
     masks, samplers = GrammarMasks(), [Sampler(), Sampler()]
     bind(masks, 0, Slow(), [5])
     bind(masks, 1, Telling(), [7])
-    assert masks.filling(dict(enumerate(samplers))) is not None
+    assert masks.begin_masks(dict(enumerate(samplers))) is not None
     bind(masks, 1, Telling(), [8])
     gate.set()
     fill(masks, samplers)
@@ -133,6 +133,6 @@ def test_a_mask_that_waits_is_not_made_for_a_sequence_that_has_left() -> None:
 
 
 def fill(masks: GrammarMasks, samplers: list[Sampler]) -> None:
-    give = masks.filling(dict(enumerate(samplers)))
+    give = masks.begin_masks(dict(enumerate(samplers)))
     assert give is not None
     give()

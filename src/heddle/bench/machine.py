@@ -1,4 +1,4 @@
-"""Describes the machine of a measurement, and the other work on it."""
+"""Describes the machine of a measurement, and other work on the machine."""
 
 from __future__ import annotations
 

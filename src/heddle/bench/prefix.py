@@ -43,7 +43,7 @@ Round = tuple[Stream, ...]
 
 @dataclass(frozen=True, slots=True)
 class PrefixLoad:
-    """Requests, some of which share a prefix.
+    """A load of requests. Some requests share a prefix.
 
     Attributes:
         clients: number of requests at once.

@@ -268,7 +268,7 @@ class RadixTree:
     def replace_end_page(
         self, node: Node, pages: Sequence[int], windows: Sequence[WindowPages] = ()
     ) -> None:
-        """If `node` ends inside a page, replace this page by that of a sequence that continued it.
+        """If `node` ends inside a page, make it name the page of a sequence that continued it.
 
         Both pages hold the node's tokens, bit for bit. After this, the sequences that lock a node
         hold all pages that it names. And if a conversation continues in a copy of its last page,
@@ -526,7 +526,7 @@ class RadixTree:
         """Check structure, locks, ages, totals and queue, given all cursors. For tests.
 
         Raises:
-            AssertionError: says what is wrong.
+            AssertionError: something is wrong; the message names the fault.
         """
         nodes = list(self.walk())
         for node in nodes:

@@ -67,7 +67,7 @@ def heddle(
     """LLM inference server. One forward pass per step computes tokens of all requests."""
 
 
-class _Benches(typer.core.TyperGroup):
+class _BenchGroup(typer.core.TyperGroup):
     """Runs `heddle bench prefix`; other arguments of `heddle bench` go to the command `speed`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -76,7 +76,7 @@ class _Benches(typer.core.TyperGroup):
         return super().parse_args(ctx, args)
 
 
-benches = typer.Typer(cls=_Benches)
+benches = typer.Typer(cls=_BenchGroup)
 benches.command("speed")(bench)
 benches.command("prefix")(bench_prefix)
 

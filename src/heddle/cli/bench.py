@@ -101,9 +101,9 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
 
 def _measure(model: str, config: EngineConfig, loads: "Loads", as_json: bool) -> None:
     from heddle.bench.report import measure
-    from heddle.cli.bench_tables import notes, print_report
+    from heddle.cli.bench_tables import print_report, progress_notes
 
-    with load(model, config) as engine, notes() as note:
+    with load(model, config) as engine, progress_notes() as note:
         report = measure(engine, loads, note)
     if as_json:
         print(json.dumps(report.as_dict(), indent=2, allow_nan=False))
@@ -113,9 +113,9 @@ def _measure(model: str, config: EngineConfig, loads: "Loads", as_json: bool) ->
 
 def _profile(model: str, config: EngineConfig, loads: "Loads", as_json: bool) -> None:
     from heddle.bench.profile import profile
-    from heddle.cli.bench_tables import notes, print_profiles
+    from heddle.cli.bench_tables import print_profiles, progress_notes
 
-    with load(model, config) as engine, notes() as note:
+    with load(model, config) as engine, progress_notes() as note:
         profiles = profile(engine, loads, note)
     if as_json:
         print(json.dumps([each.as_dict() for each in profiles], indent=2, allow_nan=False))
@@ -138,7 +138,7 @@ def _compare(
     from heddle.bench.remote import connect
     from heddle.bench.servers import heddle_server
     from heddle.bench.side_by_side import Scenario, alternate, most_other_work, summarise, table
-    from heddle.cli.bench_tables import notes, other_work_line
+    from heddle.cli.bench_tables import other_work_line, progress_notes
 
     scenarios = [Scenario(*each) for each in loads]
     with ExitStack() as stack:
@@ -148,7 +148,7 @@ def _compare(
             heddle = stack.enter_context(heddle_server(model, config))
         else:
             heddle = connect("heddle", url, key=peer_key)
-        note = stack.enter_context(notes())
+        note = stack.enter_context(progress_notes())
         scenarios, results = alternate([heddle, peer], scenarios, rounds, note=note)
     summary = summarise(results)
     report = {

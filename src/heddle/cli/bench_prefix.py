@@ -84,7 +84,7 @@ def _measure(
     from heddle.bench.prefix import BURST, PrefixReport, run_burst, run_identical, run_load
     from heddle.bench.remote import connect
     from heddle.bench.servers import heddle_server
-    from heddle.cli.bench_tables import notes
+    from heddle.cli.bench_tables import progress_notes
 
     def start(config: EngineConfig) -> "Server":
         return stack.enter_context(heddle_server(model, config))
@@ -92,7 +92,7 @@ def _measure(
     # Files of earlier runs must not count, and two servers cannot share a directory.
     cold = replace(config, prefix_cache_dir="")
     with ExitStack() as stack:
-        note = stack.enter_context(notes())
+        note = stack.enter_context(progress_notes())
         if against is not None:
             # First: without a peer, do not load a model.
             theirs = connect("peer", against, peer_model, key=peer_key)

@@ -26,7 +26,7 @@ _NOTICEABLE = 0.05
 
 
 @contextmanager
-def notes() -> Iterator[Callable[[str], None]]:
+def progress_notes() -> Iterator[Callable[[str], None]]:
     """A function that shows the current measurement on a terminal. Elsewhere it shows nothing."""
     with Console(stderr=True).status("") as status:
         yield status.update

@@ -34,7 +34,7 @@ def chat(
         float | None,
         typer.Option(
             help="Sampling temperature; 0 = the likeliest token.",
-            show_default="what the model's files recommend, else 0.7",
+            show_default="the model's recommendation, else 0.7",
         ),
     ] = None,
     max_tokens: Annotated[
@@ -48,7 +48,7 @@ def chat(
     """Talk with a model in the terminal."""
     asked: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
     given = {name: value for name, value in asked.items() if value is not None}
-    SamplingParams(**given)  # a wrong value is refused before a model is loaded in vain
+    SamplingParams(**given)  # refuse a wrong value before loading a model
     with load(model, engine) as loaded:
         params = SamplingParams(
             **{"temperature": TEMPERATURE, **loaded.model.sampling_defaults, **given}
@@ -60,7 +60,7 @@ def chat(
             print(f"{loaded.model.info.id}: {_HELP}")
         while (line := _read_line()) is not None:
             try:
-                if not _obey(conversation, line.strip()):
+                if not _run_line(conversation, line.strip()):
                     break
             except KeyboardInterrupt:
                 print(" [stopped]")
@@ -121,7 +121,7 @@ def _read_line() -> str | None:
         return ""
 
 
-def _obey(conversation: Conversation, line: str) -> bool:
+def _run_line(conversation: Conversation, line: str) -> bool:
     """Run a line of input. False if it is the command to leave."""
     if line == "/exit":
         return False

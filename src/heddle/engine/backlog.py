@@ -1,4 +1,4 @@
-"""Bounds the backlog: output that the readers of an event loop have not read yet.
+"""Bounds the backlog: the unread output of an event loop.
 
 The engine finishes a request long before a slow client has read its answer, and some clients never
 read. The bound is on memory, not on time: below it, slow clients lose nothing. Above it, the

@@ -37,13 +37,13 @@ def open_disk_tier(
     try:
         directory = PageDirectory(path, config.prefix_cache_disk)
     except DirectoryInUseError as error:
-        _log.warning("the prefix cache goes on without its disk tier: %s", error)
+        _log.warning("the prefix cache continues without its disk tier: %s", error)
         return None
     try:
         model_and_program = fingerprint(model)
     except (OSError, ModelFileError) as error:
         directory.close()
-        _log.warning("the prefix cache goes on without its disk tier: %s", error)
+        _log.warning("the prefix cache continues without its disk tier: %s", error)
         return None
     memory = model.executor.memory
     return DiskTier(

@@ -94,7 +94,7 @@ _MEANINGLESS: dict[str, tuple[object, str]] = {
     "shown_specials": ((), "read the ids of the tokens"),
     "prompt_logprobs": (None, "use Engine.complete to get them"),
 }
-"""Parameters without meaning for a driven sequence: the default value, and what to do instead."""
+"""Parameters without meaning for a driven sequence: default value and alternative."""
 
 
 class DrivenSequence:
@@ -267,12 +267,12 @@ class DrivenSequence:
             )
 
     def _change(self, tokens: list[int], prompt_tokens: int, bounds: list[float | None]) -> None:
-        self._leave()
+        self._end_request()
         self._tokens, self._prompt_tokens, self._bounds = tokens, prompt_tokens, bounds
         self._detokenizer = None
         self._cancelled = False
 
-    def _leave(self) -> None:
+    def _end_request(self) -> None:
         """End the active request, if there is one."""
         active, self._active = self._active, None
         if active is not None:
@@ -310,13 +310,13 @@ class DrivenSequence:
         self._thread.check_length(len(self._tokens))
         try:
             active = self._active
-            active = self._begin(forbidden) if active is None or forbidden else self._go_on(active)
+            active = self._begin(forbidden) if active is None or forbidden else self._resume(active)
             delta = active.results.get()
         except BaseException:  # refused or interrupted: a later call must not get this token
-            self._leave()
+            self._end_request()
             raise
         if delta is None:
-            self._leave()
+            self._end_request()
             self._cancelled = True  # `cancel` may have set it before the tokens changed
             return _CANCELLED
         if delta.finish is not None:
@@ -324,17 +324,17 @@ class DrivenSequence:
             assert delta.error is not None  # a cancel puts None into the results first
             raise delta.error
         if forbidden:  # a request keeps its forbidden tokens, so the next token needs a new request
-            self._leave()
+            self._end_request()
         return self._append(delta, active.request.sequence.mu, known)
 
-    def _go_on(self, active: _Active) -> _Active:
+    def _resume(self, active: _Active) -> _Active:
         """Ask the engine for the next token of the active request."""
         self._thread.resume(active.request)
         return active
 
     def _begin(self, forbidden: tuple[int, ...]) -> _Active:
         """Ask the engine for a token in a new request."""
-        self._leave()
+        self._end_request()
         results: SimpleQueue[Delta | None] = SimpleQueue()
         request = prepare(self._model, self._next_id(), self._tokens, self._params, results.put)
         sequence = request.sequence

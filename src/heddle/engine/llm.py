@@ -85,7 +85,7 @@ class LLM(Closing):
         return self._run(prompts, params, Collector.wait, progress)
 
     def sampling_params(self, **given: Any) -> SamplingParams:
-        """The parameters `given`, and the model's defaults for those that are not.
+        """Sampling parameters: the values in `given`, else the model's defaults.
 
         Raises:
             InvalidRequestError: a value is out of range.

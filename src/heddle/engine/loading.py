@@ -83,10 +83,10 @@ class LoadedModel:
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def sampling_params(self, **given: Any) -> SamplingParams:
-        """The parameters `given`, and the model's defaults for those that are not.
+        """Sampling parameters: the values in `given`, else the model's defaults.
 
-        This is the one place where the defaults of a model enter: servers, streams and the offline
-        library all come here.
+        Only this method applies the defaults of a model. Servers, streams and the offline library
+        call it.
 
         Raises:
             InvalidRequestError: a value is out of range.

@@ -515,7 +515,7 @@ _started: WeakSet[EngineThread] = WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop all engine threads: none may run while the interpreter shuts down."""
+    """Stop all engine threads: no such thread may run while the interpreter shuts down."""
     for thread in list(_started):
         thread.stop(drain=False)
 

@@ -178,7 +178,7 @@ class Scheduler:
             if not sequence.paused:
                 self._waiting.remove(sequence)
         elif all(carried is not sequence for carried, _ in self._in_flight):
-            self._vacate(sequence)
+            self._release(sequence)
         return True
 
     def resume(self, sequence: Sequence) -> None:
@@ -263,16 +263,16 @@ class Scheduler:
             if not sequence.ended and sequence.computed == sequence.limit:
                 self._end(sequence)
                 events.append(TokenEvent(sequence, None, FinishReason.LENGTH))
-        self._vacate_ended(carried)
+        self._release_ended(carried)
         return events
 
     def abandon(self) -> list[Sequence]:
-        """End the sequences of the planned step, which has failed. Returns those not yet ended."""
+        """End the sequences of the failed step. Returns the sequences that had not ended before."""
         carried, self._in_flight = self._in_flight, []
         failed = [sequence for sequence, _ in carried if not sequence.ended]
         for sequence in failed:
             self._end(sequence)
-        self._vacate_ended(carried)
+        self._release_ended(carried)
         return failed
 
     # --- admission and prefixes ------------------------------------------------------------------
@@ -474,7 +474,7 @@ class Scheduler:
         The sequence is older than all waiting sequences. A paused sequence enters the queue only
         when its caller resumes it.
         """
-        self._vacate(sequence)
+        self._release(sequence)
         sequence.computed = 0
         sequence.bound = False
         if not sequence.paused:
@@ -523,12 +523,12 @@ class Scheduler:
         sequence.ended = True
         del self._live[sequence.id]
 
-    def _vacate_ended(self, carried: list[tuple[Sequence, Chunk]]) -> None:
+    def _release_ended(self, carried: list[tuple[Sequence, Chunk]]) -> None:
         for sequence, _ in carried:
             if sequence.ended:
-                self._vacate(sequence)
+                self._release(sequence)
 
-    def _vacate(self, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence) -> None:
         """Take slot and pages from a sequence. No step in flight may carry it."""
         if sequence.restore is not None:
             self._cache.cancel_restore(sequence.restore)

@@ -305,7 +305,7 @@ def test_parsing_of_false_call_starts_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each start could be a call until the text ends, and contains all later starts."""
-    monkeypatch.setattr(characters, "MOST_IN_VAIN", 2_000)
+    monkeypatch.setattr(characters, "MOST_BACKTRACKED", 2_000)
     reads = 0
     original = characters.Characters.next
 

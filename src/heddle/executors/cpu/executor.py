@@ -218,7 +218,7 @@ class CpuExecutor:
         layout = Layout.of(plan, self._sums)
         sampling = [chunk for chunk in plan.chunks if chunk.sample]
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
-        fill = self._masks.filling({c.slot: self._samplers[c.slot] for c in sampling})
+        fill = self._masks.begin_masks({c.slot: self._samplers[c.slot] for c in sampling})
         scored_rows, may_sample = layout.scored_rows(), fill is None
         try:
             for copy in plan.copies:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from heddle.errors import EngineFailedError, GrammarError
-from heddle.executors.cpu.mask_threads import Making, MaskThreads
+from heddle.executors.cpu.mask_threads import MaskTask, MaskThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,28 +28,28 @@ _NOTHING = b"\0"
 """A mask that allows no token: its sampler chooses no token and keeps its state."""
 
 
-class _Place:
+class _SlotGrammar:
     """The state of a slot's sequence in its grammar."""
 
     def __init__(self, grammar: TokenGrammar, output: list[int]) -> None:
         self.failure: HeddleError | None = None
-        self.mask = b""  # mask for the next token; valid when `making` is done
-        self.making: Making | None = None  # the work that makes the mask; None after its token
+        self.mask = b""  # mask for the next token; valid when `task` is done
+        self.task: MaskTask | None = None  # the work that makes the mask; None after its token
         self.late: Future[None] | None = None  # done when the late mask is ready
         self._unseen = output  # tokens that `_state` has not seen yet
         self._grammar = grammar
         self._state: GrammarState | None = None
 
-    def begin(self) -> Making | None:
+    def begin(self) -> MaskTask | None:
         """New work that makes the next token's mask; None if such work has already begun."""
-        if self.making is not None:
+        if self.task is not None:
             return None
-        self.making = Making(self._make)
-        return self.making
+        self.task = MaskTask(self._make)
+        return self.task
 
     def observe(self, token: int) -> None:
         """Record that the sequence continues with `token`."""
-        self.making = None
+        self.task = None
         self._unseen.append(token)
 
     def _make(self) -> None:
@@ -71,52 +71,52 @@ class GrammarMasks:
     """Masks by slot. Only the executor's thread calls it."""
 
     def __init__(self) -> None:
-        self._places: dict[int, _Place] = {}
+        self._grammars: dict[int, _SlotGrammar] = {}
         self._threads = MaskThreads()
 
     def bind(self, binding: Binding) -> None:
         """Give the binding's slot the grammar of the binding, if it has one."""
-        last = self._places.pop(binding.slot, None)
-        if last is not None and last.making is not None:
-            last.making.given_up = True
+        last = self._grammars.pop(binding.slot, None)
+        if last is not None and last.task is not None:
+            last.task.given_up = True
         if binding.rules.grammar is not None:
-            self._places[binding.slot] = _Place(binding.rules.grammar, list(binding.output))
+            self._grammars[binding.slot] = _SlotGrammar(binding.rules.grammar, list(binding.output))
 
-    def filling(self, samplers: Mapping[int, _native.Sampler]) -> Callable[[], None] | None:
+    def begin_masks(self, samplers: Mapping[int, _native.Sampler]) -> Callable[[], None] | None:
         """Begin to make the masks of these slots.
 
         Returns a function that waits for the masks and gives them to the samplers; None if no slot
         has a grammar.
         """
-        asked = [
-            (place, sampler)
+        wanted = [
+            (slot_grammar, sampler)
             for slot, sampler in samplers.items()
-            if (place := self._places.get(slot)) is not None
+            if (slot_grammar := self._grammars.get(slot)) is not None
         ]
-        for place, _ in asked:
-            if (making := place.begin()) is not None:
-                self._threads.begin(making)
-        return partial(self._fill, asked) if asked else None
+        for slot_grammar, _ in wanted:
+            if (task := slot_grammar.begin()) is not None:
+                self._threads.begin(task)
+        return partial(self._fill, wanted) if wanted else None
 
-    def _fill(self, asked: list[tuple[_Place, _native.Sampler]]) -> None:
-        makings = [place.making for place, _ in asked if place.making is not None]
-        self._threads.wait(makings)
-        for (place, sampler), making in zip(asked, makings, strict=True):
-            place.late = making.later()
-            sampler.allow_only(place.mask if place.late is None else _NOTHING)
+    def _fill(self, wanted: list[tuple[_SlotGrammar, _native.Sampler]]) -> None:
+        tasks = [slot_grammar.task for slot_grammar, _ in wanted if slot_grammar.task is not None]
+        self._threads.wait(tasks)
+        for (slot_grammar, sampler), task in zip(wanted, tasks, strict=True):
+            slot_grammar.late = task.when_done()
+            sampler.allow_only(slot_grammar.mask if slot_grammar.late is None else _NOTHING)
 
     def late(self, slot: int) -> Future[None] | None:
         """A future that is done when the slot's late mask is ready; None if it was not late."""
-        place = self._places.get(slot)
-        return None if place is None else place.late
+        slot_grammar = self._grammars.get(slot)
+        return None if slot_grammar is None else slot_grammar.late
 
     def failure(self, slot: int) -> HeddleError | None:
         """The error of the slot's mask; None if there was no error."""
-        place = self._places.get(slot)
-        return None if place is None else place.failure
+        slot_grammar = self._grammars.get(slot)
+        return None if slot_grammar is None else slot_grammar.failure
 
     def observe(self, slot: int, token: int) -> None:
         """Record that the slot's sequence continues with `token`."""
-        place = self._places.get(slot)
-        if place is not None:
-            place.observe(token)
+        slot_grammar = self._grammars.get(slot)
+        if slot_grammar is not None:
+            slot_grammar.observe(token)

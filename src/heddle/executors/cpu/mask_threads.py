@@ -30,7 +30,7 @@ _SLOW_PRIORITY = 10
 """Niceness of a slow thread: two of them on two cores leave 90% of the time to the steps."""
 
 
-class Making:
+class MaskTask:
     """Work that one thread does and another thread waits for."""
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class Making:
         self._lock = threading.Lock()
         self._done = threading.Lock()  # held until the work is done
         self._done.acquire()
-        self._later: Future[None] | None = None
+        self._future: Future[None] | None = None
         self.given_up = False  # whether nobody needs the result
 
     def run(self) -> None:
@@ -48,9 +48,9 @@ class Making:
             self._work()
         with self._lock:
             self._done.release()
-            later = self._later
-        if later is not None:
-            later.set_result(None)
+            future = self._future
+        if future is not None:
+            future.set_result(None)
 
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for the work. Returns whether it is done."""
@@ -59,16 +59,16 @@ class Making:
         self._done.release()
         return True
 
-    def later(self) -> Future[None] | None:
+    def when_done(self) -> Future[None] | None:
         """A future that is done when the work is done; None if the work is already done."""
         with self._lock:
             if not self._done.locked():
                 return None
-            self._later = self._later or Future()
-            return self._later
+            self._future = self._future or Future()
+            return self._future
 
 
-_Queue: TypeAlias = "SimpleQueue[Making | None]"
+_Queue: TypeAlias = "SimpleQueue[MaskTask | None]"
 
 
 class MaskThreads:
@@ -80,17 +80,17 @@ class MaskThreads:
         self._slow: list[_MaskThread] = []
         weakref.finalize(self, self._queue.put, None)
 
-    def begin(self, making: Making) -> None:
+    def begin(self, task: MaskTask) -> None:
         """Queue work. Work is done in the order of the calls, but slow work ends later."""
         if self._thread is None:
             self._thread = _MaskThread(self._queue)
             self._thread.start()
-        self._queue.put(making)
+        self._queue.put(task)
 
-    def wait(self, makings: Sequence[Making]) -> None:
+    def wait(self, tasks: Sequence[MaskTask]) -> None:
         """Wait until all work is done, or until it takes too long."""
-        if not _all_done(makings) and self._replace():
-            _all_done(makings)  # the new thread does the work after the slow work
+        if not _all_done(tasks) and self._replace():
+            _all_done(tasks)  # the new thread does the work after the slow work
 
     def _replace(self) -> bool:
         """Let a new thread take over the queue of a slow one. False if too many are slow."""
@@ -104,11 +104,11 @@ class MaskThreads:
         return True
 
 
-def _all_done(makings: Sequence[Making]) -> bool:
+def _all_done(tasks: Sequence[MaskTask]) -> bool:
     until = monotonic() + PATIENCE
     done = True
-    for making in makings:  # work after slow work gets no extra time
-        done &= making.wait(until - monotonic())
+    for task in tasks:  # work after slow work gets no extra time
+        done &= task.wait(until - monotonic())
     return done
 
 
@@ -120,11 +120,11 @@ class _MaskThread(threading.Thread):
 
     def run(self) -> None:
         while not self._is_slow:
-            making = self._queue.get()
-            if making is None:
+            task = self._queue.get()
+            if task is None:
                 self._queue.put(None)  # so that the other threads end too
                 return
-            making.run()
+            task.run()
 
     def leave(self) -> None:
         """End the thread after its current work. Lower the thread's priority now."""

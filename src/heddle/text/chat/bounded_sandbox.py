@@ -1,4 +1,4 @@
-"""Jinja's sandbox with bounds on what a template may compute.
+"""Jinja's sandbox with bounds on the work of a template.
 
 A template comes from a model file that may not be trusted. Jinja's sandbox keeps a template from
 Python's internals, but does not stop an endless template. This module counts loops, calls and

@@ -75,14 +75,14 @@ class Hermes(CallForm):
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         opening, closing = self.marks
         closings = {opening: closing, **_LOOSE}
-        yield from source.objects(names)
-        while mark := (yield from source.until(closings, source.say)):
-            if (yield from source.objects(None if mark == opening else names)):
+        yield from source.read_objects(names)
+        while mark := (yield from source.until(closings, source.add_text)):
+            if (yield from source.read_objects(None if mark == opening else names)):
                 yield from source.skip_one_of(closings.values())
             elif mark == opening:
-                yield from source.dismiss(mark)
+                yield from source.reject_mark(mark)
             else:
-                source.say(mark)
+                source.add_text(mark)
 
     def opening(self, mark: Mark) -> str:
         return mark(self.marks[0])
@@ -107,7 +107,7 @@ class Llama(CallForm):
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         tagged = yield from source.skip(self.marks[0])
-        yield from source.objects(None if tagged else names)
+        yield from source.read_objects(None if tagged else names)
 
     def opening(self, mark: Mark) -> str:
         tag = mark(self.marks[0])
@@ -146,11 +146,11 @@ class Mistral(CallForm):
 
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
         opening = self.marks[0]
-        while (yield from source.until((opening,), source.say)):
-            if (yield from source.objects(None)):
+        while (yield from source.until((opening,), source.add_text)):
+            if (yield from source.read_objects(None)):
                 continue
             if not (yield from source.attempt(self._named(source))):
-                yield from source.dismiss(opening)
+                yield from source.reject_mark(opening)
 
     def opening(self, mark: Mark) -> str:
         return mark(self.marks[0])
@@ -182,7 +182,7 @@ class Mistral(CallForm):
         name = name.removesuffix(before_arguments).partition(before_id)[0].strip()
         if name:
             source.begin_call(name)
-            yield from source.json_value(source.argue)
+            yield from source.json_value(source.add_arguments)
         return bool(name)
 
 

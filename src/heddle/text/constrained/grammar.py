@@ -365,7 +365,7 @@ def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:
         mask = matcher.compute_bitmask()
         second = matcher.deep_copy()
         if not second.is_stopped():
-            second.consume_token(first_of(mask))
+            second.consume_token(first_allowed(mask))
             second.compute_bitmask()
     if _takes_long(began):
         raise _refused(grammar, f"{_TOO_SLOW}; send a simpler one")
@@ -381,13 +381,13 @@ def _takes_long(began: float) -> bool:
 _TOO_SLOW = f"finding the tokens that may come next takes more than {_MASK_SECONDS} s"
 
 
-def first_of(mask: bytes) -> int:
+def first_allowed(mask: bytes) -> int:
     """The first token that a mask allows."""
     place, byte = next((place, byte) for place, byte in enumerate(mask) if byte)
     return 8 * place + (byte & -byte).bit_length() - 1
 
 
-def last_of(mask: bytes) -> int:
+def last_allowed(mask: bytes) -> int:
     """The last token that a mask allows."""
     return int.from_bytes(mask, "little").bit_length() - 1
 

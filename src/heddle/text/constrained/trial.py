@@ -26,7 +26,7 @@ from queue import LifoQueue
 from typing import TYPE_CHECKING
 
 from heddle.errors import EngineClosedError, GrammarError, GrammarTrialError
-from heddle.text.constrained.grammar import GrammarCompiler, first_of, last_of
+from heddle.text.constrained.grammar import GrammarCompiler, first_allowed, last_allowed
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _verdict(compiler: GrammarCompiler, grammar: Grammar, ends: Collection[int])
 
 def _follow(compiled: TokenGrammar, ends: Collection[int]) -> None:
     """Make up to `_FOLLOWED` masks. Stop at a token in `ends`."""
-    for choose in (first_of, last_of):
+    for choose in (first_allowed, last_allowed):
         state, tokens = compiled.begin(), list[int]()
         for _ in range(_FOLLOWED):
             mask = state.next_mask(tokens)

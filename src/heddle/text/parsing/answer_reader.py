@@ -97,21 +97,21 @@ class AnswerReader(PartReader, Characters):
 
     # --- for call forms --------------------------------------------------------------------------
 
-    def say(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         """Add text. The reader holds back space at the end of the text, because it drops space
         beside a call."""
         self._text(text)
 
-    def rest(self) -> Steps[None]:
+    def read_rest(self) -> Steps[None]:
         """Read the rest of the answer as text."""
-        yield from self.until((), self.say)
+        yield from self.until((), self.add_text)
 
-    def dismiss(self, mark: str) -> Steps[None]:
+    def reject_mark(self, mark: str) -> Steps[None]:
         """Add `mark` as text, because no call followed it. At the end of a cut answer, drop it."""
         if self.cut and self.ended:
             yield from self.until((), lambda _: None)
         else:
-            self.say(mark)
+            self.add_text(mark)
 
     def expect_call(self, position: int) -> None:
         """Note that calls should come after `position`."""
@@ -119,18 +119,18 @@ class AnswerReader(PartReader, Characters):
             self.calls_from = position
 
     def begin_call(self, name: str) -> None:
-        """Begin a call of the function `name`. :meth:`argue` adds its arguments."""
+        """Begin a call of the function `name`. :meth:`add_arguments` adds its arguments."""
         self.commit()
         self.expect_call(self._attempt_from)
         self._text.drop_space()
         self._add((CallStart, self._calls), name)
         self._calls += 1
 
-    def argue(self, text: str) -> None:
+    def add_arguments(self, text: str) -> None:
         """Add `text` to the arguments of the last call."""
         self._add((CallArguments, self._calls - 1), text)
 
-    def objects(self, names: Collection[str] | None) -> Steps[bool]:
+    def read_objects(self, names: Collection[str] | None) -> Steps[bool]:
         """Read calls that are JSON objects: one object, or several in a list or in a row.
 
         Args:
@@ -161,7 +161,7 @@ class AnswerReader(PartReader, Characters):
             yield from self._reasoning(self._marks)
         if self._read_calls is not None:
             yield from self._read_calls(self)
-        yield from self.rest()
+        yield from self.read_rest()
         if not self._calls:
             self._text.end()
         yield  # after the end
@@ -256,20 +256,20 @@ class _Call:
             self.begun = True
             self._reader.begin_call(name)
             for text in self._waiting:
-                self._reader.argue(text)
+                self._reader.add_arguments(text)
         return True
 
     def take_arguments(self, text: str) -> None:
         self._argued = True
         if self.begun:
-            self._reader.argue(text)
+            self._reader.add_arguments(text)
         else:
             self._waiting.append(text)
 
     def end(self) -> None:
         """End the object. A call without arguments gets an empty object as its arguments."""
         if self.begun and not self._argued:
-            self._reader.argue("{}")
+            self._reader.add_arguments("{}")
 
 
 class _Trimmed:

@@ -20,7 +20,7 @@ Steps: TypeAlias = Generator[None, str, T]
 Take: TypeAlias = Callable[[str], object]
 """A function that gets text as the parser reads it."""
 
-MOST_IN_VAIN = 1 << 20
+MOST_BACKTRACKED = 1 << 20
 """Total backtracking budget, in characters. Beyond it, every attempt fails. Nested incomplete calls
 may all fail at the end of the text: 400 nested calls (8,800 characters) took 0.3 s, and the time
 grows with the square of their number."""
@@ -47,7 +47,7 @@ class Characters:
         self.cut: Collection[str] = ()
         self._returned: list[str] = []  # characters put back, in reverse order
         self._record: list[str] | None = None
-        self._in_vain = 0
+        self._backtracked = 0
         self._arrived = 0
         self.ended = False
         self._search: tuple[re.Pattern[str], Take] | None = None  # the search of `until`
@@ -101,15 +101,15 @@ class Characters:
         """Run `steps`. Returns whether it succeeds. If it fails, put back all characters it read.
 
         Once `steps` is sure to succeed, it may call :meth:`commit` to free the record of these
-        characters. After `MOST_IN_VAIN` characters in failed attempts, every attempt fails.
+        characters. After `MOST_BACKTRACKED` characters in failed attempts, every attempt fails.
         """
-        if self._in_vain > MOST_IN_VAIN:
+        if self._backtracked > MOST_BACKTRACKED:
             return False
         self._record = []
         done = yield from steps
         read, self._record = self._record, None
         if not done and read is not None:
-            self._in_vain += len(read)
+            self._backtracked += len(read)
             self.put_back("".join(read))
         return done
 

@@ -1,4 +1,4 @@
-"""Token rules: what the sampling parameters of a request mean in tokens."""
+"""Token rules: the sampling parameters of a request, translated to tokens."""
 
 from __future__ import annotations
 
