@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from heddle.roofline import Floor, Limits, ModelWork, Work
+from dataclasses import replace
+
+import pytest
+
+from heddle.roofline import ExpertWork, Floor, Limits, ModelWork, Work
 
 LIMITS = Limits(
     threads=2,
@@ -34,6 +38,16 @@ def test_a_decode_step_reads_weights_once_and_each_context() -> None:
 def test_a_window_bounds_what_is_read() -> None:
     assert MODEL.kv_bytes(10) == 10 * (2 + 3)
     assert MODEL.kv_bytes(1000) == 1000 * 2 + 10 * 3
+
+
+def test_a_step_reads_the_experts_that_uniform_routing_uses() -> None:
+    layer = ExpertWork(count=4, used=1, bytes=400)
+    assert [layer.read(tokens) for tokens in (0, 1, 2)] == [0, 100, 175]
+    assert layer.read(1000) == pytest.approx(400)
+    model = replace(MODEL, weight_bytes=1000, expert_layers=(layer, layer))
+    assert [model.read_bytes(tokens) for tokens in (1, 2)] == [400, 550]
+    assert model.decode_step(streams=2, depth=0) == Work(550, 2 * 500)
+    assert model.prompts(streams=1, tokens=3, batch_tokens=2) == Work(950, 3 * 400 + 100)
 
 
 def test_prompts_read_the_weights_once_a_step_and_want_logits_once() -> None:

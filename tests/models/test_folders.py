@@ -17,7 +17,7 @@ from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.formats import read_outline
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from models.tiny import MODELS, gemma3, qwen3
+from models.tiny import MODELS, gemma3, qwen3, qwen3_moe
 from models.tiny.base import TOKENS, TinyModel
 from models.tiny.llama import PLAIN
 
@@ -37,7 +37,7 @@ def test_the_reference_agrees_with_transformers(model: TinyModel, tmp_path: Path
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize("model", [qwen3.MODELS[0], gemma3.MODELS[0]], ids=str)
+@pytest.mark.parametrize("model", [qwen3.MODELS[0], qwen3_moe.MODELS[0], gemma3.MODELS[0]], ids=str)
 def test_an_engine_generates_from_a_folder(model: TinyModel, dtype: str, tmp_path: Path) -> None:
     """Outputs equal the greedy reference, alone and in a batch."""
     folder = model.write_folder(tmp_path / "tiny", dtype)

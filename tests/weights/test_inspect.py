@@ -14,7 +14,7 @@ from rich.console import Console
 from gguf_writer import Tensor, write_gguf
 from heddle import _native
 from heddle.state import PAGE_TOKENS
-from heddle.weights.inspect import MemoryEstimate, TensorGroup, describe, render
+from heddle.weights.inspect import Experts, MemoryEstimate, TensorGroup, describe, render
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -49,6 +49,22 @@ def kv_per_token(tmp_path: Path, **changes: object) -> dict[str, int] | None:
     metadata = METADATA | {f"llama.{key.replace('__', '.')}": v for key, v in changes.items()}
     metadata = {key: value for key, value in metadata.items() if value is not None}
     return describe(write_gguf(tmp_path / "changed.gguf", metadata)).memory.kv_per_token  # type: ignore[return-value]
+
+
+def test_experts_count_for_a_token_as_far_as_it_uses_them(tmp_path: Path) -> None:
+    assert describe(write_gguf(tmp_path / "dense.gguf", METADATA, TENSORS)).experts is None
+    stack = Tensor.random("blk.0.ffn_up_exps.weight", TensorType.Q4_1, (8, 16, 64), seed=3)
+    keys = {"llama.expert_count": 8, "llama.expert_used_count": 2}
+    found = describe(write_gguf(tmp_path / "mixed.gguf", METADATA | keys, [*TENSORS, stack]))
+    elements, size = 64 + 48 * 64 + 2 * 16 * 64, 256 + 48 * 40 + 2 * 16 * 40
+    assert found.experts == Experts(8, 2, elements, size)
+    out = io.StringIO()
+    render(found, Console(file=out, width=100))
+    assert "8, 2 for each token" in out.getvalue()
+    del keys["llama.expert_used_count"]
+    unsaid = describe(write_gguf(tmp_path / "unsaid.gguf", METADATA | keys, [*TENSORS, stack]))
+    assert unsaid.experts == Experts(8, None, None, None)
+    render(unsaid, Console(file=io.StringIO(), width=100))
 
 
 def test_describe_returns_the_facts_of_a_file(path: Path) -> None:

@@ -69,6 +69,23 @@ class MemoryEstimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """The mixture of experts of a model.
+
+    Attributes:
+        count: number of experts in a layer.
+        used: experts that compute each token; None if the file does not say.
+        active_parameters: elements of the tensors that compute one token; None without `used`.
+        active_bytes: their bytes; None without `used`.
+    """
+
+    count: int
+    used: int | None
+    active_parameters: int | None
+    active_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDescription:
     """The description of one model file. None means that the file does not say.
 
@@ -81,6 +98,7 @@ class ModelDescription:
         parameters: elements of all tensors.
         context: most tokens of a sequence.
         vocabulary: number of tokens.
+        experts: mixture of experts; None if the model is dense.
         tensors: tensors by storage type, the largest group first.
         memory: memory to run the model.
         sampling: sampling parameters that the files recommend, by name.
@@ -97,6 +115,7 @@ class ModelDescription:
     parameters: int
     context: int | None
     vocabulary: int | None
+    experts: Experts | None
     tensors: tuple[TensorGroup, ...]
     memory: MemoryEstimate
     sampling: Mapping[str, object]
@@ -128,6 +147,7 @@ def describe(path: Path) -> ModelDescription:
         parameters=sum(group.elements for group in groups),
         context=context,
         vocabulary=_count(hyperparameters, "vocabulary"),
+        experts=_experts(outline),
         tensors=groups,
         memory=MemoryEstimate(
             weights=sum(group.bytes for group in groups),
@@ -155,6 +175,23 @@ def _groups(outline: Outline) -> tuple[TensorGroup, ...]:
         for kind, members in by_type.items()
     )
     return tuple(sorted(groups, key=lambda group: -group.bytes))
+
+
+def _experts(outline: Outline) -> Experts | None:
+    """Stacked tensors belong to experts: their first axis is the expert."""
+    count = _count(outline.hyperparameters, "experts")
+    if count is None:
+        return None
+    used = _count(outline.hyperparameters, "experts_used")
+    if used is None:
+        return Experts(count, None, None, None)
+    elements = size = 0
+    for _, shape, nbytes in outline.tensors:
+        is_stacked = len(shape) == 3 and shape[0] == count
+        part, whole = (used, count) if is_stacked else (1, 1)
+        elements += prod(shape) * part // whole
+        size += nbytes * part // whole
+    return Experts(count, used, elements, size)
 
 
 # --- hyperparameters -----------------------------------------------------------------------------
@@ -231,6 +268,7 @@ def _summary_table(description: ModelDescription) -> Table:
         "architecture": _shown(description.architecture),
         "name": _shown(description.name),
         "parameters": f"{description.parameters:,}",
+        **_expert_rows(description.experts),
         "context": _number(description.context, " tokens"),
         "vocabulary": _number(description.vocabulary, " tokens"),
         "file": _size(description.file_bytes),
@@ -242,6 +280,16 @@ def _summary_table(description: ModelDescription) -> Table:
     }.items():
         table.add_row(label, value)
     return table
+
+
+def _expert_rows(experts: Experts | None) -> dict[str, str]:
+    if experts is None:
+        return {}
+    return {
+        "experts": f"{experts.count}, {_number(experts.used, ' for each token')}",
+        "parameters for each token": _number(experts.active_parameters, ""),
+        "weights for each token": _size(experts.active_bytes),
+    }
 
 
 def _tensor_table(description: ModelDescription) -> Table:

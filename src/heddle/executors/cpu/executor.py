@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
     from heddle.step import Binding, Chunk, ModelShape, StepPlan
-    from heddle.weights.checkpoint import Checkpoint
+    from heddle.weights.checkpoint import Checkpoint, Hyperparameters
 
     # A step in flight: the step, its plan, the chunks that sample, their samplers, and the function
     # that waits for the samplers' masks. A tuple costs less than an object.
@@ -98,7 +98,8 @@ def load(
     shape = served_shape(config, model.shape)
     kinds = kept_kinds(model, "a CPU")
     weight_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
-    memory = plan_memory(config, shape, kinds, weight_bytes + _step_bytes(config, shape))
+    buffers = _step_bytes(config, shape) + _expert_bytes(config, checkpoint.hyperparameters)
+    memory = plan_memory(config, shape, kinds, weight_bytes + buffers)
     runtime = _runtime(config)
     loader = CpuLoader(
         checkpoint, runtime, allow_nonfinite=config.allow_nonfinite, progress=progress
@@ -298,6 +299,16 @@ def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
     """
     rows = _most_rows(config)
     return 4 * (config.batch_tokens * 16 * shape.width + rows * shape.vocabulary)
+
+
+def _expert_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
+    """Approximate bytes of what experts read and compute of a step's tokens."""
+    read = hyperparameters
+    if not read.count("experts"):
+        return 0
+    hidden = read.count("expert_width", read.count("mlp_width"))
+    of_one = read.integer("width") + 2 * hidden
+    return 4 * config.batch_tokens * read.integer("experts_used") * of_one
 
 
 def _most_rows(config: EngineConfig) -> int:
