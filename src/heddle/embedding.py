@@ -31,6 +31,9 @@ class EmbeddingParams:
             "mean" and "last" are accepted too. None: the engine's setting.
         cache_salt: as in :class:`SamplingParams`. Only LAST can use a cached prefix, because the
             cache keeps no hidden states.
+        prompt_name: name of a text that the model's files give for inputs, such as "query"; the
+            engine puts it before an input text. None: the default of the files, mostly no text.
+        unit_length: whether to divide the vector by its length.
 
     Raises:
         InvalidRequestError: names the field and its value.
@@ -38,6 +41,8 @@ class EmbeddingParams:
 
     pooling: Pooling | None = None
     cache_salt: str | None = None
+    prompt_name: str | None = None
+    unit_length: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pooling", _pooling(self.pooling))  # the class is frozen
@@ -57,7 +62,7 @@ class Embedding:
     """A finished request for an embedding.
 
     Attributes:
-        vector: float32, with the model's width, of length 1.
+        vector: float32, with the model's width, of length 1 unless the request says otherwise.
         usage: tokens and times.
     """
 

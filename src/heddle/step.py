@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a model that the engine needs. `width` is also the width of embeddings."""
+    """The sizes of a model that the engine needs. `width` is also the width of embeddings.
+
+    `causal` says whether tokens see no later tokens. A model that is not causal is an encoder: it
+    makes embeddings, generates and scores nothing, and one step computes a whole sequence.
+    """
 
     layers: int
     kv_heads: int
@@ -45,6 +49,7 @@ class ModelShape:
     vocabulary: int
     context: int
     width: int
+    causal: bool = True
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -286,7 +291,7 @@ class Pooled:
 
     Attributes:
         slot: the sequence's slot.
-        vector: float32, with the model's width, of length 1.
+        vector: float32, with the model's width; of length 1 if `unit_length` of the parameters.
     """
 
     slot: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.errors import ModelFileError
 from heddle.models import gemma3
 from heddle.models.registry import build
 from heddle.weights.checkpoint import Hyperparameters
@@ -70,8 +70,11 @@ def test_keys_without_a_safe_default_are_required(key: str, tmp_path: Path) -> N
         build(SIX_TO_ONE.checkpoint(tmp_path, {f"gemma3.{key}": None}))
 
 
-def test_capped_logits_are_refused(tmp_path: Path) -> None:
-    key = "gemma3.final_logit_softcapping"
-    with pytest.raises(UnsupportedModelError, match=rf"{key} 30\.0 is not supported"):
-        build(SIX_TO_ONE.checkpoint(tmp_path, {key: 30.0}))
-    build(SIX_TO_ONE.checkpoint(tmp_path, {key: 0.0}))
+def test_caps_are_read(tmp_path: Path) -> None:
+    keys = {"gemma3.final_logit_softcapping": 30.0, "gemma3.attn_logit_softcapping": 7.0}
+    capped, plain = (
+        build(SIX_TO_ONE.checkpoint(tmp_path, keys)),
+        build(SIX_TO_ONE.checkpoint(tmp_path)),
+    )
+    assert (capped.logit_cap, attentions(capped)[0].spec.soft_cap) == (30.0, 7.0)
+    assert (plain.logit_cap, attentions(plain)[0].spec.soft_cap) == (0.0, 0.0)

@@ -17,6 +17,7 @@ from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
+from heddle.executors.serving import served_config
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
 
@@ -51,8 +52,8 @@ class Engine(Closing):
     def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
         """Start the engine thread. The engine now owns the model, and closes it."""
         self.model = model
-        self.config = config
-        self._thread = EngineThread(model, config)
+        self.config = served_config(config, model.shape)
+        self._thread = EngineThread(model, self.config)
         self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
         self._trial = Trial(model.tokenizer)
         self._ids = itertools.count()

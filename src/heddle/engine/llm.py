@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.closing import Closing
 from heddle.config import DEFAULT_MODEL, EngineConfig
-from heddle.embedding import EmbeddingParams
+from heddle.embedding import EmbeddingParams, Pooling
 from heddle.engine.engine import Engine
 from heddle.engine.progress import batch_progress
 from heddle.engine.streams import Collector
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from heddle.embedding import Pooling
     from heddle.engine.request import Params, Prompt, Ticket
     from heddle.types import Delta, Output
 
@@ -97,6 +96,7 @@ class LLM(Closing):
         prompts: str | Iterable[Prompt],
         pooling: Pooling | str | None = None,
         *,
+        prompt_name: str | None = None,
         progress: bool | None = None,
     ) -> NDArray[np.float32]:
         """Embeddings of the prompts: float32 (n, width of the model), one row of length 1 each.
@@ -105,6 +105,8 @@ class LLM(Closing):
             prompts: texts or lists of token ids, any number of them, or one text.
             pooling: "mean" of the last hidden states of all tokens, or "last": the last hidden
                 state of the last token. None: the engine's setting.
+            prompt_name: name of a text of the model's files that goes before each prompt, such as
+                "query". None: the files' default, mostly no text.
             progress: as for :meth:`generate`.
 
         Raises:
@@ -113,11 +115,34 @@ class LLM(Closing):
         import numpy as np
 
         prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        params = EmbeddingParams(pooling)  # type: ignore[arg-type]  # it checks names
+        params = EmbeddingParams(pooling, prompt_name=prompt_name)  # type: ignore[arg-type]
         embeddings = self._run(prompts, [params] * len(prompts), Collector.wait_embedding, progress)
         vectors = [np.frombuffer(one.vector, np.float32) for one in embeddings]
         width = self.engine.model.shape.width
         return np.stack(vectors) if vectors else np.empty((0, width), np.float32)
+
+    def rerank(
+        self, query: str, documents: Iterable[str], instruction: str | None = None
+    ) -> list[float]:
+        """Scores in [0, 1] of how well each document answers the query, in their order.
+
+        The model answers "yes" or "no", as Qwen3-Reranker was trained to. See
+        :class:`heddle.engine.reranking.Reranker`.
+
+        Args:
+            query: what is looked for.
+            documents: any number of texts.
+            instruction: what the documents are judged by; None: Qwen3-Reranker's own instruction.
+
+        Raises:
+            UnsupportedParameterError: the model cannot judge documents.
+            HeddleError: a document was refused or failed. The other documents are cancelled.
+        """
+        reranker = self.engine.model.judge()
+        prompts = [reranker.prompt(query, document, instruction) for document in documents]
+        params = [EmbeddingParams(Pooling.LAST, unit_length=False)] * len(prompts)
+        states = self._run(prompts, params, Collector.wait_embedding, None)
+        return [reranker.score(state.vector) for state in states]
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.config import cache_home
 from heddle.embedding import Pooling
-from heddle.errors import InvalidRequestError, OutOfMemoryError
+from heddle.errors import InvalidRequestError, OutOfMemoryError, UnsupportedParameterError
 from heddle.hub_place import hub_place
 from heddle.types import SamplingParams
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.config import EngineConfig
+    from heddle.engine.reranking import Reranker
     from heddle.executors.registry import Load
     from heddle.step import Executor, ModelShape
     from heddle.text.chat.template import ChatTemplate
@@ -72,6 +73,9 @@ class LoadedModel:
         pooling: default pooling of embeddings.
         sampling_defaults: default sampling parameters of requests, as keywords of
             `SamplingParams`.
+        prompts: texts that go before inputs of embeddings, by name.
+        default_prompt: the text that goes before inputs without a named prompt.
+        reranker: scores documents; None if the model cannot.
     """
 
     info: ModelInfo
@@ -81,6 +85,9 @@ class LoadedModel:
     executor: Executor
     pooling: Pooling = Pooling.MEAN
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+    reranker: Reranker | None = None
 
     def sampling_params(self, **given: Any) -> SamplingParams:
         """Sampling parameters: the values in `given`, else the model's defaults.
@@ -92,6 +99,36 @@ class LoadedModel:
             InvalidRequestError: a value is out of range.
         """
         return SamplingParams(**{**self.sampling_defaults, **given})
+
+    def judge(self) -> Reranker:
+        """The model's reranker.
+
+        Raises:
+            UnsupportedParameterError: the model cannot judge documents.
+        """
+        if self.reranker is None:
+            raise UnsupportedParameterError(
+                f"{self.info.id} cannot rerank documents: its vocabulary or architecture is not"
+                " that of Qwen3-Reranker. Load such a model, or compare embeddings",
+                param="model",
+            )
+        return self.reranker
+
+    def embedding_text(self, text: str, prompt_name: str | None) -> str:
+        """The text to embed: the named prompt of the model's files, or the default one, and `text`.
+
+        Raises:
+            InvalidRequestError: the files have no prompt of that name.
+        """
+        if prompt_name is None:
+            return self.default_prompt + text
+        if prompt_name not in self.prompts:
+            known = ", ".join(sorted(self.prompts)) or "none"
+            raise InvalidRequestError(
+                f"{self.info.id} has no prompt named {prompt_name!r}; it has: {known}",
+                param="prompt_name",
+            )
+        return self.prompts[prompt_name] + text
 
     def chat_text(
         self,
@@ -184,6 +221,7 @@ def load_model(
 def _load(
     name: str, checkpoint: Checkpoint, config: EngineConfig, load: Load, progress: Progress
 ) -> LoadedModel:
+    from heddle.engine.reranking import reranker_of
     from heddle.text.tokenizer.tokenizer import Tokenizer
 
     weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
@@ -195,11 +233,22 @@ def _load(
         recommended = config.generation_config != "none"
         sampling = checkpoint.recommended().checked() if recommended else {}
         executor = load(checkpoint, config, progress.update)
+        reranker = reranker_of(checkpoint, tokenizer)  # its tensor has been checked by now
         progress.update(weights)
     finally:
         progress.finish()
-    info, pooling = _info(name, checkpoint, executor.shape), _pooling(config, checkpoint)
-    return LoadedModel(info, executor.shape, tokenizer, template, executor, pooling, sampling)
+    return LoadedModel(
+        _info(name, checkpoint, executor.shape),
+        executor.shape,
+        tokenizer,
+        template,
+        executor,
+        _pooling(config, checkpoint),
+        sampling,
+        checkpoint.prompts,
+        checkpoint.default_prompt,
+        reranker,
+    )
 
 
 def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling:

@@ -126,6 +126,8 @@ def prepare(
     """
     started = time.perf_counter()
     tokenizer = model.tokenizer
+    if isinstance(params, EmbeddingParams):
+        prompt = _embedding_prompt(model, prompt, params)
     tokens = check_tokens(
         model, tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, "prompt"
     )
@@ -135,6 +137,12 @@ def prepare(
         raise InvalidRequestError(
             "the prompt is empty, and this model has no BOS token. Send some text",
             param="prompt",
+        )
+    if not isinstance(params, EmbeddingParams) and not model.shape.causal:
+        raise InvalidRequestError(
+            f"{model.info.id} is an encoder: it makes embeddings and generates no text. Ask for"
+            " embeddings (/v1/embeddings, LLM.embed) or load another model",
+            param="model",
         )
     if isinstance(params, EmbeddingParams):
         params = replace(params, pooling=params.pooling or model.pooling)
@@ -152,6 +160,19 @@ def prepare(
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
     return Request(sequence, detokenizer, sink, started)
+
+
+def _embedding_prompt(model: LoadedModel, prompt: Prompt, params: EmbeddingParams) -> Prompt:
+    """The prompt with the text before it that its parameters name. Token ids have no such text."""
+    if isinstance(prompt, str):
+        return model.embedding_text(prompt, params.prompt_name)
+    if params.prompt_name is not None:
+        raise InvalidRequestError(
+            f"prompt_name {params.prompt_name!r} goes with a text, not with token ids; leave it"
+            " out, or send a text",
+            param="prompt_name",
+        )
+    return prompt
 
 
 def rules_of(model: LoadedModel, params: SamplingParams) -> TokenRules:

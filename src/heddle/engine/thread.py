@@ -85,6 +85,7 @@ class EngineThread:
             model.shape.context,
             Pace(config.max_gap_ms / 1e3 or None),
             model.executor.work.score_cost,
+            whole_prompts=not model.shape.causal,
         )
         self._window = config.batch_window_us / 1e6
         self._pid = os.getpid()

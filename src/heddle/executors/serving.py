@@ -36,6 +36,18 @@ def served_shape(config: EngineConfig, shape: ModelShape) -> ModelShape:
     return dataclasses.replace(shape, context=config.context or shape.context)
 
 
+def served_config(config: EngineConfig, shape: ModelShape) -> EngineConfig:
+    """The settings as they hold for a model of this shape. `shape` has the served context.
+
+    In an encoder, every token sees the whole sequence. So one step computes a sequence, however
+    long, and no other sequence can use its keys and values.
+    """
+    if shape.causal:
+        return config
+    tokens = max(config.batch_tokens, shape.context)
+    return dataclasses.replace(config, batch_tokens=tokens, prefix_cache=False, prefix_cache_dir="")
+
+
 def kept_kinds(model: Decoder, where: str) -> list[StateKind]:
     """The state kind of each layer. `where` names the device in the error.
 

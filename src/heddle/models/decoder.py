@@ -27,6 +27,7 @@ class DecoderWeights(Generic[W]):
     layers: tuple[LayerWeights[W], ...]
     output_norm: W
     output: W
+    dense: tuple[W, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Decoder:
         norm_eps: epsilon of the last norm.
         embedding_scale: factor on the embedding's result.
         logit_scale: factor on the logits.
+        dense_widths: widths of the results of matrices that follow the last norm, for embeddings.
+            Only an encoder has any. The mean of their results is their result of the mean.
         logit_cap: soft cap on logits, see :meth:`heddle.models.ops.Ops.soft_cap`; 0: no cap.
     """
 
@@ -48,15 +51,20 @@ class Decoder:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_cap: float = 0.0
+    dense_widths: tuple[int, ...] = ()
 
     def state(self, layer: int) -> StateKind:
-        """The kind of state that a layer keeps of a sequence."""
+        """The kind of state that a layer keeps of a sequence.
+
+        An encoder keeps all positions: a step computes all tokens at once.
+        """
         window = self.layers[layer].attention.spec.window
-        return Window(window) if window else Pages()
+        return Window(window) if window and self.shape.causal else Pages()
 
     def load(self, loader: Loader[W]) -> DecoderWeights[W]:
         """Claim all tensors. Without an output matrix, the embedding is used (tied weights)."""
         vocabulary, width = self.shape.vocabulary, self.shape.width
+        dense_inputs = (width, *self.dense_widths)
         return DecoderWeights(
             embedding=loader.embedding("embedding", vocabulary, width),
             layers=tuple(layer.load(loader, f"layers.{i}") for i, layer in enumerate(self.layers)),
@@ -64,10 +72,14 @@ class Decoder:
             output=loader.linear(
                 "output" if loader.has("output") else "embedding", vocabulary, width
             ),
+            dense=tuple(
+                loader.linear(f"dense.{i}", size, dense_inputs[i])
+                for i, size in enumerate(self.dense_widths)
+            ),
         )
 
     def forward(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A]) -> A:
-        """Last hidden states (R, width) of the batch's rows, after the last norm."""
+        """Last hidden states (R, width) of the batch's rows, after last norm and dense layers."""
         x = ops.embed(weights.embedding, batch.tokens)
         if self.embedding_scale != 1.0:
             x = ops.scale(x, self.embedding_scale)
@@ -75,7 +87,10 @@ class Decoder:
         for index, (layer, layer_weights) in enumerate(layers):
             x = layer.forward(ops, layer_weights, x, batch.positions, index)
         x = ops.take_rows(x, batch.rows)
-        return ops.norm(x, weights.output_norm, self.norm_eps)
+        x = ops.norm(x, weights.output_norm, self.norm_eps)
+        for matrix in weights.dense:
+            x = ops.linear(x, matrix)
+        return x
 
     def logits(self, ops: Ops[A, W], weights: DecoderWeights[W], states: A) -> A:
         """Logits (R, vocabulary) of the hidden states that `forward` returned."""

@@ -3,11 +3,15 @@
 Gemma Team 2025 (arXiv:2503.19786). The published norm weights are stored without an offset of 1;
 the canonical ones include it. Most layers attend to a window of recent positions and have a rope
 base of their own. Every sixth layer attends to the whole context.
+
+EmbeddingGemma (Vera et al. 2025, arXiv:2509.20354) has the same layers. It is an encoder: a token
+sees positions on both sides, half of the window on each. Dense layers follow its last norm.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
@@ -25,36 +29,72 @@ _LAYERS_OF_27B = 62
 
 
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
-    """The decoder with these hyperparameters. Only global layers scale rope for long contexts.
-
-    Raises:
-        UnsupportedModelError: the file caps logits; Gemma 3 does not.
-    """
+    """The decoder with these hyperparameters. Only global layers scale rope for long contexts."""
     read = hyperparameters
-    cap = read.get("logit_cap", 0.0)
-    if not isinstance(cap, int | float) or cap != 0.0:
-        label = read.label("logit_cap")
-        raise UnsupportedModelError(
-            f"{label} {cap!r} is not supported: Gemma 3 does not cap logits", param=label
-        )
-    sizes = read_sizes(read)
+    sizes = _sizes(read)
     everywhere = rope(read, sizes.shape.head_dim, context, base=None)
     nearby = RopeSpec(
         everywhere.dim, read.number("rope.local_base", 10_000.0), everywhere.interleaved
     )
-    scale = _attention_scale(read, sizes)
+    spec = AttentionSpec(
+        sizes.heads,
+        sizes.shape.kv_heads,
+        sizes.shape.head_dim,
+        _attention_scale(read, sizes),
+        soft_cap=read.positive_or_zero("attention.score_cap", 0.0),
+        causal=sizes.shape.causal,
+    )
     layers = tuple(
-        _layer(sizes, nearby if window else everywhere, scale, window)
-        for window in read_windows(read, sizes.shape.layers, period=6)
+        _layer(sizes, nearby if window else everywhere, replace(spec, window=window))
+        for window in _windows(read, sizes)
     )
     # As in llama.cpp. Hugging Face rounds it to the weights' type (25.298 to 25.25 in bf16).
     embedding_scale = math.sqrt(sizes.shape.width)
-    return Decoder(sizes.shape, layers, sizes.norm_eps, embedding_scale=embedding_scale)
+    return Decoder(
+        sizes.shape,
+        layers,
+        sizes.norm_eps,
+        embedding_scale=embedding_scale,
+        logit_cap=read.positive_or_zero("logit_cap", 0.0),
+        dense_widths=_dense_widths(read, sizes),
+    )
 
 
-def _layer(sizes: Sizes, rope: RopeSpec, scale: float, window: int) -> Layer:
+def _sizes(hyperparameters: Hyperparameters) -> Sizes:
+    sizes = read_sizes(hyperparameters)
+    return replace(sizes, shape=replace(sizes.shape, causal=hyperparameters.flag("causal", True)))
+
+
+def _windows(hyperparameters: Hyperparameters, sizes: Sizes) -> list[int]:
+    """Positions that each layer sees: up to the token, or on either side of it; 0 for all."""
+    windows = read_windows(hyperparameters, sizes.shape.layers, period=6)
+    if sizes.shape.causal:
+        return windows
+    return [window // 2 + 1 if window else 0 for window in windows]
+
+
+def _dense_widths(hyperparameters: Hyperparameters, sizes: Sizes) -> tuple[int, ...]:
+    """Widths of the results of the dense layers.
+
+    Raises:
+        UnsupportedModelError: embeddings would have another width than the model.
+    """
+    read, names = hyperparameters, ("dense.0.width", "dense.1.width")
+    if sizes.shape.causal or read.get(names[0]) is None:
+        return ()
+    widths = tuple(read.integer(name) for name in names if read.get(name) is not None)
+    if widths[-1] != sizes.shape.width:
+        label = read.label(names[len(widths) - 1])
+        raise UnsupportedModelError(
+            f"{label} {widths[-1]} is not supported: the last dense layer must have the model's"
+            f" width, {sizes.shape.width}",
+            param=label,
+        )
+    return widths
+
+
+def _layer(sizes: Sizes, rope: RopeSpec, spec: AttentionSpec) -> Layer:
     shape, eps = sizes.shape, sizes.norm_eps
-    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
     attention = Attention(shape.width, spec, rope, QueryKeyNorm.HEADS, eps)
     mlp = GatedMLP(shape.width, sizes.mlp_width, "gelu")
     return Layer(attention, mlp, eps, NormPlacement.AROUND)

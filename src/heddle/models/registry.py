@@ -43,7 +43,7 @@ FAMILIES = (
     Family("gpt_oss", gguf=("gpt-oss",), hf=("gpt_oss",)),
     Family("glm4_moe", gguf=("glm4moe",), hf=("glm4_moe",)),
     Family("gemma2", gguf=("gemma2",), hf=("gemma2",)),
-    Family("gemma3", gguf=("gemma3",), hf=("gemma3_text",)),
+    Family("gemma3", gguf=("gemma3", "gemma-embedding"), hf=("gemma3_text",)),
 )
 
 
@@ -74,7 +74,33 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     _check_claims(checkpoint)
     module = importlib.import_module(f"heddle.models.{family.module}")
     model: Decoder = module.build(hyperparameters, context)
+    _check_encoder(checkpoint, model)
     return model
+
+
+def _check_encoder(checkpoint: Checkpoint, model: Decoder) -> None:
+    """Check that the family took notice of what makes the checkpoint an encoder.
+
+    Raises:
+        UnsupportedModelError: it did not.
+    """
+    read = checkpoint.hyperparameters
+    if read.flag("causal", True) != model.shape.causal:
+        label = read.label("causal")
+        raise UnsupportedModelError(
+            f"{label} {read.get('causal')!r}: attention to both sides is not supported with"
+            f" architecture {checkpoint.architecture!r}",
+            param=label,
+        )
+    dense = [name for name in checkpoint.tensors if name.startswith("dense.")]
+    layers = {name.split(".")[1] for name in dense}
+    if len(layers) != len(model.dense_widths):
+        label = checkpoint.label(dense[0]) if dense else read.label("dense.0.width")
+        raise UnsupportedModelError(
+            f"{label}: {len(layers)} dense layers after the last norm are not supported with"
+            f" architecture {checkpoint.architecture!r} and {len(model.dense_widths)} widths",
+            param=label,
+        )
 
 
 def _check_claims(checkpoint: Checkpoint) -> None:

@@ -63,6 +63,8 @@ class Scheduler:
         context: most tokens of one sequence.
         pace: limits the prompt tokens of steps that also decode; None: no limit.
         score_cost: extra cost of scoring a token, where computing a token costs 1.
+        whole_prompts: one step computes all tokens of a sequence. `batch_tokens` must be at least
+            `context`, and the cache must give no prefix hits.
 
     Attributes:
         preemptions: how often a sequence was preempted.
@@ -79,10 +81,14 @@ class Scheduler:
         context: int,
         pace: Pace | None = None,
         score_cost: float = 0.0,
+        *,
+        whole_prompts: bool = False,
     ) -> None:
+        assert not whole_prompts or batch_tokens >= context, "every sequence must fit in a step"
         self._batch_tokens = batch_tokens
         self._pace = pace
         self._score_cost = score_cost
+        self._whole_prompts = whole_prompts
         self._most_requests = slots + queue
         self._cache = cache
         self._snapshot_every = cache.snapshot_tokens
@@ -431,6 +437,8 @@ class Scheduler:
             elif budget > 0:
                 cost = self._cost(sequence)
                 count = min(sequence.remaining, max(1, int(budget / cost)))
+                if self._whole_prompts and count < sequence.remaining:
+                    break  # the first sequence always fits
                 if self._snapshot_every:
                     count = min(
                         count, next_snapshot(sequence, self._snapshot_every) - sequence.computed

@@ -30,6 +30,7 @@ from heddle.executors.serving import (
     load_of,
     no_snapshot,
     page_layout,
+    served_config,
     served_shape,
 )
 from heddle.models.ops import Batch
@@ -103,6 +104,7 @@ class ReferenceExecutor:
     ) -> None:
         """`weight_bytes` counts the matrices that matmuls read."""
         self.shape = served_shape(config, model.shape)
+        config = served_config(config, self.shape)
         self._kv_type = config.kv_type
         self._most_tokens = config.batch_tokens
         budget = config.kv_cache or _KV_CACHE
@@ -191,7 +193,7 @@ class ReferenceExecutor:
             targets = () if chunk.score is None else chunk.score.targets
             if not all(token in known for token in (*chunk.tokens, *targets)):
                 yield "bad token"
-            if chunk.start < 0 or not chunk.tokens:
+            if chunk.start < 0 or not chunk.tokens or (chunk.start and not self.shape.causal):
                 yield "bad span"
             elif not self._pages.covers(chunk):
                 yield "bad page"
@@ -207,19 +209,33 @@ class ReferenceExecutor:
         scored: list[Scored | Failed] = []
         pooled: list[Pooled | Failed] = []
         for chunk in plan.chunks:
-            rows = [self._row(chunk, index) for index in range(len(chunk.tokens))]
+            rows = self._rows(chunk)
             if chunk.sample:
                 sampled.append(self._sample(chunk, rows[-1][1][0]))
             if chunk.score is not None:
                 scored.append(_scored(chunk, [logits for _, logits in rows]))
             if chunk.pool is not None:
-                states = self._sequences[chunk.slot].states
+                sequence = self._sequences[chunk.slot]
+                states = sequence.states
                 states += [state[0].astype(np.float64) for state, _ in rows[chunk.pool.first :]]
                 if chunk.pool.complete:
-                    pooled.append(_pooled(chunk, states))
+                    params = sequence.binding.params
+                    assert isinstance(params, EmbeddingParams), "others pool nothing"
+                    pooled.append(_pooled(chunk, states, unit_length=params.unit_length))
         if self._abandoned:
             raise StepAbandonedError("the step was abandoned")
         return StepResult(tuple(sampled), tuple(scored), tuple(pooled))
+
+    def _rows(self, chunk: Chunk) -> list[tuple[Float32, Float32]]:
+        """State (1, width) and logits (1, vocabulary) of each token."""
+        count = len(chunk.tokens)
+        if self.shape.causal:
+            return [self._row(chunk, index) for index in range(count)]
+        # The tokens see one another.
+        run, all_rows = SequenceChunk(PagedCache(self._pages, chunk), 0, chunk.tokens), range(count)
+        batch: Batch[NDArray[Any]] = Batch(*map(np.array, (chunk.tokens, all_rows, all_rows)))
+        states, logits = compute(self._forward, ReferenceOps([run]), batch)
+        return [(states[i : i + 1], logits[i : i + 1]) for i in all_rows]
 
     def _row(self, chunk: Chunk, index: int) -> tuple[Float32, Float32]:
         """State (1, width) and logits (1, vocabulary) of a token; no rows if nothing reads them."""
@@ -299,15 +315,17 @@ def _scored(chunk: Chunk, rows: Sequence[Float32]) -> Scored | Failed:
     return Scored(chunk.slot, tuple(scores))
 
 
-def _pooled(chunk: Chunk, states: Sequence[NDArray[np.float64]]) -> Pooled | Failed:
-    """The mean of the states, scaled to length 1. Zeros stay zeros."""
+def _pooled(
+    chunk: Chunk, states: Sequence[NDArray[np.float64]], *, unit_length: bool
+) -> Pooled | Failed:
+    """The mean of the states, with `unit_length` scaled to length 1. Zeros stay zeros."""
     total = np.zeros_like(states[0])
     for state in states:  # in the order of positions
         total += state
     mean = total / len(states)
     if not np.isfinite(mean).all():
         return Failed(chunk.slot, non_finite(chunk))
-    length = math.sqrt(math.fsum((mean * mean).tolist()))
+    length = math.sqrt(math.fsum((mean * mean).tolist())) if unit_length else 1.0
     return Pooled(chunk.slot, array("f", (mean / (length or 1.0)).astype(np.float32).tobytes()))
 
 

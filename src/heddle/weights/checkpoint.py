@@ -8,6 +8,7 @@ finds in the file: :meth:`Hyperparameters.label` and :meth:`Checkpoint.label` re
 Canonical names of tensors::
 
     embedding, output_norm, output, rope_divisors
+    dense.{0,1}: matrices of an encoder after its last norm
     layers.{i}.attention_norm, layers.{i}.post_attention_norm
     layers.{i}.attention.{q,k,v,output,q_norm,k_norm,sinks}
     layers.{i}.mlp_norm, layers.{i}.post_mlp_norm
@@ -97,6 +98,9 @@ HYPERPARAMETERS = {
     "rope.high_turns": "llama3: pairs with at least so many rotations in the original context stay",
     "rope.short_divisors": "longrope: divisors of frequencies within the original context",
     "rope.long_divisors": "longrope: divisors of frequencies beyond it",
+    "causal": "whether tokens see no later tokens; if not, the model is an encoder",
+    "dense.0.width": "width of the result of the first dense layer of embeddings",
+    "dense.1.width": "width of the result of the second one",
     "pooling": "how an embedding is computed: mean or last",
 }
 """Canonical names and meanings of hyperparameters. A reader gives those that its files have."""
@@ -294,6 +298,8 @@ class Checkpoint(Protocol):
         hyperparameters: hyperparameters under canonical names.
         tensors: tensors by canonical name, in the order of the files.
         chat_template: source of the chat template; None without one.
+        prompts: texts that go before inputs of embeddings, by name.
+        default_prompt: the text that goes before inputs without a named prompt; may be empty.
         stamps: of each file with tensors, from when it was opened.
     """
 
@@ -303,6 +309,8 @@ class Checkpoint(Protocol):
     hyperparameters: Hyperparameters
     tensors: Mapping[str, TensorInfo]
     chat_template: str | None
+    prompts: Mapping[str, str]
+    default_prompt: str
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]: ...

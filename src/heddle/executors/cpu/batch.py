@@ -35,16 +35,20 @@ class StateSum:
         count: number of states in the sum.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, unit_length: bool = True) -> None:
+        """With `unit_length`, the mean is scaled to length 1."""
         self.values = np.zeros(width, np.float64)
         self.count = 0
+        self._unit_length = unit_length
 
-    def unit_mean(self) -> array[float] | None:
-        """The mean, scaled to length 1, as float32; None if it is not finite. Zeros stay zeros."""
+    def mean(self) -> array[float] | None:
+        """The mean as float32; None if it is not finite. Zeros stay zeros."""
         mean = self.values / self.count
         if not np.isfinite(mean).all():
             return None
-        length = math.sqrt(math.fsum((mean * mean).tolist()))  # fsum is exact in any order
+        length = 1.0
+        if self._unit_length:
+            length = math.sqrt(math.fsum((mean * mean).tolist()))  # fsum is exact in any order
         return array("f", (mean / (length or 1.0)).astype(np.float32).tobytes())
 
 

@@ -36,6 +36,7 @@ from heddle.executors.serving import (
     kept_kinds,
     no_snapshot,
     page_layout,
+    served_config,
     served_shape,
 )
 from heddle.models.registry import build
@@ -96,6 +97,7 @@ def load(
     """
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
+    config = served_config(config, shape)
     kinds = kept_kinds(model, "a CPU")
     weight_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     buffers = _step_bytes(config, shape) + _expert_bytes(config, checkpoint.hyperparameters)
@@ -251,7 +253,8 @@ class CpuExecutor:
 
     def _bind(self, binding: Binding) -> None:
         if isinstance(binding.params, EmbeddingParams):
-            self._sums[binding.slot] = StateSum(self._program.pooled_width)
+            width, unit = self._program.pooled_width, binding.params.unit_length
+            self._sums[binding.slot] = StateSum(width, unit_length=unit)
         else:
             self._samplers[binding.slot] = bound_sampler(binding, binding.params)
             self._masks.bind(binding)

@@ -38,7 +38,7 @@ def pooled(plan: StepPlan, sums: MutableMapping[int, StateSum]) -> tuple[Pooled 
     for chunk in plan.chunks:
         if chunk.pool is None or not chunk.pool.complete:
             continue
-        vector = sums.pop(chunk.slot).unit_mean()
+        vector = sums.pop(chunk.slot).mean()
         if vector is None:
             results.append(Failed(chunk.slot, non_finite(chunk)))
         else:

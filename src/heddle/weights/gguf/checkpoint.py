@@ -60,6 +60,8 @@ class GGUFCheckpoint(Closing):
     """
 
     format = "gguf"
+    prompts: Mapping[str, str] = MappingProxyType({})
+    default_prompt = ""
 
     def __init__(self, files: Sequence[GGUFFile], base: Base | None = None) -> None:
         """`files` are all parts; the first has the metadata. `base` has what they lack.

@@ -54,9 +54,15 @@ HYPERPARAMETERS = {
     "rope.attention_factor": "rope.scaling.attn_factor",
     "rope.beta_fast": "rope.scaling.yarn_beta_fast",
     "rope.beta_slow": "rope.scaling.yarn_beta_slow",
+    "causal": "attention.causal",
+    "dense.0.width": "dense_2_feat_out",
+    "dense.1.width": "dense_3_feat_out",
     "pooling": "pooling_type",
 }
 """Keys after the architecture's name, by canonical name."""
+
+ENCODERS = frozenset({"gemma-embedding"})
+"""Architectures whose attention is not causal unless the file says so."""
 
 INTERLEAVED = frozenset({"llama", "mistral3", "smollm3", "granite", "granitemoe", "glm4"})
 """Architectures whose rows of q and k are ordered so that rotation pairs neighbours.
@@ -84,6 +90,8 @@ _OUTSIDE_LAYERS = {
     "embedding": "token_embd",
     "output_norm": "output_norm",
     "output": "output",
+    "dense.0": "dense_2",
+    "dense.1": "dense_3",
     "rope_divisors": "rope_freqs",
     "rope_divisors_long": "rope_factors_long",
     "rope_divisors_short": "rope_factors_short",

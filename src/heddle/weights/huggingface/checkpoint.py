@@ -19,6 +19,7 @@ from heddle.weights.huggingface.experts import stacks_of_pairs, stacks_of_single
 from heddle.weights.huggingface.generation import read_recommended
 from heddle.weights.huggingface.gpt_oss import made_tensors
 from heddle.weights.huggingface.json_files import read_json, read_optional_json
+from heddle.weights.huggingface.sentence_modules import read_sentence_modules
 from heddle.weights.huggingface.stored import StoredTensors
 from heddle.weights.huggingface.tokenizer import read_tokenizer
 from heddle.weights.tensor_types import TensorType, dequantize
@@ -53,11 +54,18 @@ class HuggingFaceCheckpoint(Closing):
                 field="model_type",
             )
         self.architecture = architecture
-        self.hyperparameters = hyperparameters_of(self.config)
-        self._names = names.tensor_names(architecture)
+        self._modules = read_sentence_modules(folder)
+        self.prompts: Mapping[str, str] = dict(self._modules.prompts)
+        self.default_prompt = self.prompts.get(self._modules.default_prompt or "", "")
+        self.hyperparameters = hyperparameters_of(self.config, self._modules)
         self.chat_template = chat_template_of(folder)
-        self._stored = StoredTensors(folder, self.config)
+        dense = [place for place, _ in self._modules.dense]
+        self._stored = StoredTensors(folder, self.config, dense)
         try:
+            # A model saved without its output matrix has names without the prefix.
+            self._names = names.tensor_names(
+                architecture, bare="embed_tokens.weight" in self._stored, dense=dense
+            )
             is_gpt_oss = architecture == "gpt_oss"
             self._made = made_tensors(self._stored.tensors) if is_gpt_oss else {}
             self._stacks = {} if is_gpt_oss else self._stacked()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from heddle.weights.huggingface.json_files import Config
+    from heddle.weights.huggingface.sentence_modules import SentenceModules
 
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu"}
 _SCALINGS = {"default": "none", "su": "longrope"}
@@ -42,8 +43,8 @@ _ROPE = {
 """Keys of the object that describes rope, by canonical name."""
 
 
-def hyperparameters_of(config: Config) -> Hyperparameters:
-    """The hyperparameters of config.json, under canonical names.
+def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparameters:
+    """The hyperparameters of config.json and of the modules after it, under canonical names.
 
     This checks the type of a value only if other values are read according to it.
 
@@ -63,6 +64,11 @@ def hyperparameters_of(config: Config) -> Hyperparameters:
     if base is not None:
         values["rope.local_base"] = base
     values["rope.interleaved"] = config.get("model_type") in names.INTERLEAVED
+    if config.get("use_bidirectional_attention"):
+        values["causal"] = False
+    if modules.pooling is not None:
+        values["pooling"] = modules.pooling
+    values |= {f"dense.{i}.width": width for i, (_, width) in enumerate(modules.dense)}
     return Hyperparameters(values, _label)
 
 
@@ -82,6 +88,9 @@ def _label(name: str) -> str:
         "rope.layers": "no_rope_layers",
         "rope.layer_period": "no_rope_layer_interval",
         "activation": "hidden_act",
+        "causal": "use_bidirectional_attention",
+        "dense.0.width": "out_features of the first Dense module",
+        "dense.1.width": "out_features of the second Dense module",
     }
     return names.HYPERPARAMETERS.get(name) or others.get(name, name)
 

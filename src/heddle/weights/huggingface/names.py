@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from heddle.weights.tensor_names import TensorNames
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HYPERPARAMETERS = {
     "layers": "num_hidden_layers",
@@ -113,7 +118,23 @@ _IRREGULAR = {
 """Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
 
-def tensor_names(architecture: str) -> TensorNames:
-    """The tensor names of one architecture, a value of `model_type`."""
+_BASE = "model."
+"""Prefix of all tensors but the output matrix."""
+
+
+def tensor_names(
+    architecture: str, *, bare: bool = False, dense: Sequence[str] = ()
+) -> TensorNames:
+    """The tensor names of one architecture, a value of `model_type`.
+
+    Args:
+        architecture: the value of `model_type`.
+        bare: the names lack the prefix, because somebody saved the model without its output matrix.
+        dense: folders of dense layers after the last norm.
+    """
+    outside = _OUTSIDE_LAYERS | {f"dense.{i}": f"{folder}/linear" for i, folder in enumerate(dense)}
+    prefix = "" if bare else _BASE
+    if bare:
+        outside = {name: stored.removeprefix(_BASE) for name, stored in outside.items()}
     differences = _DIFFERENCES.get(architecture, {})
-    return TensorNames("model.layers.", _OUTSIDE_LAYERS, _IN_LAYER | differences, _IRREGULAR)
+    return TensorNames(f"{prefix}layers.", outside, _IN_LAYER | differences, _IRREGULAR)

@@ -62,6 +62,11 @@ class SafetensorsFile(OpenFile):
 
     tensors: Mapping[str, StoredTensor]
 
+    def put_under(self, folder: str) -> None:
+        """Name the tensors `folder/name` from now on."""
+        named = {f"{folder}/{name}": tensor for name, tensor in self.tensors.items()}
+        self.tensors = MappingProxyType(named)
+
     def _read_header(self) -> None:
         start, header = self._header()
         tensors = {

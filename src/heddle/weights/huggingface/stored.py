@@ -17,7 +17,7 @@ from heddle.weights.huggingface.safetensors import SafetensorsFile
 from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -72,8 +72,10 @@ class FolderTensor:
 class StoredTensors(Closing):
     """The tensors of a folder by label. Quantised matrices take the place of their parts."""
 
-    def __init__(self, folder: Path, config: Config) -> None:
+    def __init__(self, folder: Path, config: Config, more: Sequence[str] = ()) -> None:
         """Open the files and read their headers.
+
+        `more` are folders inside `folder`, whose tensors have labels with the folder before them.
 
         Raises:
             ModelSourceError: a file is missing or cannot be read.
@@ -84,7 +86,7 @@ class StoredTensors(Closing):
         self._files: list[SafetensorsFile] = []
         self._file_of: dict[str, SafetensorsFile] = {}
         try:
-            self._open_files()
+            self._open_files(more)
             stored = {label: file.tensors[label] for label, file in self._file_of.items()}
             self._packed = packed_matrices(config, stored)
         except BaseException:
@@ -97,6 +99,9 @@ class StoredTensors(Closing):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
+
+    def __contains__(self, label: str) -> bool:
+        return label in self.tensors
 
     def __getitem__(self, label: str) -> FolderTensor:
         return self.tensors[label]
@@ -127,10 +132,12 @@ class StoredTensors(Closing):
         for file in self._files:
             file.close()
 
-    def _open_files(self) -> None:
-        for name in _shards(self._folder):
+    def _open_files(self, more: Sequence[str]) -> None:
+        for name in [*_shards(self._folder), *(f"{place}/{_ONE_FILE}" for place in more)]:
             file = SafetensorsFile.open(self._folder / name)
             self._files.append(file)
+            if "/" in name:
+                file.put_under(name.partition("/")[0])
             for tensor in file.tensors:
                 if tensor in self._file_of:
                     raise ModelFileError(

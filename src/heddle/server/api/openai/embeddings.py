@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import logging
 import sys
 import time
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,15 +16,11 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.embedding import EmbeddingParams
 from heddle.engine.request import check_tokens
-from heddle.errors import (
-    ContextLengthError,
-    InvalidRequestError,
-    OverloadedError,
-    UnsupportedParameterError,
-)
+from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.request import prompts_of
+from heddle.server.generate.vectors import check_length, vectors
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Prompt  # noqa: TC001  pydantic reads it
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.engine.backlog import Backlog
-    from heddle.engine.streams import AsyncStreams
     from heddle.errors import BacklogError
     from heddle.server.generate.service import Service
 
@@ -44,16 +39,10 @@ log = logging.getLogger(__name__)
 
 MAX_INPUTS = 2048
 """Most texts of one request, as in OpenAI's API."""
-_AHEAD = 4
-"""Texts of one body that are in the engine at once, for each slot. The other texts follow later. So
-the queue keeps places for other clients, and a body may have more texts than the queue has places.
-"""
-_NEXT_TRY = 0.05
-"""Seconds before texts are submitted again after the queue was full."""
 
 
 class EmbeddingRequest(Schema):
-    """Body of `POST /v1/embeddings`. OpenAI's API does not have the last two fields."""
+    """Body of `POST /v1/embeddings`. OpenAI's API does not have the last three fields."""
 
     model: str | None = None
     input: Prompt
@@ -63,6 +52,7 @@ class EmbeddingRequest(Schema):
 
     pooling: Literal["mean", "last"] | None = None
     cache_salt: str | None = None
+    prompt_name: str | None = None
 
 
 class Entry(BaseModel):
@@ -198,23 +188,26 @@ def _prepared(body: EmbeddingRequest, service: Service) -> PreparedEmbeddings:
             f" {body.dimensions}; shorter vectors need a model that was trained for them",
             param="dimensions",
         )
-    prompts = [_tokens(text, service) for text in texts]
+    prompts = [_tokens(text, body.prompt_name, service) for text in texts]
     params = EmbeddingParams(body.pooling, body.cache_salt)  # type: ignore[arg-type]  # a name
     return PreparedEmbeddings(name, prompts, params, body.encoding_format == "base64")
 
 
-def _tokens(text: str | list[int], service: Service) -> list[int]:
+def _tokens(text: str | list[int], prompt_name: str | None, service: Service) -> list[int]:
+    model = service.engine.model
     if not text:
         raise InvalidRequestError(f"input must not be empty, got {text!r}", param="input")
     if isinstance(text, str):
-        tokens = service.engine.model.tokenizer.encode(text)
+        tokens = model.tokenizer.encode(model.embedding_text(text, prompt_name))
     else:
-        tokens = check_tokens(service.engine.model, text, "input")
-    try:
-        service.engine.check_length(len(tokens), output=False)
-    except ContextLengthError as error:
-        error.param = "input"
-        raise
+        tokens = check_tokens(model, text, "input")
+        if prompt_name is not None:
+            raise InvalidRequestError(
+                f"prompt_name {prompt_name!r} goes with texts, not with token ids; leave it out, or"
+                " send texts",
+                param="prompt_name",
+            )
+    check_length(tokens, "input", service)
     return tokens
 
 
@@ -226,39 +219,11 @@ async def _embed(
     Raises:
         HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
     """
-    gathering, config = Gathering(service.backlog), service.engine.config
-    together = min(_AHEAD * config.slots, config.slots + config.queue)
-    for first in range(0, len(prepared.prompts), together):
-        requests = [(prompt, params) for prompt in prepared.prompts[first : first + together]]
-        streams = await _submitted(requests, service, patient=first > 0)
-        try:
-            async for index, delta in streams:
-                if delta.embedding is not None:
-                    entry = _entry(first + index, delta.embedding, in_base64=prepared.in_base64)
-                    gathering.add(first + index, entry)
-                    await asyncio.sleep(0)  # let other tasks run: many vectors may arrive at once
-        finally:
-            streams.close()
+    gathering = Gathering(service.backlog)
+    async with aclosing(vectors(prepared.prompts, params, service)) as ready:
+        async for index, vector in ready:
+            gathering.add(index, _entry(index, vector, in_base64=prepared.in_base64))
     return gathering.take()
-
-
-async def _submitted(
-    requests: Sequence[tuple[Sequence[int], EmbeddingParams]], service: Service, *, patient: bool
-) -> AsyncStreams:
-    """Submit requests and return their streams.
-
-    If the queue is full, a `patient` caller waits, because it already has vectors of the answer.
-
-    Raises:
-        HeddleError: the engine refuses a request.
-    """
-    while True:
-        try:
-            return service.engine.generate_many(requests, service.backlog)
-        except OverloadedError:
-            if not patient:
-                raise
-            await asyncio.sleep(_NEXT_TRY)
 
 
 def _entry(index: int, vector: array[float], *, in_base64: bool) -> bytes:

@@ -1,10 +1,10 @@
-"""vLLM's API: converts text to token ids and back."""
+"""vLLM's API: converts text to token ids and back, reranks documents."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.server.api.vllm import tokenize
+from heddle.server.api.vllm import rerank, tokenize
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     return [
         tokenize.routes(service),
+        rerank.routes(service),
     ]
 
 

@@ -1,0 +1,154 @@
+"""Documents in the order of how well they answer a query: `/v1/rerank`, `/rerank`, `/v2/rerank`.
+
+The shapes are those that the clients of Jina, Cohere and vLLM share.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.embedding import EmbeddingParams, Pooling
+from heddle.server.generate.dispatch import salted
+from heddle.server.generate.vectors import check_length, vectors
+from heddle.server.http.connection import unless_gone
+from heddle.server.http.encoding import json_response
+from heddle.server.http.hints import hint
+from heddle.server.http.schema import Schema, takes
+
+if TYPE_CHECKING:
+    from heddle.engine.reranking import Reranker
+    from heddle.server.generate.service import Service
+
+log = logging.getLogger(__name__)
+
+MAX_DOCUMENTS = 2048
+"""Documents of one request."""
+_PATHS = ("/v1/rerank", "/v2/rerank")
+
+
+class TextDocument(Schema):
+    """A document as an object."""
+
+    text: str
+
+
+class RerankRequest(Schema):
+    """Body of `POST /v1/rerank`. `instruction` and `cache_salt` are not of these APIs."""
+
+    model: str | None = None
+    query: str = Field(min_length=1)
+    documents: list[str | TextDocument] = Field(min_length=1, max_length=MAX_DOCUMENTS)
+    top_n: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="how many results to return, the best; null: all"
+    )
+    return_documents: bool | None = Field(
+        None, description="whether results hold the text of their document; null: true"
+    )
+    max_tokens_per_doc: Annotated[int | None, hint()] = None
+    user: Annotated[str | None, hint()] = None
+
+    instruction: str | None = Field(None, description="what the documents are judged by")
+    cache_salt: str | None = None
+
+
+class Result(BaseModel):
+    """One document's score."""
+
+    index: int = Field(description="of the document in `documents`")
+    relevance_score: float = Field(description="probability that it answers the query")
+    document: TextDocument | None = None
+
+
+class RerankUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Reranking(BaseModel):
+    """Answer of `POST /v1/rerank`."""
+
+    id: str
+    model: str
+    usage: RerankUsage
+    results: list[Result] = Field(description="the best first; equal scores in the given order")
+
+
+def routes(service: Service) -> APIRouter:
+    """Routes of one service."""
+    router = APIRouter()
+
+    async def rerank(request: Request) -> Response:
+        """Scores of documents for a query, the best first."""
+        started = time.perf_counter()
+        body, prompts = await service.bodies.take(
+            request, RerankRequest, lambda body: (body, _prompts(body, service))
+        )
+        params = EmbeddingParams(Pooling.LAST, body.cache_salt, unit_length=False)
+        params = salted(params, request, service)
+        reranker = service.engine.model.judge()
+        scores = await unless_gone(request.receive, _scores(reranker, prompts, params, service))
+        tokens = sum(map(len, prompts))
+        seconds = time.perf_counter() - started
+        log.info("rerank: %d documents, %d tokens, %.2f s", len(prompts), tokens, seconds)
+        return json_response(
+            {
+                "id": f"rerank-{secrets.token_hex(12)}",
+                "model": service.model_name(body.model),
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+                "results": _results(body, scores),
+            }
+        )
+
+    for path in _PATHS:
+        router.post(path, response_model=Reranking, openapi_extra=takes(RerankRequest))(rerank)
+    return router
+
+
+def _text(document: str | TextDocument) -> str:
+    return document if isinstance(document, str) else document.text
+
+
+def _prompts(body: RerankRequest, service: Service) -> list[list[int]]:
+    """The question about each document, in token ids.
+
+    Raises:
+        InvalidRequestError: a document is too long, or the model cannot judge documents.
+    """
+    service.model_name(body.model)
+    reranker = service.engine.model.judge()
+    prompts = []
+    for document in body.documents:
+        prompts.append(reranker.prompt(body.query, _text(document), body.instruction))
+        check_length(prompts[-1], "documents", service)
+    return prompts
+
+
+async def _scores(
+    reranker: Reranker, prompts: list[list[int]], params: EmbeddingParams, service: Service
+) -> list[float]:
+    """The score of each document, in order."""
+    found: dict[int, float] = {}
+    async with aclosing(vectors(prompts, params, service)) as ready:
+        async for index, state in ready:
+            found[index] = reranker.score(state)
+    return [found[index] for index in range(len(prompts))]
+
+
+def _results(body: RerankRequest, scores: list[float]) -> list[dict[str, object]]:
+    """The best documents, as JSON."""
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
+    results = []
+    for index in order:
+        result: dict[str, object] = {"index": index, "relevance_score": scores[index]}
+        if body.return_documents is not False:
+            result["document"] = {"text": _text(body.documents[index])}
+        results.append(result)
+    return results

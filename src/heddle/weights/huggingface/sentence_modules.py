@@ -1,0 +1,123 @@
+"""Reads what sentence-transformers stores beside a model: pooling, dense layers, prompts.
+
+`modules.json` lists the modules that a text passes; each has a folder with a `config.json`. The
+names are those of sentence-transformers 5 (`sentence_transformers/models/`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heddle.errors import ModelFileError, UnsupportedModelError
+from heddle.weights.huggingface.json_files import read_json, read_optional_json
+
+if TYPE_CHECKING:
+    from heddle.weights.huggingface.json_files import Config
+
+_MODULES = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+_POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
+_IDENTITY = "torch.nn.modules.linear.Identity"
+_MOST_DENSE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceModules:
+    """What follows the model's last hidden states.
+
+    Attributes:
+        pooling: "mean" or "last"; None if the folder does not say.
+        dense: folder and output width of each dense layer.
+        prompts: texts to put before an input, by name.
+        default_prompt: name of the prompt for inputs without one; None: no prompt.
+    """
+
+    pooling: str | None = None
+    dense: tuple[tuple[str, object], ...] = ()
+    prompts: tuple[tuple[str, str], ...] = ()
+    default_prompt: str | None = None
+
+
+def read_sentence_modules(folder: Path) -> SentenceModules:
+    """The modules of a folder; none if it has no modules.json.
+
+    Raises:
+        ModelFileError: a file is damaged.
+        UnsupportedModelError: a module does something that Heddle does not.
+    """
+    pooling, dense = None, []
+    for kind, path in _modules(folder):
+        if kind == "Pooling":
+            pooling = _pooling(folder / path / "config.json")
+        elif kind == "Dense":
+            dense.append((path, _dense_width(folder / path / "config.json")))
+        elif kind not in {"Transformer", "Normalize"}:
+            raise UnsupportedModelError(
+                f"{folder / _MODULES}: module {kind} is not supported; supported: Transformer,"
+                " Pooling, Dense, Normalize",
+                param=_MODULES,
+            )
+    if len(dense) > _MOST_DENSE:
+        raise UnsupportedModelError(
+            f"{folder / _MODULES}: {len(dense)} Dense modules are not supported; supported: at"
+            f" most {_MOST_DENSE}",
+            param=_MODULES,
+        )
+    prompts = read_optional_json(folder / _PROMPTS)
+    texts, default = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise ModelFileError(f"{folder / _PROMPTS}: prompts must be texts by name", field="prompts")
+    if default is not None and (not isinstance(default, str) or default not in texts):
+        raise ModelFileError(
+            f"{folder / _PROMPTS}: default_prompt_name {default!r} is not among the prompts",
+            field="default_prompt_name",
+        )
+    return SentenceModules(pooling, tuple(dense), tuple(texts.items()), default)
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """Kind and folder of each module."""
+    path = folder / _MODULES
+    if not path.is_file():
+        return []
+    try:
+        entries = json.loads(path.read_bytes())
+        found = [(entry["type"].rpartition(".")[2], entry["path"]) for entry in entries]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ModelFileError(f"{path} does not list modules: {error!r}", field=_MODULES) from error
+    for _, place in found:
+        if not isinstance(place, str) or Path(place).name != place:
+            raise ModelFileError(
+                f"{path} names {place!r}, which is not a plain name", field=_MODULES
+            )
+    return found
+
+
+def _pooling(path: Path) -> str:
+    config = read_json(path)
+    modes = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
+    name = config.get("pooling_mode")  # later versions name it instead
+    known = {**_POOLING, "mean": "mean", "lasttoken": "last"}
+    chosen = [name] if not modes and isinstance(name, str) else modes
+    if len(chosen) != 1 or chosen[0] not in known:
+        raise UnsupportedModelError(
+            f"{path}: pooling {', '.join(map(str, chosen)) or 'none'} is not supported; supported:"
+            f" one of {', '.join(_POOLING)}",
+            param="pooling_mode",
+        )
+    return known[chosen[0]]
+
+
+def _dense_width(path: Path) -> object:
+    """The width of a dense layer's result, unchecked."""
+    config: Config = read_json(path)
+    activation = config.get("activation_function")
+    if activation != _IDENTITY:
+        raise UnsupportedModelError(
+            f"{path}: activation_function {activation!r} is not supported; supported: {_IDENTITY}",
+            param="activation_function",
+        )
+    return config.get("out_features")
