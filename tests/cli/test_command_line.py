@@ -42,7 +42,7 @@ def heddle(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 def test_help_lists_the_commands() -> None:
     done = heddle("--help")
     assert done.returncode == 0
-    for command in ("serve", "chat", "bench", "pull", "inspect"):
+    for command in ("serve", "chat", "bench", "pull", "inspect", "list", "rm", "suggest"):
         assert re.search(rf"\b{command}\b", done.stdout)
 
 
@@ -259,6 +259,7 @@ def test_serve_says_where_it_is_and_stops_when_told(
     monkeypatch.setattr("builtins.print", note)
     assert run(["serve", "--port", "0", "--slots", "3"]) == 0
     assert answers == [200]
+    assert lines.pop(0).startswith(f"No model is named, so this is {DEFAULT_MODEL}")
     assert lines[0].startswith("model     fake")
     assert lines[1] == "runs on   nothing real"
     assert lines[2].startswith("slots     3 of 512 tokens")

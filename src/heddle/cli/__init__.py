@@ -15,10 +15,12 @@ import typer
 
 from heddle.cli.bench import bench
 from heddle.cli.bench_prefix import bench_prefix
+from heddle.cli.cached import list_models, remove
 from heddle.cli.chat import chat
 from heddle.cli.inspect import inspect
 from heddle.cli.pull import pull
 from heddle.cli.serve import serve
+from heddle.cli.suggest import suggest
 from heddle.config import debug_wanted
 from heddle.errors import HeddleError
 
@@ -80,8 +82,10 @@ benches = typer.Typer(cls=_BenchGroup)
 benches.command("speed")(bench)
 benches.command("prefix")(bench_prefix)
 
-for command in (serve, chat, pull, inspect):
+for command in (serve, chat, pull, inspect, suggest):
     app.command()(command)
+app.command("list")(list_models)
+app.command("rm")(remove)
 app.add_typer(benches, name="bench", help=bench.__doc__)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.loading import load
-from heddle.cli.options import Model, with_settings
-from heddle.config import DEFAULT_MODEL, EngineConfig
+from heddle.cli.newcomer import chosen
+from heddle.cli.options import ModelOrDefault, with_settings
+from heddle.config import EngineConfig
 from heddle.errors import ConfigError, ContextLengthError, HeddleError
 from heddle.types import SamplingParams
 
@@ -27,7 +28,7 @@ _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("
 
 @with_settings
 def chat(
-    model: Model = DEFAULT_MODEL,
+    model: ModelOrDefault = None,
     *,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     temperature: Annotated[
@@ -49,7 +50,7 @@ def chat(
     asked: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
     given = {name: value for name, value in asked.items() if value is not None}
     SamplingParams(**given)  # refuse a wrong value before loading a model
-    with load(model, engine) as loaded:
+    with load(chosen(model, engine), engine) as loaded:
         params = SamplingParams(
             **{"temperature": TEMPERATURE, **loaded.model.sampling_defaults, **given}
         )

