@@ -280,8 +280,8 @@ inline void score_page(QueryTile& tile, QueryRange queries, int page, const Part
     });
 }
 
-// Positions visible to all queries are handled together, the positions before and after query by
-// query. For each query, values are added by ascending position.
+// Handles positions that all queries see together, and earlier and later positions for each query
+// separately. For each query, adds values by ascending position.
 template <typename Part>
 inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& part, int head_dim,
                      Prefetcher<Part> prefetcher) {

@@ -8,8 +8,9 @@ namespace heddle {
 
 namespace {
 
-// Query tokens per attention item. Many query tokens share the reading of a page; few keep the
-// threads' shares equal. The number is halved, down to the least, until each thread has kItemsEach.
+// Query tokens per attention item. More query tokens share one reading of a page; fewer tokens keep
+// the threads' shares equal. The plan halves the number, down to the least, until each thread has
+// kItemsEach items.
 constexpr int kAttendTokens = 16, kLeastAttendTokens = 4;
 constexpr int kItemsEach = 3;
 // A context is split if it is more than this part of a thread's share of the step.

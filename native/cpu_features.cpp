@@ -27,8 +27,8 @@ const Kernels* neon_kernels() { return nullptr; }
 #if defined(__x86_64__)
 namespace {
 
-// CPUID leaf 7, subleaf 1, EAX bit 4; compilers name it to __builtin_cpu_supports only lately. The
-// operating system keeps AVX registers if it says that AVX2 is there.
+// CPUID leaf 7, subleaf 1, EAX bit 4. Only new compilers know the name for __builtin_cpu_supports.
+// If AVX2 is available, the operating system saves AVX registers.
 bool has_avxvnni() {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);

@@ -1,7 +1,7 @@
 // The instructions of an expert layer: choose experts, sort tokens by expert, multiply.
 //
-// A token's arithmetic depends on its own experts only. Each row of gate, up and down is one chain
-// of the matmul kernel, whatever tokens are beside it. The results of a token's experts are added
+// A token's arithmetic depends only on its own experts. Each row of gate, up and down is one chain
+// of the matmul kernel, with any other tokens beside it. The results of a token's experts are added
 // in the order of their index.
 #include <algorithm>
 #include <cstring>

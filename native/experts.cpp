@@ -7,7 +7,7 @@ namespace heddle {
 
 namespace {
 
-// Reading a panel from memory takes about as long as multiplying it with so many tokens.
+// Reading a panel from memory takes about as long as multiplying it with this many tokens.
 constexpr int kPanelCost = 3;
 
 void require(bool good, const char* what) {

@@ -35,23 +35,23 @@ struct ExpertGroup {
     int tokens;
 };
 
-// A place in the line of gate and up panels of all groups.
+// A position among the gate and up panels of all groups.
 struct PanelPlace {
     int group;
     int panel;
 };
 
-// What the instructions of an expert layer pass on, layer after layer of a step. A row is one token
-// at one of its experts. Rows are sorted by expert, then by token, so the weights of an expert are
-// read once a step.
+// Data that the instructions of an expert layer pass to one another. A row is one token at one of
+// its experts. Rows are sorted by expert, then by token, so a step reads the weights of an expert
+// once.
 class ExpertRows {
   public:
-    // Room for `layer` in steps of so many tokens.
+    // Reserves memory for `layer` in steps of up to `tokens` tokens.
     void reserve(const ExpertLayer& layer, int tokens, int threads);
 
     // Sorts the choices of `tokens` tokens by expert.
     void group(const ExpertLayer& layer, int tokens);
-    // Where the part `index` of `parts` parts of about equal cost begins.
+    // The beginning of part `index`, of `parts` parts with about equal cost.
     PanelPlace cut(const ExpertLayer& layer, int index, int parts) const;
 
     const std::vector<ExpertGroup>& groups() const { return groups_; }
@@ -77,8 +77,8 @@ class ExpertRows {
     std::vector<std::vector<float>> scratch_;
 };
 
-// Tokens of an expert whose results are computed, weighted and added at a time. They fit the
-// second-level cache beside the panels.
+// Number of tokens of an expert that Down computes, weights and adds at a time. Their results fit
+// the second-level cache beside the panels.
 constexpr int kExpertTokens = 128;
 
 }  // namespace heddle

@@ -1,5 +1,5 @@
-// Compiled once per instruction level: HEDDLE_ISA_AVX512, HEDDLE_ISA_AVXVNNI, HEDDLE_ISA_AVX2,
-// HEDDLE_ISA_NEON or HEDDLE_ISA_PORTABLE is defined by the build, with the flags that go with it.
+// Compiled once per instruction level. The build defines HEDDLE_ISA_AVX512, HEDDLE_ISA_AVXVNNI,
+// HEDDLE_ISA_AVX2, HEDDLE_ISA_NEON or HEDDLE_ISA_PORTABLE, and sets the flags of the level.
 #if defined(HEDDLE_ISA_AVXVNNI)
 #define HEDDLE_ISA_AVX2  // all but the multiplication of codes
 #endif

@@ -15,7 +15,7 @@ Mapping::Mapping(size_t bytes) : bytes_(bytes) {
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (base == MAP_FAILED) throw std::bad_alloc();
 #if defined(MADV_HUGEPAGE)
-    madvise(base, bytes, MADV_HUGEPAGE);  // a hint, which only Linux has; refusal costs speed only
+    madvise(base, bytes, MADV_HUGEPAGE);  // a hint of Linux; a refusal only costs speed
 #endif
     base_ = static_cast<uint8_t*>(base);
 }

@@ -1,4 +1,4 @@
-// Instructions with outcomes other than sampling: scores of given tokens, sums of hidden states.
+// Instructions for outcomes other than samples: scores of given tokens, sums of hidden states.
 #include <algorithm>
 
 #include "instruction.h"

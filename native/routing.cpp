@@ -8,11 +8,11 @@ namespace heddle {
 namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
-// DeepSeek-V3 adds it to the sum of sigmoids that it divides by.
+// DeepSeek-V3 adds this to the sum of sigmoids before it divides by the sum.
 constexpr float kSigmoidFloor = 1e-20f;
 
-// The highest `used` of n values, highest first; the lower index where values are equal. A NaN that
-// gets in stays, so that it reaches the weights.
+// The highest `used` of n values, highest first; among equal values, the lower index first. A
+// chosen NaN is never replaced, so that it reaches the weights.
 void choose(const float* values, int n, int used, int32_t* chosen) {
     for (int i = 0; i < n; ++i) {
         int at = std::min(i, used);

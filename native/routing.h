@@ -1,4 +1,4 @@
-// Which experts compute a token, and with what weights.
+// Chooses the experts of a token, and their weights.
 #pragma once
 
 #include <cstdint>

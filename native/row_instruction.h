@@ -1,4 +1,4 @@
-// The base of instructions that treat each row by itself.
+// The base of instructions that work on each row separately.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class RowInstruction : public Instruction {
     virtual void run_row(Program& p, int i, int thread) = 0;
 
   protected:
-    // By default the rows that the pass uses of the buffer `shape`.
+    // By default, the rows of the buffer `shape` in this pass.
     virtual int count(const Program& p) const { return rows(p, shape_); }
 
   private:

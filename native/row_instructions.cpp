@@ -1,4 +1,4 @@
-// Instructions that treat each row by itself.
+// Instructions that work on each row separately.
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -202,7 +202,7 @@ class Sample final : public Instruction {
     }
     void run(Program& p, int item, int) override {
         Step& s = step(p);
-        // The caller lets samplers run before it computes, so it never waits here for itself.
+        // The caller sets this flag before it computes, so it never waits here for itself.
         while (!s.may_sample.load(std::memory_order_acquire)) std::this_thread::yield();
         s.picks[item] =
             s.samplers[item]->pick(kernels(p), row(p, logits_, item), width(p, logits_));

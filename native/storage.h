@@ -1,4 +1,4 @@
-// Weights in memory: matrices of a file packed into panels, their rows dequantised.
+// Weights in memory: packs a file's matrices into panels, and dequantises their rows.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +60,7 @@ class Matrix {
   public:
     // `raw` has rows * row_bytes bytes in file order and is not needed afterwards. The arena must
     // outlive the matrix.
-    // Throws std::runtime_error when it cannot be read.
+    // Throws std::runtime_error if `raw` cannot be read.
     Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
            const TensorBytes& raw, int rows, int columns, std::vector<float> bias);
     Matrix(const Matrix&) = delete;
