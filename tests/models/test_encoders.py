@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from heddle import LLM, EmbeddingParams, EngineConfig, InvalidRequestError, SamplingParams
+from folder_writer import write_safetensors
+from heddle import LLM, EmbeddingParams, EngineConfig, InvalidRequestError, Pooling, SamplingParams
 from heddle.engine.engine import Engine
 from heddle.errors import ContextLengthError, UnsupportedModelError
 from heddle.models.registry import build
+from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from models.tiny import llama
+from models.tiny import llama, qwen3
 from models.tiny_encoder import MODELS, PROMPTS, TOKENS, TinyEmbeddingGemma, write_json
 
 if TYPE_CHECKING:
@@ -93,6 +96,31 @@ def test_prompts_of_the_folder_go_before_texts(engine: Engine) -> None:
     with pytest.raises(InvalidRequestError, match="goes with a text, not with token ids"):
         engine.embed([3], EmbeddingParams(prompt_name="query"))
     engine.close()
+
+
+def test_a_qwen3_embedding_folder_pools_the_end_token(tmp_path: Path) -> None:
+    """Its tokenizer puts the end token after each text; its tensors have no `model.` prefix."""
+    folder = qwen3.MODELS[0].write_folder(tmp_path / "tiny")
+    state = qwen3.MODELS[0].state()
+    bare = {name.removeprefix("model."): values for name, values in state.items()}
+    write_safetensors(folder / "model.safetensors", bare)
+    entries = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    write_json(folder / "modules.json", entries)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    text, end = {"Sequence": {"id": "A", "type_id": 0}}, "<|endoftext|>"
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [text, {"SpecialToken": {"id": end, "type_id": 0}}],
+        "pair": [text],
+        "special_tokens": {end: {"id": end, "ids": [31], "tokens": [end]}},
+    }
+    write_json(folder / "tokenizer.json", tokenizer)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        expected = ReferenceModel(checkpoint).embedding([3, 4, 5, 31], Pooling.LAST)
+    with LLM(str(folder), CONFIG) as llm:
+        [vector] = llm.embed("DEF")
+    np.testing.assert_allclose(vector, expected, atol=1e-3)
 
 
 def refused(folder: Path) -> str:

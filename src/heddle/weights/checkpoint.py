@@ -254,6 +254,7 @@ class TokenizerSpec:
         whole_words: with `patterns`: whether a word that is a piece becomes one token, whatever the
             merges say.
         end_ids: more ids that end a generation.
+        text_end: id of the token that ends texts where `add_eos`; None: EOS.
         roles: ids of tokens that the files name for a role: bos, eos, eot, eom, fim_prefix,
             fim_suffix, fim_middle, fim_pad, fim_repository, fim_separator.
         add_bos: whether texts begin with BOS; None if the files do not say.
@@ -276,6 +277,7 @@ class TokenizerSpec:
     patterns: tuple[str, ...] | None = None
     whole_words: bool = False
     end_ids: tuple[int, ...] = ()
+    text_end: int | None = None
 
     def fail(self, name: str, problem: str) -> NoReturn:
         """Raise the error of a wrong attribute, or of one that contradicts another."""

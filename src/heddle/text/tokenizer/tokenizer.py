@@ -56,6 +56,7 @@ class Tokenizer:
         *,
         add_bos: bool,
         add_eos: bool,
+        text_end: int | None,
         add_space_prefix: bool,
     ) -> None:
         """See :meth:`of`. `piece_bytes` are the bytes each token adds to a text."""
@@ -64,7 +65,8 @@ class Tokenizer:
         self.eos_ids = vocabulary.end_ids
         self.fill_in = vocabulary.fill_in
         self._prefix_ids = [self.bos_id] if add_bos and self.bos_id is not None else []
-        self._suffix_ids = [self.eos_id] if add_eos and self.eos_id is not None else []
+        end = self.eos_id if text_end is None else text_end
+        self._suffix_ids = [end] if add_eos and end is not None else []
         self._space_prefix = " " if add_space_prefix else ""
         self._pieces = vocabulary.pieces
         self._bytes = piece_bytes
@@ -102,15 +104,18 @@ class Tokenizer:
         if spec.add_bos is not None:
             add_bos = spec.add_bos
         add_eos = bool(spec.add_eos)
-        for role, added in (("bos", add_bos), ("eos", add_eos)):
+        for role, added in (("bos", add_bos), ("eos", add_eos and spec.text_end is None)):
             if added and role not in spec.roles:
                 spec.fail(role, f"is missing, but texts need a {role.upper()} token")
+        if spec.text_end is not None and spec.text_end >= len(spec.pieces):
+            spec.fail("post_processor", f"adds token id {spec.text_end}, which does not exist")
         return cls(
             vocabulary,
             encoder,
             piece_bytes,
             add_bos=add_bos,
             add_eos=add_eos,
+            text_end=spec.text_end,
             add_space_prefix=add_space_prefix,
         )
 

@@ -75,7 +75,7 @@ class _Reader:
         pieces, types = self._vocabulary()
         byte_level = not self._model.get("byte_fallback")
         patterns = tuple(self._patterns(self._pipeline.get("pre_tokenizer"))) if byte_level else ()
-        begins, ends = self._adds_bos_eos()
+        begins, ends, text_end = self._adds_bos_eos()
         return TokenizerSpec(
             algorithm="bpe" if byte_level else "sentencepiece",
             pieces=pieces,
@@ -86,6 +86,7 @@ class _Reader:
             roles=self._roles(pieces),
             add_bos=begins,
             add_eos=ends,
+            text_end=text_end,
             add_space_prefix=False if byte_level else self._adds_space(),
             label=lambda name: f"{_FILE}: {name}",
             patterns=patterns,
@@ -165,17 +166,24 @@ class _Reader:
                 roles |= {role: ids[0]} if ids else {}
         return roles
 
-    def _adds_bos_eos(self) -> tuple[bool, bool]:
-        """Whether the tokenizer adds BOS before a text, and EOS after it."""
+    def _adds_bos_eos(self) -> tuple[bool, bool, int | None]:
+        """Whether the tokenizer adds BOS before a text and an end after it; the id of the end.
+
+        Qwen3-Embedding ends texts with another token than EOS.
+        """
         step = self._pipeline.get("post_processor")
         steps = _object(step).get("processors") if _object(step).get("processors") else [step]
         for one in map(_object, steps if isinstance(steps, list) else []):
             if one.get("type") == "TemplateProcessing":
                 single = [_object(part) for part in one.get("single") or []]
                 if not single:
-                    return False, False
-                return "SpecialToken" in single[0], "SpecialToken" in single[-1]
-        return False, False
+                    return False, False, None
+                end = _object(single[-1].get("SpecialToken")).get("id")
+                known = _object(_object(one.get("special_tokens")).get(str(end)))
+                ids = _ids(known.get("ids"))
+                begins, ends = ("SpecialToken" in single[place] for place in (0, -1))
+                return begins, ends, ids[-1] if ids else None
+        return False, False, None
 
     # --- text to words ---------------------------------------------------------------------------
 
