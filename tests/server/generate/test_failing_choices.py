@@ -1,4 +1,4 @@
-"""An answer of several choices of which one fails."""
+"""Answers of several choices if one choice fails."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture
 def asked(monkeypatch: Any) -> list[str]:
-    """The grammars that are compiled, none of which is."""
+    """Collects the grammars to compile; none of them is compiled."""
     texts: list[str] = []
 
     def compile_none(compiler: GrammarCompiler, grammar: Grammar) -> None:

@@ -143,7 +143,7 @@ def says_why(path: str, error: Any) -> bool:
 
 
 class Stop:
-    """A server that is told to stop while a step lasts that no one lets go on."""
+    """A server that gets a stop signal during a step that never ends."""
 
     def __init__(self, server: Running) -> None:
         self._server = server
@@ -163,7 +163,7 @@ class Stop:
         return now.running + now.queue_depth
 
     def check(self) -> None:
-        """Every client is told, in the shape of its API."""
+        """Every client gets an error in the shape of its API."""
         for path, stream, answer in self._answers:
             response = answer.result(PATIENCE)
             assert response.headers["x-request-id"]

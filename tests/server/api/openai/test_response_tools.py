@@ -1,4 +1,4 @@
-"""Calls and reasoning in `/v1/responses`, on a model that says what it is told to."""
+"""Calls and reasoning in `/v1/responses`, with a model that writes a given text."""
 
 from __future__ import annotations
 
