@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from test_logits import last_logits
 
 from folder_writer import write_safetensors
-from gguf_writer import Tensor
+from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
 from heddle.executors.cpu.executor import load
 from heddle.models.blocks import GatedMLP
 from heddle.models.experts import MixtureOfExperts
 from heddle.models.registry import build
+from heddle.testing.reference_model import ReferenceModel
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.tiny.base import TOKENS
 from models.tiny.glm4_moe import MODELS as GLM
 from models.tiny.qwen3_moe import MODELS as QWEN3
 
@@ -126,3 +130,30 @@ def test_a_stack_with_too_few_experts_is_refused(tmp_path: Path) -> None:
     model = Short("short", heads=4, kv_heads=2, head_dim=16, tied=True)
     with pytest.raises(ModelFileError, match=r"ffn_down_exps\.weight has shape \(6, 32, 20\)"):
         load(model.checkpoint(tmp_path), EngineConfig(slots=1, threads=1))
+
+
+def test_gate_and_up_may_be_one_tensor_of_a_gguf_file(tmp_path: Path) -> None:
+    """`ffn_gate_up_exps` has gate and up of each expert, as llama.cpp's converter may write it."""
+    tensors = {tensor.name: tensor for tensor in MODEL.tensors()}
+    for layer in range(MODEL.layers):
+        stacks = [tensors.pop(f"blk.{layer}.ffn_{part}_exps.weight") for part in ("gate", "up")]
+        values = [np.frombuffer(one.data, np.float32).reshape(one.shape) for one in stacks]
+        name = f"blk.{layer}.ffn_gate_up_exps.weight"
+        tensors[name] = Tensor.of(name, np.concatenate(values, axis=1))
+    path = write_gguf(tmp_path / "fused.gguf", MODEL.metadata(), tensors.values())
+    checkpoint = GGUFCheckpoint.open(path)
+    np.testing.assert_allclose(
+        ReferenceModel(checkpoint).logits(TOKENS), MODEL.expected_logits(), atol=2e-5
+    )
+    executors = [
+        load(one, EngineConfig(slots=1, threads=1, context=len(TOKENS)))
+        for one in (checkpoint, MODEL.checkpoint(tmp_path))
+    ]
+    found = [last_logits(executor, TOKENS, [len(TOKENS)]) for executor in executors]
+    np.testing.assert_array_equal(found[0], found[1])
+    for executor in executors:
+        executor.close()
+    odd = Tensor.of("blk.0.ffn_gate_up_exps.weight", np.ones((7, 3, 32), np.float32))
+    path = write_gguf(tmp_path / "odd.gguf", MODEL.metadata(), [odd])
+    with pytest.raises(ModelFileError, match=r"ffn_gate_up_exps\.weight has shape \(7, 3, 32\)"):
+        GGUFCheckpoint.open(path)

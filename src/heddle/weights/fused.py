@@ -27,9 +27,12 @@ def take_apart(
     Raises:
         ModelFileError: a fused tensor has other rows than its parts need.
     """
-    found = {}
+    found: dict[str, TensorInfo] = {}
     for name, tensor in tensors.items():
         stem, _, kind = name.rpartition(".")
+        if stem.endswith(".mlp.experts.gate_up"):
+            found |= _pairs_of_experts(name, tensor)
+            continue
         if stem.endswith(".attention.qkv"):
             parts = _query_key_value(hyperparameters)
         elif stem.endswith(".mlp.gate_up"):
@@ -41,6 +44,32 @@ def take_apart(
         for part, info in _slices(tensor, parts):
             canonical = f"{before}.{part}.{kind}"
             found[canonical] = replace(info, name=canonical)
+    return found
+
+
+def _pairs_of_experts(name: str, tensor: TensorInfo) -> dict[str, TensorInfo]:
+    """Gate and up of experts, from a tensor that has both for each expert, gate first."""
+    if len(tensor.shape) < 2 or tensor.shape[1] % 2:
+        raise ModelFileError(
+            f"tensor {tensor.label} has shape {tensor.shape}; it must have gate and up of each"
+            " expert",
+            field=tensor.label,
+        )
+    experts, rows, *rest = tensor.shape
+    size = tensor.nbytes // experts // 2
+    found = {}
+    for part, which in enumerate(("gate", "up")):
+        places = (tensor.place_of_slice(expert) for expert in range(experts))
+        slices = tuple(FilePlace(o.descriptor, o.offset + part * size) for o in places)
+        canonical = name.replace(".gate_up.", f".{which}.")
+        found[canonical] = replace(
+            tensor,
+            name=canonical,
+            shape=(experts, rows // 2, *rest),
+            nbytes=experts * size,
+            place=None,
+            slices=slices,
+        )
     return found
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, Self
 
+import numpy as np
+
 from heddle.closing import Closing
 from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
@@ -21,7 +23,6 @@ from heddle.weights.gguf.tokenizer import TOKENIZER_MODEL, read_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from heddle.weights.checkpoint import Hyperparameters, TokenizerSpec
@@ -107,7 +108,13 @@ class GGUFCheckpoint(Closing):
         label = self.label(name) if tensor is None else tensor.label
         file = self._file_of.get(label, self._files[0])
         data = file.data(label)
-        return data if tensor is None else data[tensor.start : tensor.start + tensor.nbytes]
+        if tensor is None:
+            return data
+        if tensor.slices:
+            first, size = file.tensors[label].offset, tensor.nbytes // len(tensor.slices)
+            starts = [place.offset - first for place in tensor.slices]
+            return np.concatenate([data[start : start + size] for start in starts])
+        return data[tensor.start : tensor.start + tensor.nbytes]
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:

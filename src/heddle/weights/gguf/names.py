@@ -115,6 +115,7 @@ _IN_LAYER = {
     "mlp.experts.gate": "ffn_gate_exps",
     "mlp.experts.up": "ffn_up_exps",
     "mlp.experts.down": "ffn_down_exps",
+    "mlp.experts.gate_up": "ffn_gate_up_exps",
     "mlp.shared.gate": "ffn_gate_shexp",
     "mlp.shared.up": "ffn_up_shexp",
     "mlp.shared.down": "ffn_down_shexp",
