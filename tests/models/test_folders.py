@@ -134,6 +134,14 @@ def test_a_wrong_configuration_is_refused_by_name(
         ReferenceModel(checkpoint)
 
 
+def test_an_unknown_architecture_is_named_before_anything_else(tmp_path: Path) -> None:
+    folder = PLAIN.write_folder(tmp_path, model_type="hyena", hidden_act="sine", layer_types=["a"])
+    (folder / "model.safetensors").unlink()
+    problem = r"model_type 'hyena' is not supported; supported: .*granite, .*olmo3"
+    with pytest.raises(UnsupportedModelError, match=problem):
+        Engine.load(str(folder))
+
+
 def test_an_unknown_dtype_is_named_with_its_tensor(tmp_path: Path) -> None:
     folder = PLAIN.write_folder(tmp_path)
     path = folder / "model.safetensors"

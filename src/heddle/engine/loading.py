@@ -200,6 +200,7 @@ def load_model(
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
     from heddle.executors.registry import loader
+    from heddle.models.registry import family_of
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import Silent
     from heddle.weights.sources import find
@@ -208,7 +209,7 @@ def load_model(
     found = find(str(model), cache_home(), progress, place=hub_place(config))
     name = found.name
     try:
-        with open_checkpoint(found.path, found.base) as checkpoint:
+        with open_checkpoint(found.path, found.base, family_of) as checkpoint:
             return _load(name, checkpoint, config, load, progress or Silent())
     except MemoryError as error:
         raise OutOfMemoryError(

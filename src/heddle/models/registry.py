@@ -47,9 +47,29 @@ FAMILIES = (
 )
 
 
+_LABELS = {"gguf": "general.architecture", "hf": "model_type"}
+"""What files call the architecture."""
+
+
 def names(format: str) -> dict[str, Family]:
     """Families by the name of the architecture in `format`, "gguf" or "hf"."""
     return {name: family for family in FAMILIES for name in getattr(family, format)}
+
+
+def family_of(format: str, architecture: str) -> Family:
+    """The family of an architecture by its name in `format`, "gguf" or "hf".
+
+    Raises:
+        UnsupportedModelError: there is none.
+    """
+    known = names(format)
+    if architecture not in known:
+        label = _LABELS[format]
+        raise UnsupportedModelError(
+            f"{label} {architecture!r} is not supported; supported: {', '.join(sorted(known))}",
+            param=label,
+        )
+    return known[architecture]
 
 
 def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
@@ -62,14 +82,7 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
         UnsupportedModelError: the architecture, or the value of a hyperparameter, is not supported.
         ModelFileError: a hyperparameter is missing or contradicts another.
     """
-    known = names(checkpoint.format)
-    family = known.get(checkpoint.architecture)
-    if family is None:
-        raise UnsupportedModelError(
-            f"architecture {checkpoint.architecture!r} is not supported; supported:"
-            f" {', '.join(sorted(known))}",
-            param="architecture",
-        )
+    family = family_of(checkpoint.format, checkpoint.architecture)
     hyperparameters = checkpoint.hyperparameters
     _check_claims(checkpoint)
     module = importlib.import_module(f"heddle.models.{family.module}")

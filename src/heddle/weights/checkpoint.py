@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias, TypeVar
 
 from heddle.errors import ModelFileError, UnsupportedModelError
 
@@ -354,6 +354,10 @@ class Checkpoint(Protocol):
             ModelFileError: somebody has.
         """
         ...
+
+
+CheckArchitecture: TypeAlias = "Callable[[str, str], object]"
+"""Called with the format and the architecture's name in it; raises UnsupportedModelError."""
 
 
 @dataclass(frozen=True, slots=True)

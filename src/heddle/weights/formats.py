@@ -14,11 +14,17 @@ from heddle.weights.huggingface.outline import read_outline as read_folder_outli
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from heddle.weights.checkpoint import Outline
+    from heddle.weights.checkpoint import CheckArchitecture, Outline
 
 
-def open_checkpoint(path: Path, base: Path | None = None) -> GGUFCheckpoint | HuggingFaceCheckpoint:
+def open_checkpoint(
+    path: Path,
+    base: Path | None = None,
+    check: CheckArchitecture = lambda format, architecture: None,
+) -> GGUFCheckpoint | HuggingFaceCheckpoint:
     """Open the model at `path`. A GGUF file takes what it lacks from the folder `base`.
+
+    `check` may refuse the architecture before the rest is read.
 
     Raises:
         ModelSourceError: a file is missing or cannot be read.
@@ -26,8 +32,8 @@ def open_checkpoint(path: Path, base: Path | None = None) -> GGUFCheckpoint | Hu
         UnsupportedModelError: its format, or a version of it, is not supported.
     """
     if path.is_dir():
-        return HuggingFaceCheckpoint.open(path)
-    return GGUFCheckpoint.open(path, None if base is None else BaseFolder(base))
+        return HuggingFaceCheckpoint.open(path, check)
+    return GGUFCheckpoint.open(path, None if base is None else BaseFolder(base), check)
 
 
 def read_outline(path: Path) -> Outline:

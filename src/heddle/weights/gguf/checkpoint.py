@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.weights.checkpoint import Hyperparameters, TokenizerSpec
+    from heddle.weights.checkpoint import CheckArchitecture, Hyperparameters, TokenizerSpec
     from heddle.weights.files import FileStamp
     from heddle.weights.generation import Recommended
 
@@ -64,8 +64,15 @@ class GGUFCheckpoint(Closing):
     prompts: Mapping[str, str] = MappingProxyType({})
     default_prompt = ""
 
-    def __init__(self, files: Sequence[GGUFFile], base: Base | None = None) -> None:
+    def __init__(
+        self,
+        files: Sequence[GGUFFile],
+        base: Base | None = None,
+        check: CheckArchitecture = lambda format, architecture: None,
+    ) -> None:
         """`files` are all parts; the first has the metadata. `base` has what they lack.
+
+        `check` may refuse the architecture.
 
         Raises ModelFileError: the first part does not name the architecture.
         """
@@ -74,6 +81,7 @@ class GGUFCheckpoint(Closing):
         self.path = files[0].path
         self.metadata = metadata = files[0].metadata
         self.architecture = _text(metadata, names.ARCHITECTURE)
+        check(self.format, self.architecture)  # first: nothing else in the file may make sense
         self.hyperparameters = hyperparameters_of(metadata, self.architecture)
         _agree_on_vocabulary(self.hyperparameters, metadata.get(names.TOKENS))
         self._file_of = {name: file for file in files for name in file.tensors}
@@ -88,9 +96,14 @@ class GGUFCheckpoint(Closing):
             self.chat_template = base.chat_template()
 
     @classmethod
-    def open(cls, path: str | Path, base: Base | None = None) -> Self:
+    def open(
+        cls,
+        path: str | Path,
+        base: Base | None = None,
+        check: CheckArchitecture = lambda format, architecture: None,
+    ) -> Self:
         """Open the file, and all other parts of a split one. Raises as :func:`open_parts`."""
-        return cls(open_parts(Path(path)), base)
+        return cls(open_parts(Path(path)), base, check)
 
     def label(self, name: str) -> str:
         return self._names.stored(name)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.weights.checkpoint import TokenizerSpec
+    from heddle.weights.checkpoint import CheckArchitecture, TokenizerSpec
     from heddle.weights.generation import Recommended
     from heddle.weights.huggingface.experts import Slice, Stack
     from heddle.weights.huggingface.stored import FolderTensor
@@ -42,7 +42,9 @@ class HuggingFaceCheckpoint(Closing):
 
     format = "hf"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, check: CheckArchitecture = lambda format, architecture: None
+    ) -> None:
         """See :meth:`open`."""
         self.path = folder
         self.config = read_json(folder / CONFIG)
@@ -54,6 +56,7 @@ class HuggingFaceCheckpoint(Closing):
                 field="model_type",
             )
         self.architecture = architecture
+        check(self.format, architecture)  # first: nothing else in the folder may make sense
         self._modules = read_sentence_modules(folder)
         self.prompts: Mapping[str, str] = dict(self._modules.prompts)
         self.default_prompt = self.prompts.get(self._modules.default_prompt or "", "")
@@ -77,15 +80,17 @@ class HuggingFaceCheckpoint(Closing):
             raise
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
-        """Open the folder's files and read their headers.
+    def open(
+        cls, path: str | Path, check: CheckArchitecture = lambda format, architecture: None
+    ) -> Self:
+        """Open the folder's files and read their headers. `check` may refuse the architecture.
 
         Raises:
             ModelSourceError: a file is missing or cannot be read.
             ModelFileError: a file is damaged, or files contradict one another.
             UnsupportedModelError: the weights are stored in a form that is not supported.
         """
-        return cls(Path(path))
+        return cls(Path(path), check)
 
     def label(self, name: str) -> str:
         return self._names.stored(name)
