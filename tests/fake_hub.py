@@ -118,6 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(fault.status, b"", fault.headers)
         if path.startswith("/api/models/"):
             return self._describe(path)
+        assert "/resolve/" in path, path
         return self._send_file(path, fault)
 
     def _repository(self, name: str) -> Repository | None:

@@ -16,6 +16,7 @@ from heddle import _native
 from heddle.state import PAGE_TOKENS
 from heddle.weights.inspect import Experts, MemoryEstimate, TensorGroup, describe, render
 from heddle.weights.tensor_types import TensorType
+from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,3 +165,19 @@ def test_kv_memory_equals_the_size_of_native_pages(tmp_path: Path) -> None:
     assert {kv_type: PAGE_TOKENS * each for kv_type, each in per_token.items()} == {
         kv_type: _native.KvCache.bytes_of_page(kv_type, 3, 2, 64) for kv_type in per_token
     }
+
+
+def test_a_folder_shows_its_configuration_and_the_name_it_was_asked_by(tmp_path: Path) -> None:
+    found = describe(PLAIN.write_folder(tmp_path / "folder"), "org/name")
+    assert found.name == "org/name"
+    text = rendered(found)
+    assert '{"rope_theta": ' in text  # objects in config.json
+    assert str(tmp_path / "folder") in text.replace(" ", "").replace("\n", "")
+
+
+def test_floats_of_a_file_are_shown_as_they_were_written(tmp_path: Path) -> None:
+    metadata = {"a.eps": 1e-5, "a.third": 1 / 3, "a.double": np.array([0.1])}
+    path = write_gguf(tmp_path / "floats.gguf", metadata)
+    found = describe(path).metadata
+    assert found["a.eps"] == 1e-5
+    assert found["a.double"] == [0.1]

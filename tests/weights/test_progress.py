@@ -40,6 +40,21 @@ def test_a_terminal_bar_ends_at_the_size_of_the_download() -> None:
     assert "second" in text
 
 
+def test_files_of_a_download_have_bars_of_their_own_until_they_are_there() -> None:
+    output = io.StringIO()
+    progress = on_console(Console(file=output, width=100, force_terminal=True))
+    progress.start("downloading org/name", 30_000_000)
+    for name, done in (("a.gguf", 4_000_000), ("b.gguf", 7_000_000), ("a.gguf", 10_000_000)):
+        progress.part(name, done, {"a.gguf": 10_000_000, "b.gguf": 20_000_000}[name])
+        progress.update(done)
+    progress.finish()
+    frames = output.getvalue().split("downloading org/name")
+    assert "b.gguf" in frames[-1]
+    assert "7.0/20.0 MB" in frames[-1]
+    assert "10.0/30.0 MB" in frames[-1]
+    assert "a.gguf" not in frames[-1]
+
+
 def test_quick_work_logs_no_line() -> None:
     output = io.StringIO()
     progress = on_console(Console(file=output))

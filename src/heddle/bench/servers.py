@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.bench.remote import connect
@@ -32,6 +33,8 @@ def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
         PeerError: the server did not start; the message ends with its output.
     """
     command = [sys.executable, "-m", "heddle", "serve", model, "--port", "0"]
+    # A penalty that the model's files recommend would cost time that a peer does not spend.
+    config = replace(config, generation_config="none")
     values = {each.variable: getattr(config, each.name) for each in settings(type(config))}
     # Ignore the user's variables for servers: this server listens locally and needs no key.
     texts = {each.variable: "" for each in settings(ServerConfig)}

@@ -10,9 +10,10 @@ def inspect(model: Model = DEFAULT_MODEL, *, as_json: AsJson = False, hub: HubCo
     """Show a model's metadata, tensors and memory use, without loading the model."""
     from heddle.weights.inspect import describe, render
     from heddle.weights.progress import on_console
-    from heddle.weights.sources import resolve
+    from heddle.weights.sources import find
 
-    description = describe(resolve(model, cache_home(), on_console(), place=hub_place(hub)))
+    found = find(model, cache_home(), on_console(), place=hub_place(hub))
+    description = describe(found.path, found.name)
     if as_json:
         print(description.to_json())
         return

@@ -127,8 +127,8 @@ class ModelDescription:
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def describe(path: Path) -> ModelDescription:
-    """Describe the model file at `path`.
+def describe(path: Path, name: str | None = None) -> ModelDescription:
+    """Describe the model at `path`. `name` holds if its files have none.
 
     Raises:
         ModelSourceError, ModelFileError, UnsupportedModelError: the file cannot be read.
@@ -143,7 +143,7 @@ def describe(path: Path) -> ModelDescription:
         format=outline.format,
         file_bytes=outline.file_bytes,
         architecture=outline.architecture,
-        name=outline.name,
+        name=outline.name or name,
         parameters=sum(group.elements for group in groups),
         context=context,
         vocabulary=_count(hyperparameters, "vocabulary"),
@@ -263,7 +263,7 @@ def _summary_table(description: ModelDescription) -> Table:
     memory = description.memory
     table = _table("Model", "", "")
     for label, value in {
-        "path": _shown(description.path),
+        "path": _shown(description.path, len(description.path)),
         "format": description.format,
         "architecture": _shown(description.architecture),
         "name": _shown(description.name),
@@ -324,24 +324,22 @@ def _tokens(tokens: Mapping[int, str | None]) -> str | None:
 
 
 def _one_line(value: object) -> str:
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and "first" in value:
         first = ", ".join(str(item) for item in value["first"])
         return f"[{value['length']:,}] {first}, ..."
     if isinstance(value, list):
         return f"[{len(value)}] " + ", ".join(str(item) for item in value)
-    return str(value)
+    return json.dumps(value) if isinstance(value, Mapping) else str(value)
 
 
-def _shown(text: str | None) -> str:
+def _shown(text: str | None, most: int = _SHOWN_CHARACTERS) -> str:
     """`text` on one line, shortened, without control characters or console markup."""
     from rich.markup import escape
 
     if text is None:
         return "unknown"
-    visible = "".join(
-        char if char.isprintable() else repr(char)[1:-1] for char in text[:_SHOWN_CHARACTERS]
-    )
-    return escape(visible + ("..." if len(text) > _SHOWN_CHARACTERS else ""))
+    visible = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text[:most])
+    return escape(visible + ("..." if len(text) > most else ""))
 
 
 def _number(value: int | None, unit: str) -> str:

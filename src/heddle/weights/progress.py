@@ -69,7 +69,7 @@ class Lines:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
-        size = "" if total is None else f" ({total / 1e6:.0f} MB)"
+        size = "" if total is None else f" ({total / 1e6:,.{0 if total >= 10**7 else 1}f} MB)"
         if not quick:
             self.note(f"{label}{size}")
 

@@ -368,6 +368,12 @@ def _text(raw: memoryview, path: Path, field: str) -> str:
         ) from None
 
 
+def shortest_float(value: float) -> float:
+    """The shortest decimal with the float32 of `value`; `value` itself if it is no float32."""
+    single = np.float32(value)
+    return float(str(single)) if single == value else value
+
+
 def _alignment(cursor: _Cursor, metadata: Mapping[str, object]) -> int:
     field = "general.alignment"
     value = metadata.get(field, _DEFAULT_ALIGNMENT)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from heddle.weights.generation import Recommended, recommended
+from heddle.weights.gguf.file import shortest_float
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,9 +40,7 @@ def read_recommended(metadata: Mapping[str, object], path: Path) -> Recommended:
 
 
 def _plain(value: object) -> object:
-    """Names of samplers as a list; a float32 as the shortest decimal that it stands for."""
+    """Names of samplers as a list; a float as the number that it stands for."""
     if isinstance(value, str):  # "top_k;temperature", as llama.cpp reads it
         return value.split(";")
-    if isinstance(value, float):
-        return float(str(np.float32(value)))
-    return value
+    return shortest_float(value) if isinstance(value, float) else value

@@ -10,7 +10,7 @@ import numpy as np
 
 from heddle.weights.checkpoint import Outline
 from heddle.weights.gguf import names
-from heddle.weights.gguf.file import StringArray
+from heddle.weights.gguf.file import StringArray, shortest_float
 from heddle.weights.gguf.generation import read_recommended
 from heddle.weights.gguf.hyperparameters import hyperparameters_of
 from heddle.weights.gguf.split import open_parts
@@ -60,8 +60,8 @@ def _string(metadata: Mapping[str, object], key: str) -> str | None:
 
 def _plain(value: object) -> object:
     """`value` as a value of JSON, with long arrays cut. Infinities and NaN become strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+    if isinstance(value, float):
+        return shortest_float(value) if math.isfinite(value) else str(value)
     if isinstance(value, np.ndarray | StringArray):
         first = [_plain(item) for item in _list(value[:_SHOWN_ELEMENTS])]
         return first if len(value) <= _SHOWN_ELEMENTS else {"length": len(value), "first": first}

@@ -34,8 +34,12 @@ def download(
     snapshot: Snapshot,
     place: HubPlace,
     progress: Progress,
+    *,
+    what: str = "",
 ) -> None:
     """Fetch the files `names` of a commit into its snapshot. Files that are there stay.
+
+    `what` says in the label of the progress which files of the model they are.
 
     Raises:
         ModelSourceError: the hub refuses, or the files cannot be stored.
@@ -48,7 +52,7 @@ def download(
         snapshot.blob("").mkdir(parents=True, exist_ok=True)
         _check_space(name, files, snapshot, place)
         with plain_errors(name, place):
-            _download(name, files, snapshot, place, progress)
+            _download(name, files, snapshot, place, progress, what)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _no_space(name, _missing(files, snapshot), place) from error
@@ -65,6 +69,7 @@ def _download(
     snapshot: Snapshot,
     place: HubPlace,
     progress: Progress,
+    what: str,
 ) -> None:
     source = (place.endpoint, name.repository, snapshot.commit)
     done, stop, lock = (
@@ -83,7 +88,7 @@ def _download(
         fetch(file, snapshot.blob(file.digest), source, partial(report, file), stop)
         snapshot.link(file.name, file.digest)
 
-    progress.start(f"downloading {name.served}", sum(file.size for file in files))
+    progress.start(f"downloading {name.served}{what}", sum(file.size for file in files))
     pool = ThreadPoolExecutor(_AT_ONCE, "heddle-download")
     try:
         for future in as_completed([pool.submit(work, file) for file in files]):

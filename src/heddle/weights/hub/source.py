@@ -91,10 +91,11 @@ def _fetch(
 ) -> Path:
     """Fetch what is missing. Returns the model's path."""
     choice = choose(name, listing.files)
-    download(name, choice.first, listing, snapshot, place, progress)
+    what = ": configuration and tokenizer" if choice.is_folder else ""
+    download(name, choice.first, listing, snapshot, place, progress, what=what)
     if choice.is_folder:
         weights = weights_of(name, _places(snapshot), listing.files)
-        download(name, weights, listing, snapshot, place, progress)
+        download(name, weights, listing, snapshot, place, progress, what=": weights")
     snapshot.remember(name.revision)
     return snapshot.path if choice.is_folder else snapshot.path / choice.first[0]
 

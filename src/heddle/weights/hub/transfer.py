@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import httpx2
-from huggingface_hub import get_session, hf_hub_url
+from huggingface_hub import constants, get_session, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from threading import Event
+
+# The library would ask the hub for a list of agents, and describe this machine in each request.
+constants.HF_HUB_DISABLE_TELEMETRY = True
 
 _PAUSES = (1, 2, 4, 8, 16)
 """Seconds before each further attempt. Any byte that arrives begins the count again."""

@@ -20,7 +20,7 @@ def read_outline(path: Path) -> Outline:
             format="safetensors",
             file_bytes=sum(stamp.size for stamp in checkpoint.stamps.values()),
             architecture=checkpoint.architecture,
-            name=name if isinstance(name, str) and name else path.absolute().name,
+            name=name if isinstance(name, str) and name else None,
             hyperparameters=checkpoint.hyperparameters,
             tensors=tuple((t.type, t.shape, t.nbytes) for t in checkpoint.tensors.values()),
             sampling=checkpoint.recommended().values,
