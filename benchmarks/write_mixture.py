@@ -3,9 +3,10 @@
     pip install gguf && python benchmarks/write_mixture.py mixture.gguf [--layers 7] [--skew 0]
     heddle bench mixture.gguf; python benchmarks/against_llamacpp.py mixture.gguf
 
-A layer is the original's: width 2048, 32 query and 4 key/value heads of 128, 128 experts of width
-768, 8 of them used. There are fewer layers and tokens: 7 of 48 layers and 20,705 of 151,936 tokens
-make 2.5 GB, so layers and output matrix keep their shares of a step. The answers are noise.
+A layer has the original's sizes: width 2048, 32 query and 4 key/value heads of 128, 128 experts of
+width 768, 8 used experts. The file has fewer layers and tokens: 7 of 48 layers and 20,705 of
+151,936 tokens take 2.5 GB, so layers and output matrix keep their shares of a step. The answers are
+noise.
 
 The file routes almost uniformly. `--skew` adds biases to router logits that fall from the first
 expert to the last, so that tokens share experts. llama.cpp refuses a file with these biases.

@@ -259,7 +259,7 @@ def test_serve_says_where_it_is_and_stops_when_told(
     monkeypatch.setattr("builtins.print", note)
     assert run(["serve", "--port", "0", "--slots", "3"]) == 0
     assert answers == [200]
-    assert lines.pop(0).startswith(f"No model is named, so this is {DEFAULT_MODEL}")
+    assert lines.pop(0).startswith(f"No model named: using {DEFAULT_MODEL}")
     assert lines[0].startswith("model     fake")
     assert lines[1] == "runs on   nothing real"
     assert lines[2].startswith("slots     3 of 512 tokens")

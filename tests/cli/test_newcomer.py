@@ -1,4 +1,4 @@
-"""What Heddle says to who has named no model, and the table of models worth trying."""
+"""The advice for users who did not name a model, and the table of recommended models."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def test_without_a_model_one_line_says_which_and_what_is_better(
     assert capsys.readouterr() == ("", "")
     assert newcomer.chosen(None, HubConfig()) == DEFAULT_MODEL
     assert capsys.readouterr().err == (
-        "No model is named, so this is smollm2-135m, a tiny model that answers badly. Better on"
-        " this machine (6 GB free, 2 cores): heddle serve Qwen/Qwen3-4B-GGUF:Q4_K_M (2.5 GB to"
-        " fetch). More: heddle suggest.\n"
+        "No model named: using smollm2-135m, a tiny model with poor answers. Better on this machine"
+        " (6 GB free, 2 cores): heddle serve Qwen/Qwen3-4B-GGUF:Q4_K_M (2.5 GB to download). More:"
+        " heddle suggest.\n"
     )
     monkeypatch.setattr(newcomer, "available_bytes", lambda: 0)
     newcomer.chosen(None, HubConfig())
-    assert capsys.readouterr().err.endswith("answers badly.\n")
+    assert capsys.readouterr().err.endswith("poor answers.\n")

@@ -48,7 +48,7 @@ def remove(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A name that `heddle list` shows. A repository without quant is removed with all"
+            help="A name that `heddle list` shows. A repository name without a quant removes all"
             " its models.",
         ),
     ],

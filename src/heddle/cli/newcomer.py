@@ -1,4 +1,4 @@
-"""The model of a command without one, and what is said to who has named none."""
+"""The default model of a command, and the advice for users who did not name a model."""
 
 import sys
 
@@ -9,7 +9,8 @@ from heddle.memory import available_bytes
 
 
 def chosen(model: str | None, hub: HubConfig) -> str:
-    """The model to run. If none is named, the default; a line on stderr says what is better."""
+    """The model to run. Without a name, the default, and a line on stderr suggests a better
+    model."""
     if model is not None:
         return model
     from heddle.weights.suggestions import best_for
@@ -20,10 +21,10 @@ def chosen(model: str | None, hub: HubConfig) -> str:
     if best.name != DEFAULT_MODEL:
         better = (
             f" Better on this machine ({available / 1e9:.0f} GB free, {cores} cores): heddle serve"
-            f" {best.name} ({best.file:g} GB to fetch). More: heddle suggest."
+            f" {best.name} ({best.file:g} GB to download). More: heddle suggest."
         )
     print(
-        f"No model is named, so this is {DEFAULT_MODEL}, a tiny model that answers badly.{better}",
+        f"No model named: using {DEFAULT_MODEL}, a tiny model with poor answers.{better}",
         file=sys.stderr,
     )
     return DEFAULT_MODEL

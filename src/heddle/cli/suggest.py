@@ -1,11 +1,11 @@
-"""`heddle suggest`: models by the memory that they need, and the best one for this machine."""
+"""`heddle suggest`: models by their memory use, and the best model for this machine."""
 
 from heddle.cores import usable_cores
 from heddle.memory import available_bytes
 
 
 def suggest() -> None:
-    """Show models worth trying, by the memory that they need."""
+    """Show recommended models by their memory use."""
     from heddle.cli.text_table import text_table
     from heddle.weights.suggestions import best_for, rows
 

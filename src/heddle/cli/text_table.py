@@ -1,4 +1,4 @@
-"""Tables of plain text, which stay whole in pipes and logs."""
+"""Plain text tables. Their lines do not depend on the terminal's width."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,7 +11,7 @@ def text_table(
     Args:
         header: titles of the columns.
         rows: texts of the cells.
-        right: numbers of the columns that end at one place. The others begin at one place.
+        right: indices of right-aligned columns. The other columns are left-aligned.
     """
     lines = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

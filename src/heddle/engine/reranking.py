@@ -1,10 +1,10 @@
-"""Scores how well documents answer a query, with the scheme of Qwen3-Reranker.
+"""Scores how well documents answer a query, with the method of Qwen3-Reranker.
 
 A prompt asks whether the document meets the query's requirements. The score is the probability of
 "yes" against "no" as the next token: the logistic function of the difference of their logits (Zhang
 et al. 2025, arXiv:2506.05176; the model card of Qwen3-Reranker has the prompt). The difference is
-the last hidden state times the difference of two rows of the output matrix, so a document costs no
-other logits, and its prefix may come from the cache.
+the last hidden state times the difference of two rows of the output matrix. So the engine computes
+no logits for a document, and the document's prefix may come from the cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Checkpoint
 
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-"""What documents are judged by, if a request does not say."""
+"""The default instruction of a request."""
 
 _ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 """Architectures whose logits are the output matrix times the state, in both formats."""
@@ -86,7 +86,7 @@ def reranker_of(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Reranker | None
 
 
 def _row(checkpoint: Checkpoint, name: str, row: int) -> NDArray[np.float32]:
-    """One row (columns,) of a matrix, read alone if the file stores it as it is."""
+    """One row (columns,) of a matrix. Reads only this row if the file stores it unchanged."""
     tensor = checkpoint.tensors[name]
     rows, columns = tensor.shape
     size = tensor.nbytes // rows
