@@ -20,6 +20,8 @@ MODEL_SOURCES = (
     "weights/checkpoint.py",
     "weights/files.py",
     "weights/formats.py",
+    "weights/fused.py",
+    "weights/generation.py",
     "weights/quants.py",
     "weights/tensor_names.py",
     "weights/tensor_types.py",
