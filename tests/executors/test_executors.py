@@ -45,6 +45,7 @@ from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType
 from models.tiny.gemma3 import TinyGemma3
+from models.tiny.llama import MODELS as LLAMA
 from models.tiny.llama import PLAIN
 from models.window_pages import windows_of
 from steps import execute
@@ -415,6 +416,19 @@ def test_released_windowed_pages_change_no_bit(device, windowed):
     assert giving.memory.windows
     assert whole.page_format != giving.page_format
     assert long_prompt(giving, 16) == long_prompt(whole, len(LONG)) == long_prompt(giving, 7)
+
+
+def test_the_page_format_depends_on_the_served_context_where_rope_does(device, tmp_path):
+    """Keys of one context must not be restored from disk into another."""
+    longrope = next(model for model in LLAMA if model.scaling == "longrope")
+    for model, differs in ((longrope, True), (PLAIN, False)):
+        checkpoint = model.checkpoint(tmp_path)
+        formats = set()
+        for context in (8, 32):
+            executor = load_on(device, checkpoint, replace(SMALL, context=context))
+            formats.add(executor.page_format)
+            executor.close()
+        assert (len(formats) > 1) == differs
 
 
 def test_a_page_of_each_group_is_read_written_and_copied(device, windowed):

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from heddle.executors.graph.recording import Rope
+
+if TYPE_CHECKING:
+    from heddle.executors.graph.forward import Forward
 
 MODEL_SOURCES = (
     "models/*.py",
@@ -39,6 +45,12 @@ def source_digest(*patterns: str, package: Path = Path(__file__).parent.parent) 
         digest.update(source.relative_to(package).as_posix().encode())
         digest.update(hashlib.sha256(source.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def rope_digest(forward: Forward) -> str:
+    """Digest of how the graph rotates keys, which may depend on the served context."""
+    specs = [node.spec for node in forward.nodes if isinstance(node, Rope)]
+    return hashlib.sha256(repr(specs).encode()).hexdigest()
 
 
 def trigonometry_digest() -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import EngineFailedError, GrammarError, StepAbandonedError
-from heddle.executors.arithmetic import MODEL_SOURCES, source_digest
+from heddle.executors.arithmetic import MODEL_SOURCES, rope_digest, source_digest
 from heddle.executors.failures import non_finite, nothing_allowed
 from heddle.executors.graph.forward import compute, model_work, record
 from heddle.executors.serving import (
@@ -123,7 +123,8 @@ class ReferenceExecutor:
     @property
     def page_format(self) -> str:
         size = f"{PAGE_TOKENS} {page_layout(self.memory)}"
-        return f"reference {self._kv_type} {size} {_arithmetic_digest()}"
+        rope = rope_digest(self._forward)
+        return f"reference {self._kv_type} {size} {_arithmetic_digest()} {rope}"
 
     @property
     def summary(self) -> str:

@@ -20,7 +20,12 @@ from heddle.errors import (
     StepAbandonedError,
     UnsupportedModelError,
 )
-from heddle.executors.arithmetic import MODEL_SOURCES, source_digest, trigonometry_digest
+from heddle.executors.arithmetic import (
+    MODEL_SOURCES,
+    rope_digest,
+    source_digest,
+    trigonometry_digest,
+)
 from heddle.executors.cpu.batch import Layout, StateSum
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.kv_memory import KvMemory, plan_memory
@@ -171,6 +176,7 @@ class CpuExecutor:
     def _lower(self, forward: Forward, positions: int) -> int:
         position_bytes = self.page_bytes / PAGE_TOKENS / self.shape.layers
         self.work = model_work(forward, self.weight_bytes, position_bytes)
+        self._rope_digest = rope_digest(forward)
         try:
             return lower(forward, self._program, positions, self._kv.places)
         except ValueError as error:
@@ -180,7 +186,7 @@ class CpuExecutor:
     def page_format(self) -> str:
         arithmetic = f"{_native_digest()} {source_digest(*SOURCES)} {trigonometry_digest()}"
         size = f"{PAGE_TOKENS} {page_layout(self.memory)}"
-        return f"cpu {self.kv_type} {size} {arithmetic}"
+        return f"cpu {self.kv_type} {size} {arithmetic} {self._rope_digest}"
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
         return self._kv.read(page, windows)
