@@ -15,6 +15,7 @@ from heddle.models.registry import FAMILIES, build, names
 from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import ReferenceLoader
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
@@ -133,6 +134,26 @@ def test_longrope_uses_the_divisors_of_the_served_context(
     rope = model.load(ReferenceLoader(checkpoint)).layers[0].attention.rope
     assert set(rope.factors) == {divisor}
     assert rope.scale == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)))
+
+
+@pytest.mark.parametrize(
+    ("context", "base"), [(0, 163_014.455), (64, 163_014.455), (40, 92_432.79), (8, 10_000.0)]
+)
+def test_dynamic_scaling_uses_the_served_context(context: int, base: float, tmp_path: Path) -> None:
+    """The bases are those of `transformers` for sequences of so many tokens."""
+    scaling: dict[str, object] = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.5}
+    scaling["original_max_position_embeddings"] = 8
+    folder = PLAIN.write_folder(tmp_path, rope_parameters=scaling)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        rope = rope_of(build(checkpoint, context))
+    assert rope.base == pytest.approx(base, rel=1e-5)
+
+
+def test_dynamic_scaling_does_nothing_within_the_original_context(tmp_path: Path) -> None:
+    scaling = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    folder = PLAIN.write_folder(tmp_path, rope_parameters=scaling)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        assert rope_of(build(checkpoint)).base == 1e4
 
 
 def test_divisors_of_the_file_multiply_with_scaling(tmp_path: Path) -> None:

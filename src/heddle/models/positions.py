@@ -7,6 +7,7 @@ Each scaling amounts to a divisor of each pair's frequency and a factor on queri
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
@@ -15,7 +16,7 @@ from heddle.models.ops import RopeSpec, Temperature
 if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
 
-_SCALINGS = ("none", "linear", "llama3", "yarn", "longrope")
+_SCALINGS = ("none", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
 def rope(
@@ -27,9 +28,9 @@ def rope(
         hyperparameters: the checkpoint's hyperparameters.
         head_dim: elements of a query and key head.
         context: most tokens of a sequence as it will be served; 0: the model's own limit.
-            `longrope` has divisors for the original context and others for longer sequences. This
-            argument decides between them, not the length of a sequence, or cached keys would be
-            wrong.
+            `longrope` has divisors for the original context and others for longer sequences, and
+            `dynamic` stretches the base for longer sequences. This argument decides, not the length
+            of a sequence, or cached keys would be wrong.
         base: default frequency base; None: the checkpoint must have one.
 
     Raises:
@@ -69,6 +70,14 @@ def rope(
                 read.number("rope.low_turns", 1.0),
                 read.number("rope.high_turns", 4.0),
             )
+        case "dynamic":
+            trained = read.integer("context")
+            return dynamic(
+                spec,
+                read.number("rope.factor"),
+                read.integer("rope.original_context", trained),
+                context or trained,
+            )
         case "longrope":
             return longrope(read, spec, context)
     return spec
@@ -98,6 +107,17 @@ def temperature(hyperparameters: Hyperparameters, head_dim: int) -> Temperature 
 def linear(spec: RopeSpec, factor: float) -> RopeSpec:
     """Positions divided by `factor` (Chen et al. 2023, arXiv:2306.15595)."""
     return RopeSpec(spec.dim, spec.base, spec.interleaved, (factor,) * (spec.dim // 2))
+
+
+def dynamic(spec: RopeSpec, factor: float, original_context: int, context: int) -> RopeSpec:
+    """NTK-aware scaling (Peng et al. 2023, arXiv:2309.00071, appendix B.1; `transformers`).
+
+    The frequency base grows with the length beyond the original context. `transformers` takes the
+    length of each sequence; here it is the served context. Up to the original context both are the
+    same.
+    """
+    stretch = factor * max(context / original_context, 1.0) - (factor - 1.0)
+    return replace(spec, base=spec.base * stretch ** (spec.dim / max(spec.dim - 2, 1)))
 
 
 def llama3(

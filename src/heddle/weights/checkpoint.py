@@ -87,7 +87,7 @@ HYPERPARAMETERS = {
     "rope.base": "frequency base",
     "rope.local_base": "frequency base of layers with a sliding window",
     "rope.interleaved": "whether rotation pairs neighbours; if not, it pairs the two halves",
-    "rope.scaling": "kind of scaling for long contexts: none, linear, llama3, yarn, longrope",
+    "rope.scaling": "kind of scaling: none, linear, dynamic, llama3, yarn, longrope",
     "rope.factor": "factor by which scaling stretches the context",
     "rope.original_context": "most tokens of a sequence before scaling",
     "rope.attention_factor": "factor on queries and keys that goes with the scaling",
