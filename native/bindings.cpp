@@ -105,6 +105,18 @@ struct FileBytes {
     int64_t size;
 };
 
+using Raw = std::variant<FileBytes, Bytes>;
+
+int64_t size_of(const Raw& raw) {
+    const auto* file = std::get_if<FileBytes>(&raw);
+    return file ? file->size : static_cast<int64_t>(std::get<Bytes>(raw).size());
+}
+
+TensorBytes bytes_of(const Raw& raw) {
+    const auto* file = std::get_if<FileBytes>(&raw);
+    return file ? TensorBytes(file->file, file->offset) : TensorBytes(std::get<Bytes>(raw).data());
+}
+
 void check_sequences(const std::vector<TokenSequence>& sequences) {
     for (const TokenSequence& sequence : sequences) {
         if (sequence.empty()) throw std::invalid_argument("a token sequence must not be empty");
@@ -263,21 +275,20 @@ void bind_storage(nb::module_& m) {
     nb::class_<Matrix>(m, "Matrix", "A matrix (rows, columns) packed from its file bytes.")
         .def(
             "__init__",
-            [](Matrix* self, Arena& arena, Runtime& runtime, int type,
-               std::variant<FileBytes, Bytes> raw, int rows, int columns, Floats bias) {
+            [](Matrix* self, Arena& arena, Runtime& runtime, int type, const Raw& raw, int rows,
+               int columns, Floats bias, std::optional<int> stored) {
                 std::vector<float> values = vector_of(bias);
-                const auto* file = std::get_if<FileBytes>(&raw);
-                const auto* memory = std::get_if<Bytes>(&raw);
-                const int64_t size = file ? file->size : static_cast<int64_t>(memory->size());
-                const Format format = checked_format(type, size, rows, columns);
-                const TensorBytes bytes =
-                    file ? TensorBytes(file->file, file->offset) : TensorBytes(memory->data());
+                const Format from =
+                    checked_format(stored.value_or(type), size_of(raw), rows, columns);
+                const Format format = format_of(type);
+                const TensorBytes bytes = bytes_of(raw);
                 nb::gil_scoped_release release;
                 new (self) Matrix(arena, runtime.pool, runtime.kernels, format, bytes, rows,
-                                  columns, std::move(values));
+                                  columns, std::move(values), from);
             },
             nb::arg("arena"), nb::arg("runtime"), nb::arg("type"), nb::arg("raw"), nb::arg("rows"),
-            nb::arg("columns"), nb::arg("bias"), nb::keep_alive<1, 2>(),
+            nb::arg("columns"), nb::arg("bias"), nb::arg("stored") = nb::none(),
+            nb::keep_alive<1, 2>(),
             "RuntimeError: the file ends before the matrix does, or cannot be read.")
         .def_prop_ro("bytes", &Matrix::bytes)
         .def_prop_ro("non_finite_row", &Matrix::non_finite_row)
@@ -575,6 +586,34 @@ NB_MODULE(_native, m) {
         },
         "The tensor types that matmuls read: name, GGUF number, values and bytes of a block, and "
         "whether activations are quantised for it.");
+    m.def("has_encoder", &has_encoder, nb::arg("file_type"),
+          "Whether floats can be quantised to this GGUF tensor type.");
+    m.def(
+        "quantise",
+        [](Runtime& runtime, int type, const Raw& raw, int stored, int rows, int columns,
+           Floats importance) {
+            const Format from = checked_format(stored, size_of(raw), rows, columns);
+            const Format format = format_of(type);
+            if (importance.size() != 0 && static_cast<int>(importance.size()) != columns) {
+                throw std::invalid_argument("importance is (columns,)");
+            }
+            const auto bytes = static_cast<size_t>(rows * row_bytes(format, columns));
+            auto* out = new uint8_t[bytes];
+            nb::capsule owner(out, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+            int non_finite;
+            {
+                nb::gil_scoped_release release;
+                non_finite =
+                    quantise_rows(runtime.pool, runtime.kernels, format, from, bytes_of(raw), rows,
+                                  columns, importance.size() ? importance.data() : nullptr, out);
+            }
+            using FileRows = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+            return nb::make_tuple(FileRows(out, {bytes}, owner), non_finite);
+        },
+        nb::arg("runtime"), nb::arg("type"), nb::arg("raw"), nb::arg("stored"), nb::arg("rows"),
+        nb::arg("columns"), nb::arg("importance"),
+        "Quantise floats of type `stored`. Returns file bytes, and a row that is not finite or "
+        "-1.");
     m.def("has_kernel", &has_kernel, nb::arg("file_type"),
           "Whether matmuls read this GGUF tensor type.");
     m.def(

@@ -52,4 +52,16 @@ void read_iq4_xs(const uint8_t* bytes, FileBlock& block);
 void read_tq2_0(const uint8_t* bytes, FileBlock& block);
 void read_mxfp4(const uint8_t* bytes, FileBlock& block);
 
+// Writers of the types that Heddle quantises to (write_blocks.cpp).
+using Writer = void (*)(const FileBlock& block, uint8_t* bytes);
+
+void write_q4_0(const FileBlock& block, uint8_t* bytes);
+void write_q5_0(const FileBlock& block, uint8_t* bytes);
+void write_q5_1(const FileBlock& block, uint8_t* bytes);
+void write_q8_0(const FileBlock& block, uint8_t* bytes);
+void write_q4_k(const FileBlock& block, uint8_t* bytes);
+void write_q5_k(const FileBlock& block, uint8_t* bytes);
+void write_q6_k(const FileBlock& block, uint8_t* bytes);
+void write_mxfp4(const FileBlock& block, uint8_t* bytes);
+
 }  // namespace heddle

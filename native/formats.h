@@ -101,26 +101,32 @@ struct FormatRow {
     int file_bytes;  // of a (super-)block, or of a float
     Reader read;
     Layout layout;
+    Writer write = nullptr;  // null for types that nothing is quantised to
 };
 
 inline constexpr FormatRow kFormats[] = {
     {"F32", Format::kF32, 4, nullptr, {}},
     {"F16", Format::kF16, 2, nullptr, {}},
     {"BF16", Format::kBF16, 2, nullptr, {}},
-    {"Q4_0", Format{2}, 18, read_q4_0, {1, 4, 0, 8, Scale::kHalf}},
+    {"Q4_0", Format{2}, 18, read_q4_0, {1, 4, 0, 8, Scale::kHalf}, write_q4_0},
     {"Q4_1", Format{3}, 20, read_q4_1, {1, 4, 0, 0, Scale::kHalf, 1, true}},
-    {"Q5_0", Format{6}, 22, read_q5_0, {1, 4, 1, 16, Scale::kHalf}},
-    {"Q5_1", Format{7}, 24, read_q5_1, {1, 4, 1, 0, Scale::kHalf, 1, true}},
-    {"Q8_0", Format{8}, 34, read_q8_0, {1, 8, 0, 128, Scale::kHalf}},
+    {"Q5_0", Format{6}, 22, read_q5_0, {1, 4, 1, 16, Scale::kHalf}, write_q5_0},
+    {"Q5_1", Format{7}, 24, read_q5_1, {1, 4, 1, 0, Scale::kHalf, 1, true}, write_q5_1},
+    {"Q8_0", Format{8}, 34, read_q8_0, {1, 8, 0, 128, Scale::kHalf}, write_q8_0},
     {"Q2_K", Format{10}, 84, read_q2_k, {8, 2, 0, 0, Scale::kNibbles, 2, true}},
     {"Q3_K", Format{11}, 110, read_q3_k, {8, 2, 1, 4, Scale::kInt8, 2}},
-    {"Q4_K", Format{12}, 144, read_q4_k, {8, 4, 0, 0, Scale::kUint8, 1, true}},
-    {"Q5_K", Format{13}, 176, read_q5_k, {8, 4, 1, 0, Scale::kUint8, 1, true}},
-    {"Q6_K", Format{14}, 210, read_q6_k, {8, 4, 2, 32, Scale::kInt8, 2}},
+    {"Q4_K", Format{12}, 144, read_q4_k, {8, 4, 0, 0, Scale::kUint8, 1, true}, write_q4_k},
+    {"Q5_K", Format{13}, 176, read_q5_k, {8, 4, 1, 0, Scale::kUint8, 1, true}, write_q5_k},
+    {"Q6_K", Format{14}, 210, read_q6_k, {8, 4, 2, 32, Scale::kInt8, 2}, write_q6_k},
     {"IQ4_NL", Format{20}, 18, read_q4_0, {1, 4, 0, 128, Scale::kHalf, 1, false, Table::kIq4}},
     {"IQ4_XS", Format{23}, 136, read_iq4_xs, {8, 4, 0, 128, Scale::kInt8, 1, false, Table::kIq4}},
     {"TQ2_0", Format{35}, 66, read_tq2_0, {8, 2, 0, 1, Scale::kShared}},
-    {"MXFP4", Format{39}, 17, read_mxfp4, {1, 4, 0, 12, Scale::kE8M0, 1, false, Table::kE2M1}},
+    {"MXFP4",
+     Format{39},
+     17,
+     read_mxfp4,
+     {1, 4, 0, 12, Scale::kE8M0, 1, false, Table::kE2M1},
+     write_mxfp4},
 };
 
 constexpr const FormatRow* find_format(int number) {

@@ -7,6 +7,7 @@
 #include "kernels.h"
 
 #include "attention.h"
+#include "encode.h"
 #include "integer_peak.h"
 #include "quantise.h"
 #include "simd.h"
@@ -225,7 +226,8 @@ const Kernels kTable = {kName,
                         sum_exp,
                         exp_all,
                         multiply_adds,
-                        kMultiplication};
+                        kMultiplication,
+                        encode<>};
 
 }  // namespace
 

@@ -150,6 +150,10 @@ struct Kernels {
     // Returns the number of multiply-adds, each of one code and one activation.
     int64_t (*multiply_adds)(int64_t rounds);
     const char* multiplication;  // name of the matmul's instruction, for reports
+    // Quantises (super-)blocks of a row to a type that has a writer. `importance` has a weight for
+    // each column, or is null. A block with a value that is not finite gets a NaN scale.
+    void (*encode)(Format format, const float* x, const float* importance, int blocks,
+                   FileBlock* out);
 };
 
 // Null if the compiler cannot build the level. `supported` checks the running CPU.

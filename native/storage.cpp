@@ -26,18 +26,21 @@ class PanelWriter {
     PanelWriter(Format format, int panel_rows, uint8_t* out)
         : layout_(layout_of(format)), panel_rows_(panel_rows), out_(out) {}
 
-    void write(const std::vector<FileBlock>& rows) {
+    // `blocks` has the first row's block, and that of each further row `stride` blocks later.
+    void write(const FileBlock* blocks, size_t rows, size_t stride) {
         if (layout_.header() > 0) {
-            for (size_t r = 0; r < rows.size(); ++r) put_half(r, rows[r].scale);
+            for (size_t r = 0; r < rows; ++r) put_half(r, blocks[r * stride].scale);
             if (layout_.minimum) {
-                for (size_t r = 0; r < rows.size(); ++r) put_half(panel_rows_ + r, rows[r].minimum);
+                for (size_t r = 0; r < rows; ++r) {
+                    put_half(panel_rows_ + r, blocks[r * stride].minimum);
+                }
             }
         }
         out_ += layout_.header() * panel_rows_;
         for (int b = 0; b < layout_.blocks; ++b) {
-            for (size_t r = 0; r < rows.size(); ++r) {
-                write_scales(rows[r], b, static_cast<int>(r));
-                write_codes(rows[r].codes + b * kBlock, static_cast<int>(r));
+            for (size_t r = 0; r < rows; ++r) {
+                write_scales(blocks[r * stride], b, static_cast<int>(r));
+                write_codes(blocks[r * stride].codes + b * kBlock, static_cast<int>(r));
             }
             out_ += layout_.block() * panel_rows_;
         }
@@ -171,6 +174,10 @@ constexpr uint32_t kFloatExponent = 0x7F800000;
 
 constexpr bool finite_half(uint16_t bits) { return (bits & kHalfExponent) != kHalfExponent; }
 
+bool finite_block(const FileBlock& block) {
+    return finite_half(block.scale) && finite_half(block.minimum);
+}
+
 // Returns the last row with a scale that is not finite, -1 if there is none.
 int pack_quantised_panel(Format format, const uint8_t* raw, int64_t raw_row, int rows, int columns,
                          int panel_rows, uint8_t* out) {
@@ -182,9 +189,9 @@ int pack_quantised_panel(Format format, const uint8_t* raw, int64_t raw_row, int
         for (int r = 0; r < rows; ++r) {
             FileBlock& block = blocks[static_cast<size_t>(r)];
             read_block(format, raw + r * raw_row + b * file_block_bytes(format), block);
-            if (!finite_half(block.scale) || !finite_half(block.minimum)) non_finite = r;
+            if (!finite_block(block)) non_finite = r;
         }
-        writer.write(blocks);
+        writer.write(blocks.data(), blocks.size(), 1);
     }
     return non_finite;
 }
@@ -228,7 +235,60 @@ float value_of(Format format, const uint8_t* p) {
     return value;
 }
 
+// Quantises rows of floats: blocks of a few rows at a time, so they stay in the cache.
+class RowEncoder {
+  public:
+    RowEncoder(const Kernels& kernels, Format format, Format stored, int columns,
+               const float* importance)
+        : kernels_(kernels),
+          format_(format),
+          stored_(stored),
+          importance_(importance),
+          values_(static_cast<size_t>(columns)),
+          blocks_(columns / layout_of(format).columns()) {}
+
+    int blocks() const { return blocks_; }
+
+    // The blocks of the row of file bytes `raw`. Returns whether all its values are finite.
+    bool encode(const uint8_t* raw, FileBlock* out) {
+        const int width = file_block_bytes(stored_);
+        for (size_t k = 0; k < values_.size(); ++k) values_[k] = value_of(stored_, raw + k * width);
+        kernels_.encode(format_, values_.data(), importance_, blocks_, out);
+        return std::all_of(out, out + blocks_, finite_block);
+    }
+
+  private:
+    const Kernels& kernels_;
+    Format format_, stored_;
+    const float* importance_;
+    std::vector<float> values_;
+    int blocks_;
+};
+
+// As pack_quantised_panel, for floats of type `stored`.
+int pack_encoded_panel(const Kernels& kernels, Format format, Format stored, const uint8_t* raw,
+                       int rows, int columns, uint8_t* out) {
+    RowEncoder encoder(kernels, format, stored, columns, nullptr);
+    const auto stride = static_cast<size_t>(encoder.blocks());
+    std::vector<FileBlock> blocks(static_cast<size_t>(rows) * stride);
+    int non_finite = -1;
+    for (int r = 0; r < rows; ++r) {
+        const uint8_t* row = raw + r * row_bytes(stored, columns);
+        if (!encoder.encode(row, &blocks[static_cast<size_t>(r) * stride])) non_finite = r;
+    }
+    PanelWriter writer(format, kernels.panel_rows, out);
+    for (size_t b = 0; b < stride; ++b) {
+        writer.write(&blocks[b], static_cast<size_t>(rows), stride);
+    }
+    return non_finite;
+}
+
 }  // namespace
+
+bool has_encoder(int file_type) {
+    const FormatRow* row = find_format(file_type);
+    return row && row->write;
+}
 
 bool has_kernel(int file_type) { return find_format(file_type) != nullptr; }
 
@@ -278,10 +338,49 @@ uint8_t* Arena::allocate(int64_t bytes) {
     return at;
 }
 
+namespace {
+
+void check_encoding(Format format, Format stored) {
+    const int number = static_cast<int>(format);
+    if (has_encoder(number) && !is_quantised(stored)) return;
+    throw std::invalid_argument("tensor type " + std::to_string(static_cast<int>(stored)) +
+                                " cannot be quantised to type " + std::to_string(number));
+}
+
+}  // namespace
+
+int quantise_rows(ThreadPool& pool, const Kernels& kernels, Format format, Format stored,
+                  const TensorBytes& raw, int rows, int columns, const float* importance,
+                  uint8_t* out) {
+    check_encoding(format, stored);
+    const int64_t raw_row = row_bytes(stored, columns), out_row = row_bytes(format, columns);
+    const int batch = static_cast<int>(std::max<int64_t>(1, kPackBytes / raw_row));  // rows
+    const Writer write = find_format(static_cast<int>(format))->write;
+    std::atomic<int> non_finite{-1};
+    pool.parallel_for((rows + batch - 1) / batch, [&](int item) {
+        const int first = item * batch, last = std::min(first + batch, rows);
+        std::unique_ptr<uint8_t[]> scratch;
+        const uint8_t* from = raw.fetch(first * raw_row, (last - first) * raw_row, scratch);
+        RowEncoder encoder(kernels, format, stored, columns, importance);
+        std::vector<FileBlock> blocks(static_cast<size_t>(encoder.blocks()));
+        for (int row = first; row < last; ++row, from += raw_row) {
+            if (!encoder.encode(from, blocks.data())) non_finite.store(row);
+            uint8_t* to = out + row * out_row;
+            for (const FileBlock& block : blocks) {
+                write(block, to);
+                to += file_block_bytes(format);
+            }
+        }
+    });
+    return non_finite.load();
+}
+
 Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
-               const TensorBytes& raw, int rows, int columns, std::vector<float> bias)
+               const TensorBytes& raw, int rows, int columns, std::vector<float> bias,
+               std::optional<Format> stored)
     : bias_(std::move(bias)), panel_rows_(kernels.panel_rows) {
     const int64_t raw_row = row_bytes(format, columns);
+    if (stored && *stored != format) check_encoding(format, *stored);
     if (!bias_.empty() && static_cast<int>(bias_.size()) != rows) {
         throw std::invalid_argument("bias has another length than the matrix has rows");
     }
@@ -293,11 +392,13 @@ Matrix::Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format fo
                nullptr, bias_.empty() ? nullptr : bias_.data()};
     uint8_t* out = arena.allocate(bytes());
     packed_.panels = out;
-    pack(pool, raw, raw_row, out);
+    pack(pool, kernels, stored.value_or(format), raw, out);
 }
 
-void Matrix::pack(ThreadPool& pool, const TensorBytes& raw, int64_t raw_row, uint8_t* out) {
+void Matrix::pack(ThreadPool& pool, const Kernels& kernels, Format stored, const TensorBytes& raw,
+                  uint8_t* out) {
     const PackedMatrix& m = packed_;
+    const int64_t raw_row = row_bytes(stored, m.columns);
     const int batch =
         static_cast<int>(std::max<int64_t>(1, kPackBytes / (raw_row * panel_rows_)));  // panels
     std::atomic<int> non_finite{-1};
@@ -309,8 +410,11 @@ void Matrix::pack(ThreadPool& pool, const TensorBytes& raw, int64_t raw_row, uin
             raw.fetch(first_row * raw_row, (last_row - first_row) * raw_row, scratch);
         for (int panel = first; panel < last; ++panel, from += panel_rows_ * raw_row) {
             const int row = panel * panel_rows_, count = std::min(panel_rows_, m.rows - row);
-            const int found = pack_panel(m.format, from, raw_row, count, m.columns, panel_rows_,
-                                         out + panel * m.panel_bytes);
+            uint8_t* to = out + panel * m.panel_bytes;
+            const int found =
+                stored == m.format
+                    ? pack_panel(m.format, from, raw_row, count, m.columns, panel_rows_, to)
+                    : pack_encoded_panel(kernels, m.format, stored, from, count, m.columns, to);
             if (found >= 0) non_finite.store(row + found, std::memory_order_relaxed);
         }
     });

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels.h"
@@ -15,6 +16,8 @@ namespace heddle {
 // reads it.
 Format format_of(int file_type);
 bool has_kernel(int file_type);
+// Whether floats can be quantised to the type.
+bool has_encoder(int file_type);
 // Bytes of one row of `columns` values in the file. Throws std::invalid_argument when the columns
 // are not whole (super-)blocks.
 int64_t row_bytes(Format format, int columns);
@@ -59,10 +62,11 @@ class Arena {
 class Matrix {
   public:
     // `raw` has rows * row_bytes bytes in file order and is not needed afterwards. The arena must
-    // outlive the matrix.
+    // outlive the matrix. `stored`, where given, is the type of `raw`: floats, which are quantised.
     // Throws std::runtime_error if `raw` cannot be read.
     Matrix(Arena& arena, ThreadPool& pool, const Kernels& kernels, Format format,
-           const TensorBytes& raw, int rows, int columns, std::vector<float> bias);
+           const TensorBytes& raw, int rows, int columns, std::vector<float> bias,
+           std::optional<Format> stored = std::nullopt);
     Matrix(const Matrix&) = delete;
     Matrix& operator=(const Matrix&) = delete;
     const PackedMatrix& packed() const { return packed_; }
@@ -74,12 +78,20 @@ class Matrix {
     void dequantise_row(int row, float* out) const;
 
   private:
-    void pack(ThreadPool& pool, const TensorBytes& raw, int64_t raw_row, uint8_t* out);
+    void pack(ThreadPool& pool, const Kernels& kernels, Format stored, const TensorBytes& raw,
+              uint8_t* out);
 
     std::vector<float> bias_;
     int panel_rows_;
     int non_finite_row_ = -1;
     PackedMatrix packed_;
 };
+
+// Quantises the floats of `raw`, of type `stored`, to rows of file bytes in `out`. `importance` has
+// a weight for each column, or is null. Returns a row with a value that is not finite, -1 if there
+// is none. Throws std::runtime_error when `raw` cannot be read.
+int quantise_rows(ThreadPool& pool, const Kernels& kernels, Format format, Format stored,
+                  const TensorBytes& raw, int rows, int columns, const float* importance,
+                  uint8_t* out);
 
 }  // namespace heddle

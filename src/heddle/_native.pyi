@@ -25,6 +25,34 @@ def tensor_types() -> list[tuple[str, int, int, int, bool]]:
 def has_kernel(file_type: int) -> bool:
     """Whether matmuls read this GGUF tensor type."""
 
+def has_encoder(file_type: int) -> bool:
+    """Whether floats can be quantised to this GGUF tensor type."""
+
+def quantise(
+    runtime: Runtime,
+    type: int,
+    raw: FileBytes | _Bytes,
+    stored: int,
+    rows: int,
+    columns: int,
+    importance: _Floats,
+) -> tuple[_Bytes, int]:
+    """Quantise a matrix of floats.
+
+    Args:
+        type: type of the result.
+        raw: the matrix, of the float type `stored`.
+        importance: weight of each column's error (columns,); empty: all equal.
+
+    Returns:
+        The rows in the file's form (n,), and a row with a value that is not finite; -1 if there is
+        none.
+
+    Raises:
+        ValueError: nothing of type `stored` can be quantised to `type`.
+        RuntimeError: the file ends before the matrix does, or cannot be read.
+    """
+
 def uniform(seed: int, index: int, stream: int = 0) -> float:
     """The random number in [0, 1) of one token. Stream 0 chooses tokens; stream 1 is for XTC."""
 
@@ -78,7 +106,9 @@ class Matrix:
         rows: int,
         columns: int,
         bias: _Floats,
-    ) -> None: ...
+        stored: int | None = None,
+    ) -> None:
+        """`stored` is the type of `raw` if its floats are to be quantised to `type`."""
     @property
     def bytes(self) -> int: ...
     @property
