@@ -169,7 +169,7 @@ void read_mxfp4(const uint8_t* p, FileBlock& block) {
 namespace {
 
 float scale_of(const Layout& layout, const FileBlock& block, int part) {
-    const float d = half_to_float(block.scale);
+    const float d = half_to_float(block.scale) * layout.factor;
     const uint8_t byte = block.scales[part];
     switch (layout.scale) {
         case Scale::kHalf:
@@ -177,6 +177,8 @@ float scale_of(const Layout& layout, const FileBlock& block, int part) {
             return d;
         case Scale::kE8M0:
             return half_of_e8m0(byte);
+        case Scale::kE4M3:
+            return half_of_e4m3(byte);
         case Scale::kInt8:
             return d * static_cast<float>(static_cast<int8_t>(byte));
         case Scale::kUint8:
@@ -188,7 +190,7 @@ float scale_of(const Layout& layout, const FileBlock& block, int part) {
 
 float minimum_of(const Layout& layout, const FileBlock& block, int part) {
     if (!layout.minimum) return 0.0f;
-    const float m = half_to_float(block.minimum);
+    const float m = half_to_float(block.minimum) * layout.factor;
     return layout.scale == Scale::kHalf ? m : m * static_cast<float>(block.minima[part]);
 }
 

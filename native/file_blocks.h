@@ -51,6 +51,15 @@ void read_q6_k(const uint8_t* bytes, FileBlock& block);
 void read_iq4_xs(const uint8_t* bytes, FileBlock& block);
 void read_tq2_0(const uint8_t* bytes, FileBlock& block);
 void read_mxfp4(const uint8_t* bytes, FileBlock& block);
+void read_nvfp4(const uint8_t* bytes, FileBlock& block);
+void read_tq1_0(const uint8_t* bytes, FileBlock& block);
+void read_iq1_s(const uint8_t* bytes, FileBlock& block);
+void read_iq1_m(const uint8_t* bytes, FileBlock& block);
+void read_iq2_xxs(const uint8_t* bytes, FileBlock& block);
+void read_iq2_xs(const uint8_t* bytes, FileBlock& block);
+void read_iq2_s(const uint8_t* bytes, FileBlock& block);
+void read_iq3_xxs(const uint8_t* bytes, FileBlock& block);
+void read_iq3_s(const uint8_t* bytes, FileBlock& block);
 
 // Writers of the types that Heddle quantises to (write_blocks.cpp).
 using Writer = void (*)(const FileBlock& block, uint8_t* bytes);

@@ -36,6 +36,7 @@ enum class Format : int { kF32 = 0, kF16 = 1, kBF16 = 30 };
 enum class Scale {
     kHalf,     // f16 per row and block; f16 minima after them
     kE8M0,     // a byte e per row and part, for 2 ** (e - 128)
+    kE4M3,     // a byte per row and part: half of an E4M3 number without sign
     kShared,   // the super-block's f16
     kUint8,    // uint8 per row times the super-block's f16; minima likewise
     kInt8,     // int8 per row times the super-block's f16
@@ -43,7 +44,7 @@ enum class Scale {
 };
 
 // The values of codes that are indices into a table.
-enum class Table { kNone, kIq4, kE2M1 };
+enum class Table { kNone, kIq4, kE2M1, kIq1, kIq2, kIq3Xxs, kIq3S };
 
 // Values of the tables, plus the offset of their format so that they are unsigned like other codes.
 struct TableValues {
@@ -55,6 +56,14 @@ inline constexpr TableValues kTables[] = {
     {{1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241}},
     // E2M1 doubled: 0 1 2 3 4 6 8 12 and the same with a sign, plus 12.
     {{12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}},
+    // Eighths: -7 1 9, and with the other shift -9 -1 7; plus 9.
+    {{2, 10, 18, 9, 0, 8, 16, 9}},
+    // 8 25 43 and the same with a sign, plus 43.
+    {{51, 68, 86, 43, 35, 18, 0, 43}},
+    // 4 12 20 28 36 44 52 62 and the same with a sign, plus 62.
+    {{66, 74, 82, 90, 98, 106, 114, 124, 58, 50, 42, 34, 26, 18, 10, 0}},
+    // 1 3 5 7 9 11 13 15 and the same with a sign, plus 15.
+    {{16, 18, 20, 22, 24, 26, 28, 30, 14, 12, 10, 8, 6, 4, 2, 0}},
 };
 
 struct Layout {
@@ -66,6 +75,7 @@ struct Layout {
     int parts = 1;  // parts of a block that have their own scale: 1, or 2 of 16 columns
     bool minimum = false;
     Table table = Table::kNone;
+    float factor = 1.0f;  // a power of two that multiplies the super-block's f16
 
     constexpr int bits() const { return low_bits + high_bits; }
     constexpr bool has_table() const { return table != Table::kNone; }
@@ -82,7 +92,8 @@ struct Layout {
 
     // Bytes per row.
     constexpr int header() const {
-        return scale == Scale::kHalf || scale == Scale::kE8M0 ? 0 : minimum ? 4 : 2;
+        if (scale == Scale::kHalf || scale == Scale::kE8M0 || scale == Scale::kE4M3) return 0;
+        return minimum ? 4 : 2;
     }
     constexpr int scales() const {
         if (scale == Scale::kShared) return 0;
@@ -118,8 +129,40 @@ inline constexpr FormatRow kFormats[] = {
     {"Q4_K", Format{12}, 144, read_q4_k, {8, 4, 0, 0, Scale::kUint8, 1, true}, write_q4_k},
     {"Q5_K", Format{13}, 176, read_q5_k, {8, 4, 1, 0, Scale::kUint8, 1, true}, write_q5_k},
     {"Q6_K", Format{14}, 210, read_q6_k, {8, 4, 2, 32, Scale::kInt8, 2}, write_q6_k},
+    {"IQ2_XXS",
+     Format{16},
+     66,
+     read_iq2_xxs,
+     {8, 2, 1, 43, Scale::kUint8, 1, false, Table::kIq2, 0.125f}},
+    {"IQ2_XS",
+     Format{17},
+     74,
+     read_iq2_xs,
+     {8, 2, 1, 43, Scale::kUint8, 2, false, Table::kIq2, 0.125f}},
+    {"IQ3_XXS",
+     Format{18},
+     98,
+     read_iq3_xxs,
+     {8, 4, 0, 62, Scale::kUint8, 1, false, Table::kIq3Xxs, 0.25f}},
+    {"IQ1_S",
+     Format{19},
+     50,
+     read_iq1_s,
+     {8, 2, 0, 0, Scale::kUint8, 1, true, Table::kNone, 0.125f}},
     {"IQ4_NL", Format{20}, 18, read_q4_0, {1, 4, 0, 128, Scale::kHalf, 1, false, Table::kIq4}},
+    {"IQ3_S", Format{21}, 110, read_iq3_s, {8, 4, 0, 15, Scale::kUint8, 1, false, Table::kIq3S}},
+    {"IQ2_S",
+     Format{22},
+     82,
+     read_iq2_s,
+     {8, 2, 1, 43, Scale::kUint8, 2, false, Table::kIq2, 0.125f}},
     {"IQ4_XS", Format{23}, 136, read_iq4_xs, {8, 4, 0, 128, Scale::kInt8, 1, false, Table::kIq4}},
+    {"IQ1_M",
+     Format{29},
+     56,
+     read_iq1_m,
+     {8, 2, 1, 9, Scale::kUint8, 2, false, Table::kIq1, 0.125f}},
+    {"TQ1_0", Format{34}, 54, read_tq1_0, {8, 2, 0, 1, Scale::kShared}},
     {"TQ2_0", Format{35}, 66, read_tq2_0, {8, 2, 0, 1, Scale::kShared}},
     {"MXFP4",
      Format{39},
@@ -127,6 +170,7 @@ inline constexpr FormatRow kFormats[] = {
      read_mxfp4,
      {1, 4, 0, 12, Scale::kE8M0, 1, false, Table::kE2M1},
      write_mxfp4},
+    {"NVFP4", Format{40}, 36, read_nvfp4, {2, 4, 0, 12, Scale::kE4M3, 2, false, Table::kE2M1}},
 };
 
 constexpr const FormatRow* find_format(int number) {

@@ -62,6 +62,11 @@ inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) 
         return {
             _mm256_mul_ps(_mm256_castsi256_ps(_mm256_max_epi32(bits, least)), _mm256_set1_ps(0.5f)),
             none};
+    } else if constexpr (L.scale == Scale::kE4M3) {  // as half_of_e4m3
+        const __m128i bytes =
+            _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
+        const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 20);
+        return {_mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p119f)), none};
     } else if constexpr (L.scale == Scale::kNibbles) {
         const __m256i both = _mm256_cvtepu8_epi32(
             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + part * kPanelRows)));
@@ -258,6 +263,10 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
         Scales shared = {};
         if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
         if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 16);
+        if constexpr (L.factor != 1.0f) {
+            const __m256 factor = _mm256_set1_ps(L.factor);
+            shared = {_mm256_mul_ps(shared.scale, factor), _mm256_mul_ps(shared.minimum, factor)};
+        }
         panel += L.header() * kPanelRows;
         for (int b = 0; b < L.blocks; ++b) {
             prefetch_ahead(panel);

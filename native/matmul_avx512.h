@@ -61,6 +61,11 @@ inline PartScale part_scale(const uint8_t* scales, const Shared& shared, int par
         return {
             _mm512_mul_ps(_mm512_castsi512_ps(_mm512_max_epi32(bits, least)), _mm512_set1_ps(0.5f)),
             none};
+    } else if constexpr (L.scale == Scale::kE4M3) {  // as half_of_e4m3
+        const __m128i bytes =
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
+        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 20);
+        return {_mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p119f)), none};
     } else if constexpr (L.scale == Scale::kNibbles) {
         const __m128i both =
             _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
@@ -169,6 +174,10 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
         Shared shared = {};
         if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
         if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 32);
+        if constexpr (L.factor != 1.0f) {
+            const __m512 factor = _mm512_set1_ps(L.factor);
+            shared = {_mm512_mul_ps(shared.scale, factor), _mm512_mul_ps(shared.minimum, factor)};
+        }
         panel += L.header() * kPanelRows;
         for (int b = 0; b < L.blocks; ++b) {
             prefetch_ahead(panel);

@@ -49,6 +49,18 @@ inline Rows half_of_e8m0(uint8x8_t bytes) {  // as the one of simd.h
     return {{half(low), half(high)}};
 }
 
+inline Rows half_of_e4m3(uint8x8_t bytes) {  // as the one of simd.h
+    const uint16x8_t wide = vmovl_u8(bytes);
+    const auto half = [](uint32x4_t e) {
+        return vmulq_n_f32(vreinterpretq_f32_u32(vshlq_n_u32(e, 20)), 0x1p119f);
+    };
+    return {{half(vmovl_u16(vget_low_u16(wide))), half(vmovl_high_u16(wide))}};
+}
+
+inline Rows times(const Rows& a, float factor) {
+    return {{vmulq_n_f32(a.r[0], factor), vmulq_n_f32(a.r[1], factor)}};
+}
+
 inline Rows times(const Rows& a, const Rows& b) {
     return {{vmulq_f32(a.r[0], b.r[0]), vmulq_f32(a.r[1], b.r[1])}};
 }
@@ -71,6 +83,8 @@ inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) 
     const uint8x8_t bytes = vld1_u8(scales + part * kPanelRows);
     if constexpr (L.scale == Scale::kE8M0) {
         of_part.scale = half_of_e8m0(bytes);
+    } else if constexpr (L.scale == Scale::kE4M3) {
+        of_part.scale = half_of_e4m3(bytes);
     } else if constexpr (L.scale == Scale::kNibbles) {
         of_part.scale = times(shared.scale, to_float(vand_u8(bytes, vdup_n_u8(15))));
         of_part.minimum = times(shared.minimum, to_float(vshr_n_u8(bytes, 4)));
@@ -196,6 +210,9 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
         Scales shared = {};
         if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
         if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 2 * kPanelRows);
+        if constexpr (L.factor != 1.0f) {
+            shared = {times(shared.scale, L.factor), times(shared.minimum, L.factor)};
+        }
         panel += L.header() * kPanelRows;
         for (int b = 0; b < L.blocks; ++b) {
             add_part<F, T, 0>(panel, shared, x, scales, columns, acc);

@@ -54,6 +54,11 @@ inline void part_scale(const uint8_t* scales, float shared_scale, float shared_m
         minimum = 0.0f;
         return;
     }
+    if (L.scale == Scale::kE4M3) {
+        scale = half_of_e4m3(*at);
+        minimum = 0.0f;
+        return;
+    }
     if (L.scale == Scale::kNibbles) {
         scale = shared_scale * static_cast<float>(*at & 15);
         minimum = shared_minimum * static_cast<float>(*at >> 4);
@@ -77,9 +82,9 @@ inline void add_part(const uint8_t* block, const uint8_t* header, int part, cons
                 dot += (code_at<F>(codes, g, r, i) - L.offset) * x[g * 4 + i];
         }
         float scale, minimum;
-        part_scale<F>(block, L.header() > 0 ? half_at(header, r) : 0.0f,
-                      L.header() > 2 ? half_at(header + 2 * kPanelRows, r) : 0.0f, part, r, scale,
-                      minimum);
+        part_scale<F>(block, L.header() > 0 ? half_at(header, r) * L.factor : 0.0f,
+                      L.header() > 2 ? half_at(header + 2 * kPanelRows, r) * L.factor : 0.0f, part,
+                      r, scale, minimum);
         acc[r] = __builtin_fmaf(static_cast<float>(dot) * scale, activation.d, acc[r]);
         if (L.minimum) {
             const float s = L.parts == 1 ? activation.s : activation.half_s[part];

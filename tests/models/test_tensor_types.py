@@ -58,10 +58,10 @@ def test_the_executor_agrees_with_the_reference(kind: TensorType, tmp_path: Path
 
 
 def test_an_unsupported_type_is_named_with_its_tensor(tmp_path: Path) -> None:
-    rows = Tensor.random("blk.0.ffn_up.weight", TensorType.IQ1_S, (256, 256), seed=1)
+    rows = Tensor.random("blk.0.ffn_up.weight", TensorType.Q8_K, (256, 256), seed=1)
     tensors = [rows if tensor.name == rows.name else tensor for tensor in WIDE.tensors()]
     file = GGUFCheckpoint.open(write_gguf(tmp_path / "grid.gguf", WIDE.metadata(), tensors))
-    message = r"tensor blk.0.ffn_up.weight of type IQ1_S is not supported; supported: .* MXFP4\."
+    message = r"tensor blk.0.ffn_up.weight of type Q8_K is not supported; supported: .* NVFP4\."
     with pytest.raises(UnsupportedModelError, match=message):
         load(file, EngineConfig(slots=1, threads=1))
 

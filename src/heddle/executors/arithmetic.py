@@ -28,6 +28,7 @@ MODEL_SOURCES = (
     "weights/formats.py",
     "weights/fused.py",
     "weights/generation.py",
+    "weights/grids.py",
     "weights/quants.py",
     "weights/tensor_names.py",
     "weights/tensor_types.py",

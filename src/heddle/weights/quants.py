@@ -12,9 +12,11 @@ divide a block of 256 into sub-blocks. Each sub-block has a small integer scale,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from heddle.weights.grids import grid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -206,3 +208,140 @@ def iq4_xs(blocks: Blocks) -> Values:
     scale = float16(blocks[:, :2]) * ((low | high << 4).astype(np.float32) - 32)
     levels = _IQ4_LEVELS[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))]
     return (scale[..., None] * levels).reshape(-1, 256)
+
+
+def tq1_0(blocks: Blocks) -> Values:
+    """48 bytes of five ternary digits each, 4 bytes of four, d; d * (digit - 1).
+
+    Digit k of a byte is the upper part of (byte * 3**k modulo 256) * 3.
+    """
+    runs = (blocks[:, :32], blocks[:, 32:48], blocks[:, 48:52])
+    digits = []
+    for run, count in zip(runs, (5, 5, 4), strict=True):
+        powers = np.array([1, 3, 9, 27, 81], np.uint8)[:count, None]
+        fractions = (run[:, None, :] * powers).astype(np.uint16)
+        digits.append((fractions * 3 >> 8).reshape(len(blocks), -1))
+    return float16(blocks[:, 52:]) * (np.concatenate(digits, axis=-1).astype(np.float32) - 1)
+
+
+def nvfp4(blocks: Blocks) -> Values:
+    """Four E4M3 scales without sign, then 8 bytes of nibbles for each; scale * E2M1.
+
+    ggml reads the scale 0x7F, E4M3's NaN, as 0. The scale is halved and E2M1 doubled.
+    """
+    e = np.where(blocks[:, :4] == 0x7F, 0, blocks[:, :4] & 0x7F).astype(np.int32)
+    exponent, fraction = e >> 3, (e & 7).astype(np.float32)
+    normal = np.ldexp(1 + fraction / np.float32(8), exponent - 8)
+    half = np.where(exponent == 0, fraction * np.float32(2.0**-10), normal).astype(np.float32)
+    nibbles = _nibbles(blocks[:, 4:].reshape(-1, 4, 8))
+    values: Values = half[..., None] * _E2M1_DOUBLED[nibbles]
+    return values.reshape(-1, 64)
+
+
+# --- grids: blocks of 256 whose values are points of a grid, with signs ---------------------------
+
+
+def _signs(bits: NDArray[np.unsignedinteger[Any]], stored: int) -> Values:
+    """1 or -1 for the bits of each number, (..., n) to (..., n, 8).
+
+    If 7 are stored, the number of minus signs is even, and the eighth follows.
+    """
+    minus = bits[..., None] >> np.arange(stored, dtype=bits.dtype) & 1
+    if stored == 7:
+        minus = np.concatenate([minus, minus.sum(axis=-1, keepdims=True) & 1], axis=-1)
+    return 1 - 2 * minus.astype(np.float32)
+
+
+def _halves(raw: Blocks) -> NDArray[np.float32]:
+    """The low and the high half of each byte in turn."""
+    return np.stack([raw & 0x0F, raw >> 4], axis=-1).reshape(len(raw), -1).astype(np.float32)
+
+
+def _at_points(name: str, points: NDArray[Any], signs: Values, scale: Values) -> Values:
+    """scale * point * sign. Scales (n, s) belong to 256 / s consecutive values."""
+    values = grid(name)[points].reshape(len(points), -1) * signs.reshape(len(points), -1)
+    scaled = scale[..., None] * values.reshape(*scale.shape, -1)
+    return scaled.reshape(len(points), 256)
+
+
+def _words(raw: Blocks) -> tuple[Values, Values]:
+    """What words of 32 bits hold: a scale in the upper four bits, below four times seven signs."""
+    words = np.ascontiguousarray(raw).view("<u4")
+    seven = words[..., None] >> np.arange(0, 28, 7, dtype=np.uint32) & 127
+    return (words >> 28).astype(np.float32), _signs(seven.astype(np.uint8), 7)
+
+
+def iq2_xxs(blocks: Blocks) -> Values:
+    """d, then for 32 values four points, and a word of scale and signs.
+
+    d * (scale + 1/2) / 4 * point * sign.
+    """
+    groups = blocks[:, 2:].reshape(-1, 8, 8)
+    scale, signs = _words(groups[..., 4:].reshape(len(blocks), -1))
+    step = float16(blocks[:, :2]) * (np.float32(0.5) + scale) * np.float32(0.25)
+    return _at_points("IQ2_XXS", groups[..., :4], signs, step)
+
+
+def iq2_xs(blocks: Blocks) -> Values:
+    """d, 32 numbers of 16 bits (9 of a point, 7 of signs), 16 scales of 4 bits; as in IQ2_XXS."""
+    bits = blocks[:, 2:66].copy().view("<u2")
+    step = float16(blocks[:, :2]) * (np.float32(0.5) + _halves(blocks[:, 66:])) * np.float32(0.25)
+    return _at_points("IQ2_XS", bits & 511, _signs((bits >> 9).astype(np.uint8), 7), step)
+
+
+def iq2_s(blocks: Blocks) -> Values:
+    """d, 32 bytes of points, 32 of signs, 8 of points' upper bits, 16 scales; as in IQ2_XXS."""
+    upper = blocks[:, 66:74, None] >> np.arange(0, 8, 2, dtype=np.uint8) & 3
+    points = blocks[:, 2:34] | upper.reshape(-1, 32).astype(np.uint16) << 8
+    step = float16(blocks[:, :2]) * (np.float32(0.5) + _halves(blocks[:, 74:])) * np.float32(0.25)
+    return _at_points("IQ2_S", points, _signs(blocks[:, 34:66], 8), step)
+
+
+def iq3_xxs(blocks: Blocks) -> Values:
+    """d, 64 points of 4 values, 8 words of scale and signs; d * (scale + 1/2) / 2 * ..."""
+    scale, signs = _words(blocks[:, 66:])
+    step = float16(blocks[:, :2]) * (np.float32(0.5) + scale) * np.float32(0.5)
+    return _at_points("IQ3_XXS", blocks[:, 2:66], signs, step)
+
+
+def iq3_s(blocks: Blocks) -> Values:
+    """d, 64 points, 8 bytes of points' upper bits, 32 of signs, 8 scales; d * (1 + 2 scale)..."""
+    upper = np.unpackbits(blocks[:, 66:74], axis=-1, bitorder="little").astype(np.uint16)
+    step = float16(blocks[:, :2]) * (1 + 2 * _halves(blocks[:, 106:]))
+    return _at_points("IQ3_S", blocks[:, 2:66] | upper << 8, _signs(blocks[:, 74:106], 8), step)
+
+
+_SHIFT = np.float32(0.125)
+
+
+def iq1_s(blocks: Blocks) -> Values:
+    """d, 32 bytes of points, then 8 numbers of 16 bits for 32 values each.
+
+    These have the points' upper bits (4 times 3), a scale (3 bits) and the sign of the shift.
+    d * (2 scale + 1) * (point + shift).
+    """
+    bits = blocks[:, 34:].copy().view("<u2")
+    upper = (bits[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(-1, 32)
+    points = grid("IQ1_S")[blocks[:, 2:34] | upper << 8].reshape(-1, 8, 32)
+    step = float16(blocks[:, :2]) * (2 * (bits >> 12 & 7) + 1).astype(np.float32)
+    shift = np.where(bits & 0x8000, -_SHIFT, _SHIFT)
+    values: Values = step[..., None] * (points + shift[..., None])
+    return values.reshape(-1, 256)
+
+
+def iq1_m(blocks: Blocks) -> Values:
+    """32 bytes of points, 16 bytes of upper bits, 4 numbers of 16 bits with scales.
+
+    A nibble of upper bits has 3 bits of a point and the sign of its shift. A number has four scales
+    of 3 bits, for 16 values each, and four bits of d. As in IQ1_S.
+    """
+    packed = blocks[:, 48:].copy().view("<u2")
+    d_bits = (packed >> 12 << np.arange(0, 16, 4, dtype=np.uint16)).sum(axis=-1, dtype=np.uint16)
+    d = d_bits.view(np.float16).astype(np.float32)[:, None]
+    scales = (packed[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(-1, 16)
+    upper = np.stack([blocks[:, 32:48] & 15, blocks[:, 32:48] >> 4], axis=-1).reshape(-1, 32)
+    points = grid("IQ1_S")[blocks[:, :32] | (upper & 7).astype(np.uint16) << 8]
+    shift = np.where(upper & 8, -_SHIFT, _SHIFT)
+    step = np.repeat(d * (2 * scales + 1).astype(np.float32), 2, axis=-1)
+    values: Values = step[..., None] * (points + shift[..., None])
+    return values.reshape(-1, 256)

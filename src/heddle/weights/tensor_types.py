@@ -64,25 +64,25 @@ class TensorType(IntEnum):
     Q5_K = 13, 256, 176, quants.q5_k
     Q6_K = 14, 256, 210, quants.q6_k
     Q8_K = 15, 256, 292
-    IQ2_XXS = 16, 256, 66
-    IQ2_XS = 17, 256, 74
-    IQ3_XXS = 18, 256, 98
-    IQ1_S = 19, 256, 50
+    IQ2_XXS = 16, 256, 66, quants.iq2_xxs
+    IQ2_XS = 17, 256, 74, quants.iq2_xs
+    IQ3_XXS = 18, 256, 98, quants.iq3_xxs
+    IQ1_S = 19, 256, 50, quants.iq1_s
     IQ4_NL = 20, 32, 18, quants.iq4_nl
-    IQ3_S = 21, 256, 110
-    IQ2_S = 22, 256, 82
+    IQ3_S = 21, 256, 110, quants.iq3_s
+    IQ2_S = 22, 256, 82, quants.iq2_s
     IQ4_XS = 23, 256, 136, quants.iq4_xs
     I8 = 24, 1, 1
     I16 = 25, 1, 2
     I32 = 26, 1, 4
     I64 = 27, 1, 8
     F64 = 28, 1, 8
-    IQ1_M = 29, 256, 56
+    IQ1_M = 29, 256, 56, quants.iq1_m
     BF16 = 30, 1, 2, quants.bf16
-    TQ1_0 = 34, 256, 54
+    TQ1_0 = 34, 256, 54, quants.tq1_0
     TQ2_0 = 35, 256, 66, quants.tq2_0
     MXFP4 = 39, 32, 17, quants.mxfp4
-    NVFP4 = 40, 64, 36
+    NVFP4 = 40, 64, 36, quants.nvfp4
     Q1_0 = 41, 128, 18
 
     @property

