@@ -101,6 +101,12 @@ class EngineConfig(HubConfig):
         "storage of keys and values: f16, or q8_0, which holds nearly twice as many tokens",
         choices=("f16", "q8_0"),
     )
+    quantize: str = _setting(
+        "none",
+        "type that matrices stored as floats get at load: q8_0, q6_k, q5_k, q4_k, q4_0, mxfp4;"
+        " none = as stored",
+        choices=("none", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "mxfp4"),
+    )
     pooling: str = _setting(
         "auto",
         "default pooling of embeddings: mean of all tokens, last token, or auto = the pooling that"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.files import FileStamp
+    from heddle.weights.mix import Mix
     from heddle.weights.progress import Progress
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,14 @@ def _load(
 ) -> LoadedModel:
     from heddle.engine.reranking import reranker_of
     from heddle.text.tokenizer.tokenizer import Tokenizer
+    from heddle.weights.mix import Mix
 
+    mix = Mix.named(config.quantize)
+    kept = mix.kept(checkpoint.tensors.values())
+    if kept:
+        _log.warning(
+            "%s: matrices that are already quantised stay as they are: %s", checkpoint.path, kept
+        )
     weights = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     progress.start(f"loading {name}", weights, quick=True)
     try:
@@ -239,7 +250,7 @@ def _load(
     finally:
         progress.finish()
     return LoadedModel(
-        _info(name, checkpoint, executor.shape),
+        _info(name, checkpoint, executor.shape, mix),
         executor.shape,
         tokenizer,
         template,
@@ -271,10 +282,10 @@ def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | No
     return ChatTemplate(checkpoint.chat_template, bos, eos)
 
 
-def _info(model_id: str, checkpoint: Checkpoint, shape: ModelShape) -> ModelInfo:
+def _info(model_id: str, checkpoint: Checkpoint, shape: ModelShape, mix: Mix) -> ModelInfo:
     weights: Counter[str] = Counter()
     for tensor in checkpoint.tensors.values():
-        weights[tensor.type.name] += math.prod(tensor.shape)
+        weights[mix.type_of(tensor).name] += math.prod(tensor.shape)
     stamps = checkpoint.stamps
     return ModelInfo(
         id=model_id,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle.embedding import EmbeddingParams
-from heddle.errors import EngineFailedError, GrammarError, StepAbandonedError
+from heddle.errors import ConfigError, EngineFailedError, GrammarError, StepAbandonedError
 from heddle.executors.arithmetic import MODEL_SOURCES, rope_digest, source_digest
 from heddle.executors.failures import non_finite, nothing_allowed
 from heddle.executors.graph.forward import compute, model_work, record
@@ -42,6 +42,7 @@ from heddle.testing.reference_memory import PagedCache, PagedMemory, bytes_of_pa
 from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, SequenceChunk
 from heddle.testing.reference_sampler import Past, adapted_mu, allowed, log_softmax, sample
 from heddle.types import PromptLogprob
+from heddle.weights.mix import AS_STORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -77,6 +78,12 @@ def load(
     progress: Callable[[int], None] = lambda loaded: None,
 ) -> ReferenceExecutor:
     """Dequantise all weights of `checkpoint`; see `heddle.executors.registry.Load`."""
+    if config.quantize != AS_STORED:
+        raise ConfigError(
+            f"the reference computes with weights as stored, not with quantize {config.quantize!r};"
+            " set quantize to none, or quantise the file with `heddle quantize`",
+            param="quantize",
+        )
     model = build(checkpoint, config.context)
     loader = ReferenceLoader(checkpoint, allow_nonfinite=config.allow_nonfinite, progress=progress)
     weights = model.load(loader)

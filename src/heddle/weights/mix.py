@@ -2,18 +2,21 @@
 
 Only matrices stored as floats are quantised. A matrix that is already quantised stays as it is:
 quantising twice loses more than the second type alone. As in llama.cpp's mixes, the embedding and
-the output matrix keep more bits, and so does the router of experts, which stays as it is.
+the output matrix keep more bits, and the routers of experts stay as they are.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from heddle.weights.checkpoint import TensorInfo
 
 TARGETS = {
@@ -40,6 +43,7 @@ _NARROW = {
 """Types for rows that are not whole super-blocks of 256, as in llama.cpp."""
 
 _ENDS = ("embedding.weight", "output.weight")
+_ROUTERS = (".router.weight", ".shared_gate.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +78,13 @@ class Mix:
         kind = self.type_of(tensor)
         return math.prod(tensor.shape) // kind.block_elements * kind.block_bytes
 
+    def kept(self, tensors: Iterable[TensorInfo]) -> str:
+        """The matrices that stay although a type was asked for, as text; empty if there is none."""
+        quantised = (t for t in tensors if len(t.shape) > 1 and t.type.block_elements > 1)
+        counts = Counter(tensor.type.name for tensor in quantised if self.target is not None)
+        return ", ".join(f"{count} of type {name}" for name, count in counts.most_common())
+
 
 def _is_float_matrix(tensor: TensorInfo) -> bool:
     is_matrix = len(tensor.shape) > 1 and tensor.name.endswith(".weight")
-    return is_matrix and tensor.type.block_elements == 1 and not _is_router(tensor.name)
-
-
-def _is_router(name: str) -> bool:
-    return "router" in name
+    return is_matrix and tensor.type.block_elements == 1 and not tensor.name.endswith(_ROUTERS)

@@ -47,6 +47,7 @@ from heddle.executors.serving import (
 from heddle.models.registry import build
 from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, Failed, Sampled, StepResult
+from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +76,7 @@ SOURCES = (
     "executors/cpu/kv_memory.py",
     "executors/cpu/lowering.py",
     "executors/cpu/weights.py",
+    "weights/mix.py",
 )
 """Python code that determines the bits of pages. Samplers and masks only choose tokens."""
 
@@ -104,12 +106,13 @@ def load(
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
     kinds = kept_kinds(model, "a CPU")
-    weight_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    mix = Mix.named(config.quantize)
+    weight_bytes = sum(mix.nbytes(tensor) for tensor in checkpoint.tensors.values())
     buffers = _step_bytes(config, shape) + _expert_bytes(config, checkpoint.hyperparameters)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers)
     runtime = _runtime(config)
     loader = CpuLoader(
-        checkpoint, runtime, allow_nonfinite=config.allow_nonfinite, progress=progress
+        checkpoint, runtime, mix=mix, allow_nonfinite=config.allow_nonfinite, progress=progress
     )
     weights = model.load(loader)
     checkpoint.check_unchanged()
@@ -155,6 +158,7 @@ class CpuExecutor:
         self.weight_bytes = loader.matmul_bytes
         self._held_bytes = loader.arena.allocated
         self.kv_type = config.kv_type
+        self._quantize = config.quantize
         self._kv = kv
         self.memory = kv.memory
         self.page_bytes = self.memory.token_page_bytes
@@ -186,7 +190,8 @@ class CpuExecutor:
     def page_format(self) -> str:
         arithmetic = f"{_native_digest()} {source_digest(*SOURCES)} {trigonometry_digest()}"
         size = f"{PAGE_TOKENS} {page_layout(self.memory)}"
-        return f"cpu {self.kv_type} {size} {arithmetic} {self._rope_digest}"
+        stored = f"{self.kv_type} {self._quantize}"
+        return f"cpu {stored} {size} {arithmetic} {self._rope_digest}"
 
     def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
         return self._kv.read(page, windows)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from heddle.weights.checkpoint import Checkpoint, TensorInfo
+    from heddle.weights.mix import Mix
 
     _Raw = _native.FileBytes | npt.NDArray[np.uint8]
 
@@ -85,14 +86,19 @@ class CpuLoader:
         checkpoint: Checkpoint,
         runtime: _native.Runtime,
         *,
+        mix: Mix,
         allow_nonfinite: bool,
         progress: Callable[[int], None],
     ) -> None:
-        """The loader calls `progress` with the bytes of the files packed so far."""
+        """`mix` says which type each matrix gets.
+
+        The loader calls `progress` with the bytes of the files packed so far.
+        """
         self.arena = _native.Arena()
         self.matmul_bytes = 0
         self._checkpoint = checkpoint
         self._runtime = runtime
+        self._mix = mix
         self._allow_nonfinite = allow_nonfinite
         self._progress = progress
         self._packed = 0
@@ -176,7 +182,14 @@ class CpuLoader:
         rows, columns = shape
         try:
             matrix = _native.Matrix(
-                self.arena, self._runtime, int(tensor.type), raw, rows, columns, bias
+                self.arena,
+                self._runtime,
+                int(self._mix.type_of(tensor)),
+                raw,
+                rows,
+                columns,
+                bias,
+                stored=int(tensor.type),
             )
         except ValueError as error:
             raise UnsupportedModelError(
