@@ -26,7 +26,7 @@ OPEN = {
 """Files that every room may import."""
 
 MAY_IMPORT = {
-    "cli": {"bench", "server", "engine", "weights", "text"},
+    "cli": {"bench", "server", "engine", "testing", "weights", "text"},
     "bench": {"engine"},
     "server": {"engine", "text"},
     "engine": {"scheduler", "executors", "cache", "disk", "text", "weights", "models"},

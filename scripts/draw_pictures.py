@@ -124,7 +124,7 @@ def life_of_a_token() -> str:
 LAYERS = (
     ("cli",),
     ("bench", "server"),
-    ("engine",),
+    ("engine", "testing"),
     ("scheduler", "executors", "text"),
     ("cache", "models", "_native"),
     ("disk", "weights"),
@@ -132,10 +132,11 @@ LAYERS = (
 """Rooms from top to bottom. A room imports only from lower layers; `rooms` checks this."""
 
 ROOM_SAYS = {
-    "cli": "serve, chat, bench, pull, inspect",
+    "cli": "serve, chat, bench, quantize, ...",
     "bench": "loads, figures, machine",
     "server": "HTTP, the APIs' shapes, SSE",
     "engine": "one thread a model; streams",
+    "testing": "the reference, in NumPy",
     "scheduler": "which tokens in which step",
     "executors": "plans to arrays and kernels",
     "text": "tokenizer, chat, grammars",

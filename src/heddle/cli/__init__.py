@@ -17,8 +17,10 @@ from heddle.cli.bench import bench
 from heddle.cli.bench_prefix import bench_prefix
 from heddle.cli.cached import list_models, remove
 from heddle.cli.chat import chat
+from heddle.cli.imatrix import imatrix
 from heddle.cli.inspect import inspect
 from heddle.cli.pull import pull
+from heddle.cli.quantize import quantize
 from heddle.cli.serve import serve
 from heddle.cli.suggest import suggest
 from heddle.config import debug_wanted
@@ -82,7 +84,7 @@ benches = typer.Typer(cls=_BenchGroup)
 benches.command("speed")(bench)
 benches.command("prefix")(bench_prefix)
 
-for command in (serve, chat, pull, inspect, suggest):
+for command in (serve, chat, pull, inspect, suggest, quantize, imatrix):
     app.command()(command)
 app.command("list")(list_models)
 app.command("rm")(remove)

@@ -260,7 +260,7 @@ def _halves(raw: Blocks) -> NDArray[np.float32]:
 def _at_points(name: str, points: NDArray[Any], signs: Values, scale: Values) -> Values:
     """scale * point * sign. Scales (n, s) belong to 256 / s consecutive values."""
     values = grid(name)[points].reshape(len(points), -1) * signs.reshape(len(points), -1)
-    scaled = scale[..., None] * values.reshape(*scale.shape, -1)
+    scaled: Values = scale[..., None] * values.reshape(*scale.shape, -1)
     return scaled.reshape(len(points), 256)
 
 

@@ -107,6 +107,29 @@ def pre_tokenizer_of(spec: TokenizerSpec) -> PreTokenizer:
     return PreTokenizer(spec.patterns, spec.whole_words)
 
 
+_CASELESS_GROUP = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPELLED_OUT = "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
+
+
+def pre_tokenizer_name(spec: TokenizerSpec) -> str:
+    """llama.cpp's name of a checkpoint's pre-tokenizer.
+
+    Raises:
+        UnsupportedModelError: llama.cpp has no name for its patterns.
+    """
+    if spec.patterns is None:
+        return spec.pre_tokenizer or "default"
+    patterns = tuple(p.replace(_CASELESS_GROUP, _SPELLED_OUT) for p in spec.patterns)
+    for name, known in _BY_NAME.items():
+        if known.patterns == patterns and known.whole_words == spec.whole_words:
+            return name
+    raise UnsupportedModelError(
+        f"the pre-tokenizer with the patterns {spec.patterns} has no name in GGUF that Heddle"
+        f" knows; known: {', '.join(_BY_NAME)}",
+        param="pre_tokenizer",
+    )
+
+
 def pre_tokenizer(name: str | None, label: str = "pre-tokenizer") -> PreTokenizer:
     """The pre-tokenizer `name`; without a name, `default`. Errors name the field `label`.
 

@@ -1,0 +1,47 @@
+"""`heddle imatrix`: measure which columns of a model's matrices matter, on a text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heddle.cli.options import Model
+from heddle.config import cache_home
+from heddle.errors import ModelSourceError
+
+
+def imatrix(
+    model: Model,
+    text: Annotated[Path, typer.Argument(metavar="TEXT", help="A text file in UTF-8.")],
+    *,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The GGUF file to write.")
+    ],
+    chunk: Annotated[
+        int, typer.Option(min=1, help="Tokens of a piece; pieces do not see one another.")
+    ] = 512,
+) -> None:
+    """Compute the importance matrix that `heddle quantize --imatrix` reads.
+
+    The model runs in float32 with all weights in memory: 4 bytes a weight.
+    """
+    from heddle.testing.importance import input_sums
+    from heddle.text.tokenizer.tokenizer import Tokenizer
+    from heddle.weights.formats import open_checkpoint
+    from heddle.weights.gguf.export import exported_name
+    from heddle.weights.gguf.imatrix import write_imatrix
+    from heddle.weights.progress import on_console
+    from heddle.weights.sources import resolve
+
+    progress = on_console()
+    try:
+        content = text.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelSourceError(f"cannot read {text}: {error}") from error
+    with open_checkpoint(resolve(model, cache_home(), progress)) as checkpoint:
+        tokens = Tokenizer.of(checkpoint.tokenizer()).encode(content)
+        sums = input_sums(checkpoint, tokens, chunk)
+        stored = {exported_name(checkpoint, name): found for name, found in sums.items()}
+    chunks = -(-len(tokens) // chunk)
+    write_imatrix(output, stored, dataset=text.name, chunks=chunks, chunk_size=chunk)
+    print(f"{output}  {len(stored)} matrices, {len(tokens):,} tokens")

@@ -1,0 +1,180 @@
+"""Writes a model as a GGUF file with quantised matrices: `heddle quantize`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.executors.cpu.quantise import Quantiser
+from heddle.models.ops import RopeSpec
+from heddle.models.positions import llama3
+from heddle.text.tokenizer.pretokenizers import pre_tokenizer_name
+from heddle.weights.formats import open_checkpoint
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from heddle.weights.gguf.export import exported_metadata, exported_name, exported_rows
+from heddle.weights.gguf.writer import NewTensor, write_gguf
+from heddle.weights.progress import Silent
+from heddle.weights.tensor_types import TensorType, dequantize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from heddle.weights.checkpoint import Checkpoint, Hyperparameters, TensorInfo
+    from heddle.weights.mix import Mix
+    from heddle.weights.progress import Progress
+
+_FILE_TYPES = {
+    TensorType.Q4_0: 2,
+    TensorType.Q8_0: 7,
+    TensorType.Q4_K: 14,
+    TensorType.Q5_K: 16,
+    TensorType.Q6_K: 18,
+    TensorType.MXFP4: 38,
+}
+"""llama.cpp's numbers of mixes (`llama_ftype`), for `general.file_type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was written.
+
+    Attributes:
+        path: its place.
+        nbytes: bytes of its tensors.
+        kept: matrices that were quantised before and stay as they are, as text; may be empty.
+    """
+
+    path: Path
+    nbytes: int
+    kept: str
+
+
+def quantise_file(
+    source: Path,
+    target: Path,
+    mix: Mix,
+    importance: Mapping[str, NDArray[np.float32]] | None = None,
+    progress: Progress | None = None,
+    threads: int = 0,
+) -> Written:
+    """Write the model at `source` to the GGUF file `target`, its matrices as `mix` says.
+
+    `importance` has the mean square of each input column of a matrix, by the matrix's name in GGUF.
+
+    Raises:
+        ModelSourceError: a file cannot be read or written, or the disk has too little space.
+        ModelFileError: a file of the model is damaged.
+        UnsupportedModelError: GGUF cannot express the model.
+    """
+    progress = progress or Silent()
+    with open_checkpoint(source) as checkpoint:
+        new = _NewFile(checkpoint, mix, importance or {}, Quantiser(threads))
+        metadata, tensors = new.metadata(), new.tensors()
+        total = sum(tensor.nbytes for tensor in tensors)
+        progress.start(f"quantising {source.name}", total)
+        try:
+            write_gguf(target, metadata, tensors, progress.update)
+        finally:
+            progress.finish()
+        checkpoint.check_unchanged()
+        return Written(target, total, mix.kept(checkpoint.tensors.values()))
+
+
+class _NewFile:
+    """The content of the new file."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        mix: Mix,
+        importance: Mapping[str, NDArray[np.float32]],
+        quantiser: Quantiser,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._mix = mix
+        self._importance = importance
+        self._quantiser = quantiser
+        self._from_gguf = isinstance(checkpoint, GGUFCheckpoint)
+
+    def metadata(self) -> dict[str, object]:
+        checkpoint = self._checkpoint
+        if isinstance(checkpoint, GGUFCheckpoint):
+            found = {k: v for k, v in checkpoint.metadata.items() if not k.startswith("split.")}
+        else:
+            spec = checkpoint.tokenizer()
+            byte_level = spec.algorithm == "bpe"
+            found = exported_metadata(checkpoint, pre_tokenizer_name(spec) if byte_level else None)
+        found["general.quantization_version"] = 2
+        if self._mix.target is not None:
+            found["general.file_type"] = _FILE_TYPES[self._mix.target]
+        return found
+
+    def tensors(self) -> list[NewTensor]:
+        """The tensors to write. Those that the source stores as one tensor stay one."""
+        checkpoint = self._checkpoint
+        groups: dict[str, list[TensorInfo]] = {}
+        for tensor in checkpoint.tensors.values():
+            groups.setdefault(exported_name(checkpoint, tensor.name), []).append(tensor)
+        new = [self._tensor(name, parts) for name, parts in groups.items()]
+        if not self._from_gguf and checkpoint.hyperparameters.get("rope.scaling") == "llama3":
+            divisors = _llama3_divisors(checkpoint.hyperparameters)
+            content = divisors.view(np.uint8)
+            name = exported_name(checkpoint, "rope_divisors.weight")
+            new.append(NewTensor(name, divisors.shape, TensorType.F32, lambda: content))
+        return new
+
+    def _tensor(self, name: str, parts: Sequence[TensorInfo]) -> NewTensor:
+        first = parts[0]
+        kind = self._mix.type_of(first)
+        if kind is first.type and not self._from_gguf:
+            kind = _float_type(first)
+        rows = sum(part.shape[0] for part in parts)
+        content = partial(self._content, name, parts, kind)
+        return NewTensor(name, (rows, *first.shape[1:]), kind, content)
+
+    def _content(
+        self, name: str, parts: Sequence[TensorInfo], kind: TensorType
+    ) -> NDArray[np.uint8]:
+        contents = [self._part(part, kind, self._importance.get(name)) for part in parts]
+        return contents[0] if len(contents) == 1 else np.concatenate(contents)
+
+    def _part(
+        self, tensor: TensorInfo, kind: TensorType, importance: NDArray[np.float32] | None
+    ) -> NDArray[np.uint8]:
+        checkpoint = self._checkpoint
+        raw = checkpoint.read(tensor.name)
+        if not self._from_gguf:
+            raw = exported_rows(checkpoint, tensor, raw)
+        if kind is tensor.type:
+            return raw
+        if kind is TensorType.F32:
+            return dequantize(raw, tensor.type, tensor.shape).reshape(-1).view(np.uint8)
+        return self._quantiser.quantise(checkpoint, tensor, raw, kind, importance)
+
+
+def _float_type(tensor: TensorInfo) -> TensorType:
+    """llama.cpp wants vectors, and the routers of experts, in F32."""
+    router = ".router." in tensor.name or ".shared_gate." in tensor.name
+    return TensorType.F32 if len(tensor.shape) == 1 or router else tensor.type
+
+
+def _llama3_divisors(read: Hyperparameters) -> NDArray[np.float32]:
+    dim = read.integer("rope.dim", read.integer("key_dim", _head_dim(read)))
+    scaled = llama3(
+        RopeSpec(dim, read.number("rope.base", 10000.0), False),
+        read.number("rope.factor"),
+        read.integer("rope.original_context"),
+        read.number("rope.low_turns", 1.0),
+        read.number("rope.high_turns", 4.0),
+    )
+    return np.array(scaled.factors, np.float32)
+
+
+def _head_dim(read: Hyperparameters) -> int:
+    return read.integer("width") // read.integer("heads")

@@ -1,0 +1,70 @@
+"""Quantises tensors of a checkpoint to bytes of a file, with the encoders of the native core."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle import _native
+from heddle.cores import usable_cores
+from heddle.weights.checkpoint import non_finite_weights
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from heddle.weights.checkpoint import Checkpoint, TensorInfo
+    from heddle.weights.tensor_types import TensorType
+
+_EQUAL = np.empty(0, np.float32)
+
+
+class Quantiser:
+    """Threads that quantise."""
+
+    def __init__(self, threads: int = 0) -> None:
+        """0 threads: one per core that this process may use."""
+        self._runtime = _native.Runtime(threads or usable_cores(), "auto")
+
+    def quantise(
+        self,
+        checkpoint: Checkpoint,
+        tensor: TensorInfo,
+        raw: NDArray[np.uint8],
+        kind: TensorType,
+        importance: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.uint8]:
+        """The tensor's values as rows of type `kind`, in the file's form (bytes,).
+
+        Args:
+            checkpoint: for errors.
+            tensor: describes `raw`, its bytes.
+            raw: rows of floats.
+            kind: a type that has an encoder.
+            importance: weight of each column's error: (columns,), or (matrices, columns) for a
+                stack of matrices; None: all equal.
+
+        Raises:
+            ModelFileError: a value is infinite or NaN.
+        """
+        stack = math.prod(tensor.shape[:-2])
+        rows, columns = tensor.shape[-2:]
+        weights = None
+        if importance is not None:
+            weights = np.broadcast_to(importance, (stack, columns)).astype(np.float32)
+        parts = []
+        for index, matrix in enumerate(raw.reshape(stack, -1)):
+            encoded, row = _native.quantise(
+                self._runtime,
+                int(kind),
+                np.ascontiguousarray(matrix),
+                int(tensor.type),
+                rows,
+                columns,
+                _EQUAL if weights is None else np.ascontiguousarray(weights[index]),
+            )
+            if row >= 0:
+                raise non_finite_weights(checkpoint, tensor, f"row {row}")
+            parts.append(encoded)
+        return parts[0] if stack == 1 else np.concatenate(parts)

@@ -1,0 +1,203 @@
+"""`heddle quantize`, `--quantize` and `heddle imatrix`, over tiny models."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pytest
+from test_logits import last_logits
+
+from gguf_writer import Tensor
+from heddle.cli import run
+from heddle.config import EngineConfig
+from heddle.engine.loading import load_model
+from heddle.engine.quantising import quantise_file
+from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.executors.cpu.executor import load
+from heddle.testing.importance import input_sums
+from heddle.testing.reference_model import ReferenceModel
+from heddle.weights.formats import open_checkpoint
+from heddle.weights.gguf.export import ARCHITECTURES
+from heddle.weights.gguf.file import GGUFFile
+from heddle.weights.gguf.imatrix import InputSums, read_imatrix, write_imatrix
+from heddle.weights.mix import Mix
+from heddle.weights.tensor_types import TensorType
+from models.tiny import FAMILIES
+from models.tiny.base import EPS, TOKENS
+from models.tiny.llama import TinyLlama
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from models.tiny.base import TinyModel
+
+WIDE = TinyLlama(
+    "wide", heads=4, kv_heads=2, head_dim=64, tied=False, layers=2, width=256, ffn_width=288
+)
+"""Rows of 256 and of 288 values: the second are not whole super-blocks."""
+
+EXPORTED = [
+    models[0] for models in FAMILIES.values() if models[0].config()["model_type"] in ARCHITECTURES
+]
+
+
+def logits(path: Path, quantize: str = "none") -> np.ndarray:
+    """Logits after each of TOKENS on the CPU."""
+    with open_checkpoint(path) as checkpoint:
+        config = EngineConfig(slots=1, threads=2, context=len(TOKENS), quantize=quantize)
+        executor = load(checkpoint, config)
+        found = last_logits(executor, TOKENS, range(1, len(TOKENS) + 1))
+        executor.close()
+    return found
+
+
+@pytest.mark.parametrize("name", ["q4_k", "mxfp4"])
+def test_a_load_gives_the_bits_of_a_quantised_file(name: str, tmp_path: Path) -> None:
+    source, target = WIDE.write(tmp_path / "wide.gguf"), tmp_path / "new.gguf"
+    quantise_file(source, target, Mix.named(name))
+    found = logits(source, name)
+    assert np.array_equal(found, logits(target))
+    assert not np.array_equal(found, logits(source))
+
+
+def test_a_file_has_the_types_of_the_mix_and_all_metadata(tmp_path: Path) -> None:
+    source, target = WIDE.write(tmp_path / "wide.gguf"), tmp_path / "new.gguf"
+    written = quantise_file(source, target, Mix.named("q4_k"))
+    with GGUFFile.open(source) as old, GGUFFile.open(target) as new:
+        types = {name: tensor.type.name for name, tensor in new.tensors.items()}
+        assert list(types) == list(old.tensors)
+        assert written.nbytes == sum(tensor.nbytes for tensor in new.tensors.values())
+        metadata = dict(new.metadata)
+        assert metadata.pop("general.quantization_version") == 2
+        assert metadata.pop("general.file_type") == 14
+        assert metadata == dict(old.metadata)
+    assert types["token_embd.weight"] == types["output.weight"] == "Q6_K"
+    assert types["blk.1.attn_q.weight"] == types["blk.1.ffn_up.weight"] == "Q4_K"
+    assert types["blk.1.ffn_down.weight"] == "Q5_0"
+    assert types["blk.1.attn_norm.weight"] == "F32"
+
+
+def test_a_quantised_matrix_stays_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = WIDE.write_folder(tmp_path / "folder")
+    first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
+    assert quantise_file(source, first, Mix.named("q8_0")).kept == ""
+    assert quantise_file(first, second, Mix.named("q4_k")).kept == "16 of type Q8_0"
+    with GGUFFile.open(first) as old, GGUFFile.open(second) as new:
+        name = "blk.0.ffn_up.weight"
+        assert np.array_equal(old.data(name), new.data(name))
+    model = load_model(first, EngineConfig(slots=1, kv_cache=1 << 20, quantize="q4_k"))
+    model.close()
+    assert model.info.quantisation == "Q8_0"
+    assert "already quantised stay as they are: 16 of type Q8_0" in caplog.text
+
+
+@pytest.mark.parametrize("model", [WIDE, *EXPORTED], ids=str)
+def test_a_folder_becomes_a_file_of_the_same_model(model: TinyModel, tmp_path: Path) -> None:
+    folder, target = model.write_folder(tmp_path / "folder"), tmp_path / "new.gguf"
+    quantise_file(folder, target, Mix())
+    with open_checkpoint(target) as checkpoint:
+        found = ReferenceModel(checkpoint).logits(TOKENS)
+        spec = checkpoint.tokenizer()
+    with open_checkpoint(folder) as checkpoint:
+        assert np.allclose(found, ReferenceModel(checkpoint).logits(TOKENS), atol=1e-4)
+        assert spec.pieces == checkpoint.tokenizer().pieces
+        assert spec.pre_tokenizer == "gpt-2"
+
+
+def test_llama3_scaling_becomes_a_tensor(tmp_path: Path) -> None:
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    }
+    folder = WIDE.write_folder(tmp_path / "folder", rope_parameters=rope)
+    target = tmp_path / "new.gguf"
+    quantise_file(folder, target, Mix())
+    with open_checkpoint(folder) as old, open_checkpoint(target) as new:
+        expected = ReferenceModel(old).logits(TOKENS)
+        assert np.allclose(ReferenceModel(new).logits(TOKENS), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "longrope"}}, "'longrope' cannot be written as GGUF"),
+        ({"sliding_window": 8, "model_type": "mistral"}, "llama has no sliding window"),
+    ],
+)
+def test_what_gguf_cannot_express_is_refused(
+    changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    folder = WIDE.write_folder(tmp_path / "folder", **changes)
+    with pytest.raises(UnsupportedModelError, match=message):
+        quantise_file(folder, tmp_path / "new.gguf", Mix.named("q4_0"))
+    assert not (tmp_path / "new.gguf").exists()
+
+
+def test_a_damaged_weight_leaves_no_file(tmp_path: Path) -> None:
+    bad = np.full((256, 288), np.inf, np.float32)
+    source = WIDE.write(tmp_path / "wide.gguf", [Tensor.of("blk.9.ffn_down.weight", bad)])
+    with pytest.raises(ModelFileError, match=r"blk\.9\.ffn_down\.weight has infinite or NaN"):
+        quantise_file(source, tmp_path / "new.gguf", Mix.named("q4_0"))
+    assert [file.name for file in tmp_path.iterdir()] == ["wide.gguf"]
+
+
+def test_a_full_disk_is_refused_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage(NamedTuple):
+        free: int = 1000
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage())
+    source = WIDE.write(tmp_path / "wide.gguf")
+    with pytest.raises(ModelSourceError, match="and its disk has 0 MB free"):
+        quantise_file(source, tmp_path / "new.gguf", Mix.named("q4_0"))
+
+
+def test_input_sums_are_those_of_what_matrices_read(tmp_path: Path) -> None:
+    """The first layer's queries read the normalised embedding."""
+    with WIDE.checkpoint(tmp_path) as checkpoint:
+        sums = input_sums(checkpoint, TOKENS, chunk=5)
+    state = WIDE.state()
+    rows = state["model.embed_tokens.weight"][TOKENS]
+    norm = state["model.layers.0.input_layernorm.weight"]
+    read = rows / np.sqrt((rows**2).mean(axis=-1, keepdims=True) + EPS) * norm
+    expected = (read.astype(np.float64) ** 2).sum(axis=0)
+    assert sums["layers.0.attention.q.weight"].count == len(TOKENS)
+    assert np.allclose(sums["layers.0.attention.q.weight"].squares, expected, rtol=1e-3)
+    assert sums["layers.1.mlp.down.weight"].squares.shape == (288,)
+    assert sums["output.weight"].squares.shape == (256,)
+
+
+def test_an_importance_matrix_is_read_back_as_means(tmp_path: Path) -> None:
+    squares = np.array([4.0, 0.0, 12.0])
+    path = tmp_path / "imatrix.gguf"
+    write_imatrix(path, {"a.weight": InputSums(squares, 4)}, dataset="t", chunks=1, chunk_size=4)
+    (found,) = read_imatrix(path)["a.weight"]
+    assert found.tolist() == pytest.approx([1.0, 4e-6 / 3, 3.0])
+    with pytest.raises(ModelFileError, match=r"is not an importance matrix: general\.type is None"):
+        read_imatrix(WIDE.write(tmp_path / "wide.gguf"))
+
+
+def test_the_commands_write_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, text = WIDE.write_folder(tmp_path / "folder"), tmp_path / "text"
+    text.write_text("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    matrix, plain, weighted = (tmp_path / name for name in ("i.gguf", "p.gguf", "w.gguf"))
+    assert run(["imatrix", str(folder), str(text), "-o", str(matrix)]) == 0
+    assert run(["quantize", str(folder), str(plain), "--type", "q4_k"]) == 0
+    assert "MB of tensors" in capsys.readouterr().out
+    more = ["--imatrix", str(matrix), "--threads", "1"]
+    assert run(["quantize", str(folder), str(weighted), "--type", "q4_k", *more]) == 0
+    importance = read_imatrix(matrix)["blk.1.ffn_up.weight"]
+    with GGUFFile.open(plain) as a, GGUFFile.open(weighted) as b:
+        name = "blk.1.ffn_up.weight"
+        assert a.tensors[name].type is TensorType.Q4_K
+        assert not np.array_equal(a.data(name), b.data(name))
+    assert importance.shape == (1, 256)
