@@ -7,9 +7,11 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from huggingface_hub import constants
 
 from fake_hub import FakeHub, Reply, Repository, blob_of, commit, fake_hub
 from gguf_writer import gguf_bytes
+from heddle import LLM, EngineConfig, SamplingParams
 from heddle.errors import ChecksumError, ModelSourceError, UnsupportedModelError
 from heddle.hub_place import HubPlace
 from heddle.weights.formats import open_checkpoint
@@ -59,6 +61,7 @@ def hub(server: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fak
     fresh = FakeHub(server.url)
     vars(server).update(vars(fresh))
     monkeypatch.setattr(transfer, "_PAUSES", (0.0,) * 5)
+    assert constants.HF_HUB_DISABLE_TELEMETRY  # else the library asks huggingface.co for a list
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return server
@@ -153,6 +156,18 @@ def test_all_parts_of_a_split_file_are_fetched(hub: FakeHub, tmp_path: Path) -> 
     assert notes.updates == sorted(notes.updates)
     with open_checkpoint(model.path) as checkpoint:
         assert len(checkpoint.stamps) == 2
+
+
+def test_a_name_of_the_hub_is_served_under_that_name(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["org/tiny"] = Repository.of(folder)
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    config = EngineConfig(hub_cache=str(tmp_path), slots=1, threads=1, kv_cache=1 << 20)
+    with LLM("hf:org/tiny", config) as llm:
+        assert llm.engine.model.info.id == "org/tiny"
+        [output] = llm.generate("AB", SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
+        assert output.usage.completion_tokens == 2
 
 
 # --- revisions -----------------------------------------------------------------------------------
