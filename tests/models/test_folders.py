@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.formats import read_outline
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from models.tiny import MODELS, gemma3, qwen3, qwen3_moe
+from models.tiny import MODELS, gemma3, ministral3, qwen3, qwen3_moe
 from models.tiny.base import TOKENS, TinyModel
 from models.tiny.llama import PLAIN
 
@@ -132,6 +133,30 @@ def test_a_wrong_configuration_is_refused_by_name(
     folder = PLAIN.write_folder(tmp_path, **changes)
     with pytest.raises(error, match=problem), HuggingFaceCheckpoint.open(folder) as checkpoint:
         ReferenceModel(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [("language_model.model.", "language_model.lm_head"), ("model.language_model.", "lm_head")],
+)
+def test_the_text_part_of_a_model_that_sees_images_is_read(
+    base: str, head: str, tmp_path: Path
+) -> None:
+    model = replace(ministral3.MODELS[0], tied=False)
+    folder = model.write_folder(tmp_path)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        expected = ReferenceModel(checkpoint).logits(TOKENS)
+    config = {"model_type": "mistral3", "text_config": model.config(), "vision_config": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    named = {
+        name.replace("model.", base, 1) if name.startswith("model.") else f"{head}.weight": values
+        for name, values in model.state().items()
+    }
+    images = {"vision_tower.patch_conv.weight": np.zeros((2, 2), np.float32)}
+    write_safetensors(folder / "model.safetensors", named | images)
+    with HuggingFaceCheckpoint.open(folder) as checkpoint:
+        assert checkpoint.architecture == "ministral3"
+        np.testing.assert_array_equal(ReferenceModel(checkpoint).logits(TOKENS), expected)
 
 
 def test_an_unknown_architecture_is_named_before_anything_else(tmp_path: Path) -> None:

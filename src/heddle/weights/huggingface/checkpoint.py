@@ -14,7 +14,7 @@ from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
 from heddle.weights.fused import take_apart
 from heddle.weights.huggingface import names
-from heddle.weights.huggingface.config import hyperparameters_of
+from heddle.weights.huggingface.config import hyperparameters_of, text_part
 from heddle.weights.huggingface.experts import stacks_of_pairs, stacks_of_singles
 from heddle.weights.huggingface.generation import read_recommended
 from heddle.weights.huggingface.gpt_oss import made_tensors
@@ -47,7 +47,7 @@ class HuggingFaceCheckpoint(Closing):
     ) -> None:
         """See :meth:`open`."""
         self.path = folder
-        self.config = read_json(folder / CONFIG)
+        self.config = text_part(read_json(folder / CONFIG))
         self._config_stamp = {folder / CONFIG: FileStamp.of((folder / CONFIG).stat())}
         architecture = self.config.get("model_type")
         if not isinstance(architecture, str):
@@ -65,10 +65,8 @@ class HuggingFaceCheckpoint(Closing):
         dense = [place for place, _ in self._modules.dense]
         self._stored = StoredTensors(folder, self.config, dense)
         try:
-            # A model saved without its output matrix has names without the prefix.
-            self._names = names.tensor_names(
-                architecture, bare="embed_tokens.weight" in self._stored, dense=dense
-            )
+            base = names.base_of(self._stored.tensors)
+            self._names = names.tensor_names(architecture, base=base, dense=dense)
             is_gpt_oss = architecture == "gpt_oss"
             self._made = made_tensors(self._stored.tensors) if is_gpt_oss else {}
             self._stacks = {} if is_gpt_oss else self._stacked()

@@ -43,6 +43,19 @@ _ROPE = {
 """Keys of the object that describes rope, by canonical name."""
 
 
+_WITH_IMAGES = frozenset({"gemma3", "mistral3"})
+"""Values of `model_type` of models that see images, too. Their `text_config` is a text model's."""
+
+
+def text_part(config: Config) -> Config:
+    """The configuration of the text model; `config` itself if the model has no other part."""
+    text = config.get("text_config")
+    if config.get("model_type") not in _WITH_IMAGES or not isinstance(text, dict):
+        return config
+    shared = ("quantization_config", "tie_word_embeddings", "bos_token_id", "eos_token_id")
+    return {key: config[key] for key in shared if key in config} | text
+
+
 def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparameters:
     """The hyperparameters of config.json and of the modules after it, under canonical names.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from heddle.weights.tensor_names import TensorNames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 HYPERPARAMETERS = {
     "layers": "num_hidden_layers",
@@ -119,22 +119,32 @@ _IRREGULAR = {
 
 
 _BASE = "model."
-"""Prefix of all tensors but the output matrix."""
+_BASES = {
+    _BASE: "",
+    "": "",  # somebody saved the model without its output matrix
+    "language_model.model.": "language_model.",  # models that see images, too
+    "model.language_model.": "",
+}
+"""Prefixes of all tensors but the output matrix, and for each prefix that of the output matrix."""
 
 
-def tensor_names(
-    architecture: str, *, bare: bool = False, dense: Sequence[str] = ()
-) -> TensorNames:
+def base_of(labels: Container[str]) -> str:
+    """The prefix of a folder's tensors, whose names are `labels`."""
+    return next((base for base in _BASES if f"{base}embed_tokens.weight" in labels), _BASE)
+
+
+def tensor_names(architecture: str, *, base: str = _BASE, dense: Sequence[str] = ()) -> TensorNames:
     """The tensor names of one architecture, a value of `model_type`.
 
     Args:
         architecture: the value of `model_type`.
-        bare: the names lack the prefix, because somebody saved the model without its output matrix.
+        base: see :func:`base_of`.
         dense: folders of dense layers after the last norm.
     """
     outside = _OUTSIDE_LAYERS | {f"dense.{i}": f"{folder}/linear" for i, folder in enumerate(dense)}
-    prefix = "" if bare else _BASE
-    if bare:
-        outside = {name: stored.removeprefix(_BASE) for name, stored in outside.items()}
+    for name, stored in outside.items():
+        if stored.startswith(_BASE):
+            outside[name] = base + stored.removeprefix(_BASE)
+    outside["output"] = _BASES[base] + outside["output"]
     differences = _DIFFERENCES.get(architecture, {})
-    return TensorNames(f"{prefix}layers.", outside, _IN_LAYER | differences, _IRREGULAR)
+    return TensorNames(f"{base}layers.", outside, _IN_LAYER | differences, _IRREGULAR)
