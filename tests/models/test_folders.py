@@ -208,11 +208,7 @@ def test_keys_of_older_transformers_are_read(tmp_path: Path) -> None:
 
 
 def test_inspection_describes_a_folder(tmp_path: Path) -> None:
-    outline = read_outline(PLAIN.write_folder(tmp_path / "my-model", "BF16"))
-    assert (outline.format, outline.architecture, outline.name) == (
-        "safetensors",
-        "llama",
-        "my-model",
-    )
+    outline = read_outline(PLAIN.write_folder(tmp_path, "BF16"))
+    assert (outline.format, outline.architecture, outline.name) == ("safetensors", "llama", None)
     assert {kind.name for kind, _, _ in outline.tensors} == {"BF16"}
     assert outline.metadata["hidden_size"] == PLAIN.width
