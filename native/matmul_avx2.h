@@ -65,8 +65,8 @@ inline Scales part_scale(const uint8_t* scales, const Scales& shared, int part) 
     } else if constexpr (L.scale == Scale::kE4M3) {  // as half_of_e4m3
         const __m128i bytes =
             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
-        const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 20);
-        return {_mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p119f)), none};
+        const __m128i halves = _mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 7);
+        return {_mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(128.0f)), none};
     } else if constexpr (L.scale == Scale::kNibbles) {
         const __m256i both = _mm256_cvtepu8_epi32(
             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales + part * kPanelRows)));

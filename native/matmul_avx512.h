@@ -64,8 +64,8 @@ inline PartScale part_scale(const uint8_t* scales, const Shared& shared, int par
     } else if constexpr (L.scale == Scale::kE4M3) {  // as half_of_e4m3
         const __m128i bytes =
             _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));
-        const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 20);
-        return {_mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p119f)), none};
+        const __m256i halves = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 7);
+        return {_mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(128.0f)), none};
     } else if constexpr (L.scale == Scale::kNibbles) {
         const __m128i both =
             _mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + part * kPanelRows));

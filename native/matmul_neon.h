@@ -50,11 +50,9 @@ inline Rows half_of_e8m0(uint8x8_t bytes) {  // as the one of simd.h
 }
 
 inline Rows half_of_e4m3(uint8x8_t bytes) {  // as the one of simd.h
-    const uint16x8_t wide = vmovl_u8(bytes);
-    const auto half = [](uint32x4_t e) {
-        return vmulq_n_f32(vreinterpretq_f32_u32(vshlq_n_u32(e, 20)), 0x1p119f);
-    };
-    return {{half(vmovl_u16(vget_low_u16(wide))), half(vmovl_high_u16(wide))}};
+    const float16x8_t halves = vreinterpretq_f16_u16(vshlq_n_u16(vmovl_u8(bytes), 7));
+    return {{vmulq_n_f32(vcvt_f32_f16(vget_low_f16(halves)), 128.0f),
+             vmulq_n_f32(vcvt_high_f32_f16(halves), 128.0f)}};
 }
 
 inline Rows times(const Rows& a, float factor) {
