@@ -65,6 +65,7 @@ SOURCES = (
     "testing/reference_executor.py",
     "testing/reference_memory.py",
     "testing/reference_ops.py",
+    "weights/mix.py",
 )
 """Python code that determines the bits of pages."""
 
