@@ -578,14 +578,15 @@ NB_MODULE(_native, m) {
         [] {
             nb::list types;
             for (const FormatRow& row : kFormats) {
-                types.append(nb::make_tuple(row.name, static_cast<int>(row.format),
-                                            row.layout.columns(), row.file_bytes,
-                                            is_quantised(row.format)));
+                types.append(nb::make_tuple(
+                    row.name, static_cast<int>(row.format), row.layout.columns(), row.file_bytes,
+                    is_quantised(row.format) ? row.layout.super_block() : row.file_bytes,
+                    is_quantised(row.format)));
             }
             return types;
         },
-        "The tensor types that matmuls read: name, GGUF number, values and bytes of a block, and "
-        "whether activations are quantised for it.");
+        "The tensor types that matmuls read: name, GGUF number, values of a block, its bytes in a "
+        "file and in memory, and whether activations are quantised for it.");
     m.def("has_encoder", &has_encoder, nb::arg("file_type"),
           "Whether floats can be quantised to this GGUF tensor type.");
     m.def(

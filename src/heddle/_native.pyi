@@ -15,11 +15,11 @@ Score = tuple[float, int, list[tuple[int, float]]]
 def isa_levels() -> list[str]:
     """Instruction levels this machine can run, fastest first."""
 
-def tensor_types() -> list[tuple[str, int, int, int, bool]]:
+def tensor_types() -> list[tuple[str, int, int, int, int, bool]]:
     """The native table of tensor types that matmuls read.
 
-    A row has: name, GGUF number, values and bytes of a block, and whether activations are quantised
-    for it.
+    A row has: name, GGUF number, values of a block, its bytes in a file, its bytes in memory, and
+    whether activations are quantised for it.
     """
 
 def has_kernel(file_type: int) -> bool:

@@ -9,7 +9,8 @@ import pytest
 
 from heddle import memory
 from heddle.errors import OutOfMemoryError
-from heddle.executors.cpu.memory import check_memory
+from heddle.executors.cpu.memory import check_memory, packed_bytes
+from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,3 +67,9 @@ def test_an_address_space_limit_leaves_what_is_not_mapped(
     assert memory.available_bytes() == 0
     space[0] = resource.RLIM_INFINITY
     assert memory.available_bytes() == 8_000_000 * 1024
+
+
+def test_packed_weights_are_counted_as_they_lie_in_memory() -> None:
+    assert packed_bytes((8, 512), TensorType.F16) == 8 * 512 * 2
+    assert packed_bytes((8, 512), TensorType.Q8_0) == 8 * 512 // 32 * 34
+    assert packed_bytes((2, 8, 512), TensorType.IQ1_M) > 2 * 8 * 512 // 256 * 56

@@ -37,9 +37,9 @@ def encode(
 ) -> np.ndarray:
     """File bytes of a matrix (rows, columns); checks that all rows are finite."""
     raw = np.ascontiguousarray(values).view(np.uint8).reshape(-1)
-    runtime = _native.Runtime(threads, isa)
+    runtime, (rows, columns) = _native.Runtime(threads, isa), values.shape
     encoded, non_finite = _native.quantise(
-        runtime, int(kind), raw, int(stored), *values.shape, importance
+        runtime, int(kind), raw, int(stored), rows, columns, importance
     )
     assert non_finite == -1
     return encoded

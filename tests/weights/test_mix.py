@@ -52,7 +52,6 @@ def test_vectors_and_quantised_matrices_stay_as_they_are() -> None:
 def test_a_stack_of_experts_is_quantised_as_its_matrices() -> None:
     stack = tensor("layers.0.mlp.experts.up.weight", 3, 4, 512)
     assert Mix.named("q4_k").type_of(stack) is TensorType.Q4_K
-    assert Mix.named("q4_k").nbytes(stack) == 3 * 4 * 2 * 144
 
 
 def test_the_setting_offers_every_type() -> None:

@@ -7,7 +7,6 @@ the output matrix keep more bits, and the routers of experts stay as they are.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -72,11 +71,6 @@ class Mix:
         if columns % wanted.block_elements:
             wanted = _NARROW.get(wanted, wanted)
         return tensor.type if columns % wanted.block_elements else wanted
-
-    def nbytes(self, tensor: TensorInfo) -> int:
-        """Bytes of the tensor in the type that it gets."""
-        kind = self.type_of(tensor)
-        return math.prod(tensor.shape) // kind.block_elements * kind.block_bytes
 
     def kept(self, tensors: Iterable[TensorInfo]) -> str:
         """The matrices that stay although a type was asked for, as text; empty if there is none."""

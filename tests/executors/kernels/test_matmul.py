@@ -27,7 +27,8 @@ def test_the_native_table_is_the_one_of_python():
         (kind.name, int(kind), kind.block_elements, kind.block_bytes, kind.quantises_activations)
         for kind in TensorType.supported()
     }
-    assert set(_native.tensor_types()) == expected
+    found = {(*row[:4], row[5]) for row in _native.tensor_types()}
+    assert found == expected
     for kind in TensorType:
         assert _native.has_kernel(int(kind)) == kind.is_supported, kind.name
 

@@ -31,6 +31,7 @@ from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.kv_memory import KvMemory, plan_memory
 from heddle.executors.cpu.limits import measure
 from heddle.executors.cpu.lowering import lower
+from heddle.executors.cpu.memory import packed_bytes
 from heddle.executors.cpu.readout import pooled, scored
 from heddle.executors.cpu.samplers import bound_sampler
 from heddle.executors.cpu.weights import CpuLoader
@@ -107,7 +108,8 @@ def load(
     config = served_config(config, shape)
     kinds = kept_kinds(model, "a CPU")
     mix = Mix.named(config.quantize)
-    weight_bytes = sum(mix.nbytes(tensor) for tensor in checkpoint.tensors.values())
+    tensors = checkpoint.tensors.values()
+    weight_bytes = sum(packed_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
     buffers = _step_bytes(config, shape) + _expert_bytes(config, checkpoint.hyperparameters)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers)
     runtime = _runtime(config)

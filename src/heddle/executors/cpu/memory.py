@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from heddle import _native
 from heddle.errors import OutOfMemoryError
 from heddle.memory import memory_limits
 from heddle.sizes import parse_size
+
+if TYPE_CHECKING:
+    from heddle.weights.tensor_types import TensorType
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -39,6 +45,12 @@ def check_memory(model: int, kv_cache: int) -> None:
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.2f} GB"
+
+
+def packed_bytes(shape: tuple[int, ...], kind: TensorType) -> int:
+    """Bytes of a tensor in memory. The types IQ1 to IQ3 take more there than in a file."""
+    in_memory = {number: size for _, number, _, _, size, _ in _native.tensor_types()}
+    return prod(shape) // kind.block_elements * in_memory.get(int(kind), kind.block_bytes)
 
 
 def cache_bytes() -> int:
