@@ -8,10 +8,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from heddle.cli import INTERRUPTED
 from patience import PATIENCE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 INTERRUPTS_ITSELF = """
@@ -19,6 +22,15 @@ import os, signal
 os.kill(os.getpid(), signal.SIGINT)
 """
 RUNS = "import sys; from heddle.__main__ import main; sys.argv = ['heddle', '--help']; main()"
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Programs that the tests start take interrupts, also if a shell runs the tests in the
+    background: then they ignore interrupts, and a program would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def run(folder: Path, code: str = RUNS) -> subprocess.CompletedProcess[str]:
