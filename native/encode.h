@@ -397,7 +397,7 @@ template <size_t Row = 0>
 void encode(Format format, const float* x, const float* importance, int blocks, FileBlock* out) {
     if constexpr (Row < sizeof(kFormats) / sizeof(kFormats[0])) {
         constexpr FormatRow kRow = kFormats[Row];
-        if constexpr (kRow.write != nullptr) {
+        if constexpr (kRow.write.exists) {
             constexpr Layout L = kRow.layout;
             if (kRow.format == format) {
                 const Shape shape = {L.scale, L.blocks, L.parts, L.bits(), L.offset, L.minimum};

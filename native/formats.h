@@ -106,13 +106,24 @@ struct Layout {
     constexpr int super_block() const { return header() + blocks * block(); }
 };
 
+// The function that writes a type's file blocks, if floats are quantised to the type. The flag
+// stands beside the pointer because GCC 12 with -fsanitize=undefined compares no function pointers
+// in constant expressions.
+struct BlockWriter {
+    constexpr BlockWriter() = default;
+    constexpr BlockWriter(Writer writer) : function(writer), exists(true) {}
+
+    Writer function = nullptr;
+    bool exists = false;
+};
+
 struct FormatRow {
     const char* name;
     Format format;
     int file_bytes;  // of a (super-)block, or of a float
     Reader read;
     Layout layout;
-    Writer write = nullptr;  // null for types that nothing is quantised to
+    BlockWriter write = {};
 };
 
 inline constexpr FormatRow kFormats[] = {

@@ -287,7 +287,7 @@ int pack_encoded_panel(const Kernels& kernels, Format format, Format stored, con
 
 bool has_encoder(int file_type) {
     const FormatRow* row = find_format(file_type);
-    return row && row->write;
+    return row && row->write.exists;
 }
 
 bool has_kernel(int file_type) { return find_format(file_type) != nullptr; }
@@ -355,7 +355,7 @@ int quantise_rows(ThreadPool& pool, const Kernels& kernels, Format format, Forma
     check_encoding(format, stored);
     const int64_t raw_row = row_bytes(stored, columns), out_row = row_bytes(format, columns);
     const int batch = static_cast<int>(std::max<int64_t>(1, kPackBytes / raw_row));  // rows
-    const Writer write = find_format(static_cast<int>(format))->write;
+    const Writer write = find_format(static_cast<int>(format))->write.function;
     std::atomic<int> non_finite{-1};
     pool.parallel_for((rows + batch - 1) / batch, [&](int item) {
         const int first = item * batch, last = std::min(first + batch, rows);
