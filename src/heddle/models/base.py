@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,19 @@ def read_sizes(hyperparameters: Hyperparameters) -> Sizes:
         width=width,
     )
     return Sizes(shape, read.integer("mlp_width"), heads, read.number("norm_eps"))
+
+
+def gemma_scale(hyperparameters: Hyperparameters, sizes: Sizes, layers_of_27b: int) -> float:
+    """The factor on scores in Gemma 2 and 3.
+
+    It is 1 / sqrt(head width), and in the 27B model 1 / sqrt(model width / number of heads). GGUF
+    has no key for it. llama.cpp too recognises the 27B model by its number of layers.
+    """
+    if hyperparameters.get("attention.scale_dim") is not None:
+        return 1 / math.sqrt(hyperparameters.number("attention.scale_dim"))
+    if sizes.shape.layers == layers_of_27b:
+        return 1 / math.sqrt(sizes.shape.width / sizes.heads)
+    return 1 / math.sqrt(sizes.shape.head_dim)
 
 
 def read_windows(hyperparameters: Hyperparameters, layers: int, period: int = 1) -> list[int]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from heddle.models.base import read_sizes, read_windows
+from heddle.models.base import gemma_scale, read_sizes, read_windows
 from heddle.models.blocks import Attention, GatedMLP, Layer, NormPlacement
 from heddle.models.decoder import Decoder
 from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
-    from heddle.models.base import Sizes
     from heddle.weights.checkpoint import Hyperparameters
 
 _LAYERS_OF_27B = 46
@@ -28,7 +27,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
     positions = rope(read, shape.head_dim, context)
-    scale = _attention_scale(read, sizes)
+    scale = gemma_scale(read, sizes, _LAYERS_OF_27B)
     cap = read.positive_or_zero("attention.score_cap", 50.0)
     activation = read.choice("activation", ("gelu",), "gelu")
     mlp = GatedMLP(shape.width, sizes.mlp_width, activation)
@@ -46,15 +45,3 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         embedding_scale=math.sqrt(shape.width),
         logit_cap=read.positive_or_zero("logit_cap", 30.0),
     )
-
-
-def _attention_scale(hyperparameters: Hyperparameters, sizes: Sizes) -> float:
-    """1 / sqrt(head width); in the 27B model 1 / sqrt(model width / number of heads).
-
-    GGUF has no key for this. llama.cpp too recognises the 27B model by its number of layers.
-    """
-    if hyperparameters.get("attention.scale_dim") is not None:
-        return 1 / math.sqrt(hyperparameters.number("attention.scale_dim"))
-    if sizes.shape.layers == _LAYERS_OF_27B:
-        return 1 / math.sqrt(sizes.shape.width / sizes.heads)
-    return 1 / math.sqrt(sizes.shape.head_dim)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
-from heddle.models.base import read_sizes, read_windows
+from heddle.models.base import gemma_scale, read_sizes, read_windows
 from heddle.models.blocks import Attention, GatedMLP, Layer, NormPlacement, QueryKeyNorm
 from heddle.models.decoder import Decoder
 from heddle.models.ops import AttentionSpec, RopeSpec
@@ -40,7 +40,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         sizes.heads,
         sizes.shape.kv_heads,
         sizes.shape.head_dim,
-        _attention_scale(read, sizes),
+        gemma_scale(read, sizes, _LAYERS_OF_27B),
         soft_cap=read.positive_or_zero("attention.score_cap", 0.0),
         causal=sizes.shape.causal,
     )
@@ -98,15 +98,3 @@ def _layer(sizes: Sizes, rope: RopeSpec, spec: AttentionSpec) -> Layer:
     attention = Attention(shape.width, spec, rope, QueryKeyNorm.HEADS, eps)
     mlp = GatedMLP(shape.width, sizes.mlp_width, "gelu")
     return Layer(attention, mlp, eps, NormPlacement.AROUND)
-
-
-def _attention_scale(hyperparameters: Hyperparameters, sizes: Sizes) -> float:
-    """1 / sqrt(head width); in the 27B model 1 / sqrt(model width / number of heads).
-
-    GGUF has no key for this. llama.cpp too recognises the 27B model by its number of layers.
-    """
-    if hyperparameters.get("attention.scale_dim") is not None:
-        return 1 / math.sqrt(hyperparameters.number("attention.scale_dim"))
-    if sizes.shape.layers == _LAYERS_OF_27B:
-        return 1 / math.sqrt(sizes.shape.width / sizes.heads)
-    return 1 / math.sqrt(sizes.shape.head_dim)
