@@ -171,6 +171,12 @@ class ServerConfig:
     alias: tuple[str, ...] = _setting(
         (), "further names of the model in requests, separated by commas; repeatable"
     )
+    models_dir: str = _setting(
+        "", "folder with models that requests may load; empty = requests load no file"
+    )
+    hub_models: bool = _setting(
+        False, "let requests load models of the Hugging Face hub, and so fill the disk"
+    )
     any_model: bool = _setting(
         False, "accept any model name in a request; by default an unknown name is a 404"
     )

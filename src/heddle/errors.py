@@ -68,6 +68,13 @@ class AuthenticationError(InvalidRequestError):
     code = "invalid_api_key"
 
 
+class ForbiddenError(InvalidRequestError):
+    """The request may be valid, but its client may not do this. The message says what allows it."""
+
+    status = 403
+    code = "forbidden"
+
+
 class ModelNotFoundError(InvalidRequestError):
     """The request names a model that this server has not loaded."""
 

@@ -89,7 +89,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelFileError(f"{path} does not list modules: {error!r}", field=_MODULES) from error
     for _, place in found:
-        if not isinstance(place, str) or Path(place).name != place:
+        if not isinstance(place, str) or Path(place).name != place or place == "..":
             raise ModelFileError(
                 f"{path} names {place!r}, which is not a plain name", field=_MODULES
             )
