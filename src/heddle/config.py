@@ -85,6 +85,13 @@ class EngineConfig(HubConfig):
         low=0,
         size=True,
     )
+    min_free_memory: int = _setting(
+        512 * 1024**2,
+        "memory to keep free: a load that leaves less is refused, and while less is free, new"
+        " requests get 503; 0 = no check",
+        low=0,
+        size=True,
+    )
     prefix_cache: bool = _setting(True, "reuse computed prefixes in later requests")
     prefix_cache_nodes: int = _setting(
         0, "most nodes of the prefix cache; 0 = as many as the pages hold", low=0

@@ -1,4 +1,4 @@
-"""Sizes in bytes as texts: `512M`, `2GiB`."""
+"""Sizes in bytes as texts: `512M`, `2GiB`, `0.54 GB`."""
 
 from __future__ import annotations
 
@@ -32,3 +32,8 @@ def format_size(size: int) -> str:
             break
         size, unit = size // 1024, larger
     return f"{size}{unit}"
+
+
+def gigabytes(size: int) -> str:
+    """A size for people, in GB of 10^9 bytes."""
+    return f"{size / 1e9:,.2f} GB"

@@ -39,7 +39,7 @@ file = GGUFCheckpoint.open(Path(sys.argv[1]))
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), resource.RLIM_INFINITY))
 try:
-    load(file, EngineConfig(threads=1000, kv_cache=1 << 20))
+    load(file, EngineConfig(threads=1000, kv_cache=1 << 20, min_free_memory=0))
 except ConfigError as error:
     print(error.param, error)
 """
@@ -145,7 +145,7 @@ def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
 
 def test_a_kv_cache_beyond_free_memory_is_refused_with_both_sizes(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "memory_limits", lambda: {"the available memory": 10**8})
-    huge = EngineConfig(slots=1024, threads=1, kv_cache=100 << 30)
+    huge = EngineConfig(slots=1024, threads=1, kv_cache=100 << 30, min_free_memory=0)
     metadata = {"llama.context_length": 10**6}
     with pytest.raises(
         OutOfMemoryError, match=r"KV cache of 107\.37 GB .* 0\.10 GB: set a smaller"

@@ -69,6 +69,39 @@ def test_an_address_space_limit_leaves_what_is_not_mapped(
     assert memory.available_bytes() == 8_000_000 * 1024
 
 
+def test_a_load_leaves_the_memory_to_keep_free(kernel: Path) -> None:
+    (kernel / "meminfo").write_text("MemAvailable:  1000000 kB\n")
+    check_memory(600 * 10**6, 24 * 10**6, 400 * 10**6)
+    wanted = r"0\.60 GB and a KV cache of 0\.03 GB and 0\.40 GB to keep free .*, 1\.02 GB: set a sm"
+    with pytest.raises(OutOfMemoryError, match=wanted) as error:
+        check_memory(600 * 10**6, 25 * 10**6, 400 * 10**6)
+    assert error.value.param == "kv_cache"
+    with pytest.raises(OutOfMemoryError, match="set a smaller min_free_memory, or take") as error:
+        check_memory(700 * 10**6, 25 * 10**6, 400 * 10**6)
+    assert error.value.param == "min_free_memory"
+
+
+def test_requests_are_refused_until_memory_recovers(
+    kernel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
+    meminfo = kernel / "meminfo"
+    meminfo.write_text("MemAvailable:  524288 kB\n")
+    gauge = memory.FreeMemory(512 * MIB)
+    gauge.check()
+    meminfo.write_text("MemAvailable:  524287 kB\n")
+    gauge.check()  # the reading is not old enough
+    now[0] = 0.5
+    for _ in range(2):
+        with pytest.raises(OutOfMemoryError, match=r"memory is 0\.54 GB; min_free_memory keeps"):
+            gauge.check()
+    memory.FreeMemory(0).check()
+    meminfo.write_text("MemAvailable:  600000 kB\n")
+    now[0] = 1.0
+    gauge.check()
+
+
 def test_packed_weights_are_counted_as_they_lie_in_memory() -> None:
     assert packed_bytes((8, 512), TensorType.F16) == 8 * 512 * 2
     assert packed_bytes((8, 512), TensorType.Q8_0) == 8 * 512 // 32 * 34

@@ -378,3 +378,21 @@ def test_a_failed_outcome_of_a_cancelled_sequence_gives_no_event() -> None:
     rig.scheduler.cancel(1)
     assert rig.scheduler.update(StepResult((Failed(0, HeddleError("no token")),))) == []
     assert (rig.states(), rig.cache.available) == ([SlotState.FREE], 64)
+
+
+def test_a_full_queue_says_when_a_place_is_free() -> None:
+    rig = Rig(slots=2, queue=0)
+    for identity in range(2):
+        rig.add(identity, prompt=10, max_tokens=41)
+    with pytest.raises(OverloadedError) as error:
+        rig.add(3, prompt=2)
+    assert error.value.retry_after == 1.0  # no step was timed yet
+    for _ in range(2):
+        plan = rig.scheduler.schedule()
+        tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
+        rig.scheduler.update(execute(rig.executor, plan), tokens / 10)
+    with pytest.raises(OverloadedError, match="about 4 s") as error:
+        rig.add(3, prompt=2)
+    assert error.value.retry_after == pytest.approx((1 + 39) / 10)  # at 10 tokens per second
+    rig.scheduler.cancel(0)
+    rig.add(4, prompt=2)

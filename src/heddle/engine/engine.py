@@ -95,6 +95,7 @@ class Engine(Closing):
             InvalidRequestError: the prompt or a parameter cannot be served.
             ContextLengthError: the prompt leaves no room to generate.
             OverloadedError: the queue is full.
+            OutOfMemoryError: the system has less memory left than `min_free_memory`.
             EngineClosedError, EngineFailedError: the engine is no longer running.
         """
         return self.submit_many([(prompt, params, sink)])[0]

@@ -29,6 +29,7 @@ from heddle.errors import (
     HeddleError,
     StepAbandonedError,
 )
+from heddle.memory import FreeMemory
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import SlotState
@@ -87,6 +88,7 @@ class EngineThread:
             model.executor.work.score_cost,
             whole_prompts=not model.shape.causal,
         )
+        self._free_memory = FreeMemory(config.min_free_memory)
         self._window = config.batch_window_us / 1e6
         self._pid = os.getpid()
         # Guarded by the lock:
@@ -122,10 +124,12 @@ class EngineThread:
 
         Raises:
             ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
+            OutOfMemoryError: the system has less memory left than `min_free_memory`.
             EngineClosedError, EngineFailedError: the thread ends or has ended, or it runs in the
                 parent process of this fork.
         """
         with self._accepting():
+            self._free_memory.check()
             self._scheduler.add(*(request.sequence for request in requests))
             for request in requests:
                 self._requests[request.sequence.id] = request

@@ -37,6 +37,7 @@ from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedErr
 from heddle.scheduler.following import find_leader, is_wait_over
 from heddle.scheduler.outcomes import TokenEvent, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
+from heddle.scheduler.rate import Rate, retry_after
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored
 from heddle.types import FinishReason
@@ -87,6 +88,7 @@ class Scheduler:
         assert not whole_prompts or batch_tokens >= context, "every sequence must fit in a step"
         self._batch_tokens = batch_tokens
         self._pace = pace
+        self._rate = Rate()
         self._score_cost = score_cost
         self._whole_prompts = whole_prompts
         self._most_requests = slots + queue
@@ -140,9 +142,11 @@ class Scheduler:
             )
         held = sum(not sequence.paused for sequence in self._live.values())
         if held + len(sequences) > self._most_requests:
+            seconds = self._seconds_until(held + len(sequences) - self._most_requests)
             raise OverloadedError(
                 f"{held} requests are running or waiting; slots and queue hold"
-                f" {self._most_requests}. Try again later"
+                f" {self._most_requests}. Try again in about {seconds:.0f} s",
+                retry_after=seconds,
             )
         for sequence in sequences:
             most = sequence.most_output
@@ -150,6 +154,17 @@ class Scheduler:
             sequence.limit = min(wanted, self._capacity)
             self._live[sequence.id] = sequence
             self._waiting.append(sequence)
+
+    def _seconds_until(self, places: int) -> float:
+        """Estimated time, in seconds, until `places` sequences have ended."""
+        usual = self._rate.output
+        work = (
+            sequence.remaining + min(most, most if usual is None else usual)
+            for sequence in self._live.values()
+            if not sequence.paused
+            for most in (sequence.limit - sequence.total,)
+        )
+        return retry_after(work, places, self._rate.tokens_per_second)
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
         """Check that a prompt of `tokens` tokens fits. Any thread may call this.
@@ -249,6 +264,8 @@ class Scheduler:
             ValueError: the result does not answer the plan.
         """
         carried, self._in_flight = self._in_flight, []
+        if seconds is not None:
+            self._rate.observe(sum(len(chunk.tokens) for _, chunk in carried), seconds)
         if self._pace is not None and seconds is not None:
             decodes = sum(sequence.generating for sequence, _ in carried)
             cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
@@ -528,6 +545,7 @@ class Scheduler:
         return FinishReason.LENGTH if sequence.total == sequence.limit else None
 
     def _end(self, sequence: Sequence) -> None:
+        self._rate.observe_output(sequence.output_tokens)
         sequence.ended = True
         del self._live[sequence.id]
 

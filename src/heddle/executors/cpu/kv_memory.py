@@ -89,8 +89,8 @@ def plan_memory(
 ) -> StateMemory:
     """Divide `kv_cache` bytes among the groups; without this setting, half of the free memory.
 
-    The free memory excludes the model. `shape.context` is the served context. `model_bytes` is the
-    size of weights and buffers.
+    The free memory excludes the model, and `min_free_memory` stays free. `shape.context` is the
+    served context. `model_bytes` is the size of weights and buffers.
 
     Raises:
         ConfigError: `kv_cache` does not hold a page.
@@ -101,9 +101,10 @@ def plan_memory(
         sizes = (config.kv_type, layers, shape.kv_heads, shape.head_dim)
         return _native.KvCache.bytes_of_page(*sizes)
 
-    free = available_bytes()
-    budget = config.kv_cache or (free - model_bytes if model_bytes < free else free) // 2
+    keep = config.min_free_memory
+    free = available_bytes() - model_bytes
+    budget = config.kv_cache or max(0, min(free // 2, free - keep))
     memory = divide(kinds, load_of(config, shape), budget, bytes_of_page)
-    check_memory(model_bytes, config.kv_cache and memory.bytes)
+    check_memory(model_bytes, config.kv_cache and memory.bytes, keep)
     check_pages(memory, budget)
     return memory

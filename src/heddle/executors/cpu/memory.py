@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from heddle import _native
 from heddle.errors import OutOfMemoryError
 from heddle.memory import memory_limits
-from heddle.sizes import parse_size
+from heddle.sizes import gigabytes, parse_size
 
 if TYPE_CHECKING:
     from heddle.weights.tensor_types import TensorType
@@ -17,34 +17,37 @@ if TYPE_CHECKING:
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-def check_memory(model: int, kv_cache: int) -> None:
+def check_memory(model: int, kv_cache: int, keep: int = 0) -> None:
     """Check, before any allocation, that the memory holds the model and its KV cache.
 
-    `model` is the size of the weights and of a step's buffers, in bytes.
+    `model` is the size of the weights and of a step's buffers, in bytes. `keep` bytes must stay
+    free, else the engine would refuse every request.
 
     Raises:
         OutOfMemoryError: the memory does not hold them.
     """
     limits = memory_limits()
-    if not limits or model + kv_cache <= min(limits.values()):
+    if not limits or model + kv_cache + keep <= min(limits.values()):
         return
     source = min(limits, key=lambda name: limits[name])
-    wanted = f"weights and buffers of {_gigabytes(model)}"
+    wanted = f"weights and buffers of {gigabytes(model)}"
+    param = "model"
     way_out = (
         "take a smaller model, fewer slots, smaller batch_tokens, or a machine with more memory"
     )
     if kv_cache:
-        wanted += f" and a KV cache of {_gigabytes(kv_cache)}"
-    if kv_cache and model < limits[source]:
+        wanted += f" and a KV cache of {gigabytes(kv_cache)}"
+    if keep:
+        wanted += f" and {gigabytes(keep)} to keep free (min_free_memory)"
+    if kv_cache and model + keep < limits[source]:
+        param = "kv_cache"
         way_out = "set a smaller kv_cache, or fewer slots or a shorter context, which bound it"
+    elif keep and model < limits[source]:
+        param = "min_free_memory"
+        way_out = f"set a smaller min_free_memory, or {way_out}"
     raise OutOfMemoryError(
-        f"{wanted} do not fit {source}, {_gigabytes(limits[source])}: {way_out}",
-        param="kv_cache" if kv_cache else "model",
+        f"{wanted} do not fit {source}, {gigabytes(limits[source])}: {way_out}", param=param
     )
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.2f} GB"
 
 
 def packed_bytes(shape: tuple[int, ...], kind: TensorType) -> int:
