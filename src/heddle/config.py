@@ -58,6 +58,31 @@ class EngineConfig(HubConfig):
 
     slots: int = _setting(8, "most requests that run at once", low=1, high=1024)
     queue: int = _setting(64, "most requests that wait for a slot", low=0, high=100_000)
+    queue_timeout: int = _setting(
+        0,
+        "longest time, in s, that a request waits for its first slot; then 503; 0 = no limit",
+        low=0,
+        high=86_400,
+    )
+    max_prompt_tokens: int = _setting(
+        0, "most tokens of a prompt; 0 = as many as the context holds", low=0
+    )
+    max_output_tokens: int = _setting(
+        0,
+        "most tokens that a request generates; a larger max_tokens is lowered to it; 0 = no limit",
+        low=0,
+    )
+    client_requests: int = _setting(
+        0,
+        "most requests of one client (API key, else address) that run or wait at once; each choice"
+        " counts; 0 = no limit",
+        low=0,
+    )
+    client_tokens: int = _setting(
+        0,
+        "tokens per minute, prompt and output, that one client may use; 0 = no limit",
+        low=0,
+    )
     batch_tokens: int = _setting(512, "most tokens computed in one step", low=1, high=65_536)
     max_gap_ms: int = _setting(
         0,

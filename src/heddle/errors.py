@@ -124,6 +124,19 @@ class OverloadedError(HeddleError):
         self.retry_after = retry_after
 
 
+class ClientLimitError(OverloadedError):
+    """A client has too many requests at once, or has used its tokens per minute."""
+
+    code = "rate_limit_exceeded"
+
+
+class QueueTimeoutError(OverloadedError):
+    """A request has waited for a slot longer than the limit. It never ran."""
+
+    status = 503
+    code = "queue_timeout"
+
+
 class BacklogError(OverloadedError):
     """Unread answers take too much memory, and this answer is the largest of them."""
 

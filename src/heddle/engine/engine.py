@@ -17,12 +17,13 @@ from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
+from heddle.errors import ContextLengthError
 from heddle.executors.serving import served_config
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
     from pathlib import Path
 
     from heddle.cache.manager import PrefixCacheStats
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
+    from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import TokenGrammar, TokenRules
     from heddle.types import Delta, Grammar, Output, SamplingParams
     from heddle.weights.progress import Progress
@@ -95,23 +97,37 @@ class Engine(Closing):
             InvalidRequestError: the prompt or a parameter cannot be served.
             ContextLengthError: the prompt leaves no room to generate.
             OverloadedError: the queue is full.
+            ClientLimitError: the client has too many requests, or has used too many tokens.
             OutOfMemoryError: the system has less memory left than `min_free_memory`.
             EngineClosedError, EngineFailedError: the engine is no longer running.
         """
         return self.submit_many([(prompt, params, sink)])[0]
 
     def submit_many(
-        self, requests: Iterable[tuple[Prompt, Params, Sink]], rules: TokenRules | None = None
+        self,
+        requests: Iterable[tuple[Prompt, Params, Sink]],
+        rules: TokenRules | None = None,
+        client: Hashable | None = None,
     ) -> list[Ticket]:
         """Queue several requests, all or none. Raises as :meth:`submit`.
 
-        `rules` are the token rules of all requests, as for :meth:`generate_many`.
+        `rules` and `client` are those of all requests, as for :meth:`generate_many`.
         """
         prepared = [
             prepare(self.model, next(self._ids), *request, rules=rules) for request in requests
         ]
+        for request in prepared:
+            self._limit(request.sequence, client)
         self._thread.accept(prepared)
         return [Ticket(request.sequence.id, self._thread.cancels) for request in prepared]
+
+    def _limit(self, sequence: SchedulerSequence, client: Hashable | None) -> None:
+        """Apply the limits of the settings to a prepared sequence, and note its client."""
+        sequence.client = client
+        self.check_length(sequence.prompt_tokens, output=sequence.most_output != 0)
+        most, asked = self.config.max_output_tokens, sequence.most_output
+        if most and (asked is None or asked > most):
+            sequence.most_output = most
 
     def check_length(self, tokens: int, *, output: bool = True) -> None:
         """Check that a prompt of `tokens` tokens fits, before the caller copies it for each choice.
@@ -121,6 +137,13 @@ class Engine(Closing):
         Raises:
             ContextLengthError: the prompt is too long, or leaves no room to generate.
         """
+        most = self.config.max_prompt_tokens
+        if most and tokens > most:
+            raise ContextLengthError(
+                f"the prompt has {tokens} tokens; this engine accepts at most {most}"
+                " (max_prompt_tokens). Send a shorter prompt",
+                param="prompt",
+            )
         self._thread.check_length(tokens, output=output)
 
     def prepare_grammar(self, grammar: Grammar) -> TokenGrammar:
@@ -188,6 +211,7 @@ class Engine(Closing):
         requests: Sequence[tuple[Prompt, Params]],
         backlog: Backlog | None = None,
         rules: TokenRules | None = None,
+        client: Hashable | None = None,
     ) -> AsyncStreams:
         """Submit several requests, all or none. Returns one iterator for all; see :meth:`generate`.
 
@@ -197,6 +221,8 @@ class Engine(Closing):
                 the largest stream ends with BacklogError. None: no bound.
             rules: token rules of all requests, with the compiled grammar. None: the engine computes
                 the rules of each request.
+            client: identifies the client that sent the requests, for the limits of clients and for
+                their shares of the engine. None: no client, and no limits.
         """
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_wake))
@@ -207,6 +233,7 @@ class Engine(Closing):
                 for index, (prompt, params) in enumerate(requests)
             ),
             rules,
+            client,
         )
         return AsyncStreams(inbox)
 

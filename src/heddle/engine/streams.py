@@ -174,6 +174,21 @@ class AsyncStreams:
         self._unfinished -= delta.finish is not None
         return index, delta
 
+    async def begin(self) -> None:
+        """Wait until the first delta has arrived. The iteration still returns it.
+
+        Raises:
+            HeddleError: the first delta has this error. All requests are cancelled.
+        """
+        self._inbox.check_loop()
+        try:
+            error = await self._inbox.first_error()
+            if error is not None:
+                raise error
+        except (HeddleError, asyncio.CancelledError):
+            self.close()
+            raise
+
     async def complete(self) -> None:
         """Wait until all deltas, or an error, have arrived. Wakes the task once."""
         self._inbox.check_loop()
@@ -256,6 +271,14 @@ class Inbox:
         index, delta = self._deltas.popleft()
         self.held -= delta_bytes(delta)
         return index, delta
+
+    async def first_error(self) -> HeddleError | None:
+        """Wait for the first delta. Returns its error, None if it has none. Raises as `get`."""
+        while not self._deltas:
+            if self._closed:
+                raise self._failure or StopAsyncIteration
+            await self._wait(patient=False)
+        return self._deltas[0][1].error
 
     async def complete(self) -> None:
         """Wait until all requests have ended, one has failed, or the inbox is closed."""

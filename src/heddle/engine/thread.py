@@ -14,12 +14,14 @@ import os
 import threading
 import time
 from _thread import start_new_thread
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
+from heddle.engine.admission import Admission
 from heddle.engine.disk import open_disk_tier
 from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
 from heddle.engine.wakeup import Cancels, Wakeup
@@ -27,9 +29,9 @@ from heddle.errors import (
     EngineClosedError,
     EngineFailedError,
     HeddleError,
+    QueueTimeoutError,
     StepAbandonedError,
 )
-from heddle.memory import FreeMemory
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import SlotState
@@ -88,11 +90,13 @@ class EngineThread:
             model.executor.work.score_cost,
             whole_prompts=not model.shape.causal,
         )
-        self._free_memory = FreeMemory(config.min_free_memory)
+        self._admission = Admission(config)
+        self._queue_timeout = config.queue_timeout
         self._window = config.batch_window_us / 1e6
         self._pid = os.getpid()
         # Guarded by the lock:
         self._requests: dict[int, Request] = {}
+        self._waiting: deque[Request] = deque()  # in order of arrival; only with a queue timeout
         self._accepted = 0  # requests whose `on_submit` is still to be called
         self._refusal: HeddleError | None = None  # why the engine accepts no more requests
         self._drain = False
@@ -100,7 +104,8 @@ class EngineThread:
         self._events: list[TokenEvent] = []  # still to be delivered
         self._computed_at = 0.0  # when the step of these events was collected
         self._last_driven: list[Sequence] = []  # driven sequences that got a token last step
-        self._cancelled: list[Request] = []  # cancelled; their last delta is still to be sent
+        # Cancelled requests whose last delta is still to be sent, and their errors:
+        self._cancelled: list[tuple[Request, HeddleError | None]] = []
         self._failures = 0
         self._counters = Counters()
         self.to_wake: list[Mailbox] = []
@@ -124,15 +129,19 @@ class EngineThread:
 
         Raises:
             ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
-            OutOfMemoryError: the system has less memory left than `min_free_memory`.
+            OutOfMemoryError, ClientLimitError: see `Admission.check`.
             EngineClosedError, EngineFailedError: the thread ends or has ended, or it runs in the
                 parent process of this fork.
         """
         with self._accepting():
-            self._free_memory.check()
-            self._scheduler.add(*(request.sequence for request in requests))
+            sequences = [request.sequence for request in requests]
+            self._admission.check(sequences)
+            self._scheduler.add(*sequences)
+            self._admission.begin(sequences)
             for request in requests:
                 self._requests[request.sequence.id] = request
+            if self._queue_timeout:
+                self._waiting += requests
             self._accepted += len(requests)
             self._wakeup.notify()
 
@@ -284,6 +293,8 @@ class EngineThread:
             if self._refusal is not None and not (self._drain and self._scheduler.busy):
                 return False
             began = time.perf_counter()
+            if self._waiting:
+                self._end_waits()
             plan = self._scheduler.schedule()
             if not (plan.chunks or self._accepted or self._events or self._cancelled):
                 # All wait for the disk or a mask. Both notify this thread. The timeout is for a
@@ -326,7 +337,26 @@ class EngineThread:
     def _take_cancels(self) -> None:
         for request_id in self.cancels.take():
             if self._scheduler.cancel(request_id):
-                self._cancelled.append(self._requests[request_id])
+                self._cancelled.append((self._requests[request_id], None))
+
+    def _end_waits(self) -> None:
+        """Cancel the requests that have waited too long for their first slot."""
+        oldest = time.perf_counter() - self._queue_timeout
+        while self._waiting:
+            request = self._waiting[0]
+            sequence = request.sequence
+            waits = sequence.slot < 0 and sequence.cached_tokens is None and not sequence.ended
+            if waits and request.last_token_at > oldest:
+                break
+            self._waiting.popleft()
+            if waits:
+                self._scheduler.cancel(sequence.id)
+                error = QueueTimeoutError(
+                    f"the request waited {self._queue_timeout} s for a slot (queue_timeout); it did"
+                    " not run. Try again later",
+                    retry_after=self._scheduler.seconds_until(1),
+                )
+                self._cancelled.append((request, error))
 
     def _execute(self, plan: StepPlan) -> None:
         began = time.perf_counter()
@@ -462,9 +492,13 @@ class EngineThread:
 
     def _end_cancelled(self) -> None:
         cancelled, self._cancelled = self._cancelled, []
-        for request in cancelled:
-            if request.sequence.id in self._requests:  # its last event may have ended it
+        for request, error in cancelled:
+            if request.sequence.id not in self._requests:
+                continue  # its last event has ended it
+            if error is None:
                 self._end(request, FinishReason.CANCELLED, request.detokenizer.finish())
+            else:
+                self._end(request, FinishReason.ERROR, error=error)
 
     def _end_all(self, error: HeddleError) -> None:
         """Accept no more requests, and end all accepted ones with `error`."""
@@ -487,6 +521,7 @@ class EngineThread:
     ) -> None:
         """Send the last delta of a request. Every request ends here."""
         del self._requests[request.sequence.id]
+        self._admission.end(request.sequence)
         self._counters.finished[finish] += 1
         usage = request.usage
         self._notify("on_finish", finish, usage)

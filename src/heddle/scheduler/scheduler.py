@@ -142,7 +142,7 @@ class Scheduler:
             )
         held = sum(not sequence.paused for sequence in self._live.values())
         if held + len(sequences) > self._most_requests:
-            seconds = self._seconds_until(held + len(sequences) - self._most_requests)
+            seconds = self.seconds_until(held + len(sequences) - self._most_requests)
             raise OverloadedError(
                 f"{held} requests are running or waiting; slots and queue hold"
                 f" {self._most_requests}. Try again in about {seconds:.0f} s",
@@ -155,7 +155,7 @@ class Scheduler:
             self._live[sequence.id] = sequence
             self._waiting.append(sequence)
 
-    def _seconds_until(self, places: int) -> float:
+    def seconds_until(self, places: int) -> float:
         """Estimated time, in seconds, until `places` sequences have ended."""
         usual = self._rate.output
         work = (

@@ -11,6 +11,7 @@ from heddle.embedding import EmbeddingParams, Pooling
 from heddle.step import NO_RULES, Chunk, Pool, Scoring
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from concurrent.futures import Future
 
     from heddle.cache.manager import Restore
@@ -65,6 +66,7 @@ class Sequence:
         prompt_logprobs: how many alternatives to report beside each token of the prompt; None if
             the prompt is not scored.
         most_output: most tokens that it may generate; None if its request sets no limit.
+        client: identifies the client that sent its request; None: unknown.
     """
 
     id: int
@@ -89,6 +91,7 @@ class Sequence:
     mu: float | None = None
     driven: bool = False
     paused: bool = False
+    client: Hashable | None = None
     pooling: Pooling | None = field(init=False)
     prompt_logprobs: int | None = field(init=False)
     most_output: int | None = field(init=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -53,3 +55,48 @@ def test_a_full_queue_is_a_429_before_the_stream(serve: Callable[..., Running], 
         assert "1 requests are running or waiting" in refused.text
         running.executor.gate.set()
         first.read()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_queue_timeout_is_a_503_even_of_a_stream(
+    serve: Callable[..., Running], monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    running = serve(slots=1, queue_timeout=30)
+    running.executor.gate.clear()
+    with ThreadPoolExecutor(2) as pool:
+        body = {"prompt": "hi", "max_tokens": 3, "stream": stream}
+        first = pool.submit(running.post, "/v1/completions", body)
+        assert running.executor.entered.wait(60)
+        late = pool.submit(running.post, "/v1/completions", body)
+        running.until(lambda: running.engine.snapshot().queue_depth == 1)
+        ahead = time.perf_counter() + 31.0
+        monkeypatch.setattr(time, "perf_counter", lambda: ahead)
+        running.executor.gate.set()
+        assert first.result().status_code == 200
+        refused = late.result()
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "queue_timeout"
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_clients_are_told_by_key_else_by_address(serve: Callable[..., Running]) -> None:
+    body = {"prompt": "hi", "max_tokens": 3}
+    running = serve(api_key=("a", "b"), client_tokens=4)
+    for key in "ab":
+        headers = {"x-api-key": key}
+        assert running.post("/v1/completions", body, headers=headers).status_code == 200
+        refused = running.post("/v1/completions", body, headers=headers)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert 0 < int(refused.headers["retry-after"]) <= 60
+    embedded = running.post("/v1/embeddings", {"input": "hi"}, headers={"x-api-key": "a"})
+    assert embedded.status_code == 429
+    running = serve(client_tokens=4)
+    assert running.post("/v1/completions", body).status_code == 200
+    assert running.post("/v1/completions", body).status_code == 429
+
+
+def test_many_texts_of_a_client_go_in_turns(serve: Callable[..., Running]) -> None:
+    running = serve(client_requests=2)
+    answer = running.post("/v1/embeddings", {"input": ["a", "b", "c", "d", "e"]})
+    assert len(answer.json()["data"]) == 5

@@ -13,7 +13,8 @@ from heddle.embedding import EmbeddingParams
 from heddle.errors import GrammarError
 from heddle.server.generate.event_stream import EventStream
 from heddle.server.generate.json_answer import JsonAnswers
-from heddle.server.http.keys import salt_of_key
+from heddle.server.http.connection import unless_gone
+from heddle.server.http.keys import client_of, salt_of_key
 from heddle.text.tokenizer.token_rules import token_rules
 from heddle.types import SamplingParams
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.engine import Engine
+    from heddle.engine.streams import AsyncStreams
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Service
     from heddle.server.generate.writer import AnswerWriter
@@ -79,8 +81,11 @@ class Dispatcher:
         )
         request = replace(request, params=salted(request.params, http_request, service))
         rules = await self._rules(http_request, request)
-        streams = service.engine.generate_many(request.choices(), service.backlog, rules)
+        client = client_of(http_request.scope)
+        streams = service.engine.generate_many(request.choices(), service.backlog, rules, client)
         if request.stream:
+            if service.engine.config.queue_timeout:
+                await _begun(http_request, streams)
             return EventStream(writer, streams, request.n, service.backlog)
         return await self._json_answers.response(writer, http_request.receive, streams, request.n)
 
@@ -106,6 +111,20 @@ class Dispatcher:
         if request.thinking is not None:
             grammar = request.thinking.bound(grammar)
         return replace(rules, grammar=grammar)
+
+
+async def _begun(http_request: Request, streams: AsyncStreams) -> None:
+    """Wait for the first token, so that a queue timeout still has its HTTP status.
+
+    Raises:
+        HeddleError: the request ended with this error before its first token.
+        ClientGoneError: the client closed the connection. All choices are cancelled.
+    """
+    try:
+        await unless_gone(http_request.receive, streams.begin())
+    except BaseException:
+        streams.close()
+        raise
 
 
 def _compiled(engine: Engine, grammar: Grammar, candidates: Sequence[Grammar]) -> TokenGrammar:

@@ -9,7 +9,7 @@ from heddle.errors import ContextLengthError, OverloadedError
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Hashable, Sequence
 
     from heddle.embedding import EmbeddingParams
     from heddle.engine.streams import AsyncStreams
@@ -36,18 +36,25 @@ def check_length(tokens: Sequence[int], param: str, service: Service) -> None:
 
 
 async def vectors(
-    prompts: Sequence[Sequence[int]], params: EmbeddingParams, service: Service
+    prompts: Sequence[Sequence[int]],
+    params: EmbeddingParams,
+    service: Service,
+    client: Hashable | None,
 ) -> AsyncGenerator[tuple[int, array[float]], None]:
     """Index and vector of each prompt, as they are ready. Close the iterator to cancel the others.
+
+    `client` identifies the client that sent the texts.
 
     Raises:
         HeddleError: the engine refuses a text or fails on it; all texts are cancelled.
     """
     config = service.engine.config
     together = min(_AHEAD * config.slots, config.slots + config.queue)
+    if config.client_requests:
+        together = min(together, config.client_requests)
     for first in range(0, len(prompts), together):
         requests = [(prompt, params) for prompt in prompts[first : first + together]]
-        streams = await _submitted(requests, service, patient=first > 0)
+        streams = await _submitted(requests, service, client, patient=first > 0)
         try:
             async for index, delta in streams:
                 if delta.embedding is not None:
@@ -58,7 +65,11 @@ async def vectors(
 
 
 async def _submitted(
-    requests: Sequence[tuple[Sequence[int], EmbeddingParams]], service: Service, *, patient: bool
+    requests: Sequence[tuple[Sequence[int], EmbeddingParams]],
+    service: Service,
+    client: Hashable | None,
+    *,
+    patient: bool,
 ) -> AsyncStreams:
     """The requests' streams. A `patient` caller waits for the queue instead of losing its vectors.
 
@@ -67,7 +78,7 @@ async def _submitted(
     """
     while True:
         try:
-            return service.engine.generate_many(requests, service.backlog)
+            return service.engine.generate_many(requests, service.backlog, client=client)
         except OverloadedError:
             if not patient:
                 raise

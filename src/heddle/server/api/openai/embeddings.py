@@ -25,11 +25,12 @@ from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Prompt  # noqa: TC001  pydantic reads it
 from heddle.server.http.hints import hint
+from heddle.server.http.keys import client_of
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from heddle.engine.backlog import Backlog
     from heddle.errors import BacklogError
@@ -152,7 +153,9 @@ def routes(service: Service) -> APIRouter:
             request, EmbeddingRequest, lambda body: _prepared(body, service)
         )
         params = salted(prepared.params, request, service)
-        parts = await unless_gone(request.receive, _embed(prepared, params, service))
+        parts = await unless_gone(
+            request.receive, _embed(prepared, params, service, client_of(request.scope))
+        )
         tokens = sum(map(len, prepared.prompts))
         log.info(
             "embeddings: %d texts, %d tokens, %.2f s",
@@ -212,7 +215,10 @@ def _tokens(text: str | list[int], prompt_name: str | None, service: Service) ->
 
 
 async def _embed(
-    prepared: PreparedEmbeddings, params: EmbeddingParams, service: Service
+    prepared: PreparedEmbeddings,
+    params: EmbeddingParams,
+    service: Service,
+    client: Hashable | None,
 ) -> list[bytes]:
     """Compute the vectors and return the JSON of each, in order.
 
@@ -220,7 +226,7 @@ async def _embed(
         HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
     """
     gathering = Gathering(service.backlog)
-    async with aclosing(vectors(prepared.prompts, params, service)) as ready:
+    async with aclosing(vectors(prepared.prompts, params, service, client)) as ready:
         async for index, vector in ready:
             gathering.add(index, _entry(index, vector, in_base64=prepared.in_base64))
     return gathering.take()

@@ -21,9 +21,12 @@ from heddle.server.generate.vectors import check_length, vectors
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
 from heddle.server.http.hints import hint
+from heddle.server.http.keys import client_of
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from heddle.engine.reranking import Reranker
     from heddle.server.generate.service import Service
 
@@ -94,7 +97,10 @@ def routes(service: Service) -> APIRouter:
         params = EmbeddingParams(Pooling.LAST, body.cache_salt, unit_length=False)
         params = salted(params, request, service)
         reranker = service.engine.model.judge()
-        scores = await unless_gone(request.receive, _scores(reranker, prompts, params, service))
+        client = client_of(request.scope)
+        scores = await unless_gone(
+            request.receive, _scores(reranker, prompts, params, service, client)
+        )
         tokens = sum(map(len, prompts))
         seconds = time.perf_counter() - started
         log.info("rerank: %d documents, %d tokens, %.2f s", len(prompts), tokens, seconds)
@@ -132,11 +138,15 @@ def _prompts(body: RerankRequest, service: Service) -> list[list[int]]:
 
 
 async def _scores(
-    reranker: Reranker, prompts: list[list[int]], params: EmbeddingParams, service: Service
+    reranker: Reranker,
+    prompts: list[list[int]],
+    params: EmbeddingParams,
+    service: Service,
+    client: Hashable | None,
 ) -> list[float]:
     """The score of each document, in order."""
     found: dict[int, float] = {}
-    async with aclosing(vectors(prompts, params, service)) as ready:
+    async with aclosing(vectors(prompts, params, service, client)) as ready:
         async for index, state in ready:
             found[index] = reranker.score(state)
     return [found[index] for index in range(len(prompts))]

@@ -1,0 +1,115 @@
+"""Limits of prompts, outputs, waits and clients."""
+
+from __future__ import annotations
+
+import time
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from heddle.engine import admission
+from heddle.engine.streams import Collector
+from heddle.errors import ClientLimitError, ContextLengthError, QueueTimeoutError
+from heddle.types import FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    from fake_executor import FakeExecutor
+    from heddle.engine import Engine
+    from heddle.types import Delta
+
+
+def params(**fields: Any) -> SamplingParams:
+    return SamplingParams(seed=1, ignore_eos=True, **fields)
+
+
+def submit(engine: Engine, client: str | None, most: int, prompt: str = "hello") -> Collector:
+    collector = Collector()
+    engine.submit_many([(prompt, params(max_tokens=most), collector)], client=client)
+    return collector
+
+
+def test_a_prompt_beyond_the_limit_of_the_settings_is_refused(start) -> None:
+    engine = start(max_prompt_tokens=5)
+    engine.complete("hello", params(max_tokens=1))
+    with pytest.raises(ContextLengthError, match=r"6 tokens; .* at most 5 \(max_prompt_tokens\)"):
+        engine.complete("hellos", params(max_tokens=1))
+    driven = engine.create_sequence(SamplingParams())
+    driven.decode_prompt([8] * 9)  # its prompt and output cannot be told apart
+
+
+@pytest.mark.parametrize(("asked", "got"), [(3, 3), (9, 4), (None, 4)])
+def test_outputs_are_cut_at_the_limit_of_the_settings(start, asked: int, got: int) -> None:
+    engine = start(max_output_tokens=4)
+    output = engine.complete("hello", params(max_tokens=asked))
+    assert (len(output.tokens), output.finish) == (got, FinishReason.LENGTH)
+
+
+def test_a_client_has_so_many_requests_at_once(start, executor: FakeExecutor) -> None:
+    engine = start(client_requests=2)
+    executor.gate.clear()
+    first, second = submit(engine, "a", 3), submit(engine, "a", 4)
+    with pytest.raises(ClientLimitError, match="2 requests and sends 1 more; 2 may run"):
+        submit(engine, "a", 1)
+    others = [submit(engine, client, 1) for client in ("b", None, None, None)]
+    executor.gate.set()
+    for collector in (first, second, *others):
+        collector.wait()
+    submit(engine, "a", 1).wait()
+
+
+def test_a_refused_request_does_not_count(start) -> None:
+    engine = start(client_requests=1, context=8)
+    with pytest.raises(ContextLengthError):
+        submit(engine, "a", 1, "hello hello")
+    submit(engine, "a", 1).wait()
+
+
+def test_a_client_uses_so_many_tokens_per_minute(start, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(admission.time, "monotonic", lambda: now[0])
+    engine = start(client_tokens=12)
+    submit(engine, "a", 10).wait()  # 15 tokens
+    with pytest.raises(ClientLimitError, match="in 20 s") as error:
+        submit(engine, "a", 1)
+    assert error.value.retry_after == pytest.approx(20.0)
+    submit(engine, "b", 1).wait()
+    submit(engine, None, 100).wait()
+    now[0] += 20.0
+    submit(engine, "a", 1).wait()
+
+
+def test_clients_without_anything_to_remember_are_forgotten(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(admission.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(admission, "_MANY", 3)
+    engine = start(client_tokens=1000)
+    for client in "abc":
+        submit(engine, client, 1).wait()
+    now[0] += 60.0
+    submit(engine, "d", 1).wait()
+    assert list(engine._thread._admission._clients) == ["d"]
+
+
+def test_a_request_that_waits_too_long_never_runs(
+    start, executor: FakeExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start(slots=1, queue_timeout=30)
+    executor.gate.clear()
+    running: SimpleQueue[Delta] = SimpleQueue()
+    engine.submit("hello", params(max_tokens=3), running.put)
+    assert executor.entered.wait(60)
+    late = Collector()
+    engine.submit("world", params(max_tokens=3), late)
+    ahead = time.perf_counter() + 31.0
+    monkeypatch.setattr(time, "perf_counter", lambda: ahead)
+    soon = submit(engine, None, 2)  # it waits only from now on
+    executor.gate.set()
+    with pytest.raises(QueueTimeoutError, match="waited 30 s"):
+        late.wait()
+    assert soon.wait().finish is FinishReason.LENGTH
+    assert engine.snapshot().finished[FinishReason.LENGTH] == 2
+    assert engine.snapshot().computed_prompt_tokens < 10, "the late request was computed"
+    assert not engine._thread._waiting
