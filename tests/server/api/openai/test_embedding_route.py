@@ -74,12 +74,12 @@ def test_what_comes_after_waits_for_places(serve: Callable[..., Running], monkey
     server, asked = serve(slots=2, queue=3), 0
     original = server.engine.generate_many
 
-    def crowded(requests: Any, backlog: Backlog) -> Any:
+    def crowded(requests: Any, backlog: Backlog, **more: Any) -> Any:
         nonlocal asked
         asked += 1
         if asked in (2, 3, 5):
             raise OverloadedError("slots and queue are full")
-        return original(requests, backlog)
+        return original(requests, backlog, **more)
 
     monkeypatch.setattr(server.engine, "generate_many", crowded)
     answer = ask(server, ["hello"] * 15)
