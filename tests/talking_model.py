@@ -32,7 +32,11 @@ CONTROL = ("[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "[THINK]", "[/THINK]")
 """Control tokens, from id 128 on: text does not show them unless it is asked to."""
 WORDS = ("<tool_call>", "</tool_call>", "<think>", ">{")
 """Tokens of several letters, from id 136 on, which are text."""
-VOCABULARY = 144
+HARMONY = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>")
+"""Control tokens of gpt-oss, from id 140 on."""
+CALL = 145
+"""The token that ends a text after a call of gpt-oss."""
+VOCABULARY = 152
 
 
 class LetterTokenizer:
@@ -40,13 +44,15 @@ class LetterTokenizer:
 
     bos_id = None
     eos_id = END
-    eos_ids = frozenset({END})
+    eos_ids = frozenset({END, CALL})
     vocabulary_size = VOCABULARY
 
     def __init__(self) -> None:
         self._pieces = {id: chr(id) for id in range(1, 128)}
         self._pieces |= {136 + place: word for place, word in enumerate(WORDS)}
         self._control = {128 + place: word for place, word in enumerate(CONTROL)}
+        self._control |= {140 + place: word for place, word in enumerate(HARMONY)}
+        self._control[CALL] = "<|call|>"
         self._grammars = GrammarCompiler(self)
 
     def encode(self, text: str, *, parse_special: bool = True, **_: bool) -> list[int]:

@@ -88,3 +88,34 @@ MISTRAL = """\
 """
 
 MISTRAL_NAMED = MISTRAL.replace("[TOOL_CALLS][", "[TOOL_CALLS]name[ARGS][")
+
+HARMONY = """\
+{%- set last = namespace(name=none) -%}
+<|start|>system<|message|>Reasoning: {{ reasoning_effort | default("medium") }}<|end|>
+{%- set told = messages[0].content if messages[0].role in ("system", "developer") else "" -%}
+<|start|>developer<|message|>{{ told }}
+{%- for tool in tools or [] %}
+{{ tool | tojson }}
+{%- endfor %}<|end|>
+{%- for message in messages -%}
+{%- if message.role == "user" -%}
+<|start|>user<|message|>{{ message.content }}<|end|>
+{%- elif message.role == "tool" -%}
+{%- if last.name is none %}{{ raise_exception("a result without a call") }}{% endif -%}
+<|start|>functions.{{ last.name }} to=assistant<|channel|>commentary<|message|>
+{{- message.content | tojson }}<|end|>
+{%- elif message.role == "assistant" and message.tool_calls -%}
+{%- if message.content and message.thinking %}{{ raise_exception("both") }}{% endif %}
+{%- if message.content or message.thinking -%}
+<|start|>assistant<|channel|>analysis<|message|>{{ message.content or message.thinking }}<|end|>
+{%- endif %}
+{%- set call = message.tool_calls[0].function %}
+{%- set last.name = call.name -%}
+<|start|>assistant to=functions.{{ call.name }}<|channel|>commentary json<|message|>
+{{- call.arguments | tojson }}<|call|>
+{%- elif message.role == "assistant" -%}
+<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}<|start|>assistant{% endif -%}
+"""

@@ -202,6 +202,15 @@ def test_end_tokens_come_from_the_file_and_from_known_texts() -> None:
         assert tokenizer.is_special(id)
 
 
+@pytest.mark.parametrize("ends", [("<|return|>", "<|call|>"), ("<|return|>",)])
+def test_the_end_of_a_message_of_gpt_oss_is_no_end_of_a_generation(ends: tuple[str, ...]) -> None:
+    special = dict.fromkeys(("<|end|>", *ends), CONTROL)
+    tokenizer = tokenizer_of(byte_level((), special, eot_token_id=256))
+    found = {tokenizer.token_text(id) for id in tokenizer.eos_ids}
+    assert found == ({*ends} if "<|call|>" in ends else {"<|end|>", *ends})
+    assert tokenizer.control_id("<|end|>") == 256
+
+
 def test_fill_in_prompts_use_the_three_fim_tokens() -> None:
     roles = dict.fromkeys(("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"), CONTROL)
     tokenizer = tokenizer_of(byte_level((), roles))

@@ -18,6 +18,7 @@ from heddle.server.http.hints import ignore
 from heddle.text.chat.bounded_sandbox import BUDGET
 from heddle.text.chat.dialect import EFFORT
 from heddle.text.constrained.thinking_budget import ThinkingBudget
+from heddle.types import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.service import Service
     from heddle.server.generate.tools import Function, ToolUse
     from heddle.text.parsing.reading import Reading
+    from heddle.types import Grammar
 
 Json = dict[str, Any]
 
@@ -104,7 +106,7 @@ def effort_variables(effort: str | None, param: str, engine: Engine, scope: Scop
     if template is None or not template.dialect.asks_effort:
         ignore(scope, param)
         return {}
-    return {EFFORT: effort}
+    return {EFFORT: template.dialect.effort(effort)}
 
 
 def chat_request(
@@ -133,7 +135,7 @@ def chat_request(
     """
     params, use = close_schemas(request.params, use, open_schemas, service)
     candidates = compile_candidates(use)
-    prompt, reading = _chat_prompt(service, arguments(), use)
+    prompt, reading = _chat_prompt(service, arguments(), use, params.grammar)
     params = constrain(params, use, reading, service)
     request = replace(request, prompts=[prompt], params=params, compile_candidates=candidates)
     return request, reading
@@ -163,16 +165,21 @@ def bound_thinking(
     return replace(request, thinking=thinking)
 
 
-def _chat_prompt(service: Service, arguments: Json, use: ToolUse) -> tuple[list[int], Reading]:
+def _chat_prompt(
+    service: Service, arguments: Json, use: ToolUse, grammar: Grammar | None
+) -> tuple[list[int], Reading]:
     engine = service.engine
     model = engine.model
     text = model.chat_text(**arguments)
     assert model.template is not None, "the template wrote the text"
+    dialect = model.template.dialect
+    if grammar is not None and grammar.kind is not GrammarKind.JSON_SCHEMA:
+        text = dialect.text_opened(text)  # the grammar allows neither marks nor reasoning
     continues = arguments["continue_final_message"]
     begun = arguments["messages"][-1]["content"] if continues else ""
     prompt = model.tokenizer.encode_chat(text)
     engine.check_length(len(prompt))
-    return prompt, model.template.dialect.reading(text, use.names, begun)
+    return prompt, dialect.reading(text, use.names, begun)
 
 
 def functions_of(tools: Sequence[FunctionTool] | None) -> list[Function]:

@@ -30,6 +30,8 @@ class CallForm(ABC):
 
     marks: ClassVar[tuple[str, ...]]
     """Marks of calls. If a mark is a control token, the detokenizer must show it in the text."""
+    frames: ClassVar[bool] = False
+    """Whether the form also marks reasoning and text, so that `read` reads whole answers."""
 
     @abstractmethod
     def read(self, source: AnswerReader, names: Collection[str]) -> Steps[None]:
@@ -51,6 +53,10 @@ class CallForm(ABC):
         """Lark for one alternative of the rule `function`. `arguments` is the Lark for
         arguments."""
         return _object(name, "arguments", arguments)
+
+    def text_opening(self, mark: Mark) -> str:
+        """Lark for what comes before an answer's text; empty if nothing does."""
+        return ""
 
     def history(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages, with calls in the shape that templates of this family take."""

@@ -6,6 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
+from heddle.text.chat.harmony import (
+    CHANNEL,
+    EFFORTS,
+    FINAL,
+    HARMONY,
+    MESSAGE,
+    REASONING,
+    START,
+    opened_header,
+)
 from heddle.text.chat.tool_prompt import written_out
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
@@ -52,6 +62,8 @@ class Dialect:
         """The dialect of a template. `variables` are the names that its source uses."""
         form = _form_of(template) if "tools" in variables else None
         marks = next((marks for marks in _REASONING if marks.closing in template), None)
+        if all(mark in template for mark in (START, CHANNEL, MESSAGE)):
+            form, marks = HARMONY, REASONING
         developer = "developer" if "developer" in template else "system"
         asks_effort = EFFORT in variables
         return cls(form or HERMES, form is not None, marks, developer, asks_effort)
@@ -81,6 +93,11 @@ class Dialect:
             names: functions that the answer may call. If empty, the reader does not look for calls.
             begun: text at the end of the prompt that already belongs to the answer.
         """
+        if self.form.frames:
+            opened = opened_header(prompt)
+            reasons = opened == REASONING.opening
+            marks = None if opened and not reasons else self.marks
+            return Reading(self.form, frozenset(names), marks, reasons, opened)
         reasons = False
         if self.marks is not None:
             opening, closing = self.marks
@@ -89,6 +106,14 @@ class Dialect:
         closed = self.marks is not None and prompt.rstrip().endswith(self.marks.closing)
         marks = None if closed else self.marks
         return Reading(self.form if names else None, frozenset(names), marks, reasons)
+
+    def text_opened(self, prompt: str) -> str:
+        """The prompt, ending with the marks that come before an answer's text, if there are any."""
+        return prompt + FINAL if self.form.frames and not opened_header(prompt) else prompt
+
+    def effort(self, asked: str) -> str:
+        """The value of the template variable for an effort that a request asks for."""
+        return EFFORTS.get(asked, asked) if self.form is HARMONY else asked
 
 
 def _form_of(template: str) -> CallForm | None:

@@ -16,7 +16,7 @@ from heddle.text.constrained.grammar import JSON_SPACE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from heddle.text.chat.call_forms import CallForm
+    from heddle.text.chat.call_forms import CallForm, Mark
     from heddle.text.parsing.reading import Reading
 
 _SPACE = r"SPACE: / |\n[ \t]{0,8}/"
@@ -64,15 +64,19 @@ def answer_grammar(
         otherwise: schema of an answer without calls; None if the answer must call a function.
     """
     alternatives, rules = [], []
+    mark = _mark(reading.specials, control_id)
     if callees:
         assert reading.form is not None
-        rules += _rules_of_calls(reading.form, callees, control_id, parallel)
+        rules += _rules_of_calls(reading.form, callees, mark, parallel)
         alternatives.append("opening calls")
     if otherwise is not None:
         options = {"x-guidance": {"whitespace_pattern": JSON_SPACE}}
         rules.append(f"otherwise: %json {json.dumps({**otherwise, **options})}")
-        alternatives.append("otherwise")
-    before, rules_before = _reasoning(reading, control_id)
+        if reading.form is not None and not reading.opened:
+            alternatives.append(f"{reading.form.text_opening(mark)} otherwise")
+        else:
+            alternatives.append("otherwise")
+    before, rules_before = _reasoning(reading, mark)
     start = f"start: {before}SPACE? ({' | '.join(alternatives)})"
     return "\n".join([start, _SPACE, *rules_before, *rules])
 
@@ -85,22 +89,17 @@ def calls_grammar(
     parallel: bool = True,
 ) -> str:
     """Lark for the text after the mark of an answer's first call. See `answer_grammar`."""
-    _, *rules = _rules_of_calls(form, callees, control_id, parallel)
+    _, *rules = _rules_of_calls(form, callees, _mark(form.marks, control_id), parallel)
     return "\n".join(["start: calls", _SPACE, *rules])
 
 
 def _rules_of_calls(
     form: CallForm,
     callees: Sequence[Callee],
-    control_id: Callable[[str], int | None],
+    mark: Mark,
     parallel: bool,
 ) -> list[str]:
     """Rules for calls. The first rule is `opening`."""
-
-    def mark(text: str) -> str:
-        id = control_id(text)
-        return json.dumps(text) if id is None else f"<[{id}]>"
-
     names = [f"function{place}" for place in range(len(callees))]
     return [
         f"opening: {form.opening(mark)}",
@@ -113,21 +112,34 @@ def _rules_of_calls(
     ]
 
 
-def _reasoning(
-    reading: Reading, control_id: Callable[[str], int | None]
-) -> tuple[str, Sequence[str]]:
+def _mark(specials: Sequence[str], control_id: Callable[[str], int | None]) -> Mark:
+    """A function that returns Lark for a text with some of the marks `specials`."""
+    ids = {text: id for text in specials if (id := control_id(text)) is not None}
+    control = re.compile(f"({'|'.join(map(re.escape, ids)) or '(?!)'})")
+
+    def mark(text: str) -> str:
+        pieces = filter(None, control.split(text))
+        return " ".join(f"<[{ids[one]}]>" if one in ids else json.dumps(one) for one in pieces)
+
+    return mark
+
+
+def _reasoning(reading: Reading, mark: Mark) -> tuple[str, Sequence[str]]:
     """The Lark for optional reasoning before the answer proper, and the rules that it uses."""
     if reading.marks is None:
         return "", ()
     opening, closing = reading.marks
-    first, last = control_id(opening), control_id(closing)
-    if last is not None:
-        begun = "" if reading.reasons or first is None else f"<[{first}]> "
-        rule = f"reasoning: {begun}/(?s:.*)/ <[{last}]>"
+    first, last = map(mark, reading.marks)
+    if last.startswith("<"):  # a control token ends the reasoning
+        begun = "" if reading.reasons else first
+        rule = f"reasoning: {begun} /(?s:.*)/ {last}"
     else:
         begun = "" if reading.reasons else opening
         rule = f"reasoning[lazy]: /{_escaped(begun)}(?s:.*){_escaped(closing)}/"
-    return "reasoning " if reading.reasons else "(SPACE? reasoning)? ", [rule]
+    if reading.reasons:
+        return "reasoning ", [rule]
+    several = reading.form is not None and reading.form.frames
+    return f"(SPACE? reasoning){'*' if several else '?'} ", [rule]
 
 
 def _escaped(text: str) -> str:

@@ -27,6 +27,7 @@ class ThinkingBudget:
         closing: the tokens of the closing mark.
         tokens: the model's tokenizer.
         shown: control tokens that are marks.
+        reopens: whether the model may reason again after it closed its reasoning.
     """
 
     most: int
@@ -35,6 +36,7 @@ class ThinkingBudget:
     closing: list[int]
     tokens: Tokens
     shown: list[int]
+    reopens: bool
 
     @classmethod
     def of(cls, most: int, reading: Reading, tokens: Tokens) -> ThinkingBudget | None:
@@ -46,13 +48,14 @@ class ThinkingBudget:
         marks = reading.marks
         if marks is None:
             return None
-        shown = [id for mark in marks if (id := tokens.control_id(mark)) is not None]
+        shown = [id for mark in reading.specials if (id := tokens.control_id(mark)) is not None]
         closing = tokens.encode(marks.closing, add_special=False, continues=True)
         text = Detokenizer(tokens, shown=shown)
         spelled = "".join(map(text.push, closing)) == marks.closing
         if not spelled or any(id in tokens.eos_ids for id in closing):
             return None
-        return cls(most, marks, reading.reasons, closing, tokens, shown)
+        reopens = reading.form is not None and reading.form.frames
+        return cls(most, marks, reading.reasons, closing, tokens, shown, reopens)
 
     def bound(self, grammar: TokenGrammar | None) -> BoundGrammar:
         """Add this bound to `grammar`; None if the output has no grammar."""
@@ -106,8 +109,14 @@ class BoundState:
                 return
         self._reasoning.append(token)
         closing = self._budget.marks.closing
-        self._answers = closing in self._text
-        self._text = self._text[-len(closing) :]
+        _, closed, after = self._text.partition(closing)
+        if closed and self._budget.reopens:
+            self._reasons, self._text = False, after
+            if self._reasoning[-len(self._budget.closing) :] == self._budget.closing:
+                del self._reasoning[-len(self._budget.closing) :]
+        else:
+            self._answers = bool(closed)
+            self._text = self._text[-len(closing) :]
 
     def _after_opening(self) -> bool:
         """Whether the opening mark is complete. An answer without the mark at its start, after

@@ -62,27 +62,27 @@ class AnswerReader(PartReader, Characters):
         marks: Marks | None,
         specials: Sequence[str],
         read_calls: Callable[[AnswerReader], Steps[None]] | None,
-        *,
-        reasons: bool,
+        begun: str,
     ) -> None:
         """
         Args:
             marks: marks of reasoning; None for a model without reasoning.
             specials: all marks. An incomplete mark at the end of a cut answer is dropped.
             read_calls: reads an answer after its reasoning; None if answers have no calls.
-            reasons: whether the answer begins inside its reasoning.
+            begun: marks at the end of the prompt that already belong to the answer.
         """
         super().__init__()
         self._marks = marks
         self._specials = specials
         self._read_calls = read_calls
-        self._reasons = reasons
         # Parts that `feed` has not returned yet: the kind of each part, and its pieces of text.
         self._found: list[tuple[tuple[Any, ...], list[str]]] = []
         self._calls = 0
         self._attempt_from = 0
         self.calls_from: int | None = None
         self._text = _Trimmed(lambda text: self._add((Text,), text), begun=True)
+        self._reasoning = _Trimmed(lambda text: self._add((Reasoning,), text))
+        self.put_back(begun)
         self._steps = self._answer()
         next(self._steps)
 
@@ -101,6 +101,10 @@ class AnswerReader(PartReader, Characters):
         """Add text. The reader holds back space at the end of the text, because it drops space
         beside a call."""
         self._text(text)
+
+    def add_reasoning(self, text: str) -> None:
+        """Add reasoning. The reader drops space before the reasoning and after it."""
+        self._reasoning(text)
 
     def read_rest(self) -> Steps[None]:
         """Read the rest of the answer as text."""
@@ -158,7 +162,7 @@ class AnswerReader(PartReader, Characters):
 
     def _answer(self) -> Steps[None]:
         if self._marks is not None:
-            yield from self._reasoning(self._marks)
+            yield from self._read_reasoning(self._marks)
         if self._read_calls is not None:
             yield from self._read_calls(self)
         yield from self.read_rest()
@@ -166,11 +170,10 @@ class AnswerReader(PartReader, Characters):
             self._text.end()
         yield  # after the end
 
-    def _reasoning(self, marks: Marks) -> Steps[None]:
-        if not self._reasons and not (yield from self.skip(marks.opening)):
+    def _read_reasoning(self, marks: Marks) -> Steps[None]:
+        if not (yield from self.skip(marks.opening)):
             return
-        think = _Trimmed(lambda text: self._add((Reasoning,), text))
-        yield from self.until((marks.closing,), think)
+        yield from self.until((marks.closing,), self._reasoning)
         self._text.begun = False
 
     # --- calls -----------------------------------------------------------------------------------

@@ -24,16 +24,20 @@ class Reading:
         names: names of the functions that may be called.
         marks: marks of reasoning; None for a model without reasoning.
         reasons: whether the prompt opens the reasoning, so that the answer begins inside it.
+        opened: marks at the end of the prompt that open the answer's text; empty for most forms.
     """
 
     form: CallForm | None = None
     names: frozenset[str] = frozenset()
     marks: Marks | None = None
     reasons: bool = False
+    opened: str = ""
 
     @property
     def specials(self) -> tuple[str, ...]:
         """All marks. If a mark is a control token, the detokenizer must show it in the text."""
+        if self.form is not None and self.form.frames:
+            return self.form.marks
         return (*(self.form.marks if self.form else ()), *(self.marks or ()))
 
     def reader(self) -> PartReader:
@@ -45,7 +49,9 @@ class Reading:
     def _answer_reader(self) -> AnswerReader:
         form, names = self.form, self.names
         read_calls = None if form is None else lambda reader: form.read(reader, names)
-        return AnswerReader(self.marks, self.specials, read_calls, reasons=self.reasons)
+        begun = self.marks.opening if self.marks and self.reasons else self.opened
+        marks = None if form is not None and form.frames else self.marks
+        return AnswerReader(marks, self.specials, read_calls, begun)
 
     def watch(self) -> Callable[[str], str | None]:
         """A function that detects where an answer's calls begin; see `heddle.types.Beginning`.

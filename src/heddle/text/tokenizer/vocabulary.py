@@ -80,6 +80,10 @@ _END_PIECES = (
     *("<EOT>", "_<EOT>", "[EOT]", f"<{_BAR}end▁of▁sentence{_BAR}>"),
 )
 
+_HARMONY_PIECES = ("<|end|>", "<|return|>", "<|call|>")
+"""A vocabulary with these pieces is gpt-oss's: `<|end|>` ends a message there, and an answer has
+several messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class FillIn:
@@ -158,6 +162,8 @@ class Vocabulary:
             if piece in ids:
                 ends.add(ids[piece])
                 types[ids[piece]] = TokenType.CONTROL
+        if all(piece in ids for piece in _HARMONY_PIECES):
+            ends.discard(ids["<|end|>"])
         bos, eos = spec.roles.get("bos"), spec.roles.get("eos")
         return cls(pieces, ids, types, bos, eos, frozenset(ends), fill_in)
 

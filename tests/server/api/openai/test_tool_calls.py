@@ -57,6 +57,11 @@ FAMILIES = {
         "[TOOL_CALLS]%s[ARGS]%s",
         "[TOOL_CALLS]%s[ARGS]%s[TOOL_CALLS]%s[ARGS]%s",
     ),
+    "harmony": (
+        templates.HARMONY,
+        "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>%s<|call|>",
+        None,
+    ),
 }
 
 
@@ -196,7 +201,7 @@ def test_no_call_is_made_where_none_is_wanted(family: Any) -> None:
     server.says(one % ("clock", "{}"))
     [choice] = ask(server, tools=TOOLS, tool_choice="none").choices
     assert choice.message.tool_calls is None
-    assert '"clock"' in choice.message.content or choice.message.content == "clock{}"
+    assert '"clock"' in choice.message.content or choice.message.content in ("clock{}", "{}")
     assert choice.finish_reason == "stop"
     assert "Tells the weather." not in server.prompt
 
