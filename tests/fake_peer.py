@@ -79,6 +79,7 @@ class FakePeer:
         remembers: report as cached tokens how many tokens a prompt shares with an earlier one.
         models: the ids that it lists.
         key: that every request must bring; None asks for none.
+        refused_fields: fields of a body for which it answers 400.
         bodies: of all completion requests, in the order of their arrival.
     """
 
@@ -87,6 +88,7 @@ class FakePeer:
     remembers: bool = False
     models: list[str] = field(default_factory=lambda: ["some-model"])
     key: str | None = None
+    refused_fields: set[str] = field(default_factory=set)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     url: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -96,6 +98,10 @@ def _common(one: list[int], other: list[int]) -> int:
     """The number of equal leading tokens."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _prompt(body: dict[str, Any]) -> Any:
+    return body["messages"][-1]["content"] if "messages" in body else body["prompt"]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -125,11 +131,16 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._admitted():
             self._send(401, b'{"error": "who are you?"}')
             return
+        if unknown := body.keys() & self.peer.refused_fields:
+            self._send(400, json.dumps({"error": f"unknown fields: {sorted(unknown)}"}).encode())
+            return
         with self.peer.lock:  # or two at once would not know of each other
-            earlier = [other["prompt"] for other in self.peer.bodies]
+            earlier = [_prompt(other) for other in self.peer.bodies]
             self.peer.bodies.append(body)
         match self.peer.manner:
             case "refusing":
+                self._send(500, b'{"error": "out of luck"}')
+            case "refusing sometimes" if len(earlier) % 3 == 2:
                 self._send(500, b'{"error": "out of luck"}')
             case "closing":
                 self.close_connection = True
@@ -137,11 +148,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"220 mail.example.org ESMTP\r\n\r\n")
                 self.close_connection = True
             case _:
-                usage: dict[str, Any] = {"prompt_tokens": len(body["prompt"])}
+                prompt = _prompt(body)
+                usage: dict[str, Any] = {"prompt_tokens": len(prompt)}
                 if self.peer.remembers:
-                    found = max((_common(body["prompt"], one) for one in earlier), default=0)
+                    found = max((_common(prompt, one) for one in earlier), default=0)
                     usage["prompt_tokens_details"] = {"cached_tokens": found}
-                self._stream(body["max_tokens"], usage)
+                words = self._words(prompt, earlier)
+                self._stream(body["max_tokens"], usage, words, chat="messages" in body)
 
     def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -149,7 +162,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, tokens: int, usage: dict[str, Any]) -> None:
+    def _words(self, prompt: Any, earlier: list[Any]) -> list[str]:
+        """The words of the answer. It repeats its prompt, or, when `leaking`, the prompt before."""
+        if self.peer.manner == "leaking" and earlier:
+            return earlier[-1].split()
+        return (
+            ["word"] if self.peer.manner == "well" or isinstance(prompt, list) else prompt.split()
+        )
+
+    def _stream(self, tokens: int, usage: dict[str, Any], words: list[str], *, chat: bool) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -164,8 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
             if manner == "failing midway" and index == tokens // 2:
                 self._event(json.dumps({"error": {"message": "the model is on fire"}}))
             last = index == tokens - 1
-            text = "" if manner == "silent" else "word "
-            choice = {"index": 0, "text": text, "finish_reason": "length" if last else None}
+            text = "" if manner == "silent" else words[index % len(words)] + " "
+            said = {"delta": {"content": text}} if chat else {"text": text}
+            choice = {"index": 0, "finish_reason": "length" if last else None, **said}
             self._event(json.dumps({"choices": [choice]}))
             if pace is not None:
                 pace.sent()

@@ -23,9 +23,9 @@ OTHER = Stream(sent=10.0, arrivals=(12.0, 14.0, 15.0), prompt_tokens=60, tokens=
 
 
 def test_latencies() -> None:
-    assert ttft([ONE, OTHER]) == Spread(p50=1.0, p99=2.0, max=2.0)
-    assert tpot([ONE, OTHER]) == Spread(p50=1.0, p99=1.5, max=1.5)
-    assert itl([ONE, OTHER]) == Spread(p50=1.0, p99=2.0, max=2.0)
+    assert ttft([ONE, OTHER]) == Spread(p50=1.0, p95=2.0, p99=2.0, max=2.0)
+    assert tpot([ONE, OTHER]) == Spread(p50=1.0, p95=1.5, p99=1.5, max=1.5)
+    assert itl([ONE, OTHER]) == Spread(p50=1.0, p95=2.0, p99=2.0, max=2.0)
 
 
 def test_rates() -> None:
@@ -58,8 +58,8 @@ def test_streams_that_did_not_run_at_once_have_no_rate() -> None:
 
 def test_percentiles_are_durations_that_occurred() -> None:
     spread = Spread.of([float(number) for number in range(200, 0, -1)])
-    assert spread == Spread(p50=100.0, p99=198.0, max=200.0)
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0)
+    assert spread == Spread(p50=100.0, p95=190.0, p99=198.0, max=200.0)
+    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0)
 
 
 @given(

@@ -195,3 +195,83 @@ def test_two_slots_are_the_default_for_prefixes(
     ]
     assert list(report["figures"]) == ["cache on", "cache off"]
     assert report["burst"]["computed"] is not None
+
+
+LOAD = ["--requests", "6", "--concurrency", "2", "--max-tokens", "9", "--prompt-words", "8"]
+
+
+def test_a_load_on_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_peer("echoing") as peer:
+        load = ["bench", "load", peer.url + "/v1", *LOAD, "--label", "night"]
+        assert run([*load, "--external", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert run([*load, "--force", "--baseline-tps", "1e9", "--model", "some-model"]) == 5
+        table = capsys.readouterr().out
+    assert (report["label"], report["verdict"], report["exit_code"]) == ("night", "good", 0)
+    [result] = report["results"]
+    assert (result["url"], result["model"], result["slots"]) == (peer.url, "some-model", None)
+    assert (result["answered"], result["tokens"], result["ratio"]) == (6, 54, None)
+    assert set(result["latency"]) == set(result["itl"]) == {"p50", "p95", "p99", "max"}
+    assert set(result["memory"]) == {"before", "peak", "after"}, "the peer is this process"
+    lines = {line[:14].strip(): line for line in table.splitlines()}
+    assert lines["ratio"].split() == ["ratio", "0.00"]
+    assert "6 of 6 answers repeat the canary of their prompt" in table
+    assert table.startswith("night: some-model at")
+    assert table.endswith("verdict: below baseline\n")
+    for name, formula in report["formulas"].items():
+        assert f"{name} = {formula}" in table
+
+
+def test_a_load_on_a_server_that_mixes_up_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_peer("leaking") as peer:
+        assert run(["bench", "load", peer.url, *LOAD, "--external"]) == 6
+    assert "holds the canary of prompt" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("extra", [["--protect", "{port}"], ["--protect", ""], []])
+def test_servers_that_may_not_be_loaded_get_nothing(
+    capsys: pytest.CaptureFixture[str], extra: list[str]
+) -> None:
+    with fake_peer() as peer:
+        port = peer.url.rpartition(":")[2]
+        arguments = [each.format(port=port) for each in extra]
+        arguments += ["--external"] if "{port}" in extra else []
+        assert run(["bench", "load", peer.url, *LOAD, *arguments]) == 2
+    assert ("is protected" if "{port}" in extra else "add --external") in capsys.readouterr().err
+    assert not peer.bodies
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["http://127.0.0.1:8081", "--external"], "is protected by --protect 8081"),
+        (["http://127.0.0.1:9", "--slots", "1,2", "--external"], "--slots starts servers"),
+        (["some.gguf", "--model", "m"], "--model names a model of the server at URL"),
+        (["some.gguf", "--slots", "1,x"], "--slots: '1,x' is not a list"),
+        (["some.gguf", "--baseline-tps", "0"], "--baseline-tps: 0 is not above 0"),
+    ],
+)
+def test_bad_options_of_loads(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert run(["bench", "load", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_sweep_over_slots_starts_a_server_for_each(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[EngineConfig] = []
+
+    @contextmanager
+    def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
+        started.append(config)
+        with fake_peer("echoing") as peer:
+            yield connect("heddle", peer.url)
+
+    monkeypatch.setattr(servers, "heddle_server", heddle_server)
+    sweep = ["--slots", "1,4", "--queue", "0", "--threads", "3", "--json"]
+    assert run(["bench", "load", "some.gguf", *LOAD, *sweep]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [result["slots"] for result in report["results"]] == [1, 4]
+    assert [(each.slots, each.queue, each.threads) for each in started] == [(1, 2, 3), (4, 2, 3)]

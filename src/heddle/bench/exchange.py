@@ -1,4 +1,4 @@
-"""One streamed completion over HTTP: the request, the answer's bytes and times, and the figures.
+"""One HTTP request on a connection of its own: its bytes, and the bytes and times of the response.
 
 While a request runs, the client only records bytes and times. It decodes the bytes afterwards, so
 that it does not compete with the server for processor cores.
@@ -7,7 +7,6 @@ that it does not compete with the server for processor cores.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ from urllib.parse import urlsplit
 
 import h11
 
-from heddle.bench.figures import Stream
 from heddle.errors import PeerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +79,41 @@ class Recorder(asyncio.Protocol):
             self._enough.set_result(None)
 
 
-class Exchange:
-    """A request with its own connection, and its answer. The request is not sent at first.
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A recorded HTTP response.
 
     Attributes:
-        recorder: records the answer.
+        status: the HTTP status.
+        pieces: the pieces of the body, with the times at which they arrived.
+        complete: whether the whole body arrived.
     """
 
-    def __init__(self, server: Server, prompt: Sequence[int], max_tokens: int) -> None:
-        """Make a greedy request. `prompt` is token ids. Needs a running event loop."""
+    status: int
+    pieces: tuple[tuple[float, bytes], ...]
+    complete: bool
+
+    @property
+    def body(self) -> bytes:
+        """The whole body, as far as it arrived."""
+        return b"".join(data for _, data in self.pieces)
+
+
+class Exchange:
+    """A request with its own connection, and its response. The request is not sent at first.
+
+    Attributes:
+        recorder: records the response.
+        sent: when the request was sent, in seconds of `time.perf_counter`; 0 before.
+    """
+
+    def __init__(self, server: Server, request: bytes) -> None:
+        """`request` is the bytes to send; see `post`. Needs a running event loop."""
         self.recorder = Recorder()
+        self.sent = 0.0
         self._server = server
-        self._max_tokens = max_tokens
-        self._client = h11.Connection(h11.CLIENT)
-        self._request = _request(self._client, server, prompt, max_tokens)
+        self._request = request
         self._transport: asyncio.Transport | None = None
-        self._sent = 0.0
 
     async def connect(self) -> None:
         """Open the connection.
@@ -120,27 +137,21 @@ class Exchange:
     def send(self) -> None:
         """Send the request."""
         assert self._transport is not None, "not connected"
-        self._sent = time.perf_counter()
+        self.sent = time.perf_counter()
         self._transport.write(self._request)
 
     def abort(self) -> None:
-        """Close the connection, and drop the rest of the answer."""
+        """Close the connection, and drop the rest of the response."""
         if self._transport is not None:
             self._transport.abort()
 
-    def stream(self) -> Stream:
-        """The recorded answer, as times and counts.
-
-        Each piece of text that is not empty is an arrival. If there was no such piece, the last
-        event is the only arrival. The server reports the token counts.
+    def response(self) -> Response:
+        """The recorded response.
 
         Raises:
-            PeerError: the server refused, ended the stream early, or did not generate exactly
-                `max_tokens` tokens.
+            PeerError: the server closed the connection without a response, or does not speak HTTP.
         """
-        return _stream(
-            self._server, self._sent, self._client, self.recorder.pieces, self._max_tokens
-        )
+        return _read_response(self._server, self.recorder.pieces)
 
 
 def authorization(key: str | None) -> dict[str, str]:
@@ -148,101 +159,42 @@ def authorization(key: str | None) -> dict[str, str]:
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
-def _request(
-    client: h11.Connection, server: Server, prompt: Sequence[int], max_tokens: int
-) -> bytes:
-    body = {
-        "model": server.model,
-        "prompt": list(prompt),
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        **server.extras,
-    }
-    data = json.dumps(body).encode()
+def post(server: Server, path: str, body: bytes) -> bytes:
+    """The bytes of a POST request with a JSON body. The server closes the connection afterwards."""
     address = urlsplit(server.url)
-    headers = [
-        ("Host", address.netloc),
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(data))),
-        ("Connection", "close"),
-        *authorization(server.key).items(),
-    ]
-    target = f"{address.path}/v1/completions"
-    head = client.send(h11.Request(method="POST", target=target, headers=headers))
-    return b"".join(
-        part or b"" for part in (head, client.send(h11.Data(data)), client.send(h11.EndOfMessage()))
-    )
+    headers = {
+        "Host": address.netloc,
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+        **authorization(server.key),
+    }
+    lines = [f"POST {address.path}{path} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def _stream(
-    server: Server,
-    sent: float,
-    client: h11.Connection,
-    pieces: Sequence[tuple[float, bytes]],
-    max_tokens: int,
-) -> Stream:
-    texts: list[float] = []
-    finish, usage = None, None
-    for moment, event in _events(server, client, pieces):
-        if "error" in event:
-            raise PeerError(f"{server.name} failed: {event['error']}")
-        usage = event.get("usage") or usage
-        for choice in event["choices"]:
-            if choice["text"]:
-                texts.append(moment)
-            if choice["finish_reason"]:
-                finish = moment
-    if finish is None:
-        raise PeerError(f"{server.name} ended a stream early, after {len(texts)} pieces of text")
-    if usage is None:
-        raise PeerError(f"{server.name} sent no usage, although stream_options asked for it")
-    if usage["completion_tokens"] != max_tokens:
-        raise PeerError(
-            f"{server.name} generated {usage['completion_tokens']} tokens instead of {max_tokens};"
-            " it must support ignore_eos"
-        )
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return Stream(sent, tuple(texts or [finish]), usage["prompt_tokens"], max_tokens, cached)
-
-
-def _events(
-    server: Server, client: h11.Connection, pieces: Sequence[tuple[float, bytes]]
-) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The response's server-sent events, each with the time at which it was complete."""
-    buffer = b""
-    for moment, data in _body(server, client, pieces):
-        *lines, buffer = (buffer + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:") and line.strip() != b"data: [DONE]":
-                try:
-                    yield moment, json.loads(line.removeprefix(b"data:"))
-                except ValueError as error:
-                    raise PeerError(f"{server.name} sent an event that is not JSON") from error
-
-
-def _body(
-    server: Server, client: h11.Connection, pieces: Sequence[tuple[float, bytes]]
-) -> Iterator[tuple[float, bytes]]:
-    """Pieces of the body of an answer with status 200. If the body ends early, some are missing."""
-    status, body = 0, b""
+def _read_response(server: Server, recorded: Sequence[tuple[float, bytes]]) -> Response:
+    client = h11.Connection(h11.CLIENT)
+    client.send(h11.Request(method="POST", target="/", headers=[("Host", "h")]))
+    client.send(h11.EndOfMessage())
+    status, pieces, complete = 0, [], False
     try:
-        for moment, data in pieces:
+        for moment, data in recorded:
             client.receive_data(data)
             while not isinstance(event := client.next_event(), type):
                 if isinstance(event, h11.Response):
                     status = event.status_code
-                elif isinstance(event, h11.Data) and status == 200:
-                    yield moment, bytes(event.data)
                 elif isinstance(event, h11.Data):
-                    body += event.data
-                else:
+                    pieces.append((moment, bytes(event.data)))
+                elif isinstance(event, h11.EndOfMessage):
+                    complete = True
                     break
+            if complete:
+                break
     except h11.RemoteProtocolError as error:
-        if status == 0 and any(data for _, data in pieces):
+        if status == 0 and any(data for _, data in recorded):
             raise PeerError(f"{server.name} does not answer in HTTP: {error}") from error
     if status == 0:
         raise PeerError(f"{server.name} closed a connection without an answer")
-    if status != 200:
-        raise PeerError(f"{server.name} answered {status}: {body.decode(errors='replace')}")
+    return Response(status, tuple(pieces), complete)

@@ -50,6 +50,7 @@ class Spread:
     """Percentiles of some durations, in seconds."""
 
     p50: float
+    p95: float
     p99: float
     max: float
 
@@ -57,8 +58,9 @@ class Spread:
     def of(cls, durations: Sequence[float]) -> Spread:
         """Percentiles by nearest rank: each percentile is a measured duration."""
         ordered = sorted(durations)
-        p50, p99 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.99))
-        return cls(p50, p99, ordered[-1])
+        shares = (0.5, 0.95, 0.99)
+        p50, p95, p99 = (ordered[math.ceil(share * len(ordered)) - 1] for share in shares)
+        return cls(p50, p95, p99, ordered[-1])
 
 
 def ttft(streams: Sequence[Stream]) -> Spread:

@@ -13,7 +13,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from heddle.bench.exchange import Exchange, Server, authorization
+from heddle.bench.answers import COMPLETIONS, completion, read_stream
+from heddle.bench.exchange import Exchange, Server, authorization, post
 from heddle.config import check_keys
 from heddle.errors import PeerError
 
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 
 _LOAD_SECONDS = 600.0  # eight long prompts take a slow peer minutes
 _ANSWER_SECONDS = 10.0  # for the answer to /v1/models
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: only the named server is asked."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+# Loads do not go through a proxy, so this question does not, either.
+_OPENER = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
 
 
 def connect(
@@ -46,7 +58,7 @@ def connect(
         raise PeerError(f"{name}: {url!r} is not an http or https address")
     try:
         question = urllib.request.Request(f"{url}/v1/models", headers=authorization(key))
-        with urllib.request.urlopen(question, timeout=_ANSWER_SECONDS) as answer:
+        with _OPENER.open(question, timeout=_ANSWER_SECONDS) as answer:
             models = [entry["id"] for entry in json.load(answer)["data"]]
     except urllib.error.HTTPError as error:
         raise PeerError(f"{name} answered {error.code} to {url}/v1/models") from error
@@ -65,7 +77,7 @@ def complete(server: Server, prompts: Sequence[Sequence[int]], max_tokens: int) 
     """Send one greedy completion request per prompt (token ids), all at once. Wait for all.
 
     Raises:
-        PeerError: the server cannot be reached; or see `Exchange.stream`.
+        PeerError: the server cannot be reached; or see `read_stream`.
     """
     return asyncio.run(_complete(server, prompts, max_tokens))
 
@@ -102,7 +114,7 @@ async def _complete(
         for exchange in exchanges:
             exchange.send()
         await asyncio.gather(*(exchange.recorder.closed for exchange in exchanges))
-    return [exchange.stream() for exchange in exchanges]
+    return _streams(server, exchanges, max_tokens)
 
 
 async def _complete_in_turn(
@@ -119,7 +131,7 @@ async def _complete_in_turn(
             done.append(exchange)
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    return [exchange.stream() for exchange in done]
+    return _streams(server, done, max_tokens)
 
 
 async def _complete_beside(
@@ -136,7 +148,11 @@ async def _complete_beside(
         async with _exchanges(server, [newcomer], 1) as [late]:
             late.send()
             await asyncio.gather(*(each.recorder.closed for each in (*exchanges, late)))
-    return [exchange.stream() for exchange in exchanges], late.stream()
+    return _streams(server, exchanges, max_tokens), read_stream(server, late, 1)
+
+
+def _streams(server: Server, exchanges: Sequence[Exchange], max_tokens: int) -> list[Stream]:
+    return [read_stream(server, exchange, max_tokens) for exchange in exchanges]
 
 
 @asynccontextmanager
@@ -144,7 +160,8 @@ async def _exchanges(
     server: Server, prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> AsyncIterator[list[Exchange]]:
     """Connected exchanges whose requests are not sent yet. The block has _LOAD_SECONDS."""
-    exchanges = [Exchange(server, prompt, max_tokens) for prompt in prompts]
+    bodies = [completion(server, list(prompt), max_tokens) for prompt in prompts]
+    exchanges = [Exchange(server, post(server, COMPLETIONS, body)) for body in bodies]
     try:
         for exchange in exchanges:
             await exchange.connect()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from heddle.cli.bench import bench
+from heddle.cli.bench_load import bench_load
 from heddle.cli.bench_prefix import bench_prefix
 from heddle.cli.cached import list_models, remove
 from heddle.cli.chat import chat
@@ -72,7 +73,7 @@ def heddle(
 
 
 class _BenchGroup(typer.core.TyperGroup):
-    """Runs `heddle bench prefix`; other arguments of `heddle bench` go to the command `speed`."""
+    """Runs `heddle bench prefix` and `load`; other arguments of `heddle bench` go to `speed`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not (args and args[0] in self.commands):
@@ -83,6 +84,7 @@ class _BenchGroup(typer.core.TyperGroup):
 benches = typer.Typer(cls=_BenchGroup)
 benches.command("speed")(bench)
 benches.command("prefix")(bench_prefix)
+benches.command("load")(bench_load)
 
 for command in (serve, chat, pull, inspect, suggest, quantize, imatrix):
     app.command()(command)

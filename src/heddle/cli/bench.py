@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heddle.cli.loading import load
-from heddle.cli.options import Against, AsJson, Model, PeerKey, PeerModel, Url, with_settings
+from heddle.cli.options import (
+    Against,
+    AsJson,
+    Model,
+    PeerKey,
+    PeerModel,
+    Url,
+    numbers,
+    with_settings,
+)
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.errors import ConfigError
 
@@ -65,10 +74,11 @@ def bench(
 ) -> None:
     """Measure speed as a share of this machine's limits, or beside another server.
 
-    `heddle bench prefix` measures how much time the prefix cache saves.
+    `heddle bench prefix` measures how much time the prefix cache saves. `heddle bench load` puts a
+    load on any server, and judges it.
     """
-    counts = _numbers("--streams", streams, least=1)
-    contexts = _numbers("--depths", depths or (_DEPTH_AGAINST if against else _DEPTHS), least=0)
+    counts = numbers("--streams", streams, least=1)
+    contexts = numbers("--depths", depths or (_DEPTH_AGAINST if against else _DEPTHS), least=0)
     if url is None and max(counts) > engine.slots:
         raise ConfigError(
             f"--streams: {max(counts)} streams need as many slots; there are {engine.slots}; raise"
@@ -88,15 +98,6 @@ def bench(
 
         loads = Loads(counts, contexts, prompt_tokens, new_tokens, rounds)
         (_profile if profile else _measure)(model, engine, loads, as_json)
-
-
-def _numbers(option: str, text: str, least: int) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= least for part in parts):
-        raise ConfigError(
-            f"{option}: {text!r} is not a list of integers of at least {least}, such as 1,2,4"
-        )
-    return [int(part) for part in parts]
 
 
 def _measure(model: str, config: EngineConfig, loads: "Loads", as_json: bool) -> None:

@@ -16,6 +16,7 @@ from heddle.config import (
     resolve,
     settings,
 )
+from heddle.errors import ConfigError
 from heddle.sizes import format_size
 
 R = TypeVar("R")
@@ -61,17 +62,43 @@ PeerKey = Annotated[
         " process lists.",
     ),
 ]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL|MODEL",
+        help="URL of a running OpenAI-compatible server, or a model. The command starts a Heddle"
+        " server for a model.",
+    ),
+]
+External = Annotated[
+    bool,
+    typer.Option("--external", help="Allow a server that this command did not start."),
+]
+Protect = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="Ports, hosts and HOST:PORT that never get a load, separated by commas.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Allow any server, also those of --protect.")]
+ServerModel = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Model of the server at URL; default: its first model."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     """Turn every parameter annotated with a config class into one option per setting.
 
-    If the parameter has a default, its values are the defaults of the settings. The command gets
-    the resolved config. Options are texts that `config.resolve` parses, so an option and its
-    environment variable accept the same texts and give the same errors.
+    If the parameter has a default, its values are the defaults of the settings. A setting gets no
+    option if the command has a parameter of its name. The command gets the resolved config.
+    Options are texts that `config.resolve` parses, so an option and its environment variable accept
+    the same texts and give the same errors.
     """
     signature = inspect.signature(command)
+    own = signature.parameters
     configs: dict[str, HubConfig | ServerConfig] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
@@ -80,7 +107,7 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
             base = parameter.default if given else parameter.annotation()
             configs[parameter.name] = base
             panel = f"{parameter.name.capitalize()} settings"
-            parameters += [_option(setting, panel) for setting in settings(base)]
+            parameters += [_option(each, panel) for each in settings(base) if each.name not in own]
         else:
             parameters.append(parameter)
 
@@ -88,12 +115,27 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     def run(**given: Any) -> R:
         resolved = {}
         for name, config in configs.items():
-            texts = {setting.name: _text(given.pop(setting.name)) for setting in settings(config)}
+            names = [each.name for each in settings(config) if each.name not in own]
+            texts = {name: _text(given.pop(name)) for name in names}
             resolved[name] = resolve(config, texts)
         return command(**given, **resolved)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def numbers(option: str, text: str, least: int) -> list[int]:
+    """The integers of a list such as 1,2,4.
+
+    Raises:
+        ConfigError: the text is no such list, or a number is below `least`.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise ConfigError(
+            f"{option}: {text!r} is not a list of integers of at least {least}, such as 1,2,4"
+        )
+    return [int(part) for part in parts]
 
 
 def _text(given: str | bool | list[str] | None) -> str | None:
