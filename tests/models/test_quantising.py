@@ -14,33 +14,25 @@ from heddle.cli import run
 from heddle.config import EngineConfig
 from heddle.engine.loading import load_model
 from heddle.engine.quantising import quantise_file
-from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
+from heddle.errors import ModelFileError, ModelSourceError
 from heddle.executors.cpu.executor import load
 from heddle.testing.importance import input_sums
-from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.formats import open_checkpoint
-from heddle.weights.gguf.export import ARCHITECTURES
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.gguf.imatrix import InputSums, read_imatrix, write_imatrix
 from heddle.weights.mix import Mix
 from heddle.weights.tensor_types import TensorType
-from models.tiny import FAMILIES
 from models.tiny.base import EPS, TOKENS
 from models.tiny.llama import TinyLlama
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from models.tiny.base import TinyModel
 
 WIDE = TinyLlama(
     "wide", heads=4, kv_heads=2, head_dim=64, tied=False, layers=2, width=256, ffn_width=288
 )
 """Rows of 256 and of 288 values: the second are not whole super-blocks."""
-
-EXPORTED = [
-    models[0] for models in FAMILIES.values() if models[0].config()["model_type"] in ARCHITECTURES
-]
 
 
 def logits(path: Path, quantize: str = "none") -> np.ndarray:
@@ -93,52 +85,6 @@ def test_a_quantised_matrix_stays_and_is_named(
     model.close()
     assert model.info.quantisation == "Q8_0"
     assert "already quantised stay as they are: 16 of type Q8_0" in caplog.text
-
-
-@pytest.mark.parametrize("model", [WIDE, *EXPORTED], ids=str)
-def test_a_folder_becomes_a_file_of_the_same_model(model: TinyModel, tmp_path: Path) -> None:
-    folder, target = model.write_folder(tmp_path / "folder"), tmp_path / "new.gguf"
-    quantise_file(folder, target, Mix())
-    with open_checkpoint(target) as checkpoint:
-        found = ReferenceModel(checkpoint).logits(TOKENS)
-        spec = checkpoint.tokenizer()
-    with open_checkpoint(folder) as checkpoint:
-        assert np.allclose(found, ReferenceModel(checkpoint).logits(TOKENS), atol=1e-4)
-        assert spec.pieces == checkpoint.tokenizer().pieces
-        assert spec.pre_tokenizer == "gpt-2"
-
-
-def test_llama3_scaling_becomes_a_tensor(tmp_path: Path) -> None:
-    rope = {
-        "rope_type": "llama3",
-        "rope_theta": 10000.0,
-        "factor": 4.0,
-        "original_max_position_embeddings": 16,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-    }
-    folder = WIDE.write_folder(tmp_path / "folder", rope_parameters=rope)
-    target = tmp_path / "new.gguf"
-    quantise_file(folder, target, Mix())
-    with open_checkpoint(folder) as old, open_checkpoint(target) as new:
-        expected = ReferenceModel(old).logits(TOKENS)
-        assert np.allclose(ReferenceModel(new).logits(TOKENS), expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rope_parameters": {"rope_type": "longrope"}}, "'longrope' cannot be written as GGUF"),
-        ({"sliding_window": 8, "model_type": "mistral"}, "llama has no sliding window"),
-    ],
-)
-def test_what_gguf_cannot_express_is_refused(
-    changes: dict[str, object], message: str, tmp_path: Path
-) -> None:
-    folder = WIDE.write_folder(tmp_path / "folder", **changes)
-    with pytest.raises(UnsupportedModelError, match=message):
-        quantise_file(folder, tmp_path / "new.gguf", Mix.named("q4_0"))
-    assert not (tmp_path / "new.gguf").exists()
 
 
 def test_a_damaged_weight_leaves_no_file(tmp_path: Path) -> None:

@@ -10,11 +10,19 @@ import numpy as np
 
 from heddle.executors.cpu.quantise import Quantiser
 from heddle.models.ops import RopeSpec
-from heddle.models.positions import llama3
+from heddle.models.positions import llama3, longrope_scale
 from heddle.text.tokenizer.pretokenizers import pre_tokenizer_name
 from heddle.weights.formats import open_checkpoint
+from heddle.weights.fused import in_row_order, is_of_experts
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.gguf.export import exported_metadata, exported_name, exported_rows
+from heddle.weights.gguf.export import (
+    exported_key,
+    exported_metadata,
+    exported_name,
+    exported_rows,
+    is_exported,
+    needs_output_matrix,
+)
 from heddle.weights.gguf.writer import NewTensor, write_gguf
 from heddle.weights.progress import Silent
 from heddle.weights.tensor_types import TensorType, dequantize
@@ -109,7 +117,11 @@ class _NewFile:
         else:
             spec = checkpoint.tokenizer()
             byte_level = spec.algorithm == "bpe"
-            found = exported_metadata(checkpoint, pre_tokenizer_name(spec) if byte_level else None)
+            pre_tokenizer = pre_tokenizer_name(spec) if byte_level else None
+            read = checkpoint.hyperparameters
+            found = exported_metadata(checkpoint, pre_tokenizer)
+            if read.get("rope.scaling") == "longrope":
+                found[exported_key(checkpoint, "rope.attention_factor")] = longrope_scale(read)
         found["general.quantization_version"] = 2
         if self._mix.target is not None:
             found["general.file_type"] = _FILE_TYPES[self._mix.target]
@@ -120,13 +132,16 @@ class _NewFile:
         checkpoint = self._checkpoint
         groups: dict[str, list[TensorInfo]] = {}
         for tensor in checkpoint.tensors.values():
-            groups.setdefault(exported_name(checkpoint, tensor.name), []).append(tensor)
-        new = [self._tensor(name, parts) for name, parts in groups.items()]
-        if not self._from_gguf and checkpoint.hyperparameters.get("rope.scaling") == "llama3":
-            divisors = _llama3_divisors(checkpoint.hyperparameters)
-            content = divisors.view(np.uint8)
-            name = exported_name(checkpoint, "rope_divisors.weight")
-            new.append(NewTensor(name, divisors.shape, TensorType.F32, lambda: content))
+            if is_exported(checkpoint, tensor.name):
+                groups.setdefault(exported_name(checkpoint, tensor.name), []).append(tensor)
+        if needs_output_matrix(checkpoint):
+            output = exported_name(checkpoint, "output.weight")
+            groups[output] = [checkpoint.tensors["embedding.weight"]]
+        new = [self._tensor(name, in_row_order(parts)) for name, parts in groups.items()]
+        if not self._from_gguf:
+            for name, values in _rope_divisors(checkpoint.hyperparameters).items():
+                stored, raw = exported_name(checkpoint, name), values.view(np.uint8)
+                new.append(NewTensor(stored, values.shape, TensorType.F32, partial(_same, raw)))
         return new
 
     def _tensor(self, name: str, parts: Sequence[TensorInfo]) -> NewTensor:
@@ -134,15 +149,20 @@ class _NewFile:
         kind = self._mix.type_of(first)
         if kind is first.type and not self._from_gguf:
             kind = _float_type(first)
-        rows = sum(part.shape[0] for part in parts)
+        axis = 1 if is_of_experts(first) else 0
+        rows = sum(part.shape[axis] for part in parts)
+        shape = (*first.shape[:axis], rows, *first.shape[axis + 1 :])
         content = partial(self._content, name, parts, kind)
-        return NewTensor(name, (rows, *first.shape[1:]), kind, content)
+        return NewTensor(name, shape, kind, content)
 
     def _content(
         self, name: str, parts: Sequence[TensorInfo], kind: TensorType
     ) -> NDArray[np.uint8]:
         contents = [self._part(part, kind, self._importance.get(name)) for part in parts]
-        return contents[0] if len(contents) == 1 else np.concatenate(contents)
+        if len(contents) == 1:
+            return contents[0]
+        stack = parts[0].shape[0] if is_of_experts(parts[0]) else 1
+        return np.concatenate([c.reshape(stack, -1) for c in contents], axis=1).reshape(-1)
 
     def _part(
         self, tensor: TensorInfo, kind: TensorType, importance: NDArray[np.float32] | None
@@ -158,22 +178,38 @@ class _NewFile:
         return self._quantiser.quantise(checkpoint, tensor, raw, kind, importance)
 
 
+def _same(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return content
+
+
 def _float_type(tensor: TensorInfo) -> TensorType:
-    """llama.cpp wants vectors, and the routers of experts, in F32."""
+    """llama.cpp wants vectors, biases and the routers of experts in F32."""
     router = ".router." in tensor.name or ".shared_gate." in tensor.name
-    return TensorType.F32 if len(tensor.shape) == 1 or router else tensor.type
+    is_vector = len(tensor.shape) == 1 or tensor.name.endswith(".bias")
+    return TensorType.F32 if is_vector or router else tensor.type
 
 
-def _llama3_divisors(read: Hyperparameters) -> NDArray[np.float32]:
+def _rope_divisors(read: Hyperparameters) -> dict[str, NDArray[np.float32]]:
+    """The divisors of frequencies that GGUF has as tensors, by canonical name."""
     dim = read.integer("rope.dim", read.integer("key_dim", _head_dim(read)))
-    scaled = llama3(
-        RopeSpec(dim, read.number("rope.base", 10000.0), False),
-        read.number("rope.factor"),
-        read.integer("rope.original_context"),
-        read.number("rope.low_turns", 1.0),
-        read.number("rope.high_turns", 4.0),
-    )
-    return np.array(scaled.factors, np.float32)
+    match read.get("rope.scaling"):
+        case "llama3":
+            scaled = llama3(
+                RopeSpec(dim, read.number("rope.base", 10000.0), False),
+                read.number("rope.factor"),
+                read.integer("rope.original_context"),
+                read.number("rope.low_turns", 1.0),
+                read.number("rope.high_turns", 4.0),
+            )
+            return {"rope_divisors.weight": np.array(scaled.factors, np.float32)}
+        case "longrope":
+            return {
+                f"rope_divisors_{kind}.weight": np.array(
+                    read.numbers(f"rope.{kind}_divisors", dim // 2), np.float32
+                )
+                for kind in ("long", "short")
+            }
+    return {}
 
 
 def _head_dim(read: Hyperparameters) -> int:

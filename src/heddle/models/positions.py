@@ -178,13 +178,8 @@ def longrope(hyperparameters: Hyperparameters, spec: RopeSpec, context: int) -> 
     Raises:
         ModelFileError: the original context is missing.
     """
-    read = hyperparameters
+    read, scale = hyperparameters, longrope_scale(hyperparameters)
     trained, original = read.integer("context"), read.integer("rope.original_context")
-    factor = trained / original
-    scale = 1.0
-    if factor > 1.0:
-        scale = math.sqrt(1.0 + math.log(factor) / math.log(original))
-    scale = read.number("rope.attention_factor", scale)
     long = (context or trained) > original
     listed = "rope.long_divisors" if long else "rope.short_divisors"
     if read.get(listed) is not None:
@@ -192,3 +187,17 @@ def longrope(hyperparameters: Hyperparameters, spec: RopeSpec, context: int) -> 
         return RopeSpec(spec.dim, spec.base, spec.interleaved, factors, scale)
     divisors = "rope_divisors_long" if long else "rope_divisors_short"
     return RopeSpec(spec.dim, spec.base, spec.interleaved, (), scale, divisors)
+
+
+def longrope_scale(hyperparameters: Hyperparameters) -> float:
+    """The factor on queries and keys that goes with longrope.
+
+    Raises:
+        ModelFileError: the original context is missing.
+    """
+    read = hyperparameters
+    original, scale = read.integer("rope.original_context"), 1.0
+    factor = read.integer("context") / original
+    if factor > 1.0:
+        scale = math.sqrt(1.0 + math.log(factor) / math.log(original))
+    return read.number("rope.attention_factor", scale)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.errors import UnsupportedModelError
+from heddle.weights.fused import FUSED_PARTS
 from heddle.weights.gguf import names
 from heddle.weights.gguf.tokenizer import exported_tokenizer
 
@@ -27,26 +28,41 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
+    "glm4": "glm4",
+    "glm4_moe": "glm4moe",
+    "gpt_oss": "gpt-oss",
     "granite": "granite",
+    "granitemoe": "granitemoe",
+    "ministral3": "mistral3",
     "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "phi3": "phi3",
     "seed_oss": "seed_oss",
     "smollm3": "smollm3",
 }
 """GGUF's architecture, by `model_type`."""
 
-_WINDOWED = frozenset({"gemma2", "gemma3"})
-"""Architectures of which llama.cpp knows the layers with a window."""
+_WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4, "phi3": 0}
+"""Architectures with windows, and the number of layers after which one layer has none; 0: all have.
+
+No key says which layers have a window: llama.cpp knows. It ignores the window of Phi-3."""
+
+_WEIGHTS_NORMALISED = {"qwen2moe": False, "qwen3moe": True}
+"""Whether expert weights are divided by their sum, where llama.cpp reads no key for it."""
+
+_OUTPUT_REQUIRED = frozenset({"gpt-oss", "olmo2", "qwen2moe"})
+"""Architectures of which llama.cpp loads no file without an output matrix."""
 
 _SCALINGS = ("none", "linear", "yarn", "llama3")
+_MORE_SCALINGS = {"phi3": ("longrope",)}
 _FLOATS = frozenset(
     {"norm_eps", "logit_cap", "rope.base", "rope.local_base", "rope.factor", "rope.beta_fast"}
     | {"rope.attention_factor", "rope.beta_slow", "expert_weights_scale", "attention.score_cap"}
     | {"embedding_scale", "residual_scale", "logit_divisor", "attention.scale"}
+    | {"attention.temperature"}
 )
 _OF_SCALING = ("rope.factor", "rope.original_context", "rope.attention_factor", "rope.scaling")
-_LEFT_OUT = frozenset(
-    {"vocabulary", "window_period", "pooling", "expert_scoring", "expert_weights_normalised"}
-)
+_LEFT_OUT = frozenset({"vocabulary", "window_period", "pooling", "expert_scoring"})
 """Values that llama.cpp finds elsewhere, or that its architecture implies."""
 
 
@@ -69,10 +85,45 @@ def exported_architecture(checkpoint: Checkpoint) -> str:
 
 
 def exported_name(checkpoint: Checkpoint, name: str) -> str:
-    """The name in GGUF of a tensor with the canonical name `name`."""
+    """The name in GGUF of a tensor with the canonical name `name`.
+
+    The parts of a fused tensor have one name. Their rows follow one another.
+    """
     if checkpoint.format == "gguf":
         return checkpoint.tensors[name].label
-    return names.tensor_names(exported_architecture(checkpoint)).stored(name)
+    architecture = exported_architecture(checkpoint)
+    stem, _, kind = name.rpartition(".")
+    before, _, part = stem.rpartition(".")
+    for fused in names.FUSED.get(architecture, ()):
+        if part in FUSED_PARTS[fused] and before.endswith(fused.rpartition(".")[0]):
+            name = f"{before}.{fused.rpartition('.')[2]}.{kind}"
+    return names.tensor_names(architecture).stored(name)
+
+
+def is_exported(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether a tensor is written. A folder's layers that predict further tokens are not.
+
+    Plain decoding does not need them; folders have them behind the last layer (GLM-4.5).
+    """
+    if checkpoint.format == "gguf" or not name.startswith("layers."):
+        return True
+    return int(name.split(".")[1]) < checkpoint.hyperparameters.integer("layers")
+
+
+def needs_output_matrix(checkpoint: Checkpoint) -> bool:
+    """Whether a folder has no output matrix, because the embedding is it, and llama.cpp wants one.
+
+    The file then has the embedding twice.
+    """
+    tensors, is_file = checkpoint.tensors, checkpoint.format == "gguf"
+    if is_file or "output.weight" in tensors or "embedding.weight" not in tensors:
+        return False
+    return exported_architecture(checkpoint) in _OUTPUT_REQUIRED
+
+
+def exported_key(checkpoint: Checkpoint, name: str) -> str:
+    """The key in GGUF of the hyperparameter with the canonical name `name`."""
+    return f"{exported_architecture(checkpoint)}.{names.HYPERPARAMETERS[name]}"
 
 
 def exported_metadata(checkpoint: Checkpoint, pre_tokenizer: str | None) -> dict[str, object]:
@@ -96,23 +147,19 @@ def exported_metadata(checkpoint: Checkpoint, pre_tokenizer: str | None) -> dict
 
 
 def _hyperparameters(read: Hyperparameters, architecture: str) -> Mapping[str, object]:
+    if read.get("causal", True) is not True:
+        raise _refuse(read, "causal", "encoders are not supported there")
     scaling = read.get("rope.scaling", "none")
-    if scaling not in _SCALINGS:
-        raise UnsupportedModelError(
-            f"{read.label('rope.scaling')} {scaling!r} cannot be written as GGUF yet; possible:"
-            f" {', '.join(_SCALINGS)}",
-            param="rope.scaling",
-        )
-    windowed = read.get("window") is not None and architecture not in _WINDOWED
-    if windowed and any(_list(read.get("window_layers", [True]))):
-        raise UnsupportedModelError(
-            f"GGUF's architecture {architecture} has no sliding window, and"
-            f" {read.label('window')} is {read.get('window')!r}",
-            param="window",
-        )
-    left_out = _LEFT_OUT | ({"window"} if architecture not in _WINDOWED else set())
+    _check_rope(read, architecture)
+    _check_windows(read, architecture)
+    _check_experts(read, architecture)
+    left_out = _LEFT_OUT | (set() if architecture in _WINDOW_PERIODS else {"window"})
     if scaling in ("none", "llama3"):  # the divisors of llama3 are a tensor
         left_out |= set(_OF_SCALING)
+    elif scaling == "longrope":  # its divisors are tensors; a factor would stretch them again
+        left_out |= {"rope.scaling", "rope.factor"}
+    if architecture in _WEIGHTS_NORMALISED:
+        left_out |= {"expert_weights_normalised"}
     found: dict[str, object] = {}
     for name, key in names.HYPERPARAMETERS.items():
         value = read.get(name)
@@ -124,11 +171,55 @@ def _hyperparameters(read: Hyperparameters, architecture: str) -> Mapping[str, o
     found.setdefault(f"{architecture}.rope.dimension_count", head_dim)
     found[f"{architecture}.attention.key_length"] = head_dim
     found.setdefault(f"{architecture}.attention.value_length", head_dim)
+    if read.get("experts") is not None:
+        width = read.integer("expert_width", read.integer("mlp_width"))
+        found[f"{architecture}.{names.HYPERPARAMETERS['expert_width']}"] = width
     return found
 
 
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
+def _check_rope(read: Hyperparameters, architecture: str) -> None:
+    """Raise UnsupportedModelError if GGUF cannot express how rope is scaled."""
+    scaling = read.get("rope.scaling", "none")
+    possible = _SCALINGS + _MORE_SCALINGS.get(architecture, ())
+    if scaling not in possible:
+        raise _refuse(read, "rope.scaling", f"possible: {', '.join(possible)}")
+    whole = architecture not in names.YARN_BETWEEN_PAIRS
+    if scaling == "yarn" and read.get("rope.whole_pairs", True) is not whole:
+        raise _refuse(read, "rope.whole_pairs", f"GGUF's architecture {architecture} has {whole}")
+
+
+def _check_windows(read: Hyperparameters, architecture: str) -> None:
+    """Raise UnsupportedModelError unless llama.cpp finds the layers that have a window."""
+    layers, period = read.integer("layers"), _WINDOW_PERIODS.get(architecture)
+    if read.get("window") is None:
+        return
+    listed = read.get("window_layers")
+    if period is None:
+        if any(listed if isinstance(listed, list) else [True]):
+            raise UnsupportedModelError(
+                f"GGUF's architecture {architecture} has no sliding window, and"
+                f" {read.label('window')} is {read.get('window')!r}",
+                param="window",
+            )
+        return
+    known = [not period or (layer + 1) % period > 0 for layer in range(layers)]
+    name = "window_layers" if listed is not None else "window_period"
+    if listed not in (None, known) or read.get("window_period", period) != period:
+        every = f"all but every {period}th layer" if period else "all layers"
+        raise _refuse(read, name, f"GGUF's architecture {architecture} has a window in {every}")
+
+
+def _check_experts(read: Hyperparameters, architecture: str) -> None:
+    """Raise UnsupportedModelError if llama.cpp would weigh experts in another way."""
+    name, implied = "expert_weights_normalised", _WEIGHTS_NORMALISED.get(architecture)
+    if implied is not None and read.get(name, implied) is not implied:
+        raise _refuse(read, name, f"GGUF's architecture {architecture} has {implied}")
+
+
+def _refuse(read: Hyperparameters, name: str, reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{read.label(name)} {read.get(name)!r} cannot be written as GGUF; {reason}", param=name
+    )
 
 
 def exported_rows(
@@ -136,14 +227,19 @@ def exported_rows(
 ) -> NDArray[np.uint8]:
     """The bytes `raw` of a folder's tensor with rows in GGUF's order.
 
-    Where rope pairs neighbours in GGUF, the rows of a head's two halves alternate.
+    Where rope pairs neighbours in GGUF, and halves in the folder, the rows of the two halves
+    alternate in the rotated part of a head.
     """
     part = tensor.name.rpartition(".")[0].rpartition("attention.")[2]
-    if exported_architecture(checkpoint) not in names.INTERLEAVED or part not in ("q", "k"):
+    read, architecture = checkpoint.hyperparameters, exported_architecture(checkpoint)
+    keeps_order = read.flag("rope.interleaved", False) or architecture not in names.INTERLEAVED
+    if keeps_order or part not in ("q", "k"):
         return raw
-    read = checkpoint.hyperparameters
     heads = read.integer("heads")
     if part == "k":
         heads = read.integer("kv_heads", heads)
-    rows = raw.reshape(heads, 2, tensor.shape[0] // heads // 2, -1)
-    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(-1)
+    rows = raw.reshape(heads, tensor.shape[0] // heads, -1)
+    dim = read.integer("rope.dim", rows.shape[1])
+    halves = rows[:, :dim].reshape(heads, 2, dim // 2, -1)
+    turned = halves.swapaxes(1, 2).reshape(heads, dim, -1)
+    return np.concatenate([turned, rows[:, dim:]], axis=1).reshape(-1)

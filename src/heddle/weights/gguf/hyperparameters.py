@@ -75,7 +75,7 @@ def _read_rope(values: dict[str, Any], metadata: Mapping[str, object], architect
     if architecture == "phi3" and "rope.attention_factor" in values:
         # The divisors are tensors, and no key says that they are there.
         values.setdefault("rope.scaling", "longrope")
-    if architecture == "gpt-oss":  # no key says so; its config.json has `truncate` false
+    if architecture in names.YARN_BETWEEN_PAIRS:  # its config.json has `truncate` false
         values["rope.whole_pairs"] = False
     multiplier = metadata.get(f"{architecture}.{names.YARN_LOG_MULTIPLIER}")
     factor = values.get("rope.factor")

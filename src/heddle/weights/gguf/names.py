@@ -73,6 +73,9 @@ In files of other architectures the rows have Hugging Face's order (llama.cpp,
 YARN_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 """Key after the architecture's name. Yarn divides its own factor by 1 + 0.1 * this * ln(factor)."""
 
+YARN_BETWEEN_PAIRS = frozenset({"gpt-oss"})
+"""Architectures whose stretch by yarn may begin and end between two pairs. No key says so."""
+
 ROPE_FINETUNED = "rope.scaling.finetuned"
 WITHOUT_ROPE_UNLESS_FINETUNED = frozenset({"granite", "granitemoe"})
 """Architectures that have no positions if `ROPE_FINETUNED` is false (llama.cpp, `granite.cpp`)."""
@@ -134,6 +137,13 @@ _DIFFERENCES = {
     "seed_oss": {"mlp_norm": "post_attention_norm"},
 }
 """Names of a layer's parts that are particular to one architecture."""
+
+
+FUSED = {
+    "phi3": ("attention.qkv", "mlp.gate_up"),
+    "glm4": ("mlp.gate_up",),
+}
+"""Tensors that an architecture's files have in place of their parts."""
 
 
 def tensor_names(architecture: str) -> TensorNames:
