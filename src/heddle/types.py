@@ -506,6 +506,7 @@ class Usage:
         cached_tokens: prompt tokens that the prefix cache held, so that no step computed them.
         prompt_seconds: time from the request's first step to its first token.
         completion_seconds: time from its first to its last token.
+        queue_seconds: time from its submission to its first step. If it ended before, to its end.
     """
 
     prompt_tokens: int
@@ -513,6 +514,7 @@ class Usage:
     cached_tokens: int = field(default=0, compare=False)
     prompt_seconds: float = field(default=0.0, compare=False)
     completion_seconds: float = field(default=0.0, compare=False)
+    queue_seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

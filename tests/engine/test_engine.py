@@ -433,13 +433,13 @@ def test_a_snapshot_shows_slots_queue_and_pages(start, executor: FakeExecutor) -
         collector.wait()
     first, second = steps.get(), steps.get()
     assert first.slots == (
-        SlotSnapshot(0, SlotState.PREFILLING, 0, 30, 0, 0),
-        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 0, 0),
+        SlotSnapshot(0, SlotState.PREFILLING, 0, 30, 0, 0, step_tokens=30),
+        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 0, 0, step_tokens=10),
     )
     assert (first.running, first.queue_depth, first.pages_used, first.pages_total) == (2, 1, 2, 64)
     assert second.slots == (
-        SlotSnapshot(0, SlotState.GENERATING, 0, 30, 30, 1),
-        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 10, 0),
+        SlotSnapshot(0, SlotState.GENERATING, 0, 30, 30, 1, step_tokens=1),
+        SlotSnapshot(1, SlotState.PREFILLING, 1, 50, 10, 0, step_tokens=16),
     )
     engine.close()
     last = engine.snapshot()
@@ -456,6 +456,10 @@ class Recorder:
 
     def on_submit(self) -> None:
         self.calls.append(("submit",))
+
+    def on_start(self, queue_seconds: float) -> None:
+        assert queue_seconds > 0
+        self.calls.append(("start",))
 
     def on_first_token(self, seconds: float) -> None:
         assert seconds > 0
@@ -487,7 +491,8 @@ def test_observers_get_all_events_in_order(engine: Engine) -> None:
     engine.observe(recorder)
     engine.complete("hello", params(max_tokens=3, ignore_eos=True))
     finish = ("finish", FinishReason.LENGTH, Usage(5, 3))
-    assert recorder.calls == [("submit",), ("first",), ("token",), ("token",), finish]
+    first = [("submit",), ("start",), ("first",)]
+    assert recorder.calls == [*first, ("token",), ("token",), finish]
 
 
 def test_observers_hear_of_each_request_that_comes_during_a_step(
@@ -512,7 +517,7 @@ def test_a_failing_observer_is_logged_and_stops_nothing(engine: Engine, caplog) 
     recorder = Recorder()
     engine.observe(recorder)
     assert engine.complete("hello", params(max_tokens=1)).usage.completion_tokens == 1
-    assert len(recorder.calls) == 3
+    assert len(recorder.calls) == 4
     assert "an observer failed in on_finish" in caplog.text
 
 
@@ -520,7 +525,8 @@ def test_usage_has_the_times_of_a_request(executor: FakeExecutor, engine: Engine
     executor.before_step = lambda _: time.sleep(0.01)
     began = time.perf_counter()
     usage = engine.complete("hello", params(max_tokens=3)).usage
-    assert usage.prompt_seconds + usage.completion_seconds <= time.perf_counter() - began
+    whole = usage.queue_seconds + usage.prompt_seconds + usage.completion_seconds
+    assert 0 < usage.queue_seconds < whole <= time.perf_counter() - began
     assert usage.prompt_seconds >= 0.01
     assert usage.completion_seconds >= 0.02
     assert engine.complete("hello", params(max_tokens=1)).usage.completion_seconds == 0
@@ -535,5 +541,5 @@ def test_preemption_does_not_restart_the_times(start) -> None:
     )
     usages = [collector.wait().usage for collector in collectors]
     assert engine.snapshot().preemptions > 0
-    assert all(usage.prompt_seconds > 0 for usage in usages)
+    assert all(usage.queue_seconds > 0 and usage.prompt_seconds > 0 for usage in usages)
     assert all(usage.completion_seconds > 0 for usage in usages)

@@ -108,13 +108,15 @@ class Engine(Closing):
         requests: Iterable[tuple[Prompt, Params, Sink]],
         rules: TokenRules | None = None,
         client: Hashable | None = None,
+        log_id: str = "",
     ) -> list[Ticket]:
         """Queue several requests, all or none. Raises as :meth:`submit`.
 
-        `rules` and `client` are those of all requests, as for :meth:`generate_many`.
+        `rules`, `client` and `log_id` are those of all requests, as for :meth:`generate_many`.
         """
         prepared = [
-            prepare(self.model, next(self._ids), *request, rules=rules) for request in requests
+            prepare(self.model, next(self._ids), *request, rules=rules, log_id=log_id)
+            for request in requests
         ]
         for request in prepared:
             self._limit(request.sequence, client)
@@ -212,6 +214,7 @@ class Engine(Closing):
         backlog: Backlog | None = None,
         rules: TokenRules | None = None,
         client: Hashable | None = None,
+        log_id: str = "",
     ) -> AsyncStreams:
         """Submit several requests, all or none. Returns one iterator for all; see :meth:`generate`.
 
@@ -223,6 +226,7 @@ class Engine(Closing):
                 the rules of each request.
             client: identifies the client that sent the requests, for the limits of clients and for
                 their shares of the engine. None: no client, and no limits.
+            log_id: the caller's name for the requests. The engine's log lines about them have it.
         """
         loop = asyncio.get_running_loop()
         mailbox = self._mailboxes.setdefault(loop, Mailbox(loop, self._thread.to_wake))
@@ -234,6 +238,7 @@ class Engine(Closing):
             ),
             rules,
             client,
+            log_id,
         )
         return AsyncStreams(inbox)
 

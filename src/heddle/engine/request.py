@@ -65,7 +65,10 @@ class Request:
         sequence: the scheduler's side; `sequence.id` is the request's id.
         detokenizer: turns its tokens into text and looks for stop strings.
         sink: gets its deltas.
-        last_token_at: time of its newest token; before its first token, time of its submission.
+        submitted_at: time of its submission.
+        log_id: the caller's name for the request, for lines of the log; may be empty.
+        last_token_at: time of its newest token; before its first token, time of its submission. A
+            driven sequence counts from the call that asks for the next token.
         first_step_at: start of its first step; 0 before.
         first_token_at: time of its first token, its embedding or the last scores of its prompt; 0
             before.
@@ -74,16 +77,28 @@ class Request:
     sequence: Sequence
     detokenizer: Detokenizer
     sink: Sink
-    last_token_at: float = field(default_factory=time.perf_counter)
+    submitted_at: float = field(default_factory=time.perf_counter)
+    log_id: str = ""
+    last_token_at: float = field(init=False)
     first_step_at: float = 0.0
     first_token_at: float = 0.0
     _first_reported: bool = False  # whether the None of the prompt's first token was sent
+
+    def __post_init__(self) -> None:
+        self.last_token_at = self.submitted_at
+
+    @property
+    def label(self) -> str:
+        """The request's id and its caller's name for it, for lines of the log."""
+        number = self.sequence.id
+        return f"{number} ({self.log_id})" if self.log_id else f"{number}"
 
     @property
     def usage(self) -> Usage:
         """Token counts and times so far."""
         prompt, cached = self.sequence.prompt_tokens, self.sequence.cached_tokens
-        usage = Usage(prompt, self.sequence.output_tokens, cached or 0)
+        waited = (self.first_step_at or time.perf_counter()) - self.submitted_at
+        usage = Usage(prompt, self.sequence.output_tokens, cached or 0, queue_seconds=waited)
         if not self.first_token_at:
             return usage
         return replace(
@@ -114,10 +129,12 @@ def prepare(
     sink: Sink,
     *,
     rules: TokenRules | None = None,
+    log_id: str = "",
 ) -> Request:
     """Check and tokenize a prompt, draw the seed, and make the request.
 
-    `rules` are the token rules of `params`, if they are already computed.
+    `rules` are the token rules of `params`, if they are already computed. `log_id` names the
+    request in lines of the log.
 
     Raises:
         InvalidRequestError: a token id is not in the vocabulary, one of `shown_specials` is not a
@@ -147,7 +164,7 @@ def prepare(
     if isinstance(params, EmbeddingParams):
         params = replace(params, pooling=params.pooling or model.pooling)
         sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(), NO_RULES)
-        return Request(sequence, Detokenizer(tokenizer), sink, started)
+        return Request(sequence, Detokenizer(tokenizer), sink, started, log_id)
     check_tokens(model, list(params.logit_bias), "logit_bias")
     if params.seed is None:
         params = params.with_seed(random.getrandbits(63))
@@ -159,7 +176,7 @@ def prepare(
     sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
-    return Request(sequence, detokenizer, sink, started)
+    return Request(sequence, detokenizer, sink, started, log_id)
 
 
 def _embedding_prompt(model: LoadedModel, prompt: Prompt, params: EmbeddingParams) -> Prompt:

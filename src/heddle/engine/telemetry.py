@@ -11,9 +11,13 @@ from heddle.scheduler.sequence import SlotState
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
+    from heddle.engine.activity import Activity, StepComposition, StepKind
+    from heddle.engine.slowness import Slowness
+    from heddle.scheduler.waits import WaitReason
     from heddle.types import Usage
 
 __all__ = [
+    "ActivitySnapshot",
     "Counters",
     "DiskStats",
     "EngineSnapshot",
@@ -28,6 +32,10 @@ class Observer(Protocol):
 
     def on_submit(self) -> None:
         """A request was accepted."""
+        ...
+
+    def on_start(self, queue_seconds: float) -> None:
+        """A request got its first step, this long after it was submitted."""
         ...
 
     def on_first_token(self, seconds: float) -> None:
@@ -51,7 +59,6 @@ class Counters:
         finished: requests that ended, by reason.
         prompt_tokens: prompt tokens of requests that got a first token.
         generated_tokens: tokens sampled for requests.
-        steps: steps with at least one chunk.
         step_seconds: wall time of all steps, from planning to delivery.
     """
 
@@ -60,7 +67,6 @@ class Counters:
     )
     prompt_tokens: int = 0
     generated_tokens: int = 0
-    steps: int = 0
     step_seconds: float = 0.0
 
 
@@ -76,6 +82,9 @@ class SlotSnapshot:
         computed: tokens in the KV cache, prompt and output.
         generated_tokens: length of the output.
         cached_tokens: length of the prefix hit when the request started.
+        step_tokens: tokens of the request that the latest step computes.
+        tokens_per_second: generated tokens per second in the last seconds, without the first token
+            of the request (see `Activity.slot_rate`).
     """
 
     index: int
@@ -85,6 +94,51 @@ class SlotSnapshot:
     computed: int = 0
     generated_tokens: int = 0
     cached_tokens: int = 0
+    step_tokens: int = 0
+    tokens_per_second: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ActivitySnapshot:
+    """What an engine does at one moment; see `Activity`.
+
+    Attributes:
+        utilisation: share of the wall time of the last seconds that steps took, in [0, 1].
+        tokens_per_second: generated tokens per second in the last seconds, of all slots.
+        prompt_tokens_per_second: computed prompt tokens per second in the last seconds.
+        step: the step in flight or the last one; None before the first step.
+        steps: steps since the start, by kind.
+        prompt_tokens, decodes, sequences: sums over all steps since the start.
+        slow_steps: steps since the start that lasted longer than 2 s.
+        slow_waits: requests since the start that computed nothing for 2 s, by reason.
+    """
+
+    utilisation: float
+    tokens_per_second: float
+    prompt_tokens_per_second: float
+    step: StepComposition | None
+    steps: dict[StepKind, int]
+    prompt_tokens: int
+    decodes: int
+    sequences: int
+    slow_steps: int
+    slow_waits: dict[WaitReason, int]
+
+    @classmethod
+    def of(cls, activity: Activity, slowness: Slowness, now: float) -> ActivitySnapshot:
+        """The figures at a time, by `time.perf_counter`."""
+        return cls(
+            utilisation=activity.utilisation(now),
+            tokens_per_second=activity.token_rate(now),
+            prompt_tokens_per_second=activity.prompt_rate(now),
+            step=activity.latest,
+            steps=dict(activity.steps),
+            prompt_tokens=activity.prompt_tokens,
+            decodes=activity.decodes,
+            sequences=activity.sequences,
+            slow_steps=slowness.slow_steps,
+            slow_waits=dict(slowness.slow_waits),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +161,7 @@ class EngineSnapshot:
         compute_seconds: the part of `step_seconds` in which the executor computed. The rest is
             overhead.
         prefix_cache: figures of the prefix cache.
+        activity: rates, utilisation and steps by kind.
     """
 
     slots: tuple[SlotSnapshot, ...]
@@ -123,3 +178,4 @@ class EngineSnapshot:
     step_seconds: float
     compute_seconds: float
     prefix_cache: PrefixCacheStats
+    activity: ActivitySnapshot

@@ -21,9 +21,11 @@ from weakref import WeakSet
 
 from heddle.cache.manager import CacheManager
 from heddle.disk.tier import PATIENCE
+from heddle.engine.activity import Activity
 from heddle.engine.admission import Admission
 from heddle.engine.disk import open_disk_tier
-from heddle.engine.telemetry import Counters, EngineSnapshot, SlotSnapshot
+from heddle.engine.slowness import Slowness
+from heddle.engine.telemetry import ActivitySnapshot, Counters, EngineSnapshot, SlotSnapshot
 from heddle.engine.wakeup import Cancels, Wakeup
 from heddle.errors import (
     EngineClosedError,
@@ -108,6 +110,8 @@ class EngineThread:
         self._cancelled: list[tuple[Request, HeddleError | None]] = []
         self._failures = 0
         self._counters = Counters()
+        self._activity = Activity(config.slots)
+        self._slowness = Slowness()
         self.to_wake: list[Mailbox] = []
         # Safe without the lock:
         self.cancels = Cancels(self._wakeup)
@@ -191,6 +195,8 @@ class EngineThread:
     def snapshot(self) -> EngineSnapshot:
         """Slots, queue, pages and totals. Takes no lock."""
         cancelled = self.cancels.pending()
+        activity, now = self._activity, time.perf_counter()
+        in_step = {} if activity.latest is None else activity.latest.tokens
         slots = []
         for index, sequence in enumerate(self._scheduler.slots):
             if sequence is None:
@@ -206,6 +212,8 @@ class EngineThread:
                     computed=sequence.computed,
                     generated_tokens=sequence.output_tokens,
                     cached_tokens=sequence.cached_tokens or 0,
+                    step_tokens=in_step.get(index, 0),
+                    tokens_per_second=activity.slot_rate(index, now),
                 )
             )
         return EngineSnapshot(
@@ -219,10 +227,11 @@ class EngineThread:
             preemptions=self._scheduler.preemptions,
             pages_used=self._cache.pages - self._cache.available,
             pages_total=self._cache.pages,
-            steps=self._counters.steps,
+            steps=sum(activity.steps.values()),
             step_seconds=self._counters.step_seconds,
             compute_seconds=self._model.executor.compute_seconds,
             prefix_cache=self._cache.stats(),
+            activity=ActivitySnapshot.of(activity, self._slowness, now),
         )
 
     def prefix_cache_stats(self) -> PrefixCacheStats | None:
@@ -295,21 +304,28 @@ class EngineThread:
             began = time.perf_counter()
             if self._waiting:
                 self._end_waits()
+            self._activity.begin(began)
             plan = self._scheduler.schedule()
-            if not (plan.chunks or self._accepted or self._events or self._cancelled):
+            stuck = not (plan.chunks or self._accepted or self._events or self._cancelled)
+            if stuck:
                 # All wait for the disk or a mask. Both notify this thread. The timeout is for a
                 # disk that does not answer: the next `schedule` stops waiting for it.
+                self._activity.end(time.perf_counter())
                 self._wait(PATIENCE)
-                return True
-            accepted, self._accepted = self._accepted, 0
+            else:
+                accepted, self._accepted = self._accepted, 0
+        if stuck:
+            self._look_for_slowness(computing=False)
+            return True
         for _ in range(accepted):
             self._notify("on_submit")
         if plan.chunks:
             self._execute(plan)
-            self._counters.steps += 1
         else:
             self._deliver()
-        self._counters.step_seconds += time.perf_counter() - began
+        ended = time.perf_counter()
+        self._counters.step_seconds += ended - began
+        self._activity.end(ended)
         return True
 
     def _wait(self, timeout: float | None = None) -> None:
@@ -365,7 +381,9 @@ class EngineThread:
         try:
             self._model.executor.submit(plan)
             try:
+                self._activity.note_plan(plan, self._scheduler.slots)
                 self._deliver()
+                self._look_for_slowness(computing=True)
             finally:  # no page may change its owner before the step ends
                 result = self._model.executor.collect()
         except StepAbandonedError:  # all requests end with the engine
@@ -381,6 +399,8 @@ class EngineThread:
         with self._lock:
             self._take_cancels()
             events = self._scheduler.update(result, self._computed_at - began)
+        self._activity.note_result(result.sampled, self._computed_at)
+        self._slowness.note_step(self._computed_at - began, self._activity.latest)
         for outcome in result.sampled:
             if isinstance(outcome, Deferred):
                 outcome.ready.add_done_callback(lambda _: self._wakeup.notify())
@@ -397,7 +417,15 @@ class EngineThread:
         sequence = self._scheduler.slots[slot]
         assert sequence is not None, f"slot {slot} is bound without a sequence"
         request = self._requests[sequence.id]
-        request.first_step_at = request.first_step_at or began
+        if not request.first_step_at:
+            request.first_step_at = began
+            self._notify("on_start", began - request.submitted_at)
+
+    def _look_for_slowness(self, *, computing: bool) -> None:
+        """Warn of requests that wait and of steps that last. No step may wait for this."""
+        step = self._activity.latest if computing else None
+        reason_of = self._scheduler.wait_reason
+        self._slowness.look(time.perf_counter(), self._requests, step, reason_of)
 
     def _deliver(self) -> None:
         """Deliver all events of the last step and the ends of cancelled requests.
@@ -447,7 +475,7 @@ class EngineThread:
                 self._count_prompt(request)
                 self._end(request, FinishReason.LENGTH)
             case Failed(error=error):
-                _log.error("request %d failed: %s", sequence.id, error.message)
+                _log.error("request %s failed: %s", request.label, error.message)
                 self._end(request, FinishReason.ERROR, error=error)
 
     def _deliver_token(
@@ -481,10 +509,11 @@ class EngineThread:
 
     def _fail_request(self, request_id: int, cause: Exception) -> None:
         """End one request whose event could not be delivered. Other requests continue."""
-        _log.error("request %d failed", request_id, exc_info=cause)
+        request = self._requests[request_id]
+        _log.error("request %s failed", request.label, exc_info=cause)
         self._leave_scheduler(request_id)
         error = EngineFailedError(f"the request's output could not be delivered: {cause}")
-        self._end(self._requests[request_id], FinishReason.ERROR, error=error)
+        self._end(request, FinishReason.ERROR, error=error)
 
     def _leave_scheduler(self, request_id: int) -> None:
         with self._lock:
@@ -532,7 +561,7 @@ class EngineThread:
         try:
             request.sink(delta)
         except Exception:
-            _log.exception("the sink of request %d failed; it is cancelled", request.sequence.id)
+            _log.exception("the sink of request %s failed; it is cancelled", request.label)
             request.sink = _ignore
             self.cancels.add(request.sequence.id)
 

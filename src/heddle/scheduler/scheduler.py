@@ -38,6 +38,7 @@ from heddle.scheduler.following import find_leader, is_wait_over
 from heddle.scheduler.outcomes import TokenEvent, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
 from heddle.scheduler.rate import Rate, retry_after
+from heddle.scheduler.waits import WaitReason, wait_of_running
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored
 from heddle.types import FinishReason
@@ -119,6 +120,12 @@ class Scheduler:
     def slots(self) -> tuple[Sequence | None, ...]:
         """The sequence that holds each slot; None if the slot is free."""
         return tuple(self._slots)
+
+    def wait_reason(self, sequence: Sequence) -> WaitReason:
+        """Why a sequence that has not ended is not part of the step."""
+        if sequence.slot >= 0:
+            return wait_of_running(sequence)
+        return WaitReason.PAGES if self._slot_is_free else WaitReason.SLOT
 
     # --- add, cancel, resume ---------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ FIELDS = {
     "cache_n",
     "prompt_n",
     "predicted_n",
+    "queue_ms",
     *(
         f"{of}_{what}"
         for of in ("prompt", "predicted")
@@ -24,8 +25,8 @@ FIELDS = {
 
 
 def test_tokens_add_up_and_times_are_the_longest() -> None:
-    first = Usage(10, 5, 4, prompt_seconds=0.5, completion_seconds=2.0)
-    second = Usage(10, 3, 8, prompt_seconds=0.25, completion_seconds=1.0)
+    first = Usage(10, 5, 4, prompt_seconds=0.5, completion_seconds=2.0, queue_seconds=0.125)
+    second = Usage(10, 3, 8, prompt_seconds=0.25, completion_seconds=1.0, queue_seconds=0.5)
     assert timings([first, second]) == {
         "cache_n": 12,
         "prompt_n": 8,
@@ -36,6 +37,7 @@ def test_tokens_add_up_and_times_are_the_longest() -> None:
         "predicted_ms": 2000.0,
         "predicted_per_token_ms": 2000 / 6,
         "predicted_per_second": 3.0,
+        "queue_ms": 500.0,
     }
 
 
@@ -49,7 +51,7 @@ def test_answers_have_them(shared: Running) -> None:
     assert set(whole) == FIELDS
     assert whole["prompt_n"] + whole["cache_n"] == 10
     assert whole["predicted_n"] == 4
-    assert whole["prompt_ms"] > 0 and whole["predicted_ms"] > 0
+    assert whole["prompt_ms"] > 0 and whole["predicted_ms"] > 0 and whole["queue_ms"] > 0
     options = {"stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = [
         json.loads(event.removeprefix("data: "))

@@ -38,7 +38,8 @@ def timings(usages: Sequence[Usage]) -> Json:
 
     `prompt_n` counts computed prompt tokens; `cache_n` counts cached prompt tokens. Token counts
     are sums over all choices; times are maxima. The time of the first token counts as prompt time.
-    So rates of the output use one token less than `predicted_n` for each choice.
+    So rates of the output use one token less than `predicted_n` for each choice. `queue_ms` is the
+    time before the first step; llama.cpp does not have this field.
     """
     cached = sum(usage.cached_tokens for usage in usages)
     prompt = sum(usage.prompt_tokens for usage in usages) - cached
@@ -50,6 +51,7 @@ def timings(usages: Sequence[Usage]) -> Json:
         "cache_n": cached,
         "prompt_n": prompt,
         "predicted_n": predicted,
+        "queue_ms": 1e3 * max((usage.queue_seconds for usage in usages), default=0.0),
         **_rates("prompt", prompt, prompt_ms),
         **_rates("predicted", later, predicted_ms),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -95,8 +95,10 @@ def test_health_says_whether_the_file_is_still_what_was_loaded(
 
 def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> None:
     server = serve(slots=2)
-    free = {"state": "free", "request": None, "prompt_tokens": 0, "computed": 0}
-    free |= {"generated_tokens": 0, "cached_tokens": 0}
+    free: dict[str, Any] = {"state": "free", "request": None, "prompt_tokens": 0, "computed": 0}
+    free |= {"generated_tokens": 0, "cached_tokens": 0, "step_tokens": 0, "tokens_per_second": 0}
+    idle = {"utilisation": 0, "tokens_per_second": 0, "prompt_tokens_per_second": 0, "step": None}
+    free["engine"] = idle
     assert server.get("/slots").json() == [{"index": index} | free for index in (0, 1)]
     server.executor.before_step = lambda step: server.executor.gate.clear() if step == 2 else None
     body = {"prompt": "hello", "n": 3, "stream": True, "ignore_eos": True, "max_tokens": 50}
@@ -106,15 +108,25 @@ def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> Non
         now = scrape(server)
         server.executor.gate.set()
     assert (first["index"], second["index"]) == (0, 1)
+    step = {"kind": "decode", "prompt_tokens": 0, "decodes": 2, "sequences": 2}
     for slot in (first, second):
         assert slot["state"] == "generating"
         assert slot["prompt_tokens"] == 5
         assert slot["generated_tokens"] >= 2
+        assert slot["step_tokens"] == 1
+        assert slot["tokens_per_second"] > 0
+        engine = slot["engine"]
+        assert engine["step"] == step
+        assert 0 < engine["utilisation"] <= 1
+        assert engine["tokens_per_second"] > 0 and engine["prompt_tokens_per_second"] > 0
     assert first["request"] != second["request"]
     assert (now["heddle_slots"], now["heddle_slots_busy"]) == (2, 2)
     assert now["heddle_queue_depth"] == 1
     assert now["heddle_kv_pages_used"] == 2
     assert now["heddle_kv_pages"] == 64
+    assert 0 < now["heddle_utilisation"] <= 1
+    assert now["heddle_tokens_per_second"] > 0 and now["heddle_prompt_tokens_per_second"] > 0
+    assert now["heddle_slot_tokens_per_second/0"] > 0 and now["heddle_slot_tokens_per_second/1"] > 0
 
 
 def test_metrics_count_what_was_served(serve: Callable[..., Running]) -> None:
@@ -133,7 +145,14 @@ def test_metrics_count_what_was_served(serve: Callable[..., Running]) -> None:
     assert now["heddle_inter_token_seconds_count"] == 12
     assert now["heddle_preemptions_total"] == 0
     assert now["heddle_slots_busy"] == 0
-    assert now["heddle_steps_total"] == 9  # at first, one choice waits for the prompt of the other
+    # At first, one choice waits for the prompt of the other.
+    kinds = {"prefill": 2, "decode": 6, "mixed": 1}
+    assert {kind: now[f"heddle_steps_total/{kind}"] for kind in kinds} == kinds
+    assert now["heddle_step_tokens_total/prompt"] == now["heddle_prompt_tokens_computed_total"]
+    assert now["heddle_step_tokens_total/decode"] == 12
+    assert now["heddle_step_sequences_total"] == 16
+    assert now["heddle_queue_seconds_count"] == 4
+    assert now["heddle_slow_steps_total"] == now["heddle_slow_waits_total/no_slot"] == 0
     assert now["heddle_step_seconds_total"] > now["heddle_compute_seconds_total"] == 0
 
 

@@ -11,10 +11,11 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
-from heddle.server.api.native.metrics import Metrics
+from heddle.server.api.native.metrics import Metrics, Source
 from heddle.server.http.encoding import json_response
 
 if TYPE_CHECKING:
+    from heddle.engine.telemetry import ActivitySnapshot
     from heddle.server.generate.service import Service
 
 
@@ -22,7 +23,7 @@ def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
     engine = service.engine
-    exported = Metrics(engine, service.backlog)
+    exported = Metrics([Source(engine, service.backlog)])
 
     @router.get("/v1/models")
     async def models() -> Response:
@@ -56,11 +57,31 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/slots")
     async def slots() -> Response:
-        """List the state of each slot."""
+        """List the state of each slot. Each has the engine's activity in `engine`."""
         now = engine.snapshot()
-        return json_response([asdict(slot) | {"state": slot.state.value} for slot in now.slots])
+        shared = {"engine": _activity(now.activity)}
+        return json_response(
+            [asdict(slot) | {"state": slot.state.value} | shared for slot in now.slots]
+        )
 
     return router
+
+
+def _activity(now: ActivitySnapshot) -> dict[str, Any]:
+    """Rates of the last 5 s, and the step in flight or the last one."""
+    step = now.step
+    return {
+        "utilisation": now.utilisation,
+        "tokens_per_second": now.tokens_per_second,
+        "prompt_tokens_per_second": now.prompt_tokens_per_second,
+        "step": step
+        and {
+            "kind": step.kind.value,
+            "prompt_tokens": step.prompt_tokens,
+            "decodes": step.decodes,
+            "sequences": step.sequences,
+        },
+    }
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

@@ -1,0 +1,193 @@
+"""What the engine does now: the latest step, and rates over the last seconds.
+
+The engine thread writes, at a few microseconds a step. Any thread reads without a lock, so a figure
+may miss a part of the step in flight.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from heddle.step import Sampled
+
+if TYPE_CHECKING:
+    from collections import abc
+
+    from heddle.scheduler.sequence import Sequence
+    from heddle.step import Outcome, StepPlan
+
+WINDOW = 5.0
+"""Seconds over which rates and utilisation are measured."""
+_SLICES = 20
+_SLICE = WINDOW / _SLICES
+
+_BUSY, _PROMPT, _GENERATED = range(3)
+_TOTALS = 3  # columns before those of the slots
+
+
+class StepKind(Enum):
+    """What a step computes: prompt tokens, decodes, or both."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True)
+class StepComposition:
+    """What one step computes.
+
+    Attributes:
+        tokens: number of tokens of each slot that the step computes.
+        decodes: number of sequences that decode: one token each.
+    """
+
+    tokens: abc.Mapping[int, int]
+    decodes: int
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences with tokens in the step."""
+        return len(self.tokens)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Number of tokens that are no decodes: prompts, and tokens that a preemption dropped."""
+        return sum(self.tokens.values()) - self.decodes
+
+    @property
+    def kind(self) -> StepKind:
+        if not self.decodes:
+            return StepKind.PREFILL
+        return StepKind.DECODE if self.decodes == len(self.tokens) else StepKind.MIXED
+
+    @classmethod
+    def of(cls, plan: StepPlan, slots: abc.Sequence[Sequence | None]) -> StepComposition:
+        """The composition of a plan that the scheduler has not applied yet."""
+        tokens, decodes = {}, 0
+        for chunk in plan.chunks:
+            tokens[chunk.slot] = len(chunk.tokens)
+            sequence = slots[chunk.slot]
+            decodes += sequence is not None and sequence.generating
+        return cls(tokens, decodes)
+
+
+class Activity:
+    """Totals of steps by kind, the latest step, and sums over the last WINDOW seconds.
+
+    The window has slices. A sum covers the complete slices and the current one so far: 4.75 to 5
+    seconds, or the time since the start if that is shorter.
+
+    Attributes:
+        latest: the step in flight or the last one; None before the first step.
+        steps: computed steps by kind.
+        prompt_tokens: tokens that steps computed and that were no decodes.
+        decodes: tokens that steps computed as decodes.
+        sequences: sequences of each step, added up.
+    """
+
+    def __init__(self, slots: int, now: float | None = None) -> None:
+        """`now` is the time of the start, by `time.perf_counter`; None: the current time."""
+        self.latest: StepComposition | None = None
+        self.steps = dict.fromkeys(StepKind, 0)
+        self.prompt_tokens = self.decodes = self.sequences = 0
+        self._started = time.perf_counter() if now is None else now
+        self._step_began: float | None = None
+        self._columns = _TOTALS + slots
+        self._numbers = [-1] * _SLICES  # the slice that each row holds, counted from time 0
+        self._rows = [[0.0] * self._columns for _ in range(_SLICES)]
+        self._first_token_at: list[float | None] = [None] * slots
+
+    # --- written by the engine thread ------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """Note that the engine begins to plan a step."""
+        self._step_began = now
+
+    def note_plan(self, plan: StepPlan, slots: abc.Sequence[Sequence | None]) -> None:
+        """Note the composition of a step that the executor has begun."""
+        for binding in plan.bindings:
+            self._first_token_at[binding.slot] = None
+            for row in self._rows:
+                row[_TOTALS + binding.slot] = 0.0
+        step = self.latest = StepComposition.of(plan, slots)
+        self.steps[step.kind] += 1
+        self.prompt_tokens += step.prompt_tokens
+        self.decodes += step.decodes
+        self.sequences += step.sequences
+
+    def note_result(self, sampled: abc.Sequence[Outcome], now: float) -> None:
+        """Note the tokens of a step that has ended."""
+        assert self.latest is not None
+        row = self._row(now)
+        row[_PROMPT] += self.latest.prompt_tokens
+        for outcome in sampled:
+            if isinstance(outcome, Sampled):
+                row[_GENERATED] += 1
+                if self._first_token_at[outcome.slot] is None:
+                    self._first_token_at[outcome.slot] = now
+                else:
+                    row[_TOTALS + outcome.slot] += 1
+
+    def end(self, now: float) -> None:
+        """Note that the engine has done all work of a step. Divide its time among the slices."""
+        began, self._step_began = self._step_began, None
+        if began is None:
+            return
+        at = max(began, self._window_start(now))
+        while (following := (at // _SLICE + 1) * _SLICE) < now:
+            self._row(at)[_BUSY] += following - at
+            at = following
+        self._row(at)[_BUSY] += now - at
+
+    def _row(self, at: float) -> list[float]:
+        """The sums of the slice at a time."""
+        number = int(at // _SLICE)
+        place = number % _SLICES
+        if self._numbers[place] != number:
+            self._rows[place] = [0.0] * self._columns
+            self._numbers[place] = number
+        return self._rows[place]
+
+    # --- read by any thread ----------------------------------------------------------------------
+
+    def utilisation(self, now: float) -> float:
+        """Share of the wall time of the window that steps took, planning and delivery included.
+
+        In [0, 1]. The step in flight counts with its time so far.
+        """
+        began, seconds = self._step_began, self._sum(_BUSY, now)
+        since = self._window_start(now)
+        if began is not None:
+            seconds += max(0.0, now - max(began, since))
+        return min(1.0, seconds / max(now - since, 1e-9))
+
+    def prompt_rate(self, now: float) -> float:
+        """Prompt tokens per second that steps computed in the window."""
+        return self._sum(_PROMPT, now) / max(now - self._window_start(now), 1e-9)
+
+    def token_rate(self, now: float) -> float:
+        """Generated tokens per second in the window, of all slots."""
+        return self._sum(_GENERATED, now) / max(now - self._window_start(now), 1e-9)
+
+    def slot_rate(self, slot: int, now: float) -> float:
+        """Generated tokens per second of the sequence in a slot, without its first token.
+
+        Over the window, or since its first token if that is shorter. 0 before its second token.
+        """
+        first = self._first_token_at[slot]
+        if first is None:
+            return 0.0
+        seconds = now - max(first, self._window_start(now))
+        return self._sum(_TOTALS + slot, now) / seconds if seconds > 0.0 else 0.0
+
+    def _window_start(self, now: float) -> float:
+        return max(self._started, (now // _SLICE - _SLICES + 1) * _SLICE)
+
+    def _sum(self, column: int, now: float) -> float:
+        oldest = int(now // _SLICE) - _SLICES + 1
+        pairs = zip(self._numbers, self._rows, strict=True)
+        return sum(row[column] for number, row in pairs if number >= oldest)
