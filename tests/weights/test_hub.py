@@ -141,6 +141,50 @@ def test_a_repository_of_pickles_is_refused(hub: FakeHub, tmp_path: Path) -> Non
     assert hub.fetched() == []
 
 
+def refuse(format: str, architecture: str) -> None:
+    raise UnsupportedModelError(f"{architecture!r} of {format} is not supported")
+
+
+def test_an_unsupported_folder_is_refused_before_its_weights_are_fetched(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes]
+) -> None:
+    hub.repositories["org/tiny"] = Repository.of(folder)
+    with pytest.raises(UnsupportedModelError, match="'llama' of hf is not supported"):
+        find("org/tiny", tmp_path, place=place(hub, tmp_path), check=refuse)
+    assert hub.fetched() == ["config.json"]
+    assert found(hub, tmp_path, "org/tiny").path.is_dir(), "the check alone has refused it"
+
+
+@pytest.mark.parametrize("left", [0, 70_000])
+def test_an_unsupported_file_is_refused_when_its_first_bytes_arrive(
+    hub: FakeHub, tmp_path: Path, left: int
+) -> None:
+    """`left` bytes are there from an earlier attempt."""
+    large = gguf(filler="x" * 3_000_000)
+    hub.repositories["org/t-GGUF"] = Repository.of({"t.gguf": large})
+    if left:
+        hub.faults["t.gguf"] = [Reply(cut=left), Reply(status=403)]
+        with pytest.raises(ModelSourceError, match="refuses access"):
+            found(hub, tmp_path, "org/t-GGUF")
+    notes = Notes()
+    with pytest.raises(UnsupportedModelError, match="'llama' of gguf is not supported"):
+        find("org/t-GGUF", tmp_path, notes, place=place(hub, tmp_path), check=refuse)
+    assert max(notes.updates) < 1_000_000
+    assert len(hub.fetched()) == (2 if left else 1), "the bytes that are there are enough"
+    assert [path for path in (tmp_path / "hub").rglob("blobs/*") if path.exists()] == []
+
+
+def test_the_library_refuses_an_unsupported_model_after_one_small_file(
+    hub: FakeHub, tmp_path: Path, folder: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = b'{"model_type": "unheard_of"}'
+    hub.repositories["org/tiny"] = Repository.of({**folder, "config.json": config})
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    with pytest.raises(UnsupportedModelError, match=r"'unheard_of' is not supported; .*llama"):
+        LLM("org/tiny", EngineConfig(hub_cache=str(tmp_path)))
+    assert hub.fetched() == ["config.json"]
+
+
 def test_all_parts_of_a_split_file_are_fetched(hub: FakeHub, tmp_path: Path) -> None:
     tensors = PLAIN.tensors()
     split = {"split.count": 2, "split.tensors.count": len(tensors)}

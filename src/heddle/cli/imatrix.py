@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from heddle.cli.options import Model
-from heddle.config import cache_home
 from heddle.errors import ModelSourceError
 
 
@@ -25,20 +24,20 @@ def imatrix(
 
     The model runs in float32 with all weights in memory: 4 bytes a weight.
     """
+    from heddle.engine.loading import find_model
     from heddle.testing.importance import input_sums
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.gguf.export import exported_name
     from heddle.weights.gguf.imatrix import write_imatrix
     from heddle.weights.progress import on_console
-    from heddle.weights.sources import resolve
 
     progress = on_console()
     try:
         content = text.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelSourceError(f"cannot read {text}: {error}") from error
-    with open_checkpoint(resolve(model, cache_home(), progress)) as checkpoint:
+    with open_checkpoint(find_model(model, progress).path) as checkpoint:
         tokens = Tokenizer.of(checkpoint.tokenizer()).encode(content)
         sums = input_sums(checkpoint, tokens, chunk)
         stored = {exported_name(checkpoint, name): found for name, found in sums.items()}

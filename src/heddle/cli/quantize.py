@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from heddle.config import cache_home
-
 
 class Target(enum.StrEnum):
     """Names of `heddle.weights.mix.TARGETS`."""
@@ -40,14 +38,14 @@ def quantize(
     ] = 0,
 ) -> None:
     """Quantise the matrices that a model stores as floats, and write a GGUF file."""
+    from heddle.engine.loading import find_model
     from heddle.engine.quantising import quantise_file
     from heddle.weights.gguf.imatrix import read_imatrix
     from heddle.weights.mix import Mix
     from heddle.weights.progress import on_console
-    from heddle.weights.sources import resolve
 
     progress = on_console()
-    path = resolve(source, cache_home(), progress)
+    path = find_model(source, progress).path
     importance = None if imatrix is None else read_imatrix(imatrix)
     written = quantise_file(path, target, Mix.named(kind.value), importance, progress, threads)
     print(f"{written.path}  {written.nbytes / 1e6:,.0f} MB of tensors")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.engine.reranking import Reranker
     from heddle.executors.registry import Load
+    from heddle.hub_place import HubPlace
     from heddle.step import Executor, ModelShape
     from heddle.text.chat.template import ChatTemplate
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from heddle.weights.files import FileStamp
     from heddle.weights.mix import Mix
     from heddle.weights.progress import Progress
+    from heddle.weights.sources import Found
 
 _log = logging.getLogger(__name__)
 
@@ -196,6 +198,20 @@ class LoadedModel:
         self.executor.close()
 
 
+def find_model(
+    model: str, progress: Progress | None = None, place: HubPlace | None = None
+) -> Found:
+    """The files of a model that Heddle can run. Fetches them if necessary.
+
+    Raises as :func:`heddle.weights.sources.find`. A model of the hub whose architecture is not
+    supported is refused before its weights are fetched.
+    """
+    from heddle.models.registry import family_of
+    from heddle.weights.sources import find
+
+    return find(model, cache_home(), progress, place=place, check=family_of)
+
+
 def load_model(
     model: str | Path, config: EngineConfig, progress: Progress | None = None
 ) -> LoadedModel:
@@ -207,10 +223,9 @@ def load_model(
     from heddle.models.registry import family_of
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import Silent
-    from heddle.weights.sources import find
 
     load = loader(config.device)  # first: refuse a wrong device before a download
-    found = find(str(model), cache_home(), progress, place=hub_place(config))
+    found = find_model(str(model), progress, hub_place(config))
     name = found.name
     try:
         with open_checkpoint(found.path, found.base, family_of) as checkpoint:

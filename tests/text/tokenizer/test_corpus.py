@@ -12,7 +12,7 @@ from vocabularies import tokenizer_of
 
 from heddle.config import cache_home
 from heddle.weights.gguf.file import GGUFFile
-from heddle.weights.sources import resolve
+from heddle.weights.sources import find
 
 if TYPE_CHECKING:
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ PRE_TOKENIZERS = load("ids-pretokenizers")["ids"]
 
 @cache
 def metadata_of(alias: str) -> dict[str, object]:
-    with GGUFFile.open(resolve(alias, cache_home())) as file:
+    with GGUFFile.open(find(alias, cache_home()).path) as file:
         return dict(file.metadata)
 
 

@@ -269,12 +269,17 @@ class _Cursor:
     def pairs(self, count: int) -> dict[str, object]:
         """`count` metadata entries."""
         pairs: dict[str, object] = {}
-        for index in range(count):
-            key = self._name(f"metadata[{index}].key")
+        for key, value in self.each_pair(count):
             if key in pairs:
                 self.fail(key, "occurs twice in the metadata")
-            pairs[key] = self._value(self._integer(_U32, key), key)
+            pairs[key] = value
         return pairs
+
+    def each_pair(self, count: int) -> Iterator[tuple[str, object]]:
+        """`count` metadata entries, one by one."""
+        for index in range(count):
+            key = self._name(f"metadata[{index}].key")
+            yield key, self._value(self._integer(_U32, key), key)
 
     def _value(self, kind: int, field: str) -> object:
         if kind == _STRING:
@@ -357,6 +362,27 @@ class _Cursor:
         for before, after in pairwise(in_order):
             if before.offset + before.nbytes > after.offset:
                 self.fail(after.name, f"overlaps tensor {before.name!r}")
+
+
+def architecture_in(head: bytes, path: Path, size: int) -> str | None:
+    """`general.architecture` of a file that begins with `head`; None if `head` ends before it.
+
+    `path` is the file's name for errors, and `size` its size in bytes. A damaged head gives None,
+    too: who opens the whole file says what is wrong.
+
+    Raises:
+        UnsupportedModelError: the file has a version of the format that is not supported.
+    """
+    cursor = _Cursor(path, memoryview(head), size)
+    try:
+        cursor.version()
+        cursor.count("tensor_count", _SMALLEST_TENSOR)
+        for key, value in cursor.each_pair(cursor.count("metadata_count", _SMALLEST_PAIR)):
+            if key == "general.architecture":
+                return value if isinstance(value, str) else None
+    except (_LongerHeaderError, ModelFileError):
+        pass
+    return None
 
 
 def _text(raw: memoryview, path: Path, field: str) -> str:

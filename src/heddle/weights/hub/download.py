@@ -7,6 +7,7 @@ import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelSourceError
@@ -14,13 +15,13 @@ from heddle.weights.hub.client import plain_errors
 from heddle.weights.hub.transfer import StoppedError, fetch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from heddle.hub_place import HubPlace
     from heddle.weights.hub.client import Listing
     from heddle.weights.hub.names import HubName
     from heddle.weights.hub.snapshot import Snapshot
-    from heddle.weights.hub.transfer import HubFile
+    from heddle.weights.hub.transfer import CheckHead, HubFile
     from heddle.weights.progress import Progress
 
 _AT_ONCE = 4
@@ -36,10 +37,19 @@ def download(
     progress: Progress,
     *,
     what: str = "",
+    check_head: Mapping[str, CheckHead] = MappingProxyType({}),
 ) -> None:
     """Fetch the files `names` of a commit into its snapshot. Files that are there stay.
 
-    `what` says in the label of the progress which files of the model they are.
+    Args:
+        name: the model.
+        names: the files.
+        listing: all files of the commit.
+        snapshot: the commit in the cache.
+        place: the hub and its cache.
+        progress: shows the download.
+        what: says in the label of the progress which files of the model they are.
+        check_head: checks of the first bytes of files, by name; see :func:`fetch`.
 
     Raises:
         ModelSourceError: the hub refuses, or the files cannot be stored.
@@ -52,7 +62,7 @@ def download(
         snapshot.blob("").mkdir(parents=True, exist_ok=True)
         _check_space(name, files, snapshot, place)
         with plain_errors(name, place):
-            _download(name, files, snapshot, place, progress, what)
+            _download(name, files, snapshot, place, progress, what, check_head)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _no_space(name, _missing(files, snapshot), place) from error
@@ -70,6 +80,7 @@ def _download(
     place: HubPlace,
     progress: Progress,
     what: str,
+    check_head: Mapping[str, CheckHead],
 ) -> None:
     source = (place.endpoint, name.repository, snapshot.commit)
     done, stop, lock = (
@@ -85,7 +96,8 @@ def _download(
             progress.update(sum(done.values()))
 
     def work(file: HubFile) -> None:
-        fetch(file, snapshot.blob(file.digest), source, partial(report, file), stop)
+        blob, check = snapshot.blob(file.digest), check_head.get(file.name)
+        fetch(file, blob, source, partial(report, file), stop, check)
         snapshot.link(file.name, file.digest)
 
     progress.start(f"downloading {name.served}{what}", sum(file.size for file in files))

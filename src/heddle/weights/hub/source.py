@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from huggingface_hub import ModelCard
 
 from heddle.errors import HeddleError, ModelSourceError
 from heddle.weights.gguf.checkpoint import lacking_parts
+from heddle.weights.gguf.file import architecture_in
 from heddle.weights.hub.choice import CARD, CONFIG, INDEX, TEMPLATES, TOKENIZER, choose, weights_of
 from heddle.weights.hub.client import UnreachableError, list_files
 from heddle.weights.hub.download import download
 from heddle.weights.hub.names import HubName, parse
 from heddle.weights.hub.snapshot import Snapshot, is_commit
+from heddle.weights.huggingface.checkpoint import check_config
 from heddle.weights.huggingface.json_files import read_optional_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from heddle.hub_place import HubPlace
+    from heddle.weights.checkpoint import CheckArchitecture
     from heddle.weights.hub.client import Listing
     from heddle.weights.progress import Progress
 
 
-def find(name: HubName, place: HubPlace, progress: Progress) -> tuple[Path, Path | None]:
+def find(
+    name: HubName, place: HubPlace, progress: Progress, check: CheckArchitecture
+) -> tuple[Path, Path | None]:
     """The model's folder, or the first file of a GGUF model; and its base folder.
 
     The base folder has the tokenizer or the chat template that a GGUF file lacks; None without.
     The revision is looked up each time. If the hub does not answer, the copy in the cache serves.
+    `check` gets the architecture before the weights are fetched.
 
     Raises:
         ModelSourceError: there is no such model, it cannot be fetched or stored, or it is not in
             the cache and `place` is offline.
-        UnsupportedModelError: its weights are pickles.
+        UnsupportedModelError: its weights are pickles, or `check` refuses its architecture.
         ChecksumError: the bytes of a file are not the ones that the hub has promised.
     """
     snapshot = Snapshot.cached(place.cache / name.folder, name.revision)
@@ -43,7 +50,7 @@ def find(name: HubName, place: HubPlace, progress: Progress) -> tuple[Path, Path
         listing = _ask(name, place, progress, is_cached=path is not None)
     if listing is not None:
         snapshot = Snapshot(place.cache / name.folder, listing.commit)
-        path = _fetch(name, listing, snapshot, place, progress)
+        path = _fetch(name, listing, snapshot, place, progress, check)
     assert snapshot is not None
     assert path is not None
     return path, _base(name, path, listing, snapshot, place, progress)
@@ -87,15 +94,31 @@ def _places(snapshot: Snapshot) -> list[str]:
 
 
 def _fetch(
-    name: HubName, listing: Listing, snapshot: Snapshot, place: HubPlace, progress: Progress
+    name: HubName,
+    listing: Listing,
+    snapshot: Snapshot,
+    place: HubPlace,
+    progress: Progress,
+    check: CheckArchitecture,
 ) -> Path:
     """Fetch what is missing. Returns the model's path."""
     choice = choose(name, listing.files)
-    what = ": configuration and tokenizer" if choice.is_folder else ""
-    download(name, choice.first, listing, snapshot, place, progress, what=what)
+    fetch = partial(download, name, listing=listing, snapshot=snapshot, place=place)
     if choice.is_folder:
+        fetch([CONFIG], progress=progress, what=": configuration")
+        check_config(snapshot.path, check)
+        fetch(choice.first, progress=progress, what=": tokenizer")
         weights = weights_of(name, _places(snapshot), listing.files)
-        download(name, weights, listing, snapshot, place, progress, what=": weights")
+        fetch(weights, progress=progress, what=": weights")
+    else:
+        first = listing.files[choice.first[0]]
+
+        def check_head(head: bytes) -> None:
+            architecture = architecture_in(head, Path(first.name), first.size)
+            if architecture is not None:
+                check("gguf", architecture)
+
+        fetch(choice.first, progress=progress, check_head={first.name: check_head})
     snapshot.remember(name.revision)
     return snapshot.path if choice.is_folder else snapshot.path / choice.first[0]
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import httpx2
 from huggingface_hub import constants, get_session, hf_hub_url
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
+    CheckHead: TypeAlias = Callable[[bytes], None]
+
 # The library would ask the hub for a list of agents, and describe this machine in each request.
 constants.HF_HUB_DISABLE_TELEMETRY = True
 
@@ -34,6 +36,8 @@ _PAUSES = (1, 2, 4, 8, 16)
 _LONGEST_PAUSE = 60
 _TIMEOUT = 30
 _PIECE = 1 << 20
+_HEAD = 1 << 16
+"""How many of a file's first bytes are checked before the rest arrives."""
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -63,6 +67,7 @@ def fetch(
     source: tuple[str, str, str],
     report: Callable[[int], None],
     stop: Event,
+    check_head: CheckHead | None = None,
 ) -> None:
     """Fetch the file to `blob`, unless it is there.
 
@@ -72,6 +77,8 @@ def fetch(
         source: the hub's URL, the repository, the commit.
         report: called with the bytes that are there.
         stop: set from elsewhere to end the download.
+        check_head: called with the first bytes as soon as they are there. If it raises, the
+            download ends, and nothing is kept.
 
     Raises:
         HfHubHTTPError, httpx2.HTTPError: the hub refused, or failed several times in a row.
@@ -84,8 +91,9 @@ def fetch(
     url = hf_hub_url(repository, file.name, revision=commit, endpoint=endpoint)
     with _lock(blob):
         if not blob.exists():
-            _Download(file, url, blob.with_name(f"{blob.name}.heddle"), report, stop).run()
-            blob.with_name(f"{blob.name}.heddle").replace(blob)
+            part = blob.with_name(f"{blob.name}.heddle")
+            _Download(file, url, part, report, stop, check_head).run()
+            part.replace(blob)
     report(file.size)
 
 
@@ -102,10 +110,16 @@ def _lock(blob: Path) -> Iterator[None]:
 
 class _Download:
     def __init__(
-        self, file: HubFile, url: str, part: Path, report: Callable[[int], None], stop: Event
+        self,
+        file: HubFile,
+        url: str,
+        part: Path,
+        report: Callable[[int], None],
+        stop: Event,
+        check_head: CheckHead | None,
     ) -> None:
         self._file, self._url, self._part = file, url, part
-        self._report, self._stop = report, stop
+        self._report, self._stop, self._check_head = report, stop, check_head
         self._digest = self._new_digest()
 
     def run(self) -> None:
@@ -138,6 +152,22 @@ class _Download:
         while piece := out.read(_PIECE):
             self._digest.update(piece)
         self._report(out.tell())
+        self._look(out)
+
+    def _look(self, out: BinaryIO) -> None:
+        """Check the first bytes, once, as soon as they are there."""
+        here = out.tell()
+        if self._check_head is None or here < min(_HEAD, self._file.size):
+            return
+        check, self._check_head = self._check_head, None
+        out.seek(0)
+        head = out.read(_HEAD)
+        out.seek(here)
+        try:
+            check(head)
+        except BaseException:
+            self._part.unlink()
+            raise
 
     def _receive(self, out: BinaryIO) -> None:
         """Append what is missing."""
@@ -162,6 +192,7 @@ class _Download:
                 out.write(piece)
                 self._digest.update(piece)
                 self._report(out.tell())
+                self._look(out)
                 if out.tell() > self._file.size:
                     return  # `_check` refuses it
         if out.tell() < self._file.size:

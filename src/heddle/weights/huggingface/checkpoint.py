@@ -47,16 +47,9 @@ class HuggingFaceCheckpoint(Closing):
     ) -> None:
         """See :meth:`open`."""
         self.path = folder
-        self.config = text_part(read_json(folder / CONFIG))
+        self.config = check_config(folder, check)  # first: nothing else may make sense
         self._config_stamp = {folder / CONFIG: FileStamp.of((folder / CONFIG).stat())}
-        architecture = self.config.get("model_type")
-        if not isinstance(architecture, str):
-            raise ModelFileError(
-                f"{folder / CONFIG}: model_type must be a string, got {architecture!r}",
-                field="model_type",
-            )
-        self.architecture = architecture
-        check(self.format, architecture)  # first: nothing else in the folder may make sense
+        architecture = self.architecture = str(self.config["model_type"])
         self._modules = read_sentence_modules(folder)
         self.prompts: Mapping[str, str] = dict(self._modules.prompts)
         self.default_prompt = self.prompts.get(self._modules.default_prompt or "", "")
@@ -181,6 +174,25 @@ class HuggingFaceCheckpoint(Closing):
         """Whether the tensor has norm weights that are stored without their offset of 1."""
         is_norm = name.endswith("norm.weight") and len(stored.shape) == 1
         return is_norm and self.architecture in names.NORMS_WITHOUT_ONE
+
+
+def check_config(folder: Path, check: CheckArchitecture) -> dict[str, object]:
+    """Read config.json and let `check` judge its architecture. Returns the text model's part.
+
+    Raises:
+        ModelSourceError: the file is missing or cannot be read.
+        ModelFileError: the file is damaged, or names no architecture.
+        UnsupportedModelError: `check` refuses the architecture.
+    """
+    config = text_part(read_json(folder / CONFIG))
+    architecture = config.get("model_type")
+    if not isinstance(architecture, str):
+        raise ModelFileError(
+            f"{folder / CONFIG}: model_type must be a string, got {architecture!r}",
+            field="model_type",
+        )
+    check(HuggingFaceCheckpoint.format, architecture)
+    return config
 
 
 def chat_template_of(folder: Path) -> str | None:
