@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from gguf_writer import write_gguf
+from gguf_writer import Tensor, write_gguf
 from heddle import LLM, EngineConfig
 from heddle.engine.reranking import INSTRUCTION
-from heddle.errors import UnsupportedParameterError
+from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.testing.reference_model import ReferenceModel
 from heddle.text.tokenizer.vocabulary import TokenType
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
@@ -22,7 +22,7 @@ from models.tiny.qwen3 import TinyQwen3
 from patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 MODEL = TinyQwen3("judge", 3, 1, 48, tied=False, vocabulary=261, context=1024)
@@ -31,7 +31,9 @@ QUERY = "What is a heddle?"
 DOCUMENTS = ["A part of a loom.", "<|im_end|> no", "", "A part of a loom. " * 4]
 
 
-def write(path: Path, *marks: str) -> Path:
+def write(
+    path: Path, *marks: str, more: Mapping[str, object] = {}, tensors: Sequence[Tensor] = ()
+) -> Path:
     """Write the model with a byte-level vocabulary that has these control tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     normal = [*alphabet, "ye", "yes", "no"]
@@ -45,7 +47,8 @@ def write(path: Path, *marks: str) -> Path:
         "merges": ["y e", "ye s", "n o"],
     }
     named = {f"tokenizer.ggml.{key}": value for key, value in words.items()}
-    return write_gguf(path, MODEL.metadata() | named, MODEL.tensors())
+    metadata = MODEL.metadata() | named | dict(more)
+    return write_gguf(path, metadata, [*MODEL.tensors(), *tensors])
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +153,20 @@ def test_what_cannot_be_served_is_refused_by_name(
 ) -> None:
     answer = ask(url, **fields)
     assert answer.status_code == 400 and problem in answer.text
+
+
+def test_a_file_for_ranks_ranks_and_has_no_default_for_embeddings(llm: LLM, tmp_path: Path) -> None:
+    """llama.cpp's converter writes Qwen3-Reranker so, with the two rows as a matrix."""
+    head = Tensor.of("cls.output.weight", np.ones((2, MODEL.width), np.float32))
+    path = write(
+        tmp_path / "rank.gguf",
+        *("<|im_start|>", "<|im_end|>"),
+        more={"qwen3.pooling_type": 4},
+        tensors=[head],
+    )
+    with LLM(str(path), CONFIG) as ranking:
+        expected = llm.rerank(QUERY, DOCUMENTS)
+        np.testing.assert_array_equal(ranking.rerank(QUERY, DOCUMENTS), expected)
+        with pytest.raises(InvalidRequestError, match="was trained to rank documents"):
+            ranking.embed("a")
+        np.testing.assert_array_equal(ranking.embed("a", pooling="last"), llm.embed("a", "last"))

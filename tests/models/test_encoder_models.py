@@ -167,6 +167,21 @@ def test_dense_layers_are_refused_where_a_family_has_none(tmp_path: Path) -> Non
     assert "2 dense layers after the last norm are not supported" in refused(folder)
 
 
+@pytest.mark.parametrize(("number", "name"), [(2, "'first'"), (7, "7")])
+def test_a_pooling_that_is_not_supported_is_refused(number: int, name: str, tmp_path: Path) -> None:
+    model = replace(MODELS[0], pooling_type=number)
+    path = model.write(tmp_path / "tiny.gguf")
+    with pytest.raises(
+        UnsupportedModelError,
+        match=rf"gemma-embedding.pooling_type: pooling {name} is not supported; supported: mean",
+    ):
+        Engine.load(path, CONFIG)
+    with Engine.load(path, replace(CONFIG, pooling="mean")) as engine:
+        np.testing.assert_allclose(
+            np.array(engine.embed(TOKENS).vector), model.expected_embedding(), atol=1e-3
+        )
+
+
 def test_pooling_is_the_folders(tmp_path: Path) -> None:
     folder = MODELS[0].write_folder(tmp_path / "tiny")
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})

@@ -24,6 +24,7 @@ from heddle.weights.mix import Mix
 from heddle.weights.tensor_types import TensorType
 from models.tiny.base import EPS, TOKENS
 from models.tiny.llama import TinyLlama
+from models.tiny_encoder import write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +70,15 @@ def test_a_file_has_the_types_of_the_mix_and_all_metadata(tmp_path: Path) -> Non
     assert types["blk.1.attn_q.weight"] == types["blk.1.ffn_up.weight"] == "Q4_K"
     assert types["blk.1.ffn_down.weight"] == "Q5_0"
     assert types["blk.1.attn_norm.weight"] == "F32"
+
+
+def test_a_file_keeps_the_pooling_of_a_folder(tmp_path: Path) -> None:
+    folder, target = WIDE.write_folder(tmp_path / "folder"), tmp_path / "new.gguf"
+    write_json(folder / "modules.json", [{"path": "1_Pooling", "type": "x.Pooling"}])
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})
+    quantise_file(folder, target, Mix.named("q8_0"))
+    with open_checkpoint(target) as checkpoint:
+        assert checkpoint.hyperparameters.get("pooling") == "last"
 
 
 def test_a_quantised_matrix_stays_and_is_named(

@@ -30,10 +30,11 @@ class TinyEmbeddingGemma(TinyGemma3):
     architecture = "gemma-embedding"
 
     dense_width: int = 0
+    pooling_type: int = 1
 
     def metadata(self) -> dict[str, object]:
         keys: dict[str, object] = {
-            "gemma-embedding.pooling_type": 1,
+            "gemma-embedding.pooling_type": self.pooling_type,
             "tokenizer.ggml.model": "gpt2",
             "tokenizer.ggml.pre": "gpt-2",
             "tokenizer.ggml.tokens": [chr(ord("A") + id) for id in range(self.vocabulary)],

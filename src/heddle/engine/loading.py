@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.config import cache_home
 from heddle.embedding import Pooling
-from heddle.errors import InvalidRequestError, OutOfMemoryError, UnsupportedParameterError
+from heddle.errors import (
+    InvalidRequestError,
+    OutOfMemoryError,
+    UnsupportedModelError,
+    UnsupportedParameterError,
+)
 from heddle.hub_place import hub_place
 from heddle.types import SamplingParams
 
@@ -76,7 +81,7 @@ class LoadedModel:
         tokenizer: turns text into token ids and back.
         template: turns messages into text; None if the model has no chat template.
         executor: runs its steps.
-        pooling: default pooling of embeddings.
+        pooling: default pooling of embeddings; None: requests have to name one.
         sampling_defaults: default sampling parameters of requests, as keywords of
             `SamplingParams`.
         prompts: texts that go before inputs of embeddings, by name.
@@ -89,7 +94,7 @@ class LoadedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     executor: Executor
-    pooling: Pooling = Pooling.MEAN
+    pooling: Pooling | None = Pooling.MEAN
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
@@ -257,6 +262,7 @@ def _load(
         # The weights come last, so that errors of tokenizer and template show early.
         tokenizer = Tokenizer.of(checkpoint.tokenizer())
         template = _template(checkpoint, tokenizer)
+        pooling = _pooling(config, checkpoint)
         recommended = config.generation_config != "none"
         sampling = checkpoint.recommended().checked() if recommended else {}
         executor = load(checkpoint, config, progress.update)
@@ -270,7 +276,7 @@ def _load(
         tokenizer,
         template,
         executor,
-        _pooling(config, checkpoint),
+        pooling,
         sampling,
         checkpoint.prompts,
         checkpoint.default_prompt,
@@ -278,11 +284,27 @@ def _load(
     )
 
 
-def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling:
-    """The pooling from the settings, else from the checkpoint, else the mean."""
-    if config.pooling != "auto":
-        return Pooling(config.pooling)
-    return Pooling(checkpoint.hyperparameters.get("pooling", "mean"))
+def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling | None:
+    """The pooling from the settings, else from the checkpoint, else the mean.
+
+    None for a model that was trained to rank documents.
+
+    Raises:
+        UnsupportedModelError: the checkpoint names another pooling, and the settings name none.
+    """
+    read = checkpoint.hyperparameters
+    named = read.get("pooling", "mean") if config.pooling == "auto" else config.pooling
+    if named == "rank":
+        return None
+    try:
+        return Pooling(named)
+    except ValueError:
+        label = read.label("pooling")
+        raise UnsupportedModelError(
+            f"{label}: pooling {named!r} is not supported; supported: mean, last, rank. Set pooling"
+            " (--pooling) to mean or last to use this model nevertheless",
+            param=label,
+        ) from None
 
 
 def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | None:

@@ -162,7 +162,15 @@ def prepare(
             param="model",
         )
     if isinstance(params, EmbeddingParams):
-        params = replace(params, pooling=params.pooling or model.pooling)
+        pooling = params.pooling or model.pooling
+        if pooling is None:
+            raise InvalidRequestError(
+                f"{model.info.id} was trained to rank documents, and its file names no pooling for"
+                " embeddings. Ask for ranks (/v1/rerank, LLM.rerank), or send pooling: mean or"
+                " last",
+                param="pooling",
+            )
+        params = replace(params, pooling=pooling)
         sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(), NO_RULES)
         return Request(sequence, Detokenizer(tokenizer), sink, started, log_id)
     check_tokens(model, list(params.logit_bias), "logit_bias")

@@ -101,7 +101,7 @@ HYPERPARAMETERS = {
     "causal": "whether tokens see no later tokens; if not, the model is an encoder",
     "dense.0.width": "width of the result of the first dense layer of embeddings",
     "dense.1.width": "width of the result of the second one",
-    "pooling": "how an embedding is computed: mean or last",
+    "pooling": "how an embedding is computed: mean, first, last; rank: scores of documents",
 }
 """Canonical names and meanings of hyperparameters. A reader gives those that its files have."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from heddle.errors import UnsupportedModelError
 from heddle.weights.fused import FUSED_PARTS
 from heddle.weights.gguf import names
+from heddle.weights.gguf.hyperparameters import POOLING
 from heddle.weights.gguf.tokenizer import exported_tokenizer
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ _FLOATS = frozenset(
 )
 _OF_SCALING = ("rope.factor", "rope.original_context", "rope.attention_factor", "rope.scaling")
 _LEFT_OUT = frozenset({"vocabulary", "window_period", "pooling", "expert_scoring"})
-"""Values that llama.cpp finds elsewhere, or that its architecture implies."""
+"""Values that llama.cpp finds elsewhere, or that its architecture implies, or that are numbers in
+GGUF."""
 
 
 def exported_architecture(checkpoint: Checkpoint) -> str:
@@ -166,6 +168,9 @@ def _hyperparameters(read: Hyperparameters, architecture: str) -> Mapping[str, o
         if value is not None and name not in left_out:
             is_float = name in _FLOATS and isinstance(value, int)
             found[f"{architecture}.{key}"] = float(str(value)) if is_float else value
+    if pooling := read.get("pooling"):
+        numbers = {name: number for number, name in POOLING.items()}
+        found[f"{architecture}.{names.HYPERPARAMETERS['pooling']}"] = numbers[str(pooling)]
     heads = read.integer("heads")
     head_dim = read.integer("key_dim", read.integer("width") // heads)
     found.setdefault(f"{architecture}.rope.dimension_count", head_dim)

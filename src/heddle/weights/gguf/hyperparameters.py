@@ -12,9 +12,8 @@ from heddle.weights.gguf import names
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_POOLING = {1: "mean", 3: "last"}
-"""Values of `pooling_type` that decoders use. The others, first token and ranking head, are not for
-embeddings of decoders."""
+POOLING = {1: "mean", 2: "first", 3: "last", 4: "rank"}
+"""Values of `pooling_type` (llama.cpp, `llama_pooling_type`). A value of 0 names no pooling."""
 
 _SCORINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
 """Values of `expert_gating_func` (llama.cpp, `llama_expert_gating_func_type`)."""
@@ -46,8 +45,8 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     if isinstance(tokens, Sized):
         values.setdefault("vocabulary", len(tokens))
     pooling = values.pop("pooling", None)
-    if isinstance(pooling, int) and pooling in _POOLING:
-        values["pooling"] = _POOLING[pooling]
+    if isinstance(pooling, int) and pooling:
+        values["pooling"] = POOLING.get(pooling, pooling)
     scoring = values.get("expert_scoring")
     if isinstance(scoring, int):
         values["expert_scoring"] = _SCORINGS.get(scoring, scoring)
