@@ -38,7 +38,7 @@ def live_server(engine: Engine, config: ServerConfig | None = None) -> Iterator[
     thread.start()
     try:
         assert ready.wait(PATIENCE)
-        yield LiveServer(server, thread, listener.getsockname(), url(listener))
+        yield LiveServer(server, thread, listener.getsockname(), url(listener, config))
     finally:
         server.should_exit = server.force_exit = True
         thread.join(PATIENCE)

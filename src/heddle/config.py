@@ -27,7 +27,8 @@ MAX_MODEL_NAME = 256
 _SWITCH_POSITIONS = dict.fromkeys(("on", "true", "yes", "1"), True) | dict.fromkeys(
     ("off", "false", "no", "0"), False
 )
-_KEY = re.compile(r"[\x21-\x7e]+")
+_KEY = re.compile(r"(?:[A-Za-z0-9_.@-]{1,64}:[ \t]+)?[\x21-\x7e]+")
+"""A key, or a name and a key: `NAME: KEY`. A key without a space before it may hold colons."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9.:\[\]-]+")
 
 
@@ -189,10 +190,23 @@ class ServerConfig:
         5, "most seconds that a stopping server waits for running requests", low=0, high=86_400
     )
 
+    tls_cert: str = _setting(
+        "", "PEM file with the server's certificate, then its issuers; empty = plain HTTP"
+    )
+    tls_key: str = _setting("", "PEM file with the private key of --tls-cert")
     api_key: tuple[str, ...] = _setting(
-        (), "API keys, separated by commas; each request must send a key; repeatable", secret=True
+        (),
+        "API keys, separated by commas, each KEY or `NAME: KEY`; each request must send a key;"
+        " repeatable",
+        secret=True,
     )
     api_key_file: str = _setting("", "file with API keys, one per line")
+    admin_key: tuple[str, ...] = _setting(
+        (),
+        "keys, as in --api-key, for routes that load and unload models or change the prefix cache",
+        secret=True,
+    )
+    admin_key_file: str = _setting("", "file with admin keys, one per line")
     prefix_cache_per_key: bool = _setting(
         False, "share prefixes only between requests with the same API key"
     )
@@ -227,6 +241,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         _validate(self)
         check_keys(self.api_key, "api_key")
+        check_keys(self.admin_key, "admin_key")
         _check_origins(self.cors)
         _check_aliases(self.alias)
         if self.prefix_cache_per_key and not (self.api_key or self.api_key_file):
@@ -246,7 +261,8 @@ def check_keys(keys: Sequence[str], param: str) -> None:
         if not _KEY.fullmatch(key):
             raise ConfigError(
                 f"{param}: key {number} of {len(keys)} must be visible ASCII"
-                " characters, at least one, without spaces",
+                " characters, at least one, without spaces; before it may stand a name, as in"
+                " `NAME: KEY`",
                 param=param,
             )
 

@@ -224,6 +224,22 @@ def test_serve_on_a_busy_port_loads_nothing(
     assert capsys.readouterr().err == message
 
 
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        (["--host", "0.0.0.0"], True),
+        (["--host", "0.0.0.0", "--admin-key", "sk-boss"], True),
+        (["--host", "0.0.0.0", "--api-key", "sk-user"], False),
+        (["--host", "127.0.0.1"], False),
+    ],
+)
+def test_serve_warns_of_clients_from_elsewhere(
+    options: list[str], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run(["serve", "./no-such.gguf", "--port", "0", *options]) == 2
+    assert ("0.0.0.0 is reachable from other machines" in caplog.text) == warned
+
+
 def test_serve_with_bad_keys_loads_nothing(
     loaded: list[tuple[str, EngineConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,8 +11,6 @@ from heddle.cli.options import ModelOrDefault, with_settings
 from heddle.config import EngineConfig, ServerConfig
 
 if TYPE_CHECKING:
-    import socket
-
     from heddle.engine import Engine
 
 
@@ -28,30 +26,37 @@ def serve(
 ) -> None:
     """Serve a model over HTTP with OpenAI's and Anthropic's APIs."""
     from heddle.server.app import create_app
+    from heddle.server.http.access import is_loopback
     from heddle.server.http.keys import keys_of
-    from heddle.server.http.process import bind
+    from heddle.server.http.process import bind, url
     from heddle.server.http.process import serve as run
+    from heddle.server.http.tls import tls_of
 
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
     log = logging.getLogger("heddle")
     if log.level != logging.DEBUG:  # --debug has set it
         log.setLevel(logging.INFO if verbose else logging.WARNING)
-    keys_of(server)  # report bad keys before loading a model
+    tls_of(server)  # report bad files before loading a model
+    keys = keys_of(server)
+    if keys.admits_all and not is_loopback(server.host):
+        log.warning(
+            "%s is reachable from other machines, and without API keys everyone who reaches it may"
+            " use the server; set --api-key-file, or --host 127.0.0.1",
+            server.host,
+        )
     with bind(server) as listener, load(chosen(model, engine), engine) as loaded:
         run(
             create_app(loaded, server),
             loaded,
             server,
             listener,
-            on_ready=lambda: _announce(loaded, listener),
+            on_ready=lambda: _announce(loaded, url(listener, server)),
         )
 
 
-def _announce(engine: "Engine", listener: "socket.socket") -> None:
-    from heddle.server.http.process import url
-
+def _announce(engine: "Engine", address: str) -> None:
     info, config = engine.model.info, engine.config
     print(f"model     {info.id} ({info.parameters / 1e6:,.0f}M {info.quantisation}, {info.path})")
     print(f"runs on   {engine.model.executor.summary}")
     print(f"slots     {config.slots} of {info.context:,} tokens, queue {config.queue}")
-    print(f"ready     {url(listener)}/v1", flush=True)
+    print(f"ready     {address}/v1", flush=True)

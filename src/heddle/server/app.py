@@ -13,10 +13,11 @@ from heddle.server.api import anthropic, llamacpp, native, openai, vllm
 from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
 from heddle.server.http import errors
+from heddle.server.http.access import CheckKeys, is_admin_route
 from heddle.server.http.body import Bodies
 from heddle.server.http.description import Application
 from heddle.server.http.hints import HEADER, TellIgnored
-from heddle.server.http.keys import RequireKey, keys_of
+from heddle.server.http.keys import keys_of
 from heddle.server.http.lenient import WarnOfUnknown
 from heddle.server.http.request_id import RequestId
 from heddle.server.http.versions import BothSpellings
@@ -50,10 +51,15 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     keys = keys_of(service.config)
     named = () if service.config.any_model else service.names
     schemas = {route.path_format: api.errors.schema for route, api in served}
-    app = Application(named, schemas, needs_key=bool(keys))
+    admin = {
+        (route.path_format, method.lower())
+        for route, _ in served
+        if is_admin_route(route)
+        for method in route.methods or ()
+    }
+    app = Application(named, schemas, admin, keys)
     app.add_middleware(errors.AnswerBugs)  # innermost: the others add headers to its responses
-    if keys:
-        app.add_middleware(RequireKey, keys=keys)
+    app.add_middleware(CheckKeys, keys=keys, host=service.config.host)
     if service.config.lenient:
         app.add_middleware(WarnOfUnknown)
     app.add_middleware(TellIgnored)

@@ -46,17 +46,19 @@ def test_an_address_of_another_machine() -> None:
 
 
 def test_nothing_listens_before_the_server_is_ready() -> None:
-    with bind(ServerConfig(port=0)) as listener, pytest.raises(httpx.ConnectError):
-        httpx.get(url(listener), timeout=PATIENCE)
+    config = ServerConfig(port=0)
+    with bind(config) as listener, pytest.raises(httpx.ConnectError):
+        httpx.get(url(listener, config), timeout=PATIENCE)
 
 
 def test_an_ipv6_address_is_written_in_brackets() -> None:
+    config = ServerConfig(host="::1", port=0)
     try:
-        listener = bind(ServerConfig(host="::1", port=0))
+        listener = bind(config)
     except ConfigError:
         return  # a machine without IPv6 has no such address to write
     with listener:
-        assert url(listener).startswith("http://[::1]:")
+        assert url(listener, config).startswith("http://[::1]:")
 
 
 def test_a_running_stream_may_finish(serve: Callable[..., Running]) -> None:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
-from heddle.server.http.keys import OPEN_PATHS
+from heddle.server.http.access import OPEN_PATHS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence, Set
 
     from pydantic import BaseModel
+
+    from heddle.server.http.keys import Keys
 
 Json = dict[str, Any]
 
@@ -24,6 +26,7 @@ _COMPONENTS = "#/components/schemas/"
 
 _ALWAYS = {500: "The server failed. Other requests continue."}
 _WITH_KEYS = {401: "The request has no valid API key."}
+_ADMIN = {403: "The request may not use admin routes. The message says what allows it."}
 _WITH_NAME = {404: "The request names a model that is not loaded."}
 _WITH_CHANGE = {503: "The server is stopping."}
 _WITH_BODY = {
@@ -44,25 +47,27 @@ class Application(FastAPI):
         self,
         models: Sequence[str],
         error_schemas: Mapping[str, type[BaseModel]],
-        *,
-        needs_key: bool,
+        admin: Set[tuple[str, str]],
+        keys: Keys,
     ) -> None:
         """
         Args:
             models: names of the loaded model in requests; empty if the server accepts any name.
             error_schemas: schema of errors by path.
-            needs_key: whether requests must have an API key.
+            admin: path and method, in lower case, of each admin route.
+            keys: the keys of the server.
         """
         super().__init__(title="Heddle", summary="One forward pass per step carries everyone.")
         self._models = models
         self._error_schemas = error_schemas
-        self._needs_key = needs_key
+        self._admin = admin
+        self._keys = keys
 
     def openapi(self) -> Json:
         """The OpenAPI description. The first call makes it."""
         if self.openapi_schema is None:
             description = super().openapi()
-            _complete(description, self._models, self._error_schemas, needs_key=self._needs_key)
+            _complete(description, self._models, self._error_schemas, self._admin, self._keys)
         assert self.openapi_schema is not None
         return self.openapi_schema
 
@@ -71,8 +76,8 @@ def _complete(
     description: Json,
     models: Sequence[str],
     error_schemas: Mapping[str, type[BaseModel]],
-    *,
-    needs_key: bool,
+    admin: Set[tuple[str, str]],
+    keys: Keys,
 ) -> None:
     """Add models, errors, streams and keys to FastAPI's description, in place."""
     components = description["components"]
@@ -81,22 +86,30 @@ def _complete(
     for error in dict.fromkeys(error_schemas.values()):
         shape = error.model_json_schema(ref_template=_COMPONENTS + "{model}")
         components["schemas"] |= shape.pop("$defs") | {error.__name__: shape}
-    if needs_key:
+    if keys.has_admin or not keys.admits_all:
         components["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
             "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
         }
     for path, operations in description["paths"].items():
-        closed = needs_key and path not in OPEN_PATHS
         for method, operation in operations.items():
+            is_admin = (path, method) in admin
+            closed = _needs_key(path, keys, is_admin=is_admin)
             body = _body_of(operation, components["schemas"])
             _name_model(operation, body, models)
             statuses = _statuses(path, method, body, closed=closed)
+            statuses |= _ADMIN if is_admin else {}
             _add_errors(operation, statuses, error_schemas[path])
             if "stream" in body.get("properties", {}):
                 operation["responses"]["200"]["content"]["text/event-stream"] = {}
             if closed:
                 operation["security"] = [{"bearer": []}, {"x-api-key": []}]
+
+
+def _needs_key(path: str, keys: Keys, *, is_admin: bool) -> bool:
+    if is_admin and keys.has_admin:
+        return True
+    return not keys.admits_all and path not in OPEN_PATHS
 
 
 def _statuses(path: str, method: str, body: Json, *, closed: bool) -> dict[int, str]:

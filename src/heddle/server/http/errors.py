@@ -26,6 +26,7 @@ from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.encoding import json_response
 from heddle.server.http.error_shape import DEFAULT
 from heddle.server.http.fields import UNSUPPORTED
+from heddle.server.http.keys import key_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,7 +169,9 @@ async def _on_client_gone(request: Request, _error: Exception) -> Response:
 
 def _log(request: Request, what: str) -> None:
     """Log one line of bounded length, because clients choose paths and parts of messages."""
-    line = f"{request.method} {request.url.path}: {what}"[:_LOG_CHARACTERS]
+    name = key_name(request.scope)
+    client = "" if name is None else f" (key {name})"
+    line = f"{request.method} {request.url.path}{client}: {what}"[:_LOG_CHARACTERS]
     log.info("%s", line.encode("unicode_escape").decode())
 
 

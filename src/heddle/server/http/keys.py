@@ -1,132 +1,123 @@
-"""API keys: they admit clients, and can separate their prefix caches.
+"""API keys: they admit clients, and can separate their prefix caches. Admin keys allow more.
 
-The server keeps SHA-256 digests of keys, so that no log, error or dump can show a key.
+The server keeps SHA-256 digests of keys, so that no log, error or dump can show a key. A key may
+have a name, written `NAME: KEY`, which logs show.
 """
 
 from __future__ import annotations
 
 import hmac
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
-
 from heddle.config import check_keys, user_path
-from heddle.errors import AuthenticationError, ConfigError
-from heddle.server.http.errors import refuse
+from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Sequence
     from pathlib import Path
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Scope
 
     from heddle.config import ServerConfig
-
-OPEN_PATHS = frozenset({"/health"})
-"""Paths that need no key, because health checkers have none."""
 
 _MOST_BYTES = 1 << 20
 """Most bytes of a key file. Without a limit, the read of a device would not end."""
 
-_DIGEST = "heddle.key_digest"
-"""Key of the digest of the API key in a request's ASGI scope."""
+KEY = "heddle.key"
+"""Key of the :class:`Key` of a request in its ASGI scope; a request without a key lacks it."""
 
 
-class ApiKeys:
-    """The API keys of one server. Falsy without keys: then the server admits every client."""
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the server, without the key itself.
 
-    def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = [_digest(key.encode("ascii")) for key in keys]
+    Attributes:
+        digest: SHA-256 of the key.
+        name: the name that logs show; None without one.
+        is_admin: whether the key opens admin routes.
+    """
 
-    def __len__(self) -> int:
-        return len(self._digests)
+    digest: bytes
+    name: str | None = None
+    is_admin: bool = False
 
-    def find(self, sent: Iterable[bytes]) -> bytes | None:
-        """The digest of the last valid key among the keys in `sent`; None if no key is valid.
+    @classmethod
+    def parse(cls, text: str, *, is_admin: bool = False) -> Key:
+        """The key that `KEY` or `NAME: KEY` means."""
+        named = text.split()
+        name = named[0].removesuffix(":") if len(named) > 1 else None
+        return cls(_digest(named[-1].encode("ascii")), name, is_admin)
+
+
+class Keys:
+    """The keys of one server."""
+
+    def __init__(self, api: Iterable[str], admin: Iterable[str] = ()) -> None:
+        """Both hold texts for :meth:`Key.parse`."""
+        ordinary = [Key.parse(text) for text in api]
+        self.admits_all = not ordinary
+        """Whether the server has no API keys, and admits every client."""
+        self._all = [*ordinary, *(Key.parse(text, is_admin=True) for text in admin)]
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether the server has an admin key."""
+        return any(key.is_admin for key in self._all)
+
+    def find(self, sent: Iterable[bytes]) -> Key | None:
+        """The last valid key among the keys in `sent`; None if no key is valid.
 
         Compares every sent key with every key of the server, in constant time.
         """
         found = None
         for candidate in map(_digest, sent):
-            for digest in self._digests:
-                if hmac.compare_digest(candidate, digest):
-                    found = digest
+            for key in self._all:
+                if hmac.compare_digest(candidate, key.digest):
+                    found = key
         return found
 
 
-def keys_of(config: ServerConfig) -> ApiKeys:
-    """The keys in the settings and in the key file.
+def keys_of(config: ServerConfig) -> Keys:
+    """The keys in the settings and in the key files.
 
     Raises:
-        ConfigError: the file cannot be read, has no key, or has a key that no header can carry.
+        ConfigError: a file cannot be read, has no key, or has a key that no header can carry.
     """
-    keys = list(config.api_key)
-    if config.api_key_file:
-        keys += _read(user_path(config.api_key_file, "api_key_file"))
-    return ApiKeys(keys)
+    return Keys(
+        [*config.api_key, *_read(config.api_key_file, "api_key_file")],
+        [*config.admin_key, *_read(config.admin_key_file, "admin_key_file")],
+    )
 
 
-def _read(path: Path) -> list[str]:
-    """The keys in a file, one per line. Blank lines do not count."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
-        lines = raw.decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(
-            f"api_key_file: cannot read {str(path)!r}: {reason}", param="api_key_file"
-        ) from None
-    if len(raw) > _MOST_BYTES:
-        raise ConfigError(
-            f"api_key_file: {str(path)!r} is longer than {_MOST_BYTES} bytes; name a text file with"
-            " one key per line",
-            param="api_key_file",
-        )
-    keys = [line.strip() for line in lines if line.strip()]
+def _read(file: str, param: str) -> Sequence[str]:
+    """The keys in a file, one per line; none without a file. Blank lines do not count."""
+    if not file:
+        return ()
+    path = user_path(file, param)
+    keys = [line.strip() for line in _text(path, param).splitlines() if line.strip()]
     if not keys:
-        raise ConfigError(
-            f"api_key_file: {str(path)!r} has no key; write one key per line",
-            param="api_key_file",
-        )
-    check_keys(keys, "api_key_file")
+        raise ConfigError(f"{param}: {str(path)!r} has no key; write one key per line", param=param)
+    check_keys(keys, param)
     return keys
 
 
-class RequireKey:
-    """Middleware that refuses requests without a valid key before it reads their bodies."""
-
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
-        self._app = app
-        self._keys = keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
-        sent = list(_sent(scope["headers"]))
-        digest = self._keys.find(sent)
-        if digest is None:
-            wrong = "the API key is not valid here" if sent else "an API key is missing"
-            error = AuthenticationError(
-                f"{wrong}; send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`"
-            )
-            await refuse(Request(scope), error)(scope, receive, send)
-            return
-        await self._app({**scope, _DIGEST: digest}, receive, send)
-
-
-def _sent(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    """The keys in a request's headers. ASGI writes header names in lower case."""
-    for name, value in headers:
-        if name == b"x-api-key":
-            yield value.strip()
-        elif name == b"authorization":
-            scheme, _, key = value.strip().partition(b" ")
-            if scheme.lower() == b"bearer":
-                yield key.strip()
+def _text(path: Path, param: str) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+        text = raw.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{param}: cannot read {str(path)!r}: {reason}", param=param) from None
+    if len(raw) > _MOST_BYTES:
+        raise ConfigError(
+            f"{param}: {str(path)!r} is longer than {_MOST_BYTES} bytes; name a text file with one"
+            " key per line",
+            param=param,
+        )
+    return text
 
 
 def salt_of_key(scope: Scope, salt: str | None) -> str:
@@ -134,14 +125,21 @@ def salt_of_key(scope: Scope, salt: str | None) -> str:
 
     All digests have the same length and no salt is empty, so different pairs hash different bytes.
     """
-    key: bytes = scope[_DIGEST]
-    return sha256(key + (salt or "").encode("utf-8", "surrogatepass")).hexdigest()
+    key: Key = scope[KEY]
+    return sha256(key.digest + (salt or "").encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def client_of(scope: Scope) -> Hashable:
     """Identifies the client of a request: the digest of its key, else its address."""
+    key: Key | None = scope.get(KEY)
     address = scope.get("client")
-    return scope.get(_DIGEST) or (address and address[0])
+    return key.digest if key else address and address[0]
+
+
+def key_name(scope: Scope) -> str | None:
+    """The name of a request's key, for logs; None without a key, or if its key has no name."""
+    key: Key | None = scope.get(KEY)
+    return key.name if key else None
 
 
 def _digest(key: bytes) -> bytes:

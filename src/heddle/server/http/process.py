@@ -22,6 +22,7 @@ import uvicorn
 
 from heddle.errors import ConfigError
 from heddle.server.http.protocol import HTTPProtocol, most_connections
+from heddle.server.http.tls import HandshakeFirst, Handshakes, tls_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,10 +86,11 @@ def bind(config: ServerConfig) -> socket.socket:
     return listener
 
 
-def url(listener: socket.socket) -> str:
+def url(listener: socket.socket, config: ServerConfig) -> str:
     """The URL of a bound socket."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if config.tls_cert else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def serve(
@@ -104,7 +106,8 @@ def serve(
     Closes `engine` only if answers still run after `ServerConfig.drain` seconds.
 
     Raises:
-        ConfigError: another process has listened on the address since it was bound.
+        ConfigError: another process has listened on the address since it was bound; or the files of
+            TLS cannot be used.
     """
     server = Server(app, engine, config, on_ready)
     try:
@@ -127,11 +130,15 @@ class Server(uvicorn.Server):
         config: ServerConfig,
         on_ready: Callable[[], None],
     ) -> None:
+        """
+        Raises:
+            ConfigError: the files of TLS cannot be used.
+        """
         super().__init__(
             uvicorn.Config(
                 app,
                 access_log=False,
-                http=HTTPProtocol,
+                http=_protocol_of(config),  # type: ignore[arg-type]  # it is called, no more
                 lifespan="off",
                 log_config=None,
                 server_header=False,
@@ -183,6 +190,15 @@ class Server(uvicorn.Server):
     async def _wait_for_answers(self) -> None:
         if tasks := self.server_state.tasks.copy():
             await asyncio.wait(tasks, timeout=_END_SECONDS)
+
+
+def _protocol_of(config: ServerConfig) -> Callable[..., asyncio.Protocol]:
+    """Makes the protocol of each new connection."""
+    tls = tls_of(config)
+    if tls is None:
+        return HTTPProtocol
+    handshakes = Handshakes(tls, most_connections() // 4)
+    return lambda **options: HandshakeFirst(handshakes, HTTPProtocol(**options))
 
 
 def _refused(config: ServerConfig, error: OSError) -> ConfigError:

@@ -129,8 +129,8 @@ class HTTPProtocol(H11Protocol):
             self._start()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """asyncio. True keeps the connection open for the answer."""
-        if self._answering and not self.cycle.more_body:
+        """asyncio. True keeps the connection open for the answer. TLS does not allow it."""
+        if self._answering and not self.cycle.more_body and self.transport.can_write_eof():
             self._ended = True
             self._probe_timer = self.loop.call_later(_FIRST_PROBE, self._probe, 2 * _FIRST_PROBE)
             return True
@@ -282,7 +282,8 @@ class LingeringTransport:
             self._transport.close()
             return
         self._lingers = True
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # not over TLS
+            self._transport.write_eof()
         self._transport.set_protocol(Lingering(self._transport, self._protocol))
         self._transport.resume_reading()
 

@@ -1,7 +1,7 @@
 """Routes of the prefix cache: read its counters, switch it on or off, flush it.
 
 Counters never wait for the engine, so that neither a scrape nor the event loop waits for a step. A
-switch or a flush waits in a thread until the engine plans no step.
+switch or a flush waits in a thread until the engine plans no step. Both are admin routes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
+from heddle.server.http.access import ADMIN
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import Schema, takes
 
@@ -89,14 +90,19 @@ def routes(service: Service) -> APIRouter:
         """Report content and counters of the prefix cache. Never waits for the engine."""
         return json_response(report(engine).model_dump())
 
-    @router.post("/v1/prefix_cache", response_model=Report, openapi_extra=takes(Switch))
+    @router.post(
+        "/v1/prefix_cache",
+        response_model=Report,
+        openapi_extra=takes(Switch),
+        dependencies=[ADMIN],
+    )
     async def switch_prefix_cache(request: Request) -> Response:
         """Switch the cache on, or switch it off and delete its content."""
         enabled = await service.bodies.take(request, Switch, lambda body: body.enabled)
         await asyncio.to_thread(engine.set_prefix_cache, enabled)
         return json_response(report(engine).model_dump())
 
-    @router.delete("/v1/prefix_cache", response_model=Report)
+    @router.delete("/v1/prefix_cache", response_model=Report, dependencies=[ADMIN])
     async def flush_prefix_cache() -> Response:
         """Delete all cached prefixes. Running requests continue."""
         await asyncio.to_thread(engine.flush_prefix_cache)

@@ -1,0 +1,155 @@
+"""Who may do what: checks keys before bodies are read, and guards admin routes.
+
+An admin route changes the server for all clients: it loads or unloads models, or drops the prefix
+cache. A route becomes an admin route by one dependency:
+
+    @router.post("/models/load", dependencies=[ADMIN])
+
+The dependency runs before the route, so a refused client cannot make the server read a body. The
+OpenAPI description follows from it, too (`is_admin_route`).
+
+Who may use admin routes:
+
+- With admin keys (`--admin-key`, `--admin-key-file`): requests with an admin key.
+- Without admin keys, if the server has no API keys and listens on a loopback address: requests
+  whose `Host` is this machine. A web page that points its own name at 127.0.0.1 (DNS rebinding), or
+  a reverse proxy for the outside world, sends another `Host`.
+- Otherwise nobody.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from fastapi import Depends
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+
+from heddle.errors import AuthenticationError, ForbiddenError
+from heddle.server.http.errors import refuse
+from heddle.server.http.keys import KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from heddle.server.http.keys import Key, Keys
+
+OPEN_PATHS = frozenset({"/health"})
+"""Paths that need no key, because health checkers have none."""
+
+_ACCESS = "heddle.access"
+"""Key of the :class:`CheckKeys` of a request in its ASGI scope."""
+
+_HOW = "send a valid key as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+
+
+class CheckKeys:
+    """Middleware that finds the key of each request.
+
+    If the server has API keys, it refuses requests without a valid key before it reads their
+    bodies.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, host: str) -> None:
+        """`host` is the address that the server listens on."""
+        self._app = app
+        self._keys = keys
+        self._admits_local_admins = keys.admits_all and not keys.has_admin and is_loopback(host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        sent = list(_sent(scope["headers"]))
+        key = self._keys.find(sent)
+        if key is None and not self._keys.admits_all:
+            await refuse(Request(scope), _not_admitted(sent))(scope, receive, send)
+            return
+        found = {} if key is None else {KEY: key}
+        await self._app({**scope, **found, _ACCESS: self}, receive, send)
+
+    def check_admin(self, request: Request) -> None:
+        """
+        Raises:
+            AuthenticationError: the request has no key, or an unknown key.
+            ForbiddenError: the request has an ordinary key, or admin routes are off.
+        """
+        key: Key | None = request.scope.get(KEY)
+        if key is not None and key.is_admin:
+            return
+        if self._keys.has_admin:
+            if key is None:
+                raise _not_admitted(list(_sent(request.scope["headers"])), "admin key")
+            raise ForbiddenError("this route needs an admin key, and the request has an API key")
+        if not self._admits_local_admins:
+            raise ForbiddenError(
+                "admin routes are off, because this server has API keys or listens beyond loopback,"
+                " and has no admin key; set --admin-key-file, HEDDLE_ADMIN_KEY or --admin-key"
+            )
+        host = request.headers.get("host", "")
+        if not _is_this_machine(host):
+            raise ForbiddenError(
+                f"without an admin key, admin routes are open to this machine only, and the"
+                f" request's Host is {host[:100]!r}; send it to 127.0.0.1, or set --admin-key-file"
+            )
+
+
+def _check_admin(request: Request) -> None:
+    access: CheckKeys = request.scope[_ACCESS]
+    access.check_admin(request)
+
+
+ADMIN = Depends(_check_admin)
+"""Makes a route an admin route: `@router.post(path, dependencies=[ADMIN])`."""
+
+
+def is_admin_route(route: BaseRoute) -> bool:
+    """Whether a route is an admin route."""
+    return isinstance(route, APIRoute) and ADMIN in route.dependencies
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens on `host` hears this machine only. Looks names up."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return False
+    addresses = (ipaddress.ip_address(str(row[4][0]).partition("%")[0]) for row in found)
+    return all(_is_loopback_address(address) for address in addresses)
+
+
+def _is_loopback_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    mapped = getattr(address, "ipv4_mapped", None)  # ::ffff:127.0.0.1
+    return (mapped or address).is_loopback
+
+
+def _is_this_machine(host: str) -> bool:
+    """Whether a `Host` header names a loopback address."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or _is_loopback_address(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+def _not_admitted(sent: list[bytes], what: str = "API key") -> AuthenticationError:
+    wrong = f"the {what} is not valid here" if sent else f"an {what} is missing"
+    return AuthenticationError(f"{wrong}; {_HOW}")
+
+
+def _sent(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    """The keys in a request's headers. ASGI writes header names in lower case."""
+    for name, value in headers:
+        if name == b"x-api-key":
+            yield value.strip()
+        elif name == b"authorization":
+            scheme, _, key = value.strip().partition(b" ")
+            if scheme.lower() == b"bearer":
+                yield key.strip()

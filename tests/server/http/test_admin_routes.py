@@ -1,0 +1,226 @@
+"""Admin routes: who may use them, on which addresses, and what a refused client reads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from heddle.config import ServerConfig
+from heddle.errors import ConfigError
+from heddle.server.http import access, errors
+from heddle.server.http.access import ADMIN, CheckKeys, is_loopback
+from heddle.server.http.keys import Keys, key_name, keys_of
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Running
+
+USER, BOSS = "sk-user-31", "sk-boss-77"
+ADMIN_ROUTES = {("/v1/prefix_cache", "post"), ("/v1/prefix_cache", "delete")}
+
+
+def app_with(host: str, api: tuple[str, ...] = (), admin: tuple[str, ...] = ()) -> FastAPI:
+    """An application with an admin route and an ordinary one, as for a server on `host`."""
+    app = FastAPI()
+    app.add_middleware(CheckKeys, keys=Keys(api, admin), host=host)
+    errors.install(app)
+
+    @app.post("/load", dependencies=[ADMIN])
+    async def load() -> str:
+        return "loaded"
+
+    @app.get("/ordinary")
+    async def ordinary() -> str:
+        return "fine"
+
+    return app
+
+
+def send(
+    app: FastAPI, path: str = "/load", key: str | None = None, host: str = "127.0.0.1:8080"
+) -> httpx.Response:
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            headers = {"host": host} | ({"x-api-key": key} if key else {})
+            return await client.request(
+                "GET" if path == "/ordinary" else "POST", path, headers=headers
+            )
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.8.8.8", "::ffff:127.0.0.1"])
+def test_on_loopback_without_keys_admin_routes_are_open(host: str) -> None:
+    assert send(app_with(host)).json() == "loaded"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "no-such-host.invalid"])
+@pytest.mark.parametrize("keys", [(), (USER,)])
+def test_elsewhere_admin_routes_are_off_without_an_admin_key(
+    host: str, keys: tuple[str, ...]
+) -> None:
+    answer = send(app_with(host, keys), key=USER)
+    assert answer.status_code == 403
+    error = answer.json()["error"]
+    assert error["code"] == "forbidden"
+    assert "set --admin-key-file, HEDDLE_ADMIN_KEY or --admin-key" in error["message"]
+    assert send(app_with(host, keys), "/ordinary", key=USER).json() == "fine"
+
+
+def test_with_api_keys_no_ordinary_client_is_an_admin() -> None:
+    answer = send(app_with("127.0.0.1", (USER,)), key=USER)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("keys", [(), (USER,)])
+def test_the_admin_key_opens_all_routes(host: str, keys: tuple[str, ...]) -> None:
+    app = app_with(host, keys, (BOSS,))
+    assert send(app, key=BOSS, host="any.example").json() == "loaded"
+    assert send(app, "/ordinary", key=BOSS).json() == "fine"
+    missing, wrong = send(app), send(app, key="sk-wrong")
+    assert (missing.status_code, wrong.status_code) == (401, 401)
+    assert missing.headers["www-authenticate"] == "Bearer"
+    assert send(app, key=USER).status_code == (403 if keys else 401)
+    for answer in (missing, wrong):
+        assert BOSS not in answer.text
+    assert send(app, "/ordinary").status_code == (401 if keys else 200)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8080", 200),
+        ("localhost", 200),
+        ("[::1]:8080", 200),
+        ("evil.example:8080", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost.evil.example", 403),
+        ("evil.example#@localhost", 403),
+        ("192.0.2.1", 403),
+        ("", 403),
+        ("[", 403),
+    ],
+)
+def test_without_keys_a_foreign_host_is_no_admin(host: str, status: int) -> None:
+    assert send(app_with("127.0.0.1"), host=host).status_code == status
+    assert send(app_with("127.0.0.1"), "/ordinary", host=host).status_code == 200
+
+
+def test_a_name_with_one_foreign_address_is_not_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("192.0.2.1", 0))]
+    monkeypatch.setattr(access.socket, "getaddrinfo", lambda *_, **__: rows)
+    assert not is_loopback("two.example")
+    monkeypatch.setattr(access.socket, "getaddrinfo", lambda *_, **__: rows[:1])
+    assert is_loopback("one.example")
+
+
+# --- the server's own admin routes ---------------------------------------------------------------
+
+
+def test_the_prefix_cache_is_changed_by_admins_only(serve: Callable[..., Running]) -> None:
+    server = serve(api_key=(USER,), admin_key=(BOSS,))
+    for method, path in (("POST", "/prefix_cache"), ("DELETE", "/v1/prefix_cache")):
+        statuses = [
+            httpx.request(
+                method,
+                server.url + path,
+                json={"enabled": True} if method == "POST" else None,
+                headers={"x-api-key": key},
+                timeout=PATIENCE,
+            ).status_code
+            for key in ("sk-wrong", USER, BOSS)
+        ]
+        assert statuses == [401, 403, 200]
+    answer = server.get("/v1/prefix_cache_stats", headers={"x-api-key": USER})
+    assert answer.status_code == 200
+
+
+def test_a_refused_client_s_body_is_not_read(serve: Callable[..., Running]) -> None:
+    server = serve(admin_key=(BOSS,))
+    answer = httpx.post(server.url + "/v1/prefix_cache", content=b"no JSON", timeout=PATIENCE)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    ("keys", "closed"),
+    [
+        ({}, set()),
+        ({"admin_key": (BOSS,)}, ADMIN_ROUTES),
+        ({"api_key": (USER,)}, None),
+        ({"api_key": (USER,), "admin_key": (BOSS,)}, None),
+    ],
+)
+def test_the_description_tells_who_needs_a_key(
+    serve: Callable[..., Running], keys: dict[str, Any], closed: set[tuple[str, str]] | None
+) -> None:
+    answer = serve(**keys).get("/openapi.json", headers={"x-api-key": USER})
+    description = answer.json()
+    operations = {
+        (path, method): operation
+        for path, methods in description["paths"].items()
+        for method, operation in methods.items()
+    }
+    forbidden = {place for place, one in operations.items() if "403" in one["responses"]}
+    assert forbidden == ADMIN_ROUTES
+    with_key = {place for place, one in operations.items() if "security" in one}
+    assert with_key == (operations.keys() - {("/health", "get")} if closed is None else closed)
+    assert {place for place, one in operations.items() if "401" in one["responses"]} == with_key
+    assert ("securitySchemes" in description["components"]) == bool(keys)
+
+
+# --- names and files of keys ---------------------------------------------------------------------
+
+
+def test_a_named_key_shows_its_name_in_logs(
+    serve: Callable[..., Running], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server = serve(api_key=(f"alice: {USER}", f"bob:{BOSS}"))
+    for key in (USER, f"bob:{BOSS}"):
+        answer = server.post("/v1/completions", {"prompt": 1.5}, headers={"x-api-key": key})
+        assert answer.status_code == 400
+    assert "(key alice): 400" in caplog.text
+    assert USER not in caplog.text
+    assert BOSS not in caplog.text
+    assert server.get("/slots", headers={"x-api-key": BOSS}).status_code == 401
+
+
+def test_names_in_key_files(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"alice: {USER}\nalice:\tsk-second\nplain:colons:stay\n")
+    keys = keys_of(ServerConfig(api_key_file=str(path), admin_key=(f"root: {BOSS}",)))
+    names = {USER: "alice", "sk-second": "alice", "plain:colons:stay": None, BOSS: "root"}
+    for text, name in names.items():
+        key = keys.find([text.encode()])
+        assert key is not None
+        assert (key.name, key.is_admin) == (name, text == BOSS)
+        assert key_name({"heddle.key": key}) == name
+    assert keys.find([b"alice"]) is None
+    assert key_name({}) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["a b: sk", "alice: two words", ": sk", "alice: ", "ä: sk", "a sk"]
+)
+@pytest.mark.parametrize("setting", ["api_key", "admin_key"])
+def test_malformed_named_keys_are_refused(text: str, setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting}: key 1 of 1") as refused:
+        ServerConfig(**{setting: (text,)})
+    assert "sk" not in refused.value.message.replace("without spaces", "")
+
+
+def test_an_empty_file_of_admin_keys_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("\n")
+    with pytest.raises(ConfigError, match=r"admin_key_file: .* has no key"):
+        keys_of(ServerConfig(admin_key_file=str(path)))
