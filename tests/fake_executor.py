@@ -19,6 +19,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from heddle.errors import GrammarError, NonFiniteLogitsError, StepAbandonedError
+from heddle.executors.failures import sampler_failed
 from heddle.roofline import Limits, ModelWork
 from heddle.state import PAGE_TOKENS, StateMemory
 from heddle.step import (
@@ -41,8 +42,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from heddle.embedding import EmbeddingParams
+    from heddle.errors import HeddleError
     from heddle.state import WindowMemory
-    from heddle.step import GrammarState, TokenRules, WindowPages
+    from heddle.step import GrammarState, LogitsSummary, TokenRules, WindowPages
 
 VOCABULARY = 32
 END = 0
@@ -137,17 +139,18 @@ class Occupant:
     pooled: list[int] = field(default_factory=list)
     grammar: GrammarState | None = None
     computed: int | None = None
+    failure: HeddleError | None = None
 
 
 @dataclass
 class FakeExecutor:
     """Implements `heddle.step.Executor`.
 
-    `before_step` runs before each step with its number, from 0; a test raises there to inject a
-    fault. No token can be sampled after a history for which `poisonous` is true. `defers` gives the
-    histories after which sampling waits until a future is done. While `gate` is closed, every step
-    waits; `entered` is set when a step has arrived there. `abandon` releases a waiting step without
-    a result.
+    `before_submit` and `before_step` run in `submit` and `collect` with the step's number, from 0;
+    a test raises there to inject a fault. Where `before_bind` raises, the sampler fails. No token
+    can be sampled after a history for which `poisonous` is true. `defers` gives the histories after
+    which sampling waits until a future is done. While `gate` is closed, every step waits; `entered`
+    is set when a step has arrived there. `abandon` releases a waiting step without a result.
     """
 
     pages: int = 64
@@ -161,6 +164,9 @@ class FakeExecutor:
     page_format: str = "token ids"
     shape: ModelShape = SHAPE
     before_step: Callable[[int], None] = lambda step: None
+    before_submit: Callable[[int], None] = lambda step: None
+    before_bind: Callable[[Binding], None] = lambda binding: None
+    summarize: Callable[[], LogitsSummary | None] = lambda: None
     poisonous: Callable[[Sequence[int]], bool] = lambda history: False
     defers: Callable[[Sequence[int]], Future[None] | None] = lambda history: None
     gate: threading.Event = field(default_factory=threading.Event)
@@ -192,6 +198,7 @@ class FakeExecutor:
 
     def submit(self, plan: StepPlan) -> None:
         assert self.submitted is None, "a step is submitted before the last one was collected"
+        self.before_submit(self.steps)
         self.submitted = plan
 
     def collect(self) -> StepResult:
@@ -250,6 +257,9 @@ class FakeExecutor:
         assert self.submitted is None, "a snapshot is written while a step computes"
         self.kept_states[snapshot] = int.from_bytes(content, "little")
 
+    def logits_summary(self) -> LogitsSummary | None:
+        return self.summarize()
+
     def abandon(self) -> None:
         self.abandoned = True
         self.gate.set()
@@ -275,6 +285,10 @@ class FakeExecutor:
             bound = mirostat_bound(history, binding.params) if binding.output else None
             assert binding.mu == bound, "mirostat's bound was lost"
         occupant = Occupant(binding.params, history, binding.rules, list(binding.output))
+        try:
+            self.before_bind(binding)
+        except Exception as cause:
+            occupant.failure = sampler_failed(cause)
         if binding.rules.grammar is not None:
             occupant.grammar = binding.rules.grammar.begin()
         self.slots[binding.slot] = occupant
@@ -330,6 +344,8 @@ class FakeExecutor:
             self._check_window(chunk, number, window, history)
         if not chunk.sample:
             return []
+        if occupant.failure is not None:
+            return [Failed(chunk.slot, occupant.failure)]
         if self.poisonous(history):
             return [Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
         if (ready := self.defers(history)) is not None:

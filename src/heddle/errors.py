@@ -168,6 +168,13 @@ class EngineFailedError(HeddleError):
     code = "engine_failed"
 
 
+class ModelPoisonedError(EngineFailedError):
+    """An earlier step failed, so the model computes no more until it is loaded again."""
+
+    status = 503
+    code = "model_poisoned"
+
+
 class EventLoopError(HeddleError):
     """A stream is read in another event loop than the loop that made it."""
 

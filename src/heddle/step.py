@@ -345,6 +345,24 @@ class StepResult:
     pooled: tuple[Pooled | Failed, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LogitsSummary:
+    """Figures of a buffer of logits, for the log after a failed step.
+
+    Attributes:
+        length: number of values.
+        nan, inf: how many of them are NaN, and positive or negative infinity.
+        minimum, maximum, mean: of the finite values; NaN if there are none.
+    """
+
+    length: int
+    nan: int
+    inf: int
+    minimum: float
+    maximum: float
+    mean: float
+
+
 class PageMemory(Protocol):
     """State as bytes. Pages and snapshots can be read and written back, bit for bit."""
 
@@ -422,7 +440,8 @@ class Executor(PageMemory, Protocol):
         """Start a step: copy pages, compute the chunks, write their KV, make the plan's results.
 
         The plan must not change before `collect` has returned. After that the executor keeps no
-        reference to it.
+        reference to it. If a binding's sampler cannot be made, only its sequence fails: its outcome
+        is a :class:`Failed` entry.
 
         Raises:
             EngineFailedError: the executor refuses the plan. The caller must not call `collect`.
@@ -439,6 +458,14 @@ class Executor(PageMemory, Protocol):
             EngineFailedError: the complete step failed. Its copies and the KV it wrote are
                 undefined.
             StepAbandonedError: `abandon` was called. Copies and KV are undefined too.
+        """
+        ...
+
+    def logits_summary(self) -> LogitsSummary | None:
+        """Figures of the logits that were computed last; None if there are none.
+
+        The engine calls this after a failed step. If the step failed before its logits, they may
+        be logits of the step before.
         """
         ...
 

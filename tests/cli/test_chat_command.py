@@ -155,18 +155,18 @@ def test_a_conversation_too_long_is_said_and_not_kept(
     assert out == answer_to([user("hello")]) + "\n"
 
 
-def test_a_failed_step_does_not_end_the_conversation(
+def test_an_answer_that_fails_does_not_end_the_conversation(
     typed: Callable[..., None], capsys: pytest.CaptureFixture[str], executor: FakeExecutor
 ) -> None:
-    def fail(step: int) -> None:
-        if step == 0:
-            raise RuntimeError("boom")
+    def fail_once(history: object) -> bool:
+        executor.poisonous = lambda history: False
+        return True
 
-    executor.before_step = fail
+    executor.poisonous = fail_once
     typed("hello", "/reset", "hello")
     assert run(OPTIONS) == 0
     out, err = capsys.readouterr()
-    assert "boom" in err
+    assert "NaN" in err
     assert out == answer_to([user("hello")]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Failures of steps, sinks and text stay alone. If the engine fails, all callers wake."""
+"""A failed step poisons the engine; failures of single requests stay alone. All callers wake."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_model import FakeTokenizer
+from heddle.engine.health import ChunkSummary, HealthState
 from heddle.engine.streams import Collector
-from heddle.engine.thread import MAX_FAILURES
-from heddle.errors import EngineClosedError, EngineFailedError, NonFiniteLogitsError
+from heddle.errors import (
+    EngineClosedError,
+    EngineFailedError,
+    InvalidRequestError,
+    ModelPoisonedError,
+    NonFiniteLogitsError,
+)
+from heddle.step import LogitsSummary
 from heddle.types import Delta, FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor
     from heddle.engine import Engine
+    from heddle.step import Binding
 
 
 def params(**fields: Any) -> SamplingParams:
@@ -49,21 +57,143 @@ def test_a_forked_process_is_told_that_it_has_no_engine(engine: Engine, monkeypa
     assert engine.complete("hello", params(max_tokens=2)).usage.completion_tokens == 2
 
 
-def test_a_failed_step_ends_only_its_requests(start, executor: FakeExecutor) -> None:
+def test_a_failed_step_poisons_the_engine(start, executor: FakeExecutor, caplog) -> None:
     engine = start(slots=1)
+    figures = LogitsSummary(length=64, nan=3, inf=2, minimum=-1.5, maximum=4.0, mean=0.5)
+    executor.summarize = lambda: figures
     executor.before_step = failing_on(1)
     executor.gate.clear()
     carried, queued = Collector(), Collector()
     engine.submit("hello", params(ignore_eos=True), carried)
     engine.submit("world", params(max_tokens=4, ignore_eos=True), queued)
     executor.gate.set()
-    with pytest.raises(EngineFailedError, match="step 1 burns"):
+    with pytest.raises(EngineFailedError, match="step 1 burns") as failed:
         carried.wait()
-    assert queued.wait().usage.completion_tokens == 4
+    with pytest.raises(ModelPoisonedError, match=r"step 1 failed.*load it again") as refused:
+        queued.wait()
+    with pytest.raises(ModelPoisonedError, match="step 1 failed"):
+        engine.complete("later", params())
+    assert (failed.value.status, failed.value.code) == (500, "engine_failed")
+    assert (refused.value.status, refused.value.code) == (503, "model_poisoned")
+    assert executor.steps == 2
+    health = engine.health
+    assert health.state is HealthState.POISONED
+    assert health.poison is not None
+    assert health.poison.reason == "step 1 failed: step 1 burns"
+    assert (health.poison.step, health.poison.logits) == (1, figures)
+    assert health.poison.chunks == (ChunkSummary(0, 5, 1),)
+    assert "request 0: 1 tokens from position 5" in caplog.text
+    assert "nan=3, inf=2" in caplog.text
+    engine.close()
+    assert executor.closed
     snapshot = engine.snapshot()
-    assert snapshot.finished[FinishReason.ERROR] == 1
-    assert snapshot.pages_used == 0
-    assert not engine.closed
+    assert snapshot.finished[FinishReason.ERROR] == 2
+    assert (snapshot.running, snapshot.queue_depth, snapshot.pages_used) == (0, 0, 0)
+    assert engine.health.state is HealthState.POISONED
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no device"), MemoryError("no memory")])
+def test_a_refused_step_poisons_the_engine(engine, executor: FakeExecutor, error) -> None:
+    def before_submit(step: int) -> None:
+        raise error
+
+    executor.before_submit = before_submit
+    with pytest.raises(EngineFailedError, match=f"step 0 failed: {error}"):
+        engine.complete("hello", params())
+    with pytest.raises(ModelPoisonedError, match=f"step 0 failed: {error}"):
+        engine.complete("hello", params())
+
+
+def test_unreadable_logits_leave_the_rest_of_the_report(engine, executor: FakeExecutor) -> None:
+    def summarize() -> LogitsSummary:
+        raise ValueError("no such rows")
+
+    executor.summarize, executor.before_step = summarize, failing_on(0)
+    with pytest.raises(EngineFailedError, match="step 0 burns"):
+        engine.complete("hello", params())
+    poison = engine.health.poison
+    assert (poison.step, poison.logits) == (0, None)
+
+
+def test_driven_sequences_learn_that_the_model_is_poisoned(engine, executor: FakeExecutor) -> None:
+    carried, paused = engine.create_sequence(params()), engine.create_sequence(params())
+    for sequence in (carried, paused):
+        sequence.decode_prompt([8, 5])
+        sequence.sample_next()
+    executor.before_step = failing_on(executor.steps)
+    with pytest.raises(EngineFailedError, match="burns") as failed:
+        carried.sample_next()
+    assert not isinstance(failed.value, ModelPoisonedError)
+    for sequence in (carried, paused, engine.create_sequence(params())):
+        with pytest.raises(ModelPoisonedError):
+            sequence.decode_prompt([3])
+            sequence.sample_next()
+
+
+def test_a_sampler_that_cannot_be_made_fails_only_its_request(
+    start, executor: FakeExecutor
+) -> None:
+    engine = start(slots=2)
+    short = params(max_tokens=5, ignore_eos=True)
+    alone = engine.complete("hello", short)
+
+    def before_bind(binding: Binding) -> None:
+        if list(binding.prompt) == FakeTokenizer().encode("world"):
+            raise ValueError("no such stage")
+
+    executor.before_bind = before_bind
+    broken, beside = Collector(), Collector()
+    engine.submit_many([("world", short, broken), ("hello", short, beside)])
+    with pytest.raises(EngineFailedError, match="no such stage"):
+        broken.wait()
+    assert beside.wait() == alone
+    assert engine.health.state is HealthState.OK
+
+
+def test_what_is_not_the_forward_pass_does_not_poison(
+    engine, executor: FakeExecutor, monkeypatch
+) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> object:
+            raise ValueError("a broken observer")
+
+    def encode(text: str, **_: object) -> list[int]:
+        raise RuntimeError("a broken tokenizer")
+
+    engine.observe(Broken())
+    with pytest.raises(InvalidRequestError):
+        engine.complete([1] * 5000, params())
+    with pytest.raises(InvalidRequestError):
+        engine.complete([99], params())
+    engine.stream("hello", params(ignore_eos=True)).close()
+    with monkeypatch.context() as broken:
+        broken.setattr(engine.model.tokenizer, "encode", encode)
+        with pytest.raises(RuntimeError, match="a broken tokenizer"):
+            engine.complete("hello", params())
+    assert engine.complete("hello", params(max_tokens=2, ignore_eos=True)).text
+    assert engine.health.state is HealthState.OK
+
+
+def test_the_end_of_a_cancelled_text_that_fails_ends_only_its_request(
+    start, executor: FakeExecutor, monkeypatch
+) -> None:
+    engine = start(slots=2)
+    executor.before_step = lambda step: executor.gate.clear() if step == 2 else None
+    cancelled, beside = Collector(), Collector()
+    ticket = engine.submit("hello", params(ignore_eos=True), cancelled)
+    engine.submit("world", params(max_tokens=9, ignore_eos=True), beside)
+    while executor.steps < 3:
+        pass
+
+    def finish() -> str:
+        raise ValueError("half a character")
+
+    monkeypatch.setattr(engine._thread._requests[ticket.id].detokenizer, "finish", finish)
+    ticket.cancel()
+    executor.gate.set()
+    with pytest.raises(EngineFailedError, match="half a character"):
+        cancelled.wait()
+    assert beside.wait().usage.completion_tokens == 9
 
 
 def test_a_request_that_gets_no_token_fails_alone(start, executor: FakeExecutor, caplog) -> None:
@@ -85,15 +215,16 @@ def test_a_request_that_gets_no_token_fails_alone(start, executor: FakeExecutor,
     assert "the logits are NaN" in caplog.text
 
 
-def test_failures_of_single_requests_do_not_close_the_engine(
+def test_failures_of_single_requests_do_not_poison_the_engine(
     engine, executor: FakeExecutor
 ) -> None:
     executor.poisonous = lambda history: True
-    for _ in range(MAX_FAILURES + 1):
+    for _ in range(4):
         with pytest.raises(NonFiniteLogitsError):
             engine.complete("hello", params())
     executor.poisonous = lambda history: False
     assert engine.complete("hello", params(max_tokens=2, ignore_eos=True)).text
+    assert engine.health.state is HealthState.OK
 
 
 def test_a_stop_string_ends_its_sequence_under_the_lock(engine, monkeypatch) -> None:
@@ -123,35 +254,8 @@ def test_a_cancelled_request_does_not_also_fail(start, executor: FakeExecutor) -
     executor.gate.set()
     with pytest.raises(EngineFailedError):
         collector.wait()
-    engine.complete("hello", params(max_tokens=1))
-    assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
-
-
-def test_consecutive_failed_steps_close_the_engine(start, executor: FakeExecutor) -> None:
-    engine = start(slots=1)
-    executor.before_step = failing_on(*range(MAX_FAILURES))
-    executor.gate.clear()
-    collectors = [Collector() for _ in range(MAX_FAILURES + 2)]
-    for collector in collectors:
-        engine.submit("hello", params(), collector)
-    executor.gate.set()
-    for collector in collectors:
-        with pytest.raises(EngineFailedError):
-            collector.wait()
-    with pytest.raises(EngineFailedError, match="3 steps in a row failed"):
-        engine.complete("hello", params())
     engine.close()
-    assert (executor.closed, executor.steps) == (True, MAX_FAILURES)
-
-
-def test_failed_steps_between_successful_ones_do_not_close_the_engine(
-    engine, executor: FakeExecutor
-) -> None:
-    executor.before_step = failing_on(0, 1, 3, 4, 6)
-    for _ in range(5):
-        with pytest.raises(EngineFailedError):
-            engine.complete("hello", params(ignore_eos=True))
-    assert not engine.closed
+    assert engine.snapshot().finished[FinishReason.CANCELLED] == 0
 
 
 def test_a_failing_sink_cancels_only_its_request(engine: Engine, caplog) -> None:
@@ -211,11 +315,15 @@ def test_a_bug_in_the_engine_thread_wakes_all_callers(
 
     monkeypatch.setattr(engine._thread._scheduler, "update", update)
     executor.gate.set()
-    for collector in collectors:
-        with pytest.raises(EngineFailedError, match="a bug"):
-            collector.wait()
-    with pytest.raises(EngineFailedError):
+    with pytest.raises(EngineFailedError, match="a bug") as failed:
+        collectors[0].wait()
+    assert failed.value.status == 500
+    with pytest.raises(ModelPoisonedError, match="a bug"):
+        collectors[1].wait()
+    with pytest.raises(ModelPoisonedError):
         engine.complete("hello", params())
+    poison = engine.health.poison
+    assert (poison.reason, poison.step) == ("the engine failed: a bug", None)
     engine.close()
     assert executor.closed
 

@@ -12,7 +12,7 @@ import pytest
 from fake_executor import FakeExecutor, solo_output
 from fake_model import fake_model, text_of
 from heddle import LLM, Engine, EngineConfig, FinishReason, SamplingParams
-from heddle.errors import EngineFailedError, InvalidRequestError
+from heddle.errors import InvalidRequestError, NonFiniteLogitsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,23 +96,21 @@ def test_threads_and_event_loops_share_one_engine(llm: LLM) -> None:
     assert finished[FinishReason.CANCELLED] == 30, "those whose readers left"
 
 
-def test_a_failed_step_raises_only_in_callers_of_that_step(
+def test_a_request_without_a_token_raises_only_in_its_caller(
     llm: LLM, executor: FakeExecutor
 ) -> None:
-    def fail_once(step: int) -> None:
-        executor.before_step = lambda step: None
-        raise RuntimeError("a fault")
+    def fail_once(history: object) -> bool:
+        executor.poisonous = lambda history: False
+        return True
 
-    async def main() -> list[object]:
-        executor.gate.clear()
+    async def main() -> list[str | BaseException]:
+        executor.poisonous = fail_once
         tasks = [asyncio.create_task(read(llm.engine, seed)) for seed in range(4)]
-        await asyncio.sleep(0)
-        executor.before_step = fail_once
-        executor.gate.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     results = asyncio.run(main())
-    assert any(isinstance(result, EngineFailedError) for result in results)
+    assert isinstance(results.pop(0), NonFiniteLogitsError)
+    assert all(isinstance(text, str) and right(seed, text) for seed, text in enumerate(results, 1))
     [output] = llm.generate([PROMPT], drawn(5))
     assert right(5, output.text)
 

@@ -26,6 +26,7 @@ NAMES = [
     "InvalidRequestError",
     "ModelFileError",
     "ModelNotFoundError",
+    "ModelPoisonedError",
     "ModelSourceError",
     "Output",
     "OverloadedError",

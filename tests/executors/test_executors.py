@@ -27,12 +27,14 @@ from heddle.errors import (
     StepAbandonedError,
     UnsupportedModelError,
 )
+from heddle.executors.failures import summarize
 from heddle.executors.registry import DEVICES, loader
 from heddle.state import PAGE_TOKENS
 from heddle.step import (
     Binding,
     Chunk,
     Failed,
+    LogitsSummary,
     PageCopy,
     Pool,
     Scoring,
@@ -590,3 +592,33 @@ def test_devices_agree_on_tokens_and_log_probabilities(tmp_path):
 def test_the_reference_measures_its_limits(tmp_path):
     limits = load_on("reference", tiny_file(tmp_path), SMALL).measure_limits()
     assert min(limits.multiply_rate, limits.memory_rate, limits.weights_rate) > 0
+
+
+def test_a_sampler_that_fails_ends_only_its_sequence(executor):
+    broken = replace(GREEDY)
+    object.__setattr__(broken, "samplers", ("no stage",))
+    chunks = tuple(Chunk(slot, 0, [3, 1, 4], [slot], sample=True) for slot in range(2))
+    bindings = (Binding(0, GREEDY, [3, 1, 4], []), Binding(1, broken, [3, 1, 4], []))
+    alone = execute(executor, StepPlan(bindings[:1], chunks[:1])).sampled[0]
+    fine, failed = execute(executor, StepPlan(bindings, chunks)).sampled
+    assert fine == alone
+    assert (type(failed), failed.slot) == (Failed, 1)
+    assert "the request's sampler failed" in failed.error.message
+    again = (Binding(1, GREEDY, [3, 1, 4], []),)
+    assert execute(executor, StepPlan(again, chunks[1:])).sampled[0].token == alone.token
+
+
+def test_logits_are_summarised(executor):
+    assert executor.logits_summary() is None
+    execute(executor, one_token_plan())
+    figures = executor.logits_summary()
+    assert (figures.length, figures.nan, figures.inf) == (executor.shape.vocabulary, 0, 0)
+    assert figures.minimum < figures.mean < figures.maximum
+
+
+def test_a_summary_counts_what_is_not_finite() -> None:
+    logits = np.array([[math.nan, math.inf], [-math.inf, 2.0], [4.0, -3.0]], np.float32)
+    assert summarize(logits) == LogitsSummary(6, 1, 2, -3.0, 4.0, 1.0)
+    empty = summarize(np.full(3, math.nan, np.float32))
+    assert (empty.length, empty.nan, empty.inf) == (3, 3, 0)
+    assert math.isnan(empty.mean)

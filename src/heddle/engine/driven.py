@@ -177,7 +177,7 @@ class DrivenSequence:
             InvalidRequestError: `start` is out of range, or a token is not in the vocabulary.
             ContextLengthError: these tokens leave no room for one more.
             OverloadedError: the engine's queue is full; `sample_next` tries again.
-            EngineClosedError, EngineFailedError: the engine is no longer running.
+            EngineClosedError, ModelPoisonedError: the engine is no longer running.
             NonFiniteLogitsError: the logits after these tokens are NaN or infinite.
         """
         with self._lock:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from heddle.cache.manager import PrefixCacheStats
     from heddle.embedding import Embedding
     from heddle.engine.backlog import Backlog
+    from heddle.engine.health import Health
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
@@ -99,7 +100,7 @@ class Engine(Closing):
             OverloadedError: the queue is full.
             ClientLimitError: the client has too many requests, or has used too many tokens.
             OutOfMemoryError: the system has less memory left than `min_free_memory`.
-            EngineClosedError, EngineFailedError: the engine is no longer running.
+            EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
         return self.submit_many([(prompt, params, sink)])[0]
 
@@ -280,6 +281,11 @@ class Engine(Closing):
         """Whether the engine accepts no more requests, because it was closed or has failed."""
         return self._thread.closed
 
+    @property
+    def health(self) -> Health:
+        """Whether the engine serves requests, and why not. Any thread may ask; it never waits."""
+        return self._thread.health
+
     def observe(self, observer: Observer) -> None:
         """Call `observer` from now on."""
         self._thread.observe(observer)
@@ -303,7 +309,7 @@ class Engine(Closing):
         Running requests continue, and publish nothing more. Any thread may call this.
 
         Raises:
-            EngineClosedError, EngineFailedError: the engine is no longer running.
+            EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
         self._thread.set_prefix_cache(enabled)
 
@@ -313,7 +319,7 @@ class Engine(Closing):
         Running requests continue, and publish nothing more. Any thread may call this.
 
         Raises:
-            EngineClosedError, EngineFailedError: the engine is no longer running.
+            EngineClosedError, ModelPoisonedError: the engine is no longer running.
         """
         self._thread.flush_prefix_cache()
 

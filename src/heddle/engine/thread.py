@@ -16,6 +16,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -24,6 +25,7 @@ from heddle.disk.tier import PATIENCE
 from heddle.engine.activity import Activity
 from heddle.engine.admission import Admission
 from heddle.engine.disk import open_disk_tier
+from heddle.engine.health import Health, Poison, poison_of
 from heddle.engine.slowness import Slowness
 from heddle.engine.telemetry import ActivitySnapshot, Counters, EngineSnapshot, SlotSnapshot
 from heddle.engine.wakeup import Cancels, Wakeup
@@ -31,6 +33,7 @@ from heddle.errors import (
     EngineClosedError,
     EngineFailedError,
     HeddleError,
+    ModelPoisonedError,
     QueueTimeoutError,
     StepAbandonedError,
 )
@@ -55,9 +58,6 @@ if TYPE_CHECKING:
     from heddle.step import StepPlan
 
 _log = logging.getLogger(__name__)
-
-MAX_FAILURES = 3
-"""Failed steps in a row after which the engine ends."""
 
 
 class EngineThread:
@@ -101,6 +101,7 @@ class EngineThread:
         self._waiting: deque[Request] = deque()  # in order of arrival; only with a queue timeout
         self._accepted = 0  # requests whose `on_submit` is still to be called
         self._refusal: HeddleError | None = None  # why the engine accepts no more requests
+        self._poison: Poison | None = None  # the failure that ended the engine
         self._drain = False
         # Used by this thread only:
         self._events: list[TokenEvent] = []  # still to be delivered
@@ -108,7 +109,7 @@ class EngineThread:
         self._last_driven: list[Sequence] = []  # driven sequences that got a token last step
         # Cancelled requests whose last delta is still to be sent, and their errors:
         self._cancelled: list[tuple[Request, HeddleError | None]] = []
-        self._failures = 0
+        self._step_number = 0  # of the next step, or of the step in flight
         self._counters = Counters()
         self._activity = Activity(config.slots)
         self._slowness = Slowness()
@@ -128,13 +129,18 @@ class EngineThread:
         """Whether the engine accepts no more requests."""
         return self._refusal is not None
 
+    @property
+    def health(self) -> Health:
+        """Whether the engine serves requests, and why not. Takes no lock."""
+        return Health.of(self._poison, closed=self.closed)
+
     def accept(self, requests: list[Request]) -> None:
         """Queue the requests, all or none.
 
         Raises:
             ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
             OutOfMemoryError, ClientLimitError: see `Admission.check`.
-            EngineClosedError, EngineFailedError: the thread ends or has ended, or it runs in the
+            EngineClosedError, ModelPoisonedError: the thread ends or has ended, or it runs in the
                 parent process of this fork.
         """
         with self._accepting():
@@ -273,23 +279,33 @@ class EngineThread:
         try:
             while self._step():
                 pass
+        except ModelPoisonedError as poisoned:
+            error = poisoned
         except BaseException as cause:
             _log.exception("the engine thread ends")
-            error = EngineFailedError(f"the engine failed: {cause}")
+            running = [one for one in self._scheduler.slots if one is not None and not one.ended]
+            error = self._fail(running, Poison(f"the engine failed: {cause}"))
         finally:
             self._end_all(error)
             self._close(keep=isinstance(error, EngineClosedError))
 
     def _close(self, *, keep: bool) -> None:
-        """Close cache and model. With `keep`, the disk tier saves pages for the next start."""
-        try:
-            if keep:
-                with self._lock:
-                    self._scheduler.cancel_all()
-            self._cache.close(keep=keep)  # without the lock: it takes seconds
-        except Exception:
-            _log.exception("the prefix cache was not closed properly")
+        """Release all slots and pages, and close cache and model.
+
+        With `keep`, the disk tier saves pages for the next start. A poisoned engine saves none: the
+        failed step may have left wrong pages. Files that the disk tier wrote before stay, because
+        steps that succeeded computed their pages.
+        """
+        for close in (self._release_all, partial(self._cache.close, keep=keep)):
+            try:
+                close()  # the cache without the lock: it takes seconds
+            except Exception:
+                _log.exception("the prefix cache was not closed properly")
         self._model.close()
+
+    def _release_all(self) -> None:
+        with self._lock:
+            self._scheduler.cancel_all()
 
     def _step(self) -> bool:
         """Wait for work, run a step, deliver the step before. Returns False if the engine ends."""
@@ -392,9 +408,8 @@ class EngineThread:
             return
         except Exception as cause:
             self._deliver()  # in case `submit` failed, before the delivery above
-            self._fail_step(cause)
-            return
-        self._failures = 0
+            raise self._fail_step(plan, cause) from cause
+        self._step_number += 1
         self._computed_at = time.perf_counter()
         with self._lock:
             self._take_cancels()
@@ -446,18 +461,32 @@ class EngineThread:
             except Exception as cause:
                 self._fail_request(event.sequence.id, cause)
 
-    def _fail_step(self, cause: Exception) -> None:
-        """End the requests of the failed step. After MAX_FAILURES in a row the engine ends."""
-        _log.error("a step failed", exc_info=cause)
+    def _fail_step(self, plan: StepPlan, cause: Exception) -> ModelPoisonedError:
+        """Poison the engine: end the requests of the failed step, and accept no more.
+
+        Returns the error that the queued and all later requests get.
+        """
+        requests = {one.slot: one.id for one in self._scheduler.slots if one is not None}
+        poison = poison_of(self._step_number, plan, requests, self._model.executor, cause)
+        _log.error("%s", poison, exc_info=cause)
         with self._lock:
             failed = self._scheduler.abandon()
-        for sequence in failed:
-            error = EngineFailedError(f"the step that carried this request failed: {cause}")
-            self._end(self._requests[sequence.id], FinishReason.ERROR, error=error)
-        self._wake_loops()
-        self._failures += 1
-        if self._failures == MAX_FAILURES:
-            raise EngineFailedError(f"{MAX_FAILURES} steps in a row failed, the last with: {cause}")
+        return self._fail(failed, poison)
+
+    def _fail(self, sequences: list[Sequence], poison: Poison) -> ModelPoisonedError:
+        """Accept no more requests, and end the requests of these sequences."""
+        refusal = ModelPoisonedError(
+            f"the model {self._model.info.id} is poisoned: {poison.reason}. Unload it and load it"
+            " again (POST /models/unload, then POST /models/load), or restart the program"
+        )
+        with self._lock:
+            self._poison = poison
+            self._refusal = refusal
+        error = EngineFailedError(f"the request failed: {poison.reason}")
+        for sequence in sequences:
+            if sequence.id in self._requests:
+                self._end(self._requests[sequence.id], FinishReason.ERROR, error=error)
+        return refusal
 
     def _deliver_event(self, event: TokenEvent) -> None:
         """Send the outcome of a sequence to the sink of its request."""
@@ -524,10 +553,15 @@ class EngineThread:
         for request, error in cancelled:
             if request.sequence.id not in self._requests:
                 continue  # its last event has ended it
-            if error is None:
-                self._end(request, FinishReason.CANCELLED, request.detokenizer.finish())
-            else:
+            if error is not None:
                 self._end(request, FinishReason.ERROR, error=error)
+                continue
+            try:
+                text = request.detokenizer.finish()
+            except Exception as cause:
+                self._fail_request(request.sequence.id, cause)
+            else:
+                self._end(request, FinishReason.CANCELLED, text)
 
     def _end_all(self, error: HeddleError) -> None:
         """Accept no more requests, and end all accepted ones with `error`."""

@@ -1,12 +1,18 @@
-"""Errors of single sequences, with the same text on every device."""
+"""Errors of single sequences and figures of logits, the same on every device."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from heddle.errors import NonFiniteLogitsError, NothingAllowedError
+import numpy as np
+
+from heddle.errors import EngineFailedError, NonFiniteLogitsError, NothingAllowedError
+from heddle.step import LogitsSummary
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from heddle.step import Chunk
 
 
@@ -26,4 +32,23 @@ def nothing_allowed(chunk: Chunk) -> NothingAllowedError:
         " bad_words excludes all tokens that the grammar, or the text to continue, allows. Send"
         " fewer bad_words",
         param="bad_words",
+    )
+
+
+def sampler_failed(cause: Exception) -> EngineFailedError:
+    """The error of a sequence whose sampler cannot be made, or raised `cause`."""
+    return EngineFailedError(f"the request's sampler failed: {cause}")
+
+
+def summarize(logits: npt.NDArray[np.float32]) -> LogitsSummary:
+    """Count and average logits of any shape."""
+    finite = logits[np.isfinite(logits)]
+    nan, empty = int(np.isnan(logits).sum()), not finite.size
+    return LogitsSummary(
+        length=logits.size,
+        nan=nan,
+        inf=logits.size - finite.size - nan,
+        minimum=math.nan if empty else float(finite.min()),
+        maximum=math.nan if empty else float(finite.max()),
+        mean=math.nan if empty else float(finite.mean(dtype=np.float64)),
     )

@@ -21,7 +21,12 @@ import numpy as np
 from heddle.embedding import EmbeddingParams
 from heddle.errors import ConfigError, EngineFailedError, GrammarError, StepAbandonedError
 from heddle.executors.arithmetic import MODEL_SOURCES, rope_digest, source_digest
-from heddle.executors.failures import non_finite, nothing_allowed
+from heddle.executors.failures import (
+    non_finite,
+    nothing_allowed,
+    sampler_failed,
+    summarize,
+)
 from heddle.executors.graph.forward import compute, model_work, record
 from heddle.executors.serving import (
     check_pages,
@@ -52,7 +57,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
-    from heddle.step import Binding, Chunk, GrammarState, StepPlan
+    from heddle.step import Binding, Chunk, GrammarState, LogitsSummary, StepPlan
     from heddle.types import SamplingParams
     from heddle.weights.checkpoint import Checkpoint
 
@@ -126,6 +131,7 @@ class ReferenceExecutor:
         self.compute_seconds = 0.0
         self._sequences: dict[int, _Sequence] = {}
         self._submitted: StepPlan | None = None
+        self._logits: Float32 | None = None  # sampled last
         self._abandoned = False
 
     @property
@@ -182,6 +188,9 @@ class ReferenceExecutor:
                 return self._compute(plan)
         finally:
             self.compute_seconds += time.perf_counter() - began
+
+    def logits_summary(self) -> LogitsSummary | None:
+        return None if self._logits is None else summarize(self._logits)
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -257,6 +266,7 @@ class ReferenceExecutor:
         return compute(self._forward, ReferenceOps([SequenceChunk(cache, position, token)]), batch)
 
     def _sample(self, chunk: Chunk, logits: Float32) -> Sampled | Failed:
+        self._logits = logits
         sequence = self._sequences[chunk.slot]
         binding, params = sequence.binding, sequence.binding.params
         assert not isinstance(params, EmbeddingParams), "an embedding samples nothing"
@@ -275,8 +285,12 @@ class ReferenceExecutor:
         )
         if not len(allowed(len(logits), params, past)):
             return Failed(chunk.slot, nothing_allowed(chunk))
-        chosen = sample(logits, params, past)
-        sequence.mu = _next_mu(logits, params, past, chosen.token)
+        try:
+            chosen = sample(logits, params, past)
+            sequence.mu = _next_mu(logits, params, past, chosen.token)
+        except Exception as cause:
+            _log.exception("a sampler failed")
+            return Failed(chunk.slot, sampler_failed(cause))
         sequence.output.append(chosen.token)
         sequence.unseen.append(chosen.token)
         return Sampled(chunk.slot, chosen.token, chosen.logprob, chosen.top, sequence.mu)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,9 +34,9 @@ from heddle.executors.cpu.limits import measure
 from heddle.executors.cpu.lowering import lower
 from heddle.executors.cpu.memory import packed_bytes
 from heddle.executors.cpu.readout import pooled, scored
-from heddle.executors.cpu.samplers import bound_sampler
+from heddle.executors.cpu.samplers import bound_sampler, make_sampler
 from heddle.executors.cpu.weights import CpuLoader
-from heddle.executors.failures import non_finite, nothing_allowed
+from heddle.executors.failures import non_finite, nothing_allowed, sampler_failed, summarize
 from heddle.executors.graph.forward import model_work, record
 from heddle.executors.serving import (
     describe_memory,
@@ -48,6 +49,7 @@ from heddle.executors.serving import (
 from heddle.models.registry import build
 from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, Failed, Sampled, StepResult
+from heddle.types import SamplingParams
 from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
-    from heddle.step import Binding, Chunk, ModelShape, StepPlan
+    from heddle.step import Binding, Chunk, LogitsSummary, ModelShape, StepPlan
     from heddle.weights.checkpoint import Checkpoint, Hyperparameters
 
     # A step in flight: the step, its plan, the chunks that sample, their samplers, and the function
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         _native.Step, StepPlan, list[Chunk], list[_native.Sampler], Callable[[], None] | None
     ]
 
+_log = logging.getLogger(__name__)
 
 SOURCES = (
     *MODEL_SOURCES,
@@ -165,9 +168,11 @@ class CpuExecutor:
         self.memory = kv.memory
         self.page_bytes = self.memory.token_page_bytes
         self.compute_seconds = 0.0
-        max_rows = _most_rows(config)
+        self._max_rows = _most_rows(config)
         try:
-            self._program = _native.Program(runtime, self._kv.caches, config.batch_tokens, max_rows)
+            self._program = _native.Program(
+                runtime, self._kv.caches, config.batch_tokens, self._max_rows
+            )
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
         # No sequence is longer than the cache, even if the file has a huge context.
@@ -175,6 +180,8 @@ class CpuExecutor:
         self._logits = self._lower(record(model, weights), positions)
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
+        self._sampler_failures: dict[int, HeddleError] = {}  # by slot
+        self._logit_rows = 0  # of the last step
         self._masks = GrammarMasks()
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
@@ -246,6 +253,7 @@ class CpuExecutor:
             raise EngineFailedError(f"the step was refused: {error}") from error
         except MemoryError as error:
             raise _out_of_memory() from error
+        self._logit_rows = len(layout.rows)  # scored rows come after them, and rarely alone
         self._submitted = step, plan, sampling, samplers, fill
 
     def collect(self) -> StepResult:
@@ -269,8 +277,18 @@ class CpuExecutor:
             width, unit = self._program.pooled_width, binding.params.unit_length
             self._sums[binding.slot] = StateSum(width, unit_length=unit)
         else:
-            self._samplers[binding.slot] = bound_sampler(binding, binding.params)
+            self._sampler_failures.pop(binding.slot, None)
+            self._samplers[binding.slot] = self._sampler(binding, binding.params)
             self._masks.bind(binding)
+
+    def _sampler(self, binding: Binding, params: SamplingParams) -> _native.Sampler:
+        """The binding's sampler. If it cannot be made, a greedy one serves, and the slot fails."""
+        try:
+            return bound_sampler(binding, params)
+        except Exception as cause:
+            _log.exception("a sampler failed")
+            self._sampler_failures[binding.slot] = sampler_failed(cause)
+            return make_sampler(SamplingParams(temperature=0, seed=0))
 
     def _sampled(
         self, chunk: Chunk, sampler: _native.Sampler, pick: _native.Pick
@@ -279,7 +297,11 @@ class CpuExecutor:
         if late is not None:
             return Deferred(chunk.slot, late)
         token, logprob, top = pick
-        failure = self._masks.failure(chunk.slot) or _failure(token, chunk)
+        failure = (
+            self._sampler_failures.get(chunk.slot)
+            or self._masks.failure(chunk.slot)
+            or _failure(token, chunk)
+        )
         if failure is not None:
             return Failed(chunk.slot, failure)
         self._masks.observe(chunk.slot, token)
@@ -291,6 +313,10 @@ class CpuExecutor:
         layout = Layout.of(plan, {})
         self._program.begin(*layout.arrays(), []).finish()
         return self._program.copy(self._logits, len(layout.rows))
+
+    def logits_summary(self) -> LogitsSummary | None:
+        rows = min(self._logit_rows, self._max_rows)
+        return summarize(self._program.copy(self._logits, rows)) if rows else None
 
     def abandon(self) -> None:
         program = vars(self).get("_program")  # missing after `close`

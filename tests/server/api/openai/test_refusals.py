@@ -380,17 +380,35 @@ def test_a_closed_engine_is_unavailable(serve: Callable[..., Running]) -> None:
     assert server.get("/health").status_code == 503
 
 
-def test_a_failed_step_fails_the_answer_or_the_stream(serve: Callable[..., Running]) -> None:
-    server = serve()
-
-    def fail(step: int) -> None:
-        if step in (0, 4):
+def failing_at(at: int) -> Callable[[int], None]:
+    def before_step(step: int) -> None:
+        if step == at:
             raise RuntimeError("boom")
 
-    server.executor.before_step = fail
+    return before_step
+
+
+def test_a_failed_step_fails_its_answer_and_refuses_later_requests(
+    serve: Callable[..., Running],
+) -> None:
+    server = serve()
+    server.executor.before_step = failing_at(0)
     response = server.post("/v1/completions", COMPLETION)
     assert response.status_code == 500
     assert error_of(response)["code"] == "engine_failed"
+    for body in (COMPLETION, COMPLETION | {"stream": True}):
+        refused = server.post("/v1/completions", body)
+        assert refused.status_code == 503
+        assert error_of(refused)["code"] == "model_poisoned"
+        assert "load it again" in error_of(refused)["message"]
+    health = server.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "poisoned")
+    assert health.json()["reason"] == "step 0 failed: boom"
+
+
+def test_a_failed_step_ends_a_stream(serve: Callable[..., Running]) -> None:
+    server = serve()
+    server.executor.before_step = failing_at(4)
     body = {"prompt": "hello", "max_tokens": 9, "ignore_eos": True, "n": 2, "stream": True}
     events = server.post("/v1/completions", body).text.split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
@@ -402,12 +420,7 @@ def test_a_failed_step_fails_the_answer_or_the_stream(serve: Callable[..., Runni
 
 def test_the_official_client_raises_errors_of_a_stream(serve: Callable[..., Running]) -> None:
     server = serve()
-
-    def fail(step: int) -> None:
-        if step == 3:
-            raise RuntimeError("boom")
-
-    server.executor.before_step = fail
+    server.executor.before_step = failing_at(3)
     stream = server.openai.completions.create(
         model="fake", prompt="hello", stream=True, extra_body={"ignore_eos": True}
     )

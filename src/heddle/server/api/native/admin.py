@@ -37,14 +37,18 @@ def routes(service: Service) -> APIRouter:
         """Describe the loaded model."""
         return json_response(_model(service, service.model_name(name)))
 
-    @router.get("/health", responses={503: {"description": "The engine has stopped."}})
+    @router.get("/health", responses={503: {"description": "The engine has stopped or failed."}})
     @router.head("/health", include_in_schema=False)  # some health checkers send HEAD
     async def health() -> Response:
-        """Report 200 while the engine serves requests, 503 after it has stopped.
+        """Report 200 while the engine serves requests, 503 after it has stopped or failed.
 
         `model_file` tells whether the model's file has changed on disk since it was loaded. Answers
         do not depend on the changed file, because the model is in memory.
         """
+        health = engine.health
+        if health.poison is not None:
+            report = {"status": "poisoned", "reason": health.poison.reason}
+            return json_response(report, status=503)
         if engine.closed:
             return json_response({"status": "stopped"}, status=503)
         file = await to_thread(engine.model.file_state)  # a file system may be slow
