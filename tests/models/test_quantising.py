@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,13 +17,15 @@ from heddle.engine.quantising import quantise_file
 from heddle.errors import ModelFileError, ModelSourceError
 from heddle.executors.cpu.executor import load
 from heddle.testing.importance import input_sums
+from heddle.testing.reference_ops import ReferenceOps, route
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.gguf.imatrix import InputSums, read_imatrix, write_imatrix
 from heddle.weights.mix import Mix
-from heddle.weights.tensor_types import TensorType
+from heddle.weights.tensor_types import TensorType, dequantize
 from models.tiny.base import EPS, TOKENS
 from models.tiny.llama import TinyLlama
+from models.tiny.qwen3_moe import MODELS as MIXTURES
 from models.tiny_encoder import write_json
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ WIDE = TinyLlama(
     "wide", heads=4, kv_heads=2, head_dim=64, tied=False, layers=2, width=256, ffn_width=288
 )
 """Rows of 256 and of 288 values: the second are not whole super-blocks."""
+
+
+MIXTURE = MIXTURES[0]
+MATRICES = ("gate", "up", "down")
 
 
 def logits(path: Path, quantize: str = "none") -> np.ndarray:
@@ -126,18 +132,66 @@ def test_input_sums_are_those_of_what_matrices_read(tmp_path: Path) -> None:
     norm = state["model.layers.0.input_layernorm.weight"]
     read = rows / np.sqrt((rows**2).mean(axis=-1, keepdims=True) + EPS) * norm
     expected = (read.astype(np.float64) ** 2).sum(axis=0)
-    assert sums["layers.0.attention.q.weight"].count == len(TOKENS)
-    assert np.allclose(sums["layers.0.attention.q.weight"].squares, expected, rtol=1e-3)
-    assert sums["layers.1.mlp.down.weight"].squares.shape == (288,)
-    assert sums["output.weight"].squares.shape == (256,)
+    assert sums["layers.0.attention.q.weight"].counts.tolist() == [len(TOKENS)]
+    assert np.allclose(sums["layers.0.attention.q.weight"].squares, [expected], rtol=1e-3)
+    assert sums["layers.1.mlp.down.weight"].squares.shape == (1, 288)
+    assert sums["output.weight"].squares.shape == (1, 256)
+    assert sums["output.weight"].squares.all()
+
+
+def test_an_expert_is_measured_by_the_tokens_that_chose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    compute = ReferenceOps.experts
+
+    def spy(ops: Any, x: np.ndarray, logits: np.ndarray, weights: Any, spec: Any) -> Any:
+        seen.append((x, route(logits, spec)[0]))
+        return compute(ops, x, logits, weights, spec)
+
+    monkeypatch.setattr(ReferenceOps, "experts", spy)
+    with MIXTURE.checkpoint(tmp_path) as checkpoint:
+        sums = input_sums(checkpoint, TOKENS, chunk=len(TOKENS))
+    states, chosen = seen[0]
+    has_chosen = [(chosen == expert).any(axis=-1) for expert in range(MIXTURE.experts)]
+    gate, up, down = (sums[f"layers.0.mlp.experts.{part}.weight"] for part in MATRICES)
+    counts = [int(tokens.sum()) for tokens in has_chosen]
+    assert gate.counts.tolist() == up.counts.tolist() == down.counts.tolist() == counts
+    expected = [(states[tokens].astype(np.float64) ** 2).sum(axis=0) for tokens in has_chosen]
+    assert np.allclose(gate.squares, expected)
+    assert np.array_equal(gate.squares, up.squares)
+    assert down.squares.shape == (MIXTURE.experts, MIXTURE.expert_width)
+
+
+def test_each_expert_is_quantised_with_its_own_importance(tmp_path: Path) -> None:
+    """A stack's experts are quantised as if each were a matrix of its own."""
+    source, target = MIXTURE.write(tmp_path / "m.gguf"), tmp_path / "new.gguf"
+    name = "blk.1.ffn_gate_exps.weight"
+    importance = np.random.default_rng(5).random((MIXTURE.experts, MIXTURE.width)) ** 4
+    importance = importance.astype(np.float32)
+    quantise_file(source, target, Mix.named("q4_0"), {name: importance})
+    with GGUFFile.open(source) as old, GGUFFile.open(target) as new:
+        exact = dequantize(old.data(name), TensorType.F32, old.tensors[name].shape)
+        found = new.data(name).reshape(MIXTURE.experts, -1)
+        for expert, matrix in enumerate(exact):
+            alone = Tensor.of("blk.9.ffn_up.weight", matrix)
+            source = MIXTURE.write(tmp_path / "one.gguf", [alone])
+            quantise_file(source, target, Mix.named("q4_0"), {alone.name: importance[[expert]]})
+            with GGUFFile.open(target) as one:
+                assert np.array_equal(found[expert], one.data(alone.name))
 
 
 def test_an_importance_matrix_is_read_back_as_means(tmp_path: Path) -> None:
-    squares = np.array([4.0, 0.0, 12.0])
+    squares = np.array([[4.0, 0.0, 12.0], [0.0, 0.0, 0.0]])
     path = tmp_path / "imatrix.gguf"
-    write_imatrix(path, {"a.weight": InputSums(squares, 4)}, dataset="t", chunks=1, chunk_size=4)
-    (found,) = read_imatrix(path)["a.weight"]
+    sums = {"a.weight": InputSums(squares, np.array([4, 0]))}
+    write_imatrix(path, sums, dataset="t", chunks=1, chunk_size=4)
+    with GGUFFile.open(path) as file:
+        shapes = [file.tensors[f"a.weight.{part}"].shape for part in ("in_sum2", "counts")]
+    assert shapes == [(2, 3), (2, 1)]
+    found, unused = read_imatrix(path)["a.weight"]
     assert found.tolist() == pytest.approx([1.0, 4e-6 / 3, 3.0])
+    assert unused.tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(ModelFileError, match=r"is not an importance matrix: general\.type is None"):
         read_imatrix(WIDE.write(tmp_path / "wide.gguf"))
 

@@ -39,7 +39,11 @@ def imatrix(
         raise ModelSourceError(f"cannot read {text}: {error}") from error
     with open_checkpoint(find_model(model, progress).path) as checkpoint:
         tokens = Tokenizer.of(checkpoint.tokenizer()).encode(content)
-        sums = input_sums(checkpoint, tokens, chunk)
+        progress.start(f"computing {checkpoint.path.name}", len(tokens), unit="tokens")
+        try:
+            sums = input_sums(checkpoint, tokens, chunk, progress.update)
+        finally:
+            progress.finish()
         stored = {exported_name(checkpoint, name): found for name, found in sums.items()}
     chunks = -(-len(tokens) // chunk)
     write_imatrix(output, stored, dataset=text.name, chunks=chunks, chunk_size=chunk)

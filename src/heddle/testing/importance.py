@@ -2,54 +2,80 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heddle.models.registry import build
-from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, SequenceCache, SequenceChunk
+from heddle.testing.reference_ops import (
+    ExpertStack,
+    ReferenceLoader,
+    ReferenceOps,
+    SequenceCache,
+    SequenceChunk,
+    Weight,
+)
 from heddle.weights.gguf.imatrix import InputSums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
-    from heddle.testing.reference_ops import Array, Weight
+    from heddle.testing.reference_ops import Array
     from heddle.weights.checkpoint import Checkpoint
 
 
-class _NamingLoader(ReferenceLoader):
-    """Remembers the names of matrices."""
+@dataclass(frozen=True, slots=True)
+class _Measured(Weight):
+    """A matrix, or one of a stack, and the sums that its inputs are added to."""
+
+    sums: InputSums | None = None
+    index: int = 0
+
+    def add(self, x: Array) -> None:
+        """Add rows x (rows, columns) that the matrix reads."""
+        if self.sums is not None:
+            self.sums.squares[self.index] += np.einsum("tc,tc->c", x, x, dtype=np.float64)
+            self.sums.counts[self.index] += len(x)
+
+
+@dataclass(frozen=True, slots=True)
+class _MeasuredStack(ExpertStack):
+    """Matrices of experts, and the sums of each."""
+
+    sums: InputSums | None = None
+
+    def __getitem__(self, expert: int) -> _Measured:
+        bias = None if self.bias is None else self.bias[expert]
+        return _Measured(self.values[expert], bias, self.sums, expert)
+
+
+class _MeasuringLoader(ReferenceLoader):
+    """Gives each matrix its sums. `sums` has them by the tensor's canonical name."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)
-        self.names: dict[int, str] = {}
+        self.sums: dict[str, InputSums] = {}
 
     def linear(self, name: str, out_features: int, in_features: int) -> Weight:
-        weight = super().linear(name, out_features, in_features)
-        self.names[id(weight)] = f"{name}.weight"
-        return weight
+        found = super().linear(name, out_features, in_features)
+        return _Measured(found.values, found.bias, self._new_sums(name, 1, in_features))
+
+    def experts(self, name: str, count: int, out_features: int, in_features: int) -> ExpertStack:
+        found = super().experts(name, count, out_features, in_features)
+        return _MeasuredStack(found.values, found.bias, self._new_sums(name, count, in_features))
+
+    def _new_sums(self, name: str, matrices: int, columns: int) -> InputSums:
+        sums = InputSums(np.zeros((matrices, columns)), np.zeros(matrices, np.int64))
+        return self.sums.setdefault(f"{name}.weight", sums)
 
 
 class _MeasuringOps(ReferenceOps):
-    """Adds the squares of what each named matrix reads to `squares`."""
-
-    def __init__(
-        self,
-        runs: Sequence[SequenceChunk],
-        names: dict[int, str],
-        squares: dict[str, NDArray[np.float64]],
-    ) -> None:
-        super().__init__(runs)
-        self._names = names
-        self._squares = squares
+    """Adds what each matrix reads to its sums."""
 
     def linear(self, x: Array, w: Weight) -> Array:
-        name = self._names.get(id(w))
-        if name is not None:
-            added = np.einsum("tc,tc->c", x, x, dtype=np.float64)
-            self._squares[name] = self._squares.get(name, 0.0) + added
+        if isinstance(w, _Measured):
+            w.add(x)
         return super().linear(x, w)
 
 
@@ -62,18 +88,18 @@ def input_sums(
     """Sums of squares of what each matrix reads, by its canonical name.
 
     The text is computed in pieces of `chunk` tokens that do not see one another. `progress` is
-    called with the tokens computed so far. Stacks of experts are left out.
+    called with the tokens computed so far. An expert reads only the tokens that chose it.
 
     Raises:
         UnsupportedModelError, ModelFileError: the model cannot be computed.
     """
     model = build(checkpoint)
-    loader = _NamingLoader(checkpoint)
+    loader = _MeasuringLoader(checkpoint)
     weights: Any = model.load(loader)
-    squares: dict[str, NDArray[np.float64]] = {}
     for start in range(0, len(tokens), chunk):
         run = SequenceChunk(SequenceCache(), 0, tokens[start : start + chunk])
-        ops = _MeasuringOps([run], loader.names, squares)
-        model.logits(ops, weights, model.forward(ops, weights, ops.batch()))
+        ops = _MeasuringOps([run])
+        states = model.forward(ops, weights, ops.batch())
+        weights.output.add(states)  # nobody needs the logits
         progress(min(start + chunk, len(tokens)))
-    return {name: InputSums(found, len(tokens)) for name, found in squares.items()}
+    return loader.sums

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
+BYTES = "bytes"
+
 
 class Progress(Protocol):
     """Takes reports of long work. Each `start` needs a `finish` before the next `start`."""
@@ -20,15 +22,17 @@ class Progress(Protocol):
         """Show one line."""
         ...
 
-    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
-        """Begin work on `total` bytes; None if the size is not known.
+    def start(
+        self, label: str, total: int | None, *, quick: bool = False, unit: str = BYTES
+    ) -> None:
+        """Begin work on `total` bytes, or of another `unit`; None if the size is not known.
 
         `label` names the work. `quick` work takes seconds; its bar goes away at the end.
         """
         ...
 
     def update(self, done: int) -> None:
-        """Report that `done` bytes are done."""
+        """Report that `done` of the total are done."""
         ...
 
     def part(self, name: str, done: int, total: int) -> None:
@@ -46,7 +50,9 @@ class Silent:
     def note(self, text: str) -> None:
         pass
 
-    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
+    def start(
+        self, label: str, total: int | None, *, quick: bool = False, unit: str = BYTES
+    ) -> None:
         pass
 
     def update(self, done: int) -> None:
@@ -68,8 +74,15 @@ class Lines:
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
-        size = "" if total is None else f" ({total / 1e6:,.{0 if total >= 10**7 else 1}f} MB)"
+    def start(
+        self, label: str, total: int | None, *, quick: bool = False, unit: str = BYTES
+    ) -> None:
+        if total is None:
+            size = ""
+        elif unit == BYTES:
+            size = f" ({total / 1e6:,.{0 if total >= 10**7 else 1}f} MB)"
+        else:
+            size = f" ({total:,} {unit})"
         if not quick:
             self.note(f"{label}{size}")
 
@@ -92,14 +105,21 @@ class Bar(Lines):
         self._task: TaskID | None = None
         self._parts: dict[str, TaskID] = {}
 
-    def start(self, label: str, total: int | None, *, quick: bool = False) -> None:
+    def start(
+        self, label: str, total: int | None, *, quick: bool = False, unit: str = BYTES
+    ) -> None:
         from rich import progress
 
+        amount: list[progress.ProgressColumn] = [
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+        ]
+        if unit != BYTES:
+            amount = [progress.MofNCompleteColumn(), progress.TextColumn(unit)]
         self._bar = progress.Progress(
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(),
-            progress.DownloadColumn(),
-            progress.TransferSpeedColumn(),
+            *amount,
             progress.TimeRemainingColumn(),
             console=self._console,
             transient=quick,

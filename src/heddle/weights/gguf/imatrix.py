@@ -30,15 +30,15 @@ _LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class InputSums:
-    """What a matrix has read.
+    """What a matrix, or each matrix of a stack of experts, has read.
 
     Attributes:
-        squares: sum of the squares of each column, (columns,) float64.
-        count: number of tokens.
+        squares: sum of the squares of each column, (matrices, columns).
+        counts: number of tokens that each matrix has read, (matrices,).
     """
 
     squares: NDArray[np.float64]
-    count: int
+    counts: NDArray[np.int64]
 
 
 def write_imatrix(
@@ -57,8 +57,8 @@ def write_imatrix(
     }
     tensors = []
     for name, found in sorted(sums.items()):
-        tensors.append(_tensor(name + _SUMS, found.squares[None]))
-        tensors.append(_tensor(name + _COUNTS, np.array([[found.count]])))
+        tensors.append(_tensor(name + _SUMS, found.squares))
+        tensors.append(_tensor(name + _COUNTS, found.counts[:, None]))
     write_gguf(path, metadata, tensors)
 
 
@@ -69,6 +69,8 @@ def _tensor(name: str, values: NDArray[np.float64] | NDArray[np.int64]) -> NewTe
 
 def read_imatrix(path: Path) -> dict[str, NDArray[np.float32]]:
     """The mean square of each input column (matrices, columns), by the matrix's name in GGUF.
+
+    All columns of a matrix that read no token have the same one.
 
     Raises:
         ModelSourceError: the file cannot be read.
