@@ -92,6 +92,17 @@ def read_answer(server: Server, exchange: Exchange) -> Answer:
     )
 
 
+def read_text(server: Server, exchange: Exchange) -> str:
+    """The text of an answer, as far as it has arrived before the connection was closed."""
+    texts: list[str] = []
+    try:
+        for _, event in _events(server, exchange.response()):
+            texts += [_text(choice) for choice in event.get("choices", ())]
+    except PeerError:  # no response, or cut in the middle of an event
+        pass
+    return "".join(texts)
+
+
 def read_stream(server: Server, exchange: Exchange, max_tokens: int) -> Stream:
     """The recorded answer of a server that must generate `max_tokens` tokens, as times and counts.
 

@@ -134,11 +134,11 @@ class Exchange:
         except OSError as error:
             raise PeerError(f"{server.name} cannot be reached at {server.url}: {error}") from error
 
-    def send(self) -> None:
-        """Send the request."""
+    def send(self, share: float = 1.0) -> None:
+        """Send the request, or only the first `share` of its bytes."""
         assert self._transport is not None, "not connected"
         self.sent = time.perf_counter()
-        self._transport.write(self._request)
+        self._transport.write(self._request[: round(share * len(self._request))])
 
     def abort(self) -> None:
         """Close the connection, and drop the rest of the response."""

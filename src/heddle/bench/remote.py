@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -34,7 +35,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-# Loads do not go through a proxy, so this question does not, either.
+# Loads do not go through a proxy, so questions do not, either.
 _OPENER = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
 
 
@@ -56,21 +57,34 @@ def connect(
     url = url.rstrip("/").removesuffix("/v1")
     if urlsplit(url).scheme not in {"http", "https"}:
         raise PeerError(f"{name}: {url!r} is not an http or https address")
+    server = Server(name, url, "", pid, key=key)
+    answer = ask(server, "/v1/models")
     try:
-        question = urllib.request.Request(f"{url}/v1/models", headers=authorization(key))
-        with _OPENER.open(question, timeout=_ANSWER_SECONDS) as answer:
-            models = [entry["id"] for entry in json.load(answer)["data"]]
-    except urllib.error.HTTPError as error:
-        raise PeerError(f"{name} answered {error.code} to {url}/v1/models") from error
-    except (OSError, HTTPException) as error:
-        raise PeerError(f"{name} cannot be reached at {url}: {error}") from error
+        models = [entry["id"] for entry in json.loads(answer)["data"]]
     except (ValueError, KeyError, TypeError) as error:
         raise PeerError(f"{name}: {url}/v1/models did not answer with a list of models") from error
     if model is None and not models:
         raise PeerError(f"{name} has no model at {url}/v1/models")
     if model is not None and model not in models:
         raise PeerError(f"{name} has no model {model!r}; it has {', '.join(models)}")
-    return Server(name, url, model or models[0], pid, key=key)
+    return replace(server, model=model or models[0])
+
+
+def ask(server: Server, path: str) -> bytes:
+    """The body of the answer to GET `path`.
+
+    Raises:
+        PeerError: the server cannot be reached, or does not answer with status 200.
+    """
+    url = server.url + path
+    question = urllib.request.Request(url, headers=authorization(server.key))
+    try:
+        with _OPENER.open(question, timeout=_ANSWER_SECONDS) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError as error:
+        raise PeerError(f"{server.name} answered {error.code} to {url}") from error
+    except (OSError, HTTPException) as error:
+        raise PeerError(f"{server.name} cannot be reached at {server.url}: {error}") from error
 
 
 def complete(server: Server, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Stream]:

@@ -16,6 +16,7 @@ import typer
 from heddle.cli.bench import bench
 from heddle.cli.bench_load import bench_load
 from heddle.cli.bench_prefix import bench_prefix
+from heddle.cli.bench_stress import bench_stress
 from heddle.cli.cached import list_models, remove
 from heddle.cli.chat import chat
 from heddle.cli.imatrix import imatrix
@@ -73,7 +74,7 @@ def heddle(
 
 
 class _BenchGroup(typer.core.TyperGroup):
-    """Runs `heddle bench prefix` and `load`; other arguments of `heddle bench` go to `speed`."""
+    """Runs the named benchmark; arguments without a name go to `speed`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not (args and args[0] in self.commands):
@@ -85,6 +86,7 @@ benches = typer.Typer(cls=_BenchGroup)
 benches.command("speed")(bench)
 benches.command("prefix")(bench_prefix)
 benches.command("load")(bench_load)
+benches.command("stress")(bench_stress)
 
 for command in (serve, chat, pull, inspect, suggest, quantize, imatrix):
     app.command()(command)
