@@ -18,7 +18,7 @@ from heddle.config import DEFAULT_MODEL, EngineConfig, cache_home
 from heddle.text.tokenizer.tokenizer import Tokenizer
 from heddle.weights.catalog import ALIASES
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.sources import resolve
+from heddle.weights.sources import find
 from llamacpp_server import llamacpp
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def model_path(arguments: argparse.Namespace) -> Path:
     """The path of the model's file. Downloads the file if it is missing."""
-    return resolve(arguments.model, cache_home())
+    return find(arguments.model, cache_home()).path
 
 
 @contextmanager

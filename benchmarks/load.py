@@ -42,10 +42,10 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     from heddle.executors.cpu import executor as cpu
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-    from heddle.weights.sources import resolve
+    from heddle.weights.sources import find
 
     clock.append(time.perf_counter())
-    file = GGUFCheckpoint.open(resolve(model, cache_home()))
+    file = GGUFCheckpoint.open(find(model, cache_home()).path)
     clock.append(time.perf_counter())
     tokenizer = Tokenizer.of(file.tokenizer())
     clock.append(time.perf_counter())

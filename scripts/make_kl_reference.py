@@ -33,7 +33,7 @@ from heddle.config import cache_home
 from heddle.models.registry import build
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.sources import resolve
+from heddle.weights.sources import find
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tests" / "models")]
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--positions", type=int, default=512)
     arguments = parser.parse_args()
 
-    path = resolve(arguments.model, cache_home())
+    path = find(arguments.model, cache_home()).path
     text = (DATA / "text.txt").read_bytes()
     tokens, grown, anew = measure(path, text.decode(), arguments.positions)
     reference = ReferenceModel(GGUFCheckpoint.open(path)).logits(tokens)

@@ -27,6 +27,6 @@ settings.load_profile("heddle")
 def model_path() -> Path:
     """The default model's file, fetched once into the cache folder."""
     from heddle.config import DEFAULT_MODEL, cache_home
-    from heddle.weights.sources import resolve
+    from heddle.weights.sources import find
 
-    return resolve(DEFAULT_MODEL, cache_home())
+    return find(DEFAULT_MODEL, cache_home()).path

@@ -21,7 +21,7 @@ from heddle.state import PAGE_TOKENS
 from heddle.step import Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from heddle.weights.sources import resolve
+from heddle.weights.sources import find
 
 DATA = Path(__file__).parent / "data"
 LLAMA_CPP: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ def test_kl_is_not_far_above_llama_cpp(
 ) -> None:
     """The median too: nearly all of llama.cpp's mean on Qwen is 5.6 nats at the first position."""
     measured = LLAMA_CPP[alias]
-    checkpoint = GGUFCheckpoint.open(resolve(alias, cache_home()))
+    checkpoint = GGUFCheckpoint.open(find(alias, cache_home()).path)
     own = executor_logits(checkpoint, measured["tokens"], kv_type)
     kl = divergences(ReferenceModel(checkpoint).logits(measured["tokens"]), own)
     ours = {"kl_mean": kl.mean(), "kl_median": np.median(kl)}
