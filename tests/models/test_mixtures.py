@@ -19,8 +19,10 @@ from heddle.models.registry import build
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from heddle.weights.tensor_types import TensorType
 from models.tiny.base import TOKENS
 from models.tiny.glm4_moe import MODELS as GLM
+from models.tiny.mixtral import MODELS as MIXTRAL
 from models.tiny.qwen3_moe import MODELS as QWEN3
 
 if TYPE_CHECKING:
@@ -157,3 +159,68 @@ def test_gate_and_up_may_be_one_tensor_of_a_gguf_file(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "odd.gguf", MODEL.metadata(), [odd])
     with pytest.raises(ModelFileError, match=r"ffn_gate_up_exps\.weight has shape \(7, 3, 32\)"):
         GGUFCheckpoint.open(path)
+
+
+OLD = MIXTRAL[0]
+
+
+def single_experts() -> list[Tensor]:
+    """The tensors of OLD as llama.cpp wrote them until April 2024: one for each expert."""
+    tensors = []
+    for one in OLD.tensors():
+        if "_exps." not in one.name:
+            tensors.append(one)
+            continue
+        values = np.frombuffer(one.data, np.float32).reshape(one.shape)
+        before = one.name.removesuffix("_exps.weight")
+        tensors += [Tensor.of(f"{before}.{i}.weight", value) for i, value in enumerate(values)]
+    return tensors
+
+
+def old_metadata() -> dict[str, object]:
+    """The metadata of OLD without the width of experts, which was that of dense layers."""
+    metadata = OLD.metadata()
+    width = metadata.pop("llama.expert_feed_forward_length")
+    return metadata | {"llama.feed_forward_length": width}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_gguf_file_may_have_a_tensor_for_each_expert(parts: int, tmp_path: Path) -> None:
+    """The order of the tensors is not that of the experts."""
+    tensors = single_experts()[::-1]
+    if parts == 1:
+        path = write_gguf(tmp_path / "old.gguf", old_metadata(), tensors)
+    else:
+        split = {"split.count": 2, "split.tensors.count": len(tensors)}
+        path = tmp_path / "old-00001-of-00002.gguf"
+        first, second = {**old_metadata(), **split, "split.no": 0}, {**split, "split.no": 1}
+        write_gguf(path, first, tensors[: len(tensors) // 2])
+        write_gguf(tmp_path / "old-00002-of-00002.gguf", second, tensors[len(tensors) // 2 :])
+    checkpoint = GGUFCheckpoint.open(path)
+    stacked = OLD.checkpoint(tmp_path)
+    assert set(checkpoint.tensors) == set(stacked.tensors)
+    for name in checkpoint.tensors:
+        np.testing.assert_array_equal(checkpoint.read(name), stacked.read(name))
+    np.testing.assert_allclose(
+        ReferenceModel(checkpoint).logits(TOKENS), OLD.expected_logits(), atol=2e-5
+    )
+    executors = [
+        load(one, EngineConfig(slots=1, threads=1, context=len(TOKENS)))
+        for one in (checkpoint, stacked)
+    ]
+    found = [last_logits(executor, TOKENS, [len(TOKENS)]) for executor in executors]
+    np.testing.assert_array_equal(found[0], found[1])
+    for executor in executors:
+        executor.close()
+
+
+def test_a_single_expert_that_differs_or_is_missing_is_named(tmp_path: Path) -> None:
+    name = "blk.1.ffn_up.2.weight"
+    tensors = [one for one in single_experts() if one.name != name]
+    for others, message in (
+        ([], r"blk\.1\.ffn_up\.2\.weight is missing"),
+        ([Tensor.random(name, TensorType.Q8_0, (48, 32), 1)], "2.weight is Q8_0 of shape"),
+    ):
+        path = write_gguf(tmp_path / "old.gguf", old_metadata(), [*tensors, *others])
+        with pytest.raises(ModelFileError, match=message):
+            GGUFCheckpoint.open(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -14,6 +15,7 @@ from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.fused import take_apart
 from heddle.weights.gguf import names
+from heddle.weights.gguf.experts import with_stacks
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.gguf.generation import read_recommended
 from heddle.weights.gguf.hyperparameters import hyperparameters_of
@@ -119,15 +121,20 @@ class GGUFCheckpoint(Closing):
     def read(self, name: str) -> NDArray[np.uint8]:
         tensor = self.tensors.get(name)
         label = self.label(name) if tensor is None else tensor.label
-        file = self._file_of.get(label, self._files[0])
-        data = file.data(label)
-        if tensor is None:
-            return data
-        if tensor.slices:
-            first, size = file.tensors[label].offset, tensor.nbytes // len(tensor.slices)
-            starts = [place.offset - first for place in tensor.slices]
-            return np.concatenate([data[start : start + size] for start in starts])
-        return data[tensor.start : tensor.start + tensor.nbytes]
+        if tensor is not None and tensor.slices:
+            return self._read_slices(tensor)
+        data = self._file_of.get(label, self._files[0]).data(label)
+        return data if tensor is None else data[tensor.start : tensor.start + tensor.nbytes]
+
+    def _read_slices(self, tensor: TensorInfo) -> NDArray[np.uint8]:
+        files = {file.descriptor: file for file in self._files}
+        size = tensor.nbytes // len(tensor.slices)
+        return np.concatenate(
+            [
+                np.frombuffer(files[at.descriptor].read(at.offset, size, tensor.label), np.uint8)
+                for at in tensor.slices
+            ]
+        )
 
     @property
     def stamps(self) -> Mapping[Path, FileStamp]:
@@ -144,14 +151,19 @@ class GGUFCheckpoint(Closing):
 
     def _stored_tensors(self) -> dict[str, TensorInfo]:
         """The tensors as the files have them, by canonical name."""
-        found = {}
+        in_files = {}
         for label, file in self._file_of.items():
-            stored, name = file.tensors[label], self._names.canonical(label) or label
+            stored = file.tensors[label]
             place = FilePlace(file.descriptor, stored.offset)
-            shape = _shape(name, stored.shape)
-            found[name] = TensorInfo(name, shape, stored.type, stored.nbytes, label, place)
+            in_files[label] = TensorInfo(
+                label, stored.shape, stored.type, stored.nbytes, label, place
+            )
+        found, whole = {}, with_stacks(in_files)
+        for label, tensor in whole.items():
+            name = self._names.canonical(label) or label
+            found[name] = replace(tensor, name=name, shape=_shape(name, tensor.shape))
         # A tensor may have the canonical name of another tensor as its own name.
-        if len(found) < len(self._file_of):
+        if len(found) < len(whole):
             raise ModelFileError(f"{self.path}: two tensors have one name", field="tensors")
         return found
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError
+from heddle.weights.experts import experts_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,20 +72,9 @@ def stacks_of_singles(tensors: Mapping[str, FolderTensor]) -> dict[str, Stack]:
 
 
 def _stack(label: str, experts: Mapping[int, str], tensors: Mapping[str, FolderTensor]) -> Stack:
-    missing = next((number for number in range(len(experts)) if number not in experts), None)
-    if missing is not None:
-        lacking = label.replace("*", str(missing))
-        raise ModelFileError(f"tensor {lacking} is missing; fetch the whole folder", field=lacking)
-    first = tensors[experts[0]]
-    for one in experts.values():
-        found = tensors[one]
-        if (found.dtype, found.shape) != (first.dtype, first.shape):
-            raise ModelFileError(
-                f"tensor {one} is {found.dtype} of shape {found.shape}; the first expert's is"
-                f" {first.dtype} of shape {first.shape}",
-                field=one,
-            )
-    slices = tuple(Slice(experts[i], 0, first.nbytes) for i in range(len(experts)))
+    order = experts_in_order(label, experts, lambda one: (tensors[one].dtype, tensors[one].shape))
+    first = tensors[order[0]]
+    slices = tuple(Slice(one, 0, first.nbytes) for one in order)
     return Stack(label, (len(experts), *first.shape), slices)
 
 
