@@ -14,10 +14,10 @@ class StoreKv final : public Instruction {
     StoreKv(int k, int v, int layer, int cache)
         : Instruction("store_kv"), k_(k), v_(v), layer_(layer), cache_(cache) {}
     int items(const Program& p) const override {
-        return static_cast<int>(attention(p).stores().size());
+        return static_cast<int>(attention(p, cache_).stores().size());
     }
     void run(Program& p, int index, int) override {
-        const StoreItem& item = attention(p).stores()[index];
+        const StoreItem& item = attention(p, cache_).stores()[index];
         const Span& span = step(p).spans[item.span];
         const int position = span.first_position + item.first_token;
         KvCache& kv = cache(p, cache_);
@@ -99,10 +99,10 @@ class Attend final : public Attention {
   public:
     explicit Attend(AttentionShape shape) : Attention("attend", std::move(shape)) {}
     int items(const Program& p) const override {
-        return static_cast<int>(attention(p).items().size());
+        return static_cast<int>(attention(p, shape().cache).items().size());
     }
     void run(Program& p, int index, int thread) override {
-        const AttendItem& item = attention(p).items()[index];
+        const AttendItem& item = attention(p, shape().cache).items()[index];
         AttendArgs args = arguments(p, item, thread);
         args.next = first_part(p, index + 1);
         if (item.split >= 0) {
@@ -118,7 +118,7 @@ class Attend final : public Attention {
     // thread's next item too.
     const uint8_t* first_part(Program& p, int index) const {
         if (index >= items(p)) return nullptr;
-        const AttendItem& item = attention(p).items()[index];
+        const AttendItem& item = attention(p, shape().cache).items()[index];
         const Span& span = step(p).spans[item.span];
         const int position = span.first_position + item.first_token;
         const int seen = shape().window > 0 ? std::max(position + 1 - shape().window, 0) : 0;
@@ -132,10 +132,10 @@ class AttendMerge final : public Attention {
   public:
     explicit AttendMerge(AttentionShape shape) : Attention("merge", std::move(shape)) {}
     int items(const Program& p) const override {
-        return static_cast<int>(attention(p).merges().size());
+        return static_cast<int>(attention(p, shape().cache).merges().size());
     }
     void run(Program& p, int index, int thread) override {
-        const AttendItem& item = attention(p).merges()[index];
+        const AttendItem& item = attention(p, shape().cache).merges()[index];
         kernels(p).attend_merge(arguments(p, item, thread), part(p, item, 0));
         quantise(p, item);
     }

@@ -22,7 +22,14 @@ int64_t pages_of(const Span& span) {
 
 }  // namespace
 
-void AttentionPlan::cut(const Step& step, int group) {
+void AttentionPlan::admit(int group, int head_dim) {
+    group_ = std::max(group_, group);
+    head_dim_ = std::max(head_dim_, head_dim);
+}
+
+int64_t AttentionPlan::part_floats() const { return parts_ * attend_part(group_, head_dim_); }
+
+void AttentionPlan::cut(const Step& step) {
     stores_.clear();
     items_.clear();
     merges_.clear();
@@ -33,7 +40,7 @@ void AttentionPlan::cut(const Step& step, int group) {
         const Span& span = step.spans[i];
         const int index = static_cast<int>(i);
         cut_stores(span, index);
-        const bool single = span.tokens == 1 && group <= kAttendQueries;
+        const bool single = span.tokens == 1 && group_ <= kAttendQueries;
         const bool large = pages_of(span) * kShareParts * threads_ > work;
         if (threads_ > 1 && single && large && span.first_position >= kSplitTokens) {
             split(span, index);

@@ -1,4 +1,5 @@
-// Cuts a step's attention into items for the threads; the same plan serves every layer.
+// Cuts a step's attention into items for the threads. One plan serves all layers with as many
+// key/value heads.
 #pragma once
 
 #include <vector>
@@ -28,15 +29,17 @@ class AttentionPlan {
   public:
     AttentionPlan(int kv_heads, int threads) : kv_heads_(kv_heads), threads_(threads) {}
 
-    // `group`: most query heads per key/value head of any layer.
-    void cut(const Step& step, int group);
+    int kv_heads() const { return kv_heads_; }
+    // Makes room for a layer with `group` query heads per key/value head, of `head_dim` elements.
+    void admit(int group, int head_dim);
+    void cut(const Step& step);
 
     const std::vector<StoreItem>& stores() const { return stores_; }
     const std::vector<AttendItem>& items() const { return items_; }
     // Queries whose splits are merged afterwards.
     const std::vector<AttendItem>& merges() const { return merges_; }
-    // Running sums that the splits of all queries need room for.
-    int parts() const { return parts_; }
+    // Floats of the running sums of all splits.
+    int64_t part_floats() const;
 
   private:
     void cut_stores(const Span& span, int index);
@@ -44,9 +47,10 @@ class AttentionPlan {
     void split(const Span& span, int index);
 
     int kv_heads_, threads_;
+    int group_ = 1, head_dim_ = 1;  // the largest of any layer
     std::vector<StoreItem> stores_;
     std::vector<AttendItem> items_, merges_;
-    int parts_ = 0;
+    int parts_ = 0;  // running sums
 };
 
 }  // namespace heddle

@@ -427,7 +427,7 @@ using Matrices = std::vector<std::shared_ptr<Matrix>>;
 void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, const Matrices& up,
                  const Matrices& down, int used, const std::string& scoring_name, bool normalised,
                  float scale, int groups, int groups_used, Floats selection_bias,
-                 const std::string& activation_name) {
+                 const std::string& activation_name, const std::optional<Floats>& expert_scales) {
     auto layer = std::make_shared<ExpertLayer>();
     layer->routing = {static_cast<int>(gate.size()),
                       used,
@@ -436,7 +436,8 @@ void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, 
                       scale,
                       groups,
                       groups_used,
-                      vector_of(selection_bias)};
+                      vector_of(selection_bias),
+                      expert_scales ? vector_of(*expert_scales) : std::vector<float>()};
     layer->activation = activation(activation_name);
     layer->gate.assign(gate.begin(), gate.end());
     layer->up.assign(up.begin(), up.end());
@@ -499,6 +500,7 @@ void bind_program(nb::module_& m) {
              nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::kw_only(), nb::arg("used"),
              nb::arg("scoring"), nb::arg("normalised"), nb::arg("scale"), nb::arg("groups"),
              nb::arg("groups_used"), nb::arg("selection_bias"), nb::arg("activation"),
+             nb::arg("expert_scales") = nb::none(),
              "The weighted sum of the experts that `logits` choose; see ExpertSpec.")
         .def(
             "norm_heads",
@@ -509,6 +511,8 @@ void bind_program(nb::module_& m) {
         .def("scale", &Program::scale, nb::arg("in_"), nb::arg("factor"))
         .def("soft_cap", &Program::soft_cap, nb::arg("in_"), nb::arg("cap"))
         .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
+        .def("take_columns", &Program::take_columns, nb::arg("in_"), nb::arg("first"),
+             nb::arg("out"))
         .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),
              nb::arg("cache") = 0, "`layer` counts within the cache with index `cache`.")
         .def(

@@ -39,6 +39,8 @@ void ExpertLayer::check() const {
     require(r.groups_used * (r.experts / r.groups) >= r.used, "groups with too few experts");
     require(r.selection_bias.empty() || static_cast<int>(r.selection_bias.size()) == r.experts,
             "a selection bias for each expert");
+    require(r.expert_scales.empty() || static_cast<int>(r.expert_scales.size()) == r.experts,
+            "a factor for each expert");
     require(!gate.empty() && !down.empty(), "no matrices");
     check_stack(gate, r.experts, hidden(), width());
     check_stack(up, r.experts, hidden(), width());

@@ -19,17 +19,6 @@ int first_page(int position, int window) {
     return window > 0 ? std::max(position + 1 - window, 0) / kPageTokens : 0;
 }
 
-const KvCache& checked(const std::vector<std::shared_ptr<KvCache>>& caches) {
-    if (caches.empty()) throw std::invalid_argument("a program needs a KV cache");
-    const KvCache& first = *caches.front();
-    for (const auto& cache : caches) {
-        if (cache->kv_heads() != first.kv_heads() || cache->head_dim() != first.head_dim()) {
-            throw std::invalid_argument("KV caches of one program have heads of one shape");
-        }
-    }
-    return first;
-}
-
 }  // namespace
 
 Program::Program(ThreadPool& pool, const Kernels& kernels,
@@ -41,13 +30,19 @@ Program::Program(ThreadPool& pool, const Kernels& kernels,
       max_tokens_(max_tokens),
       max_rows_(max_rows),
       scratch_(static_cast<size_t>(pool.threads())),
-      candidates_(static_cast<size_t>(pool.threads())),
-      attention_(checked(caches_).kv_heads(), pool.threads()) {
+      candidates_(static_cast<size_t>(pool.threads())) {
+    if (caches_.empty()) throw std::invalid_argument("a program needs a KV cache");
     if (max_tokens < 1 || max_rows < 1)
         throw std::invalid_argument("a step needs a token and a row");
-    for (auto& scratch : scratch_) {
-        scratch.resize(static_cast<size_t>(attend_scratch(caches_[0]->head_dim())));
+    int widest = 1;
+    for (const auto& cache : caches_) {
+        const auto same = [&](const auto& plan) { return plan.kv_heads() == cache->kv_heads(); };
+        const auto found = std::find_if(plans_.begin(), plans_.end(), same);
+        plan_of_.push_back(static_cast<size_t>(found - plans_.begin()));
+        if (found == plans_.end()) plans_.emplace_back(cache->kv_heads(), pool.threads());
+        widest = std::max(widest, cache->head_dim());
     }
+    for (auto& scratch : scratch_) scratch.resize(static_cast<size_t>(attend_scratch(widest)));
 }
 
 Program::~Program() = default;
@@ -208,6 +203,13 @@ void Program::rope(int in, int table, int heads) {
     append(make_rope(in, table, heads));
 }
 
+void Program::take_columns(int in, int first, int out) {
+    if (at(in).per_row != at(out).per_row || first < 0 || first > at(in).width - at(out).width) {
+        throw std::invalid_argument("the input has not the columns of the output");
+    }
+    append(make_take_columns(in, first, out));
+}
+
 void Program::store_kv(int k, int v, int layer, int cache) {
     check_layer(layer, cache);
     const KvCache& kv = *caches_[cache];
@@ -239,7 +241,7 @@ void Program::attend(AttentionShape shape) {
             throw std::invalid_argument("a head group is not whole quantisation blocks");
         }
     }
-    widest_group_ = std::max(widest_group_, group);
+    plans_[plan_of_[shape.cache]].admit(group, kv.head_dim());
     causal_ = causal_ && shape.causal;
     int& widest = windows_[shape.cache];
     widest = widest == 0 || shape.window == 0 ? 0 : std::max(widest, shape.window);
@@ -362,9 +364,12 @@ void Program::begin(Step& step) {
     wanted_ = step.rows;
     for (const ScoredRow& scored : step.scored) wanted_.push_back(scored.row);
     for (const PooledRow& pooled : step.pooled) wanted_.push_back(pooled.row);
-    attention_.cut(step, widest_group_);
-    const int64_t part_floats = attend_part(widest_group_, caches_[0]->head_dim());
-    parts_.resize(static_cast<size_t>(attention_.parts() * part_floats));
+    int64_t part_floats = 0;
+    for (AttentionPlan& plan : plans_) {
+        plan.cut(step);
+        part_floats = std::max(part_floats, plan.part_floats());
+    }
+    parts_.resize(static_cast<size_t>(part_floats));
     const int with_logits = static_cast<int>(wanted_.size() - step.pooled.size());
     step_ = &step;
     try {

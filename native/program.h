@@ -58,9 +58,8 @@ class Instruction;
 
 class Program final : private Task {
   public:
-    // Each of `caches` holds one group of layers. All caches must have heads of the same number and
-    // size. The program shares ownership of the caches and of its matrices. `pool` and `kernels`
-    // must outlive the program.
+    // Each of `caches` holds one group of layers. The program shares ownership of the caches and of
+    // its matrices. `pool` and `kernels` must outlive the program.
     Program(ThreadPool& pool, const Kernels& kernels, std::vector<std::shared_ptr<KvCache>> caches,
             int max_tokens, int max_rows);
     ~Program() override;
@@ -85,9 +84,11 @@ class Program final : private Task {
     // are.
     void experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out);
     void rope(int in, int table, int heads);  // in place
+    void take_columns(int in, int first, int out);
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);
-    // Without `causal`, a step must hold all tokens of a sequence.
+    // Without `causal`, a step must hold all tokens of a sequence. Several instructions may attend
+    // to what one store_kv stored.
     void attend(AttentionShape shape);
     void gate_rows(int x, int gate, int out);
     void add(int x, int y, int out);
@@ -173,15 +174,15 @@ class Program final : private Task {
     std::vector<LineFloats> scratch_;  // per thread, for attention
     ExpertRows expert_rows_;           // of the expert layer that runs
     bool causal_ = true;               // whether all attention is
-    int widest_group_ = 1;             // query heads per key/value head
     Step* step_ = nullptr;
     std::vector<int32_t> wanted_;  // token rows of the step: sampled, then scored, then pooled
     int first_instruction_ = 0, last_instruction_ = 0;  // of the pass
     int first_row_ = 0, row_count_ = 0;                 // of the pass, among those wanted
     std::vector<Candidates> candidates_;                // per thread, for scores
-    AttentionPlan attention_;                           // of the current step
-    LineFloats parts_;                                  // running sums of its splits
-    Clock::time_point begun_, left_;  // when `begin` was called, and when it returned
+    std::vector<AttentionPlan> plans_;  // of the current step, by number of key/value heads
+    std::vector<size_t> plan_of_;       // for each cache, the index of its plan
+    LineFloats parts_;                  // running sums of the splits of one attention
+    Clock::time_point begun_, left_;    // when `begin` was called, and when it returned
     std::atomic<double> seconds_{0.0};
     std::atomic<bool> abandoned_{false};
     bool profiling_ = false;

@@ -89,6 +89,8 @@ void route(const Kernels& kernels, const Routing& routing, const float* logits, 
     std::sort(chosen, chosen + routing.used);
     for (int i = 0; i < routing.used; ++i) weights[i] = scores[chosen[i]];
     weigh(kernels, routing, weights);
+    if (routing.expert_scales.empty()) return;
+    for (int i = 0; i < routing.used; ++i) weights[i] *= routing.expert_scales[chosen[i]];
 }
 
 }  // namespace heddle

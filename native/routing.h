@@ -22,6 +22,7 @@ struct Routing {
     int groups;
     int groups_used;
     std::vector<float> selection_bias;  // (experts,) or empty
+    std::vector<float> expert_scales;   // (experts,) or empty
 };
 
 // Chooses `used` experts by `logits` (experts,), and writes them in ascending order, with their

@@ -161,6 +161,20 @@ class TakeRows final : public RowInstruction {
     int in_, out_;
 };
 
+// Columns [first, first + the output's width).
+class TakeColumns final : public RowInstruction {
+  public:
+    TakeColumns(int in, int first, int out)
+        : RowInstruction("take", out), in_(in), first_(first), out_(out) {}
+    void run_row(Program& p, int i, int) override {
+        std::memcpy(row(p, out_, i), row(p, in_, i) + first_,
+                    static_cast<size_t>(width(p, out_)) * sizeof(float));
+    }
+
+  private:
+    int in_, first_, out_;
+};
+
 class Rope final : public RowInstruction {
   public:
     Rope(int in, int table, int heads)
@@ -245,6 +259,10 @@ InstructionPointer make_gate_rows(int x, int gate, int out) {
 InstructionPointer make_add(int x, int y, int out) { return std::make_unique<Add>(x, y, out); }
 
 InstructionPointer make_take_rows(int in, int out) { return std::make_unique<TakeRows>(in, out); }
+
+InstructionPointer make_take_columns(int in, int first, int out) {
+    return std::make_unique<TakeColumns>(in, first, out);
+}
 
 InstructionPointer make_rope(int in, int table, int heads) {
     return std::make_unique<Rope>(in, table, heads);

@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heddle.state import (
+    NO_SHAPE,
     PAGE_TOKENS,
     SNAPSHOT_TOKENS,
     Fixed,
+    KvShape,
     Load,
     Pages,
+    Shared,
     StateKind,
     StateMemory,
     Window,
@@ -20,15 +23,16 @@ from heddle.state import (
 )
 
 LOAD = Load(slots=4, context=8192, batch_tokens=64)
-GEMMA = [Window(512)] * 5 + [Pages()]
+ONE, TWO = KvShape(1, 16), KvShape(2, 16)
+GEMMA: list[StateKind] = [*[Window(512, ONE)] * 5, Pages(ONE)]
 
 
-def bytes_of_page(layers: int) -> int:
-    return 1000 * layers
+def bytes_of_page(layers: int, shape: KvShape) -> int:
+    return 1000 * layers * shape.heads
 
 
 def test_layers_of_one_kind_form_a_group() -> None:
-    memory = divide([*GEMMA, Window(128), *GEMMA], LOAD, 10**9, bytes_of_page)
+    memory = divide([*GEMMA, Window(128, ONE), *GEMMA], LOAD, 10**9, bytes_of_page)
     assert memory.layers == (5, 12)
     assert [(w.positions, w.layers) for w in memory.windows] == [
         (512, (0, 1, 2, 3, 4, 7, 8, 9, 10, 11)),
@@ -38,8 +42,10 @@ def test_layers_of_one_kind_form_a_group() -> None:
 
 
 def test_with_one_kind_the_budget_is_divided_as_if_there_were_no_groups() -> None:
-    kinds: list[StateKind] = [Pages()] * 3
-    assert divide(kinds, LOAD, 50_000, bytes_of_page) == StateMemory(16, 3000, layers=(0, 1, 2))
+    kinds: list[StateKind] = [Pages(ONE)] * 3
+    assert divide(kinds, LOAD, 50_000, bytes_of_page) == StateMemory(
+        16, 3000, layers=(0, 1, 2), shape=ONE
+    )
     assert divide(kinds, LOAD, 10**9, bytes_of_page).pages == 4 * 8192 // PAGE_TOKENS
     assert divide(kinds, LOAD, 2999, bytes_of_page).pages == 0
 
@@ -70,7 +76,7 @@ def test_a_sequence_holds_all_positions_and_its_windows() -> None:
 
 
 def test_states_of_slots_come_first_and_snapshots_for_every_run_of_tokens() -> None:
-    kinds: list[StateKind] = [Fixed(300), Pages(), Fixed(200)]
+    kinds: list[StateKind] = [Fixed(300), Pages(ONE), Fixed(200)]
     memory = divide(kinds, LOAD, 4 * 500 + 80_000, bytes_of_page)
     assert memory.snapshot_bytes == 500
     assert memory.snapshots == -(-memory.pages * PAGE_TOKENS // SNAPSHOT_TOKENS)
@@ -84,8 +90,36 @@ def test_a_recurrent_model_has_pages_without_bytes() -> None:
     assert memory.snapshots > 0
 
 
+KINDS: list[StateKind] = [
+    *(Pages(ONE), Pages(TWO), Shared(0)),
+    *(Window(3, ONE), Window(100, ONE), Window(100, TWO)),
+    Fixed(70),
+]
+
+
+def test_layers_of_another_shape_have_pages_of_their_own() -> None:
+    kinds: list[StateKind] = [Window(512, TWO), Pages(ONE), Shared(0), Shared(1), Pages(TWO)]
+    memory = divide(kinds, LOAD, 10**9, bytes_of_page)
+    assert (memory.layers, memory.shape, memory.page_bytes) == ((1,), ONE, 1000)
+    found = [(w.positions, w.layers, w.shape, w.page_bytes) for w in memory.windows]
+    assert found == [(512, (0,), TWO, 2000), (LOAD.context, (4,), TWO, 2000)]
+
+
+def test_a_window_of_another_shape_stays_apart_although_it_spares_no_page() -> None:
+    load = Load(slots=4, context=512, batch_tokens=64)
+    memory = divide([Window(512, TWO), Pages(ONE)], load, 10**9, bytes_of_page)
+    (window,) = memory.windows
+    assert (memory.layers, window.layers) == ((1,), (0,))
+    assert (window.pages, window.reach) == (memory.pages, 512 // PAGE_TOKENS)
+
+
+def test_without_layers_the_pages_have_a_shape_and_no_bytes() -> None:
+    memory = divide([Fixed(800)], LOAD, 10**6, bytes_of_page)
+    assert (memory.shape, memory.page_bytes) == (NO_SHAPE, 0)
+
+
 @given(
-    st.lists(st.sampled_from([Pages(), Window(3), Window(100), Fixed(70)]), min_size=1, max_size=9),
+    st.lists(st.sampled_from(KINDS), min_size=1, max_size=9),
     st.builds(Load, st.integers(1, 9), st.integers(1, 5000), st.integers(1, 600)),
     st.integers(0, 10**7),
 )
@@ -105,5 +139,5 @@ def test_the_budget_holds_and_one_sequence_fits(
 def test_a_chunk_sees_no_more_pages_than_the_reach(window: int, start: int, count: int) -> None:
     load = Load(1, 4096, count)
     first = WindowMemory(window, 1).first_page(start)
-    assert (start + count - 1) // PAGE_TOKENS - first + 1 <= load.reach(Window(window))
+    assert (start + count - 1) // PAGE_TOKENS - first + 1 <= load.reach(Window(window, ONE))
     assert first * PAGE_TOKENS <= max(0, start - window + 1) < (first + 1) * PAGE_TOKENS

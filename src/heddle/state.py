@@ -6,6 +6,11 @@ and the prefix cache account for groups and know no models::
     Pages       keys and values of all positions    pages of 32 tokens, as long as nodes name them
     Window(n)   keys and values of the last n       pages too; given back behind the window
     Fixed(b)    b bytes at any position             one state for each slot, and snapshots
+    Shared(i)   nothing                             the layer reads the keys and values of layer i
+
+Layers of one group keep keys and values of one shape, so all pages of a group have one size. Layers
+that keep all positions in another shape than the first such layer are a windowed group whose window
+is the context.
 
 Each sequence has a list of pages for the group `Pages`, even if no layer belongs to the group,
 because these pages count positions. So a recurrent model has pages of 0 bytes, and snapshots.
@@ -38,8 +43,22 @@ def pages_for(tokens: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class KvShape:
+    """The keys and values of one position in one layer: `heads` heads of `dim` elements."""
+
+    heads: int
+    dim: int
+
+
+NO_SHAPE = KvShape(1, 32)
+"""The shape of a group without layers. Its pages have 0 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pages:
     """Keys and values of all positions."""
+
+    shape: KvShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +66,7 @@ class Window:
     """Keys and values of the last `positions` positions, the newest included."""
 
     positions: int
+    shape: KvShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +76,14 @@ class Fixed:
     bytes: int
 
 
-StateKind = Pages | Window | Fixed
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """No state: the layer reads the keys and values that layer `layer`, an earlier one, keeps."""
+
+    layer: int
+
+
+StateKind = Pages | Window | Fixed | Shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +96,7 @@ class WindowMemory:
         page_bytes: bytes of one page, all layers of the group.
         reach: most pages that one sequence holds.
         layers: the model's layers in the group.
+        shape: shape of their keys and values.
     """
 
     positions: int
@@ -76,6 +104,7 @@ class WindowMemory:
     page_bytes: int = 0
     reach: int = 1 << 30
     layers: tuple[int, ...] = ()
+    shape: KvShape = NO_SHAPE
 
     def first_page(self, position: int) -> int:
         """Number of the first page that a token at `position`, or a later one, sees."""
@@ -94,6 +123,7 @@ class StateMemory:
         snapshot_bytes: bytes of one snapshot, all layers; 0 if no layer is recurrent.
         snapshot_tokens: snapshots are taken at multiples of this.
         layers: the model's layers in the group of all positions.
+        shape: shape of their keys and values.
     """
 
     pages: int
@@ -103,6 +133,7 @@ class StateMemory:
     snapshot_bytes: int = 0
     snapshot_tokens: int = SNAPSHOT_TOKENS
     layers: tuple[int, ...] = ()
+    shape: KvShape = NO_SHAPE
 
     @property
     def bytes(self) -> int:
@@ -146,11 +177,14 @@ class Load:
     def reach(self, window: Window) -> int:
         """Most pages of a windowed group that one sequence holds: the pages that a chunk sees."""
         seen = window.positions + self.batch_tokens - 1
-        return -(-(seen - 1) // PAGE_TOKENS) + 1
+        return min(-(-(seen - 1) // PAGE_TOKENS) + 1, self.sequence_pages)
 
 
 def divide(
-    kinds: Sequence[StateKind], load: Load, budget: int, bytes_of_page: Callable[[int], int]
+    kinds: Sequence[StateKind],
+    load: Load,
+    budget: int,
+    bytes_of_page: Callable[[int, KvShape], int],
 ) -> StateMemory:
     """Divide `budget` bytes among the groups of a model whose layers keep `kinds`.
 
@@ -159,15 +193,16 @@ def divide(
     the pages that the slots can fill, with a snapshot for every SNAPSHOT_TOKENS tokens. If a window
     spares no page, because the context is short or a step is large, it counts as all positions.
 
-    `bytes_of_page` returns the bytes of a page with a number of layers. If the budget is too small,
-    the result has less than one page.
+    `bytes_of_page` returns the bytes of a page with a number of layers whose keys and values have a
+    shape. If the budget is too small, the result has less than one page.
     """
-    global_layers, windows, fixed = _group(kinds, load)
+    shape = _shape_of_pages(kinds)
+    global_layers, windows, fixed = _group(kinds, load, shape)
     state_bytes = sum(kind.bytes for kind in fixed)
     fillable = load.slots * load.sequence_pages
     free = budget - (load.slots * state_bytes if state_bytes else 0)
-    page_bytes = bytes_of_page(len(global_layers)) if global_layers else 0
-    sizes = {window: bytes_of_page(len(layers)) for window, layers in windows.items()}
+    page_bytes = bytes_of_page(len(global_layers), shape) if global_layers else 0
+    sizes = {window: bytes_of_page(len(layers), window.shape) for window, layers in windows.items()}
     most = {window: _WINDOW_ROOM * load.slots * load.reach(window) for window in windows}
     each = page_bytes + state_bytes * PAGE_TOKENS / SNAPSHOT_TOKENS
     pages = fillable
@@ -185,20 +220,33 @@ def divide(
         page_bytes,
         tuple(
             WindowMemory(
-                w.positions, min(pages, most[w]), sizes[w], load.reach(w), tuple(windows[w])
+                w.positions,
+                min(pages, most[w]),
+                sizes[w],
+                load.reach(w),
+                tuple(windows[w]),
+                w.shape,
             )
             for w in windows
         ),
         snapshots=-(-pages * PAGE_TOKENS // SNAPSHOT_TOKENS) if state_bytes else 0,
         snapshot_bytes=state_bytes,
         layers=tuple(global_layers),
+        shape=shape,
     )
 
 
+def _shape_of_pages(kinds: Sequence[StateKind]) -> KvShape:
+    """The shape of the group of all positions: that of the first layer that keeps them all."""
+    of_pages = (kind.shape for kind in kinds if isinstance(kind, Pages))
+    of_windows = (kind.shape for kind in kinds if isinstance(kind, Window))
+    return next(of_pages, next(of_windows, NO_SHAPE))
+
+
 def _group(
-    kinds: Sequence[StateKind], load: Load
+    kinds: Sequence[StateKind], load: Load, shape: KvShape
 ) -> tuple[list[int], dict[Window, list[int]], list[Fixed]]:
-    """Layers that keep all positions, layers by window, and the fixed-size states."""
+    """Layers that keep all positions in `shape`, layers by window, and the fixed-size states."""
     global_layers: list[int] = []
     windows: dict[Window, list[int]] = {}
     fixed: list[Fixed] = []
@@ -206,8 +254,12 @@ def _group(
         match kind:
             case Fixed():
                 fixed.append(kind)
-            case Window() if load.reach(kind) < load.sequence_pages:
+            case Shared():
+                pass
+            case Window() if kind.shape != shape or load.reach(kind) < load.sequence_pages:
                 windows.setdefault(kind, []).append(layer)
+            case Pages() if kind.shape != shape:
+                windows.setdefault(Window(load.context, kind.shape), []).append(layer)
             case _:
                 global_layers.append(layer)
     return global_layers, windows, fixed

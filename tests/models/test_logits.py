@@ -144,7 +144,8 @@ def test_embeddings_agree_with_the_reference_in_any_chunks(checkpoint: GGUFCheck
     for pooling in Pooling:
         expected = reference.embedding(tokens, pooling)
         found = [pooled(executor, tokens, pooling, ends) for ends in ([17, 34, 48], [1, 2, 18, 33])]
-        begun = Chunk(0, 0, tokens[:5], [0], sample=False, pool=Pool(0, complete=False))
+        pool, windows = Pool(0, complete=False), windows_of(executor.memory, 0, 5)
+        begun = Chunk(0, 0, tokens[:5], [0], sample=False, pool=pool, windows=windows)
         execute(executor, StepPlan((Binding(0, EmbeddingParams(pooling), tokens, []),), (begun,)))
         np.testing.assert_allclose(found[0], expected, atol=3e-3)
         assert np.array_equal(found[0], found[1])

@@ -88,7 +88,7 @@ def test_describe_returns_the_facts_of_a_file(path: Path) -> None:
 
 def test_kv_memory_follows_the_hyperparameters(tmp_path: Path) -> None:
     assert kv_per_token(tmp_path, attention__head_count_kv=None) == {"f16": 3 * 8 * 8 * 2 * 2}
-    assert kv_per_token(tmp_path, attention__key_length=16) == {"f16": 3 * 2 * (16 + 8) * 2}
+    assert kv_per_token(tmp_path, attention__key_length=16) == {"f16": 3 * 2 * (16 + 16) * 2}
     assert kv_per_token(tmp_path, attention__value_length=4) == {"f16": 3 * 2 * (8 + 4) * 2}
     per_layer = np.array([1, 0, 4], np.int32)
     assert kv_per_token(tmp_path, attention__head_count_kv=per_layer) == {"f16": 5 * 8 * 2 * 2}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError, UnsupportedModelError
-from heddle.state import PAGE_TOKENS, Fixed, Load
+from heddle.state import PAGE_TOKENS, Fixed, Load, Pages, Window
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.models.decoder import Decoder
-    from heddle.state import StateKind, StateMemory
+    from heddle.state import KvShape, StateKind, StateMemory
     from heddle.step import ModelShape
 
 
@@ -19,14 +20,8 @@ def served_shape(config: EngineConfig, shape: ModelShape) -> ModelShape:
     """The shape with the context that the settings ask for.
 
     Raises:
-        ConfigError: the model's context is shorter, or `kv_type` does not fit the model's heads.
+        ConfigError: the model's context is shorter.
     """
-    if config.kv_type == "q8_0" and shape.head_dim % 32:
-        raise ConfigError(
-            f"kv_type q8_0 needs heads with a multiple of 32 elements; this model's heads have"
-            f" {shape.head_dim}. Set kv_type to f16",
-            param="kv_type",
-        )
     if config.context > shape.context:
         raise ConfigError(
             f"context {config.context} is more than the model's {shape.context}; set at most"
@@ -48,15 +43,24 @@ def served_config(config: EngineConfig, shape: ModelShape) -> EngineConfig:
     return dataclasses.replace(config, batch_tokens=tokens, prefix_cache=False, prefix_cache_dir="")
 
 
-def kept_kinds(model: Decoder, where: str) -> list[StateKind]:
+def kept_kinds(model: Decoder, config: EngineConfig, where: str) -> list[StateKind]:
     """The state kind of each layer. `where` names the device in the error.
 
     Raises:
         UnsupportedModelError: a layer has fixed-size state, which no executor computes yet.
+        ConfigError: `kv_type` does not fit the model's heads.
     """
     kinds = [model.state(layer) for layer in range(model.shape.layers)]
     if any(isinstance(kind, Fixed) for kind in kinds):
         raise UnsupportedModelError(f"layers with a state of fixed size do not run on {where} yet")
+    dims = {kind.shape.dim for kind in kinds if isinstance(kind, Pages | Window)}
+    odd = next((dim for dim in sorted(dims) if dim % 32), None)
+    if config.kv_type == "q8_0" and odd is not None:
+        raise ConfigError(
+            f"kv_type q8_0 needs heads with a multiple of 32 elements; this model's heads have"
+            f" {odd}. Set kv_type to f16",
+            param="kv_type",
+        )
     return kinds
 
 
@@ -79,25 +83,47 @@ def check_pages(memory: StateMemory, budget: int) -> None:
         )
 
 
-def page_groups(memory: StateMemory) -> list[tuple[int, tuple[int, ...]]]:
-    """Pages and layers of each group: the group of all positions first, then the windowed ones."""
-    windows = [(window.pages, window.layers) for window in memory.windows]
-    return [(memory.pages, memory.layers), *windows]
+@dataclass(frozen=True, slots=True)
+class PageGroup:
+    """Layers whose pages have one size: number of pages, layers, shape of keys and values."""
+
+    pages: int
+    page_bytes: int
+    layers: tuple[int, ...]
+    shape: KvShape
+
+
+def page_groups(memory: StateMemory) -> list[PageGroup]:
+    """All groups: the group of all positions first, then the windowed ones."""
+    return [
+        PageGroup(memory.pages, memory.page_bytes, memory.layers, memory.shape),
+        *(PageGroup(one.pages, one.page_bytes, one.layers, one.shape) for one in memory.windows),
+    ]
 
 
 def layer_places(memory: StateMemory) -> dict[int, tuple[int, int]]:
     """The place of each layer: index of its group in `page_groups`, and its number in the group."""
     return {
         layer: (group, number)
-        for group, (_, layers) in enumerate(page_groups(memory))
-        for number, layer in enumerate(layers)
+        for group, one in enumerate(page_groups(memory))
+        for number, layer in enumerate(one.layers)
+    }
+
+
+def position_bytes(memory: StateMemory) -> dict[int, float]:
+    """For each layer that keeps keys and values, their bytes for one position."""
+    return {
+        layer: group.page_bytes / PAGE_TOKENS / len(group.layers)
+        for group in page_groups(memory)
+        for layer in group.layers
     }
 
 
 def page_layout(memory: StateMemory) -> str:
     """The part of a page format that names the layers of a page, in their order."""
-    windows = "".join(f" {window.positions}{window.layers}" for window in memory.windows)
-    return f"{memory.token_page_bytes}{windows}"
+    shapes = "".join(f" {g.shape.heads}x{g.shape.dim}{g.layers}" for g in page_groups(memory))
+    windows = "".join(f" {window.positions}" for window in memory.windows)
+    return f"{memory.token_page_bytes}{shapes}{windows}"
 
 
 def describe_memory(memory: StateMemory, kv_type: str) -> str:

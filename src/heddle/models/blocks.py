@@ -21,21 +21,24 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights(Generic[W]):
-    """Weights of attention. `q_norm` and `k_norm` are None if the family has no such norms.
+    """Weights of attention. Norms are None if the family has no such norms.
 
+    `k` is None if the layer reads keys and values of another layer. `v` is None if values are the
+    keys, too.
     `rope` rotates the keys, `q_rope` the queries; None: the layer has no positions.
     `sinks` are a score for each head; None if the family has none.
     """
 
     q: W
-    k: W
-    v: W
+    k: W | None
+    v: W | None
     output: W
     q_norm: W | None
     k_norm: W | None
     rope: RopeSpec | None
     q_rope: RopeSpec | None
     sinks: W | None = None
+    v_norm: W | None = None
 
 
 class QueryKeyNorm(Enum):
@@ -62,6 +65,12 @@ class Attention:
         norm_eps: epsilon of these norms.
         temperature: growth of the queries with their position; None: no growth.
         has_sinks: whether each head has a sink; see :meth:`heddle.models.ops.Ops.attend`.
+        takes_divisors: whether the checkpoint's tensor of divisors of frequencies, if any, is for
+            this layer.
+        norms_values: whether values have a norm without weights, each head by itself.
+        keys_as_values: whether values are the keys before norm and rotation, if the checkpoint has
+            no matrix for values.
+        source: the earlier layer whose keys and values this layer reads; None: it has its own.
     """
 
     width: int
@@ -71,6 +80,10 @@ class Attention:
     norm_eps: float = 0.0
     temperature: Temperature | None = None
     has_sinks: bool = False
+    takes_divisors: bool = True
+    norms_values: bool = False
+    keys_as_values: bool = False
+    source: int | None = None
 
     def load(self, loader: Loader[W], name: str) -> AttentionWeights[W]:
         """Claim the tensors under `name`, with biases if the checkpoint has them."""
@@ -81,14 +94,16 @@ class Attention:
         q_norm, k_norm = spec.head_dim, spec.head_dim
         if self.norm is QueryKeyNorm.WHOLE:
             q_norm, k_norm = q_width, kv_width
-        rope = self._rope(loader)
+        rope, own = self._rope(loader), self.source is None
+        has_values = own and not (self.keys_as_values and not loader.has(f"{name}.v"))
         return AttentionWeights(
             q=loader.linear(f"{name}.q", q_width, self.width),
-            k=loader.linear(f"{name}.k", kv_width, self.width),
-            v=loader.linear(f"{name}.v", kv_width, self.width),
+            k=loader.linear(f"{name}.k", kv_width, self.width) if own else None,
+            v=loader.linear(f"{name}.v", kv_width, self.width) if has_values else None,
             output=loader.linear(f"{name}.output", self.width, q_width),
             q_norm=loader.vector(f"{name}.q_norm", q_norm) if normed else None,
-            k_norm=loader.vector(f"{name}.k_norm", k_norm) if normed else None,
+            k_norm=loader.vector(f"{name}.k_norm", k_norm) if normed and own else None,
+            v_norm=loader.ones(spec.head_dim) if self.norms_values and own else None,
             rope=rope,
             q_rope=replace(rope, temperature=self.temperature) if rope is not None else None,
             sinks=loader.vector(f"{name}.sinks", spec.heads) if self.has_sinks else None,
@@ -99,8 +114,8 @@ class Attention:
 
         Llama 3 and models with longrope have such a tensor.
         """
-        if self.rope is None:
-            return None
+        if self.rope is None or not self.takes_divisors:
+            return self.rope
         name = self.rope.divisors or "rope_divisors"
         if not (self.rope.divisors or loader.has(name)):
             return self.rope
@@ -114,16 +129,43 @@ class Attention:
     def forward(
         self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, positions: A, layer: int
     ) -> A:
-        """From normed x (T, width) to (T, width). Stores keys and values in layer `layer`."""
+        """From normed x (T, width) to (T, width). Stores its keys and values in layer `layer`."""
         spec = self.spec
-        q, k, v = ops.linear(x, weights.q), ops.linear(x, weights.k), ops.linear(x, weights.v)
-        if weights.q_norm is not None and weights.k_norm is not None:
-            q = self._normed(ops, q, weights.q_norm, spec.heads)
-            k = self._normed(ops, k, weights.k_norm, spec.kv_heads)
-        if weights.rope is not None and weights.q_rope is not None:
-            q = ops.rope(q, positions, weights.q_rope, spec.heads)
-            k = ops.rope(k, positions, weights.rope, spec.kv_heads)
+        q = ops.linear(x, weights.q)
+        if weights.k is None:
+            assert self.source is not None, "a layer without keys reads those of another"
+            q = self._placed(ops, q, weights.q_norm, weights.q_rope, positions, spec.heads)
+            return ops.linear(ops.attend_stored(q, self.source, spec), weights.output)
+        k = ops.linear(x, weights.k)
+        v = self._values(ops, weights, x, k)
+        q = self._placed(ops, q, weights.q_norm, weights.q_rope, positions, spec.heads)
+        k = self._placed(ops, k, weights.k_norm, weights.rope, positions, spec.kv_heads)
         return ops.linear(ops.attend(q, k, v, layer, spec, weights.sinks), weights.output)
+
+    def _values(self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, k: A) -> A:
+        """The values (T, kv_heads * head_dim). `k` are the keys before norm and rotation."""
+        spec = self.spec
+        if weights.v is None:
+            v = ops.take_columns(k, 0, spec.kv_heads * spec.head_dim)
+        else:
+            v = ops.linear(x, weights.v)
+        if weights.v_norm is None:
+            return v
+        return ops.norm_heads(v, weights.v_norm, self.norm_eps, spec.kv_heads)
+
+    def _placed(
+        self,
+        ops: Ops[A, W],
+        x: A,
+        norm: W | None,
+        rope: RopeSpec | None,
+        positions: A,
+        heads: int,
+    ) -> A:
+        """Queries or keys, normed and rotated."""
+        if norm is not None:
+            x = self._normed(ops, x, norm, heads)
+        return x if rope is None else ops.rope(x, positions, rope, heads)
 
     def _normed(self, ops: Ops[A, W], x: A, weight: W, heads: int) -> A:
         if self.norm is QueryKeyNorm.WHOLE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from heddle.state import Pages, Window
+from heddle.state import KvShape, Pages, Shared, Window
 
 if TYPE_CHECKING:
     from heddle.models.blocks import Layer, LayerWeights
@@ -58,8 +58,12 @@ class Decoder:
 
         An encoder keeps all positions: a step computes all tokens at once.
         """
-        window = self.layers[layer].attention.spec.window
-        return Window(window) if window and self.shape.causal else Pages()
+        attention = self.layers[layer].attention
+        if attention.source is not None:
+            return Shared(attention.source)
+        spec = attention.spec
+        kept = KvShape(spec.kv_heads, spec.head_dim)
+        return Window(spec.window, kept) if spec.window and self.shape.causal else Pages(kept)
 
     def load(self, loader: Loader[W]) -> DecoderWeights[W]:
         """Claim all tensors. Without an output matrix, the embedding is used (tied weights)."""
@@ -83,13 +87,17 @@ class Decoder:
         x = ops.embed(weights.embedding, batch.tokens)
         if self.embedding_scale != 1.0:
             x = ops.scale(x, self.embedding_scale)
-        layers = zip(self.layers, weights.layers, strict=True)
-        for index, (layer, layer_weights) in enumerate(layers):
-            x = layer.forward(ops, layer_weights, x, batch.positions, index)
-        x = ops.take_rows(x, batch.rows)
+        x = ops.take_rows(self.hidden(ops, weights, batch, x), batch.rows)
         x = ops.norm(x, weights.output_norm, self.norm_eps)
         for matrix in weights.dense:
             x = ops.linear(x, matrix)
+        return x
+
+    def hidden(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A], x: A) -> A:
+        """The hidden states (T, width) after all layers, from embeddings x (T, width)."""
+        layers = zip(self.layers, weights.layers, strict=True)
+        for index, (layer, layer_weights) in enumerate(layers):
+            x = layer.forward(ops, layer_weights, x, batch.positions, index)
         return x
 
     def logits(self, ops: Ops[A, W], weights: DecoderWeights[W], states: A) -> A:

@@ -26,7 +26,10 @@ _SCORINGS = ("softmax", "softmax_of_chosen", "sigmoid")
 
 @dataclass(frozen=True, slots=True)
 class MixtureWeights(Generic[W]):
-    """`spec` has the checkpoint's selection bias. `shared_gate` is None without such a gate."""
+    """`spec` has the checkpoint's selection bias and factors on the weights of experts.
+
+    `shared_gate` is None without such a gate.
+    """
 
     router: W
     experts: ExpertWeights[W]
@@ -58,6 +61,8 @@ class MixtureOfExperts:
         count, spec, bias = self.spec.count, self.spec, f"{name}.selection_bias"
         if loader.has(bias):
             spec = replace(spec, selection_bias=loader.constants(bias, count))
+        if loader.has(f"{name}.expert_scales"):
+            spec = replace(spec, expert_scales=loader.constants(f"{name}.expert_scales", count))
         return MixtureWeights(
             router=loader.linear(f"{name}.router", count, self.width),
             experts=ExpertWeights(
@@ -104,7 +109,7 @@ def feed_forwards(
     dense = GatedMLP(width, sizes.mlp_width, activation)
     if not read.count("experts"):
         return [dense] * layers
-    spec = _spec(read, scoring, normalised, activation)
+    spec = expert_spec(read, scoring, activation, normalised=normalised)
     hidden = read.integer("expert_width", sizes.mlp_width)
     shared = read.count("shared_expert_width", read.count("shared_experts") * hidden)
     mixture = MixtureOfExperts(
@@ -117,9 +122,15 @@ def feed_forwards(
     return [mixture if has_experts else dense for has_experts in _expert_layers(read, layers)]
 
 
-def _spec(
-    hyperparameters: Hyperparameters, scoring: str, normalised: bool, activation: str
+def expert_spec(
+    hyperparameters: Hyperparameters, scoring: str, activation: str, *, normalised: bool
 ) -> ExpertSpec:
+    """How experts are chosen. The checkpoint may say `scoring` and `normalised` itself.
+
+    Raises:
+        ModelFileError: a hyperparameter is missing or contradicts another.
+        UnsupportedModelError: the scoring is not supported.
+    """
     read = hyperparameters
     count, used = read.integer("experts"), read.integer("experts_used")
     if used > count:

@@ -124,6 +124,7 @@ class ExpertSpec:
         selection_bias: for each expert, a term that is added to its score when experts are chosen,
             but not in its weight; empty: no such terms.
         activation: of the experts; see :meth:`Ops.gated`.
+        expert_scales: one more factor on the weight of each expert; empty: no such factors.
     """
 
     count: int
@@ -135,6 +136,7 @@ class ExpertSpec:
     groups_used: int = 1
     selection_bias: tuple[float, ...] = ()
     activation: str = "silu"
+    expert_scales: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,13 @@ class Ops(Protocol[A, W_contra]):
         """
         ...
 
+    def attend_stored(self, q: A, layer: int, spec: AttentionSpec) -> A:
+        """Attend to the keys and values that :meth:`attend` has stored in layer `layer`.
+
+        The same forward pass must have called `attend` with this layer before.
+        """
+        ...
+
     def gated(self, gate: A, up: A, activation: str) -> A:
         """activation(gate) * up, elementwise.
 
@@ -231,6 +240,10 @@ class Ops(Protocol[A, W_contra]):
 
     def take_rows(self, x: A, rows: A) -> A:
         """x[rows]: (R, n)."""
+        ...
+
+    def take_columns(self, x: A, first: int, width: int) -> A:
+        """A copy of x[:, first : first + width]."""
         ...
 
 
@@ -263,6 +276,10 @@ class Loader(Protocol[W_co]):
 
     def vector(self, name: str, width: int) -> W_co:
         """A float vector (width,)."""
+        ...
+
+    def ones(self, width: int) -> W_co:
+        """A vector (width,) of ones, for norms without weights."""
         ...
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:

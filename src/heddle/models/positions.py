@@ -16,7 +16,7 @@ from heddle.models.ops import RopeSpec, Temperature
 if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
 
-_SCALINGS = ("none", "linear", "dynamic", "llama3", "yarn", "longrope")
+_SCALINGS = ("none", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
 def rope(
@@ -78,6 +78,10 @@ def rope(
                 read.integer("rope.original_context", trained),
                 context or trained,
             )
+        case "proportional":
+            return proportional(
+                spec, read.number("rope.share", 1.0), read.number("rope.factor", 1.0)
+            )
         case "longrope":
             return longrope(read, spec, context)
     return spec
@@ -107,6 +111,16 @@ def temperature(hyperparameters: Hyperparameters, head_dim: int) -> Temperature 
 def linear(spec: RopeSpec, factor: float) -> RopeSpec:
     """Positions divided by `factor` (Chen et al. 2023, arXiv:2306.15595)."""
     return RopeSpec(spec.dim, spec.base, spec.interleaved, (factor,) * (spec.dim // 2))
+
+
+def proportional(spec: RopeSpec, share: float, factor: float) -> RopeSpec:
+    """Rotate only the leading `share` of the pairs, with the frequencies of all (Gemma 4).
+
+    A pair with an infinite divisor has the angle 0 at any position.
+    """
+    pairs = spec.dim // 2
+    rotated = min(int(share * spec.dim // 2), pairs)
+    return replace(spec, factors=(factor,) * rotated + (math.inf,) * (pairs - rotated))
 
 
 def dynamic(spec: RopeSpec, factor: float, original_context: int, context: int) -> RopeSpec:

@@ -43,6 +43,7 @@ FAMILIES = (
     Family("gpt_oss", gguf=("gpt-oss",), hf=("gpt_oss",)),
     Family("glm4_moe", gguf=("glm4moe",), hf=("glm4_moe",)),
     Family("gemma2", gguf=("gemma2",), hf=("gemma2",)),
+    Family("gemma4", gguf=("gemma4",), hf=("gemma4_text",)),
     Family("gemma3", gguf=("gemma3", "gemma-embedding"), hf=("gemma3_text",)),
 )
 

@@ -13,7 +13,6 @@ import os
 import time
 from array import array
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from heddle.executors.serving import (
     load_of,
     no_snapshot,
     page_layout,
+    position_bytes,
     served_config,
     served_shape,
 )
@@ -121,13 +121,12 @@ class ReferenceExecutor:
         self._kv_type = config.kv_type
         self._most_tokens = config.batch_tokens
         budget = config.kv_cache or _KV_CACHE
-        kinds, size = kept_kinds(model, "the reference"), partial(bytes_of_page, self.shape)
-        self.memory = divide(kinds, load_of(config, self.shape), budget, size)
+        kinds = kept_kinds(model, config, "the reference")
+        self.memory = divide(kinds, load_of(config, self.shape), budget, bytes_of_page)
         check_pages(self.memory, budget)
-        self._pages = PagedMemory(config.kv_type, self.shape, self.memory)
+        self._pages = PagedMemory(config.kv_type, self.memory)
         self._forward: Forward = record(model, weights)
-        position_bytes = self.memory.token_page_bytes / PAGE_TOKENS / self.shape.layers
-        self.work = model_work(self._forward, weight_bytes, position_bytes)
+        self.work = model_work(self._forward, weight_bytes, position_bytes(self.memory))
         self.compute_seconds = 0.0
         self._sequences: dict[int, _Sequence] = {}
         self._submitted: StepPlan | None = None

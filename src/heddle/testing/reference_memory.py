@@ -17,28 +17,30 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.state import StateMemory
-    from heddle.step import Chunk, ModelShape, PageCopy
+    from heddle.state import KvShape, StateMemory
+    from heddle.step import Chunk, PageCopy
 
     Float32 = NDArray[np.float32]
 
 
-def bytes_of_page(shape: ModelShape, layers: int) -> int:
+def bytes_of_page(layers: int, shape: KvShape) -> int:
     """Bytes of the keys and values of a page's tokens in `layers` layers."""
-    return 4 * layers * 2 * PAGE_TOKENS * shape.kv_heads * shape.head_dim
+    return 4 * layers * 2 * PAGE_TOKENS * shape.heads * shape.dim
 
 
 class PagedMemory:
     """Pages of all groups: first the group of all positions, then the windowed groups."""
 
-    def __init__(self, kv_type: str, shape: ModelShape, memory: StateMemory) -> None:
-        width = shape.kv_heads * shape.head_dim
+    def __init__(self, kv_type: str, memory: StateMemory) -> None:
         self.kv_type = kv_type
         self.memory = memory
         self.places = layer_places(memory)
         self.groups: list[Float32] = [
-            np.zeros((pages, len(layers), 2, PAGE_TOKENS, width), np.float32)  # resident once used
-            for pages, layers in page_groups(memory)
+            np.zeros(  # resident once used
+                (one.pages, len(one.layers), 2, PAGE_TOKENS, one.shape.heads * one.shape.dim),
+                np.float32,
+            )
+            for one in page_groups(memory)
         ]
 
     def copy(self, copy: PageCopy) -> None:
@@ -94,7 +96,7 @@ class PagedCache:
     chunk: Chunk
 
     def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
-        """See `heddle.testing.reference_ops.KeyValues`. Positions without a page are zeros."""
+        """See `heddle.testing.reference_ops.KeyValues`."""
         group, number = self.memory.places[layer]
         first, pages = _tables(self.chunk)[group]
         content, kv_type = self.memory.groups[group][:, number], self.memory.kv_type
@@ -102,7 +104,13 @@ class PagedCache:
         for index in range(len(k)):
             page, place = divmod(start + index, PAGE_TOKENS)
             content[pages[page - first], :, place] = stored[:, index]
-        end = start + len(k)
+        return self.stored(layer, start + len(k))
+
+    def stored(self, layer: int, end: int) -> tuple[Float32, Float32]:
+        """See `heddle.testing.reference_ops.KeyValues`. Positions without a page are zeros."""
+        group, number = self.memory.places[layer]
+        first, pages = _tables(self.chunk)[group]
+        content = self.memory.groups[group][:, number]
         held = content[list(pages[: pages_for(end) - first])]
         given_back = np.zeros((first, *held.shape[1:]), np.float32)
         keys, values = np.concatenate([*given_back, *held], axis=1)[:, :end]

@@ -117,6 +117,10 @@ class KeyValues(Protocol):
         """
         ...
 
+    def stored(self, layer: int, end: int) -> tuple[Float32, Float32]:
+        """The keys and values of positions 0 to `end`, without it."""
+        ...
+
 
 @dataclass(slots=True)
 class SequenceCache:
@@ -136,6 +140,11 @@ class SequenceCache:
             k, v = np.concatenate([keys[:start], k]), np.concatenate([values[:start], v])
         self.layers[layer] = k, v
         return k, v
+
+    def stored(self, layer: int, end: int) -> tuple[Float32, Float32]:
+        """The keys and values of positions 0 to `end`, without it."""
+        keys, values = self.layers[layer]
+        return keys[:end], values[:end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +222,15 @@ class ReferenceOps:
             row = rows.stop
         return mixed
 
+    def attend_stored(self, q: Array, layer: int, spec: AttentionSpec) -> Array:
+        mixed, row = np.empty_like(q), 0
+        for run in self._runs:
+            rows = slice(row, row + len(run.tokens))
+            keys, values = run.cache.stored(layer, run.start + len(run.tokens))
+            mixed[rows] = _attention(q[rows], keys, values, run.start, spec, None)
+            row = rows.stop
+        return mixed
+
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
         return _ACTIVATIONS[activation](gate, up)
 
@@ -239,6 +257,9 @@ class ReferenceOps:
 
     def take_rows(self, x: Array, rows: Array) -> Array:
         return x[rows]
+
+    def take_columns(self, x: Array, first: int, width: int) -> Array:
+        return x[:, first : first + width].copy()
 
 
 def _attention(
@@ -291,7 +312,10 @@ def route(logits: Array, spec: ExpertSpec) -> tuple[Array, Array]:
     elif spec.normalised:
         floor = np.float32(1e-20 if spec.scoring == "sigmoid" else 0)  # DeepSeek-V3
         weights = weights / (weights.sum(axis=-1, keepdims=True) + floor)
-    return chosen, weights * np.float32(spec.scale)
+    weights = weights * np.float32(spec.scale)
+    if spec.expert_scales:
+        weights = weights * np.array(spec.expert_scales, np.float32)[chosen]
+    return chosen, weights
 
 
 def _softmax(x: Array) -> Array:
@@ -375,6 +399,9 @@ class ReferenceLoader:
 
     def vector(self, name: str, width: int) -> Weight:
         return Weight(self._tensor(f"{name}.weight", (width,)))
+
+    def ones(self, width: int) -> Weight:
+        return Weight(np.ones(width, np.float32))
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:
         return tuple(self._tensor(f"{name}.weight", (width,)).tolist())

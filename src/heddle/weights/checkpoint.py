@@ -8,12 +8,15 @@ finds in the file: :meth:`Hyperparameters.label` and :meth:`Checkpoint.label` re
 Canonical names of tensors::
 
     embedding, output_norm, output, rope_divisors
+    layer_inputs.{embedding,projection,norm}: of inputs that each layer has of its own
     dense.{0,1}: matrices of an encoder after its last norm
+    layers.{i}.scale, layers.{i}.input.{gate,projection}, layers.{i}.post_input_norm
     layers.{i}.attention_norm, layers.{i}.post_attention_norm
     layers.{i}.attention.{q,k,v,output,q_norm,k_norm,sinks}
     layers.{i}.mlp_norm, layers.{i}.post_mlp_norm
     layers.{i}.mlp.{gate,up,down}
-    layers.{i}.mlp.{router,selection_bias,shared_gate}
+    layers.{i}.{experts_norm,post_dense_norm,post_experts_norm}: where both parts are in parallel
+    layers.{i}.mlp.{router,router_norm,selection_bias,expert_scales,shared_gate}
     layers.{i}.mlp.{experts,shared}.{gate,up,down}
 
 each followed by `.weight`, or by `.bias`. The tensors of experts are stacked: the first axis is the
@@ -46,11 +49,13 @@ _SMALLEST_FLOAT, _LARGEST_FLOAT = 2.0**-126, 2.0**127
 HYPERPARAMETERS = {
     "layers": "number of layers",
     "width": "elements of the hidden state between layers",
-    "mlp_width": "elements of the inner state of a feed-forward layer",
+    "mlp_width": "elements of the inner state of a feed-forward layer; may be a list, by layer",
     "heads": "query heads",
-    "kv_heads": "key/value heads",
-    "key_dim": "elements of a head's key and query",
-    "value_dim": "elements of a head's value",
+    "kv_heads": "key/value heads; may be a list, by layer",
+    "key_dim": "elements of a head's key and query; may be a list, by layer",
+    "value_dim": "elements of a head's value; may be a list, by layer",
+    "shared_layers": "number of last layers that read the keys and values of an earlier layer",
+    "layer_input_width": "elements of the input that each layer has of its own; 0: none",
     "context": "most tokens of a sequence",
     "vocabulary": "number of token ids",
     "norm_eps": "term that a norm adds to the mean square",
@@ -86,8 +91,10 @@ HYPERPARAMETERS = {
     "rope.dim": "leading elements of a head that are rotated",
     "rope.base": "frequency base",
     "rope.local_base": "frequency base of layers with a sliding window",
+    "rope.local_dim": "leading elements of a head that such layers rotate",
+    "rope.share": "proportional: share of a head's pairs that rotate",
     "rope.interleaved": "whether rotation pairs neighbours; if not, it pairs the two halves",
-    "rope.scaling": "kind of scaling: none, linear, dynamic, llama3, yarn, longrope",
+    "rope.scaling": "kind of scaling: none, linear, dynamic, llama3, yarn, longrope, proportional",
     "rope.factor": "factor by which scaling stretches the context",
     "rope.original_context": "most tokens of a sequence before scaling",
     "rope.attention_factor": "factor on queries and keys that goes with the scaling",
@@ -147,6 +154,15 @@ class Hyperparameters:
         """A positive number that float32 holds, or 0."""
         value = self._values.get(name, default)
         return 0.0 if value == 0 and value is not False else self._checked(name, value, float)
+
+    def integers(self, name: str, entries: int, default: int | None = None) -> tuple[int, ...]:
+        """So many positive whole numbers; one number stands for all."""
+        values = self._values.get(name, default)
+        if not isinstance(values, list):
+            return (self._checked(name, values, int),) * entries
+        if len(values) != entries:
+            self.fail(name, f"must have {entries} entries, got {values!r}")
+        return tuple(self._checked(name, value, int) for value in values)
 
     def numbers(self, name: str, entries: int) -> tuple[float, ...]:
         """So many positive numbers that float32 holds."""

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from heddle.weights.formats import read_outline
 from heddle.weights.tensor_types import TensorType
 
@@ -212,26 +210,31 @@ def _kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] |
     """Bytes of the keys and values of one token in all layers, by KV type."""
     heads, width = _count(hyperparameters, "heads"), _count(hyperparameters, "width")
     head_dim = width // heads if width and heads else None
-    key = _count(hyperparameters, "key_dim") or head_dim
-    value = _count(hyperparameters, "value_dim") or head_dim
-    kv_heads = _kv_heads_of_all_layers(hyperparameters)
-    if kv_heads is None or key is None or value is None:
+    kv_heads = _by_layer(hyperparameters, "kv_heads", heads)
+    keys = _by_layer(hyperparameters, "key_dim", head_dim)
+    values = _by_layer(hyperparameters, "value_dim", None) or keys
+    shared = _count(hyperparameters, "shared_layers") or 0
+    kept = list(zip(kv_heads, keys, values, strict=False))[: max(len(kv_heads) - shared, 0)]
+    if not kept:
         return None
-    elements = kv_heads * (key + value)
+    elements = sum(count * (key + value) for count, key, value in kept)
     return {
         kind.name.lower(): elements // kind.block_elements * kind.block_bytes
         for kind in _KV_TYPES
-        if key % kind.block_elements == value % kind.block_elements == 0
+        if not any(size % kind.block_elements for _, *sizes in kept for size in sizes)
     }
 
 
-def _kv_heads_of_all_layers(hyperparameters: Hyperparameters) -> int | None:
-    per_layer = hyperparameters.get("kv_heads")
-    if isinstance(per_layer, np.ndarray) and per_layer.dtype.kind in "iu":
-        return int(sum(per_layer.tolist()))
-    heads = _count(hyperparameters, "kv_heads") or _count(hyperparameters, "heads")
-    layers = _count(hyperparameters, "layers")
-    return heads * layers if heads and layers else None
+def _by_layer(hyperparameters: Hyperparameters, name: str, default: int | None) -> list[int]:
+    """A number for each layer; empty if the file does not say."""
+    layers, given = _count(hyperparameters, "layers"), hyperparameters.get(name)
+    if layers is None:
+        return []
+    if isinstance(given, list):
+        found = [one for one in given if type(one) is int and one >= 0]
+        return found if len(found) == len(given) == layers else []
+    one = _count(hyperparameters, name) or default
+    return [one] * layers if one else []
 
 
 # --- for people ----------------------------------------------------------------------------------

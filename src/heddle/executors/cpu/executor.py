@@ -43,6 +43,7 @@ from heddle.executors.serving import (
     kept_kinds,
     no_snapshot,
     page_layout,
+    position_bytes,
     served_config,
     served_shape,
 )
@@ -109,7 +110,7 @@ def load(
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
-    kinds = kept_kinds(model, "a CPU")
+    kinds = kept_kinds(model, config, "a CPU")
     mix = Mix.named(config.quantize)
     tensors = checkpoint.tensors.values()
     weight_bytes = sum(packed_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
@@ -121,7 +122,7 @@ def load(
     )
     weights = model.load(loader)
     checkpoint.check_unchanged()
-    kv = KvMemory(config.kv_type, shape, memory)
+    kv = KvMemory(config.kv_type, memory)
     return CpuExecutor(model, shape, weights, runtime, config, loader, kv)
 
 
@@ -187,8 +188,7 @@ class CpuExecutor:
         self._submitted: _Submitted | None = None
 
     def _lower(self, forward: Forward, positions: int) -> int:
-        position_bytes = self.page_bytes / PAGE_TOKENS / self.shape.layers
-        self.work = model_work(forward, self.weight_bytes, position_bytes)
+        self.work = model_work(forward, self.weight_bytes, position_bytes(self.memory))
         self._rope_digest = rope_digest(forward)
         try:
             return lower(forward, self._program, positions, self._kv.places)

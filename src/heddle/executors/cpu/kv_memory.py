@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from heddle.config import EngineConfig
     from heddle.executors.cpu.lowering import Places
-    from heddle.state import StateKind, StateMemory
+    from heddle.state import KvShape, StateKind, StateMemory
     from heddle.step import ModelShape, PageCopy
 
 
@@ -36,14 +36,15 @@ class KvMemory:
         UnsupportedModelError: no native cache holds heads of this size.
     """
 
-    def __init__(self, kv_type: str, shape: ModelShape, memory: StateMemory) -> None:
+    def __init__(self, kv_type: str, memory: StateMemory) -> None:
         self.memory = memory
         self.places: Places = layer_places(memory)
-        sizes = shape.kv_heads, shape.head_dim
         try:
             self.caches = tuple(
-                _native.KvCache(kv_type, len(layers), *sizes, pages)
-                for pages, layers in page_groups(memory)
+                _native.KvCache(
+                    kv_type, len(group.layers), group.shape.heads, group.shape.dim, group.pages
+                )
+                for group in page_groups(memory)
             )
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
@@ -97,9 +98,8 @@ def plan_memory(
         OutOfMemoryError: model and pages need more memory than the machine has left.
     """
 
-    def bytes_of_page(layers: int) -> int:
-        sizes = (config.kv_type, layers, shape.kv_heads, shape.head_dim)
-        return _native.KvCache.bytes_of_page(*sizes)
+    def bytes_of_page(layers: int, kept: KvShape) -> int:
+        return _native.KvCache.bytes_of_page(config.kv_type, layers, kept.heads, kept.dim)
 
     keep = config.min_free_memory
     free = available_bytes() - model_bytes

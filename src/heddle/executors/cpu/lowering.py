@@ -125,6 +125,9 @@ class _Lowering:
             case recording.TakeRows():
                 self.program.take_rows(self._of(node, 0), self._new(node))
                 self._quantise_apart(node)
+            case recording.TakeColumns():
+                self.program.take_columns(self._of(node, 0), node.first, self._new(node))
+                self._quantise_apart(node)
             case _:
                 raise ValueError(f"no instruction computes {type(node).__name__}")
 
@@ -165,10 +168,9 @@ class _Lowering:
         self, node: recording.Rope | recording.NormHeads | recording.Scale | recording.SoftCap
     ) -> None:
         source = node.inputs[0]
-        if len(self._readers[source]) != 1:
+        if max(self._order[reader] for reader in self._readers[source]) > self._order[node]:
             raise ValueError(
-                f"{type(node).__name__} works in place, but its input has"
-                f" {len(self._readers[source])} readers"
+                f"{type(node).__name__} works in place, but a later node reads its input too"
             )
         buffer = self.buffer_of[source]
         match node:
@@ -192,10 +194,12 @@ class _Lowering:
         return self._ropes[spec]
 
     def _emit_attend(self, node: recording.Attend) -> None:
-        q, k, v = (self._of(node, i) for i in range(3))
+        q, *kept = (self.buffer_of[source] for source in node.inputs)
         spec = node.spec
         cache, layer = self._places[node.layer]
-        self.program.store_kv(k, v, layer, cache)
+        if kept:
+            k, v = kept
+            self.program.store_kv(k, v, layer, cache)
         group_width = spec.heads // spec.kv_heads * spec.head_dim
         fused = self._wants_quantised(node) and group_width % 32 == 0
         out = self._new(node)
@@ -217,7 +221,7 @@ class _Lowering:
             self._quantise_apart(node)
 
     def _emit_experts(self, node: recording.Experts) -> None:
-        spec, weights = node.spec, node.weights
+        spec, weights, scales = node.spec, node.weights, node.spec.expert_scales
         x, logits = self._of(node, 0), self._of(node, 1)
         self.program.experts(
             x,
@@ -232,6 +236,7 @@ class _Lowering:
             groups_used=spec.groups_used,
             selection_bias=np.array(spec.selection_bias, np.float32),
             activation=spec.activation,
+            expert_scales=np.array(scales, np.float32) if scales else None,
         )
         self._quantise_apart(node)
 

@@ -141,6 +141,9 @@ class CpuLoader:
     def vector(self, name: str, width: int) -> VectorWeight:
         return VectorWeight(self._values(f"{name}.weight", width))
 
+    def ones(self, width: int) -> VectorWeight:
+        return VectorWeight(np.ones(width, np.float32))
+
     def constants(self, name: str, width: int) -> tuple[float, ...]:
         return tuple(self.vector(name, width).values.tolist())
 

@@ -11,6 +11,8 @@ from heddle.models.ops import Batch
 from heddle.roofline import ExpertWork, ModelWork
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from heddle.models.decoder import Decoder
     from heddle.models.ops import Ops
 
@@ -78,6 +80,10 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.rope(x, positions, rope, heads)
         case recording.Attend(layer=layer, spec=attention, sinks=sinks), [q, k, v]:
             return ops.attend(q, k, v, layer, attention, sinks)
+        case recording.Attend(layer=layer, spec=attention), [q]:
+            return ops.attend_stored(q, layer, attention)
+        case recording.TakeColumns(first=first, width=width), [x]:
+            return ops.take_columns(x, first, width)
         case recording.Gated(activation=activation), [gate, up]:
             return ops.gated(gate, up, activation)
         case recording.Experts(weights=weights, spec=experts), [x, logits]:
@@ -91,11 +97,13 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
     raise ValueError(f"no operation computes {type(node).__name__}")
 
 
-def model_work(forward: Forward, weight_bytes: int, position_bytes: float) -> ModelWork:
+def model_work(
+    forward: Forward, weight_bytes: int, position_bytes: Mapping[int, float]
+) -> ModelWork:
     """Count the matmuls and attentions of a recorded forward pass.
 
     `weight_bytes` is the size of all matrices. `position_bytes` is the size of the keys and values
-    of one position in one layer.
+    of one position, for each layer that keeps them.
     """
     per_token = per_row = 0
     layers, experts = [], []
@@ -105,7 +113,7 @@ def model_work(forward: Forward, weight_bytes: int, position_bytes: float) -> Mo
             per_token += 0 if node.per_row else count
             per_row += count if node.per_row else 0
         elif isinstance(node, recording.Attend):
-            layers.append((node.spec.window, position_bytes))
+            layers.append((node.spec.window, position_bytes[node.layer]))
         elif isinstance(node, recording.Experts):
             stacks = (node.weights.gate, node.weights.up, node.weights.down)
             of_one = sum(stack.out_features * stack.in_features for stack in stacks)

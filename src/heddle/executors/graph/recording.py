@@ -95,6 +95,8 @@ class Rope(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attend(Node):
+    """Inputs: queries; then keys and values, unless `layer` has stored them already."""
+
     layer: int
     spec: AttentionSpec
     sinks: object | None
@@ -126,6 +128,11 @@ class Add(Node):
 @dataclass(frozen=True, slots=True, eq=False)
 class TakeRows(Node):
     pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TakeColumns(Node):
+    first: int
 
 
 class RecordingOps:
@@ -170,6 +177,9 @@ class RecordingOps:
     ) -> Node:
         return self._record(Attend((q, k, v), q.width, q.per_row, layer, spec, sinks))
 
+    def attend_stored(self, q: Node, layer: int, spec: AttentionSpec) -> Node:
+        return self._record(Attend((q,), q.width, q.per_row, layer, spec, None))
+
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         _check_activation(activation)
         return self._record(Gated((gate, up), gate.width, gate.per_row, activation))
@@ -188,6 +198,9 @@ class RecordingOps:
 
     def take_rows(self, x: Node, rows: Node) -> Node:
         return self._record(TakeRows((x, rows), x.width, True))
+
+    def take_columns(self, x: Node, first: int, width: int) -> Node:
+        return self._record(TakeColumns((x,), width, x.per_row, first))
 
 
 def _check_activation(activation: str) -> None:

@@ -55,6 +55,7 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     if isinstance(further, int) and isinstance(layers, int):
         values["layers"] = layers - further
     _read_windows(values, architecture)
+    _read_layers(values, metadata, architecture)
     _read_rope(values, metadata, architecture)
     return Hyperparameters(values, label)
 
@@ -67,6 +68,22 @@ def _read_windows(values: dict[str, Any], architecture: str) -> None:
         values["window_layers"] = pattern.tolist()
     elif architecture in names.WINDOW_IN_ALL_LAYERS and isinstance(layers, int):
         values["window_layers"] = ["window" in values] * layers
+
+
+def _read_layers(values: dict[str, Any], metadata: Mapping[str, object], architecture: str) -> None:
+    """Sizes that differ between layers, as lists. A list of equal numbers becomes that number."""
+    windowed = values.get("window_layers")
+    for name, key in names.WINDOWED.items():
+        size, whole = metadata.get(f"{architecture}.{key}"), values.get(name)
+        if size is not None and isinstance(windowed, list):
+            values[name] = [size if one else whole for one in windowed]
+    for name in ("kv_heads", "mlp_width"):
+        if hasattr(values.get(name), "tolist"):
+            values[name] = values[name].tolist()
+    for name in ("kv_heads", "key_dim", "value_dim", "mlp_width"):
+        listed = values.get(name)
+        if isinstance(listed, list) and listed and all(one == listed[0] for one in listed):
+            values[name] = listed[0]
 
 
 def _read_rope(values: dict[str, Any], metadata: Mapping[str, object], architecture: str) -> None:

@@ -21,6 +21,8 @@ HYPERPARAMETERS = {
     "kv_heads": "attention.head_count_kv",
     "key_dim": "attention.key_length",
     "value_dim": "attention.value_length",
+    "shared_layers": "attention.shared_kv_layers",
+    "layer_input_width": "embedding_length_per_layer_input",
     "context": "context_length",
     "vocabulary": "vocab_size",
     "norm_eps": "attention.layer_norm_rms_epsilon",
@@ -48,6 +50,7 @@ HYPERPARAMETERS = {
     "rope.dim": "rope.dimension_count",
     "rope.base": "rope.freq_base",
     "rope.local_base": "rope.freq_base_swa",
+    "rope.local_dim": "rope.dimension_count_swa",
     "rope.scaling": "rope.scaling.type",
     "rope.factor": "rope.scaling.factor",
     "rope.original_context": "rope.scaling.original_context_length",
@@ -84,6 +87,9 @@ PREDICTION_LAYERS = "nextn_predict_layers"
 """Key after the architecture's name: how many of the layers predict further tokens. They come last,
 and plain decoding leaves them out."""
 
+WINDOWED = {"key_dim": "attention.key_length_swa", "value_dim": "attention.value_length_swa"}
+"""Keys after the architecture's name, for layers with a window, where they differ."""
+
 WINDOW_IN_ALL_LAYERS = frozenset({"phi3"})
 """Architectures that have a window in all layers if a key gives its width.
 
@@ -93,6 +99,9 @@ _OUTSIDE_LAYERS = {
     "embedding": "token_embd",
     "output_norm": "output_norm",
     "output": "output",
+    "layer_inputs.embedding": "per_layer_token_embd",
+    "layer_inputs.projection": "per_layer_model_proj",
+    "layer_inputs.norm": "per_layer_proj_norm",
     "dense.0": "dense_2",
     "dense.1": "dense_3",
     "rope_divisors": "rope_freqs",
@@ -100,6 +109,10 @@ _OUTSIDE_LAYERS = {
     "rope_divisors_short": "rope_factors_short",
 }
 _IN_LAYER = {
+    "scale": "layer_output_scale",
+    "input.gate": "inp_gate",
+    "input.projection": "proj",
+    "post_input_norm": "post_norm",
     "attention_norm": "attn_norm",
     "attention.q": "attn_q",
     "attention.k": "attn_k",
@@ -124,8 +137,17 @@ _IN_LAYER = {
     "mlp.shared.down": "ffn_down_shexp",
     "mlp.shared_gate": "ffn_gate_inp_shexp",
     "post_mlp_norm": "post_ffw_norm",
+    "experts_norm": "pre_ffw_norm_2",
+    "post_dense_norm": "post_ffw_norm_1",
+    "post_experts_norm": "post_ffw_norm_2",
 }
 _IRREGULAR = {"mlp.selection_bias.weight": "exp_probs_b.bias"}
+_IRREGULAR_OF = {
+    "gemma4": {
+        "mlp.router_norm.weight": "ffn_gate_inp.scale",
+        "mlp.expert_scales.weight": "ffn_down_exps.scale",
+    },
+}
 """Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
 _GATE_BEFORE_UP = {"mlp.gate_up": "ffn_up"}
@@ -149,4 +171,5 @@ FUSED = {
 def tensor_names(architecture: str) -> TensorNames:
     """The tensor names of one architecture, a value of `general.architecture`."""
     differences = _DIFFERENCES.get(architecture, {})
-    return TensorNames("blk.", _OUTSIDE_LAYERS, _IN_LAYER | differences, _IRREGULAR)
+    irregular = _IRREGULAR | _IRREGULAR_OF.get(architecture, {})
+    return TensorNames("blk.", _OUTSIDE_LAYERS, _IN_LAYER | differences, irregular)

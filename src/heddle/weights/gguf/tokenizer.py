@@ -22,7 +22,7 @@ PREFIX = "tokenizer.ggml."
 TOKENIZER_MODEL = f"{PREFIX}model"
 """The key without which a file has no tokenizer."""
 
-_ALGORITHMS = {"gpt2": "bpe", "llama": "sentencepiece"}
+_ALGORITHMS = {"gpt2": "bpe", "llama": "sentencepiece", "gemma4": "sentencepiece"}
 _KEYS = {
     "algorithm": "model",
     "pieces": "tokens",
@@ -72,7 +72,7 @@ def read_tokenizer(metadata: Mapping[str, object]) -> TokenizerSpec:
         algorithm=_ALGORITHMS[model],
         pieces=source.strings("tokens"),
         types=source.integers("token_type"),
-        merges=source.strings("merges") if model == "gpt2" else [],
+        merges=[] if model == "llama" else source.strings("merges"),
         scores=scores,
         pre_tokenizer=source.text("pre"),
         roles=_roles(source),

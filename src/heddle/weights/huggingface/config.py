@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
 from heddle.weights.checkpoint import Hyperparameters
-from heddle.weights.huggingface import names
+from heddle.weights.huggingface import gemma4, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ _SCALINGS = {"default": "none", "su": "longrope"}
 _SCALINGS_OF_PHI3 = {"su": "longrope", "yarn": "longrope"}
 _ROTATED_SHARE = {"glm4": 0.5}
 """Share of a head that an architecture rotates if config.json does not say."""
-_WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4}
+_WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4, "gemma4_text": 6}
 """Number of layers after which one layer has no window, if config.json does not list the layers."""
 _CAPS = ("attention.score_cap", "logit_cap")
 """Hyperparameters that null turns off; without their key, the family's default applies."""
@@ -39,11 +39,12 @@ _ROPE = {
     "rope.high_turns": "high_freq_factor",
     "rope.short_divisors": "short_factor",
     "rope.long_divisors": "long_factor",
+    "rope.share": "partial_rotary_factor",
 }
 """Keys of the object that describes rope, by canonical name."""
 
 
-_WITH_IMAGES = frozenset({"gemma3", "mistral3"})
+_WITH_IMAGES = frozenset({"gemma3", "gemma4", "mistral3"})
 """Values of `model_type` of models that see images, too. Their `text_config` is a text model's."""
 
 
@@ -71,13 +72,16 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
     }
     values |= {name: 0.0 for name in _CAPS if _is_null(config, names.HYPERPARAMETERS[name])}
     values |= _activation(config) | _windows(config) | _experts(config) | _layers_with_rope(config)
+    if config.get("model_type") == gemma4.MODEL_TYPE:
+        values |= gemma4.layer_sizes(config)
     whole, local = _rope_objects(config)
     values |= _rope(config, whole)
     base = local.get("rope_theta", config.get("rope_local_base_freq"))
     if base is not None:
         values["rope.local_base"] = base
     values["rope.interleaved"] = config.get("model_type") in names.INTERLEAVED
-    if config.get("use_bidirectional_attention"):
+    # "vision": only images see both sides.
+    if config.get("use_bidirectional_attention") not in (None, False, "vision"):
         values["causal"] = False
     if modules.pooling is not None:
         values["pooling"] = modules.pooling
@@ -147,7 +151,7 @@ def _windows(config: Config) -> Config:
 
 _EXPERTS = {
     "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "experts_used": ("num_experts_per_tok",),
+    "experts_used": ("num_experts_per_tok", "top_k_experts"),
     "expert_width": ("moe_intermediate_size",),
     "shared_expert_width": ("shared_expert_intermediate_size",),
     "shared_experts": ("n_shared_experts",),
@@ -163,7 +167,9 @@ _EXPERTS = {
 
 def _experts(config: Config) -> dict[str, object]:
     """The mixture of experts; empty if the model has none."""
-    found = {}
+    found: dict[str, object] = {}
+    if config.get("enable_moe_block") is False:
+        return found
     for name, keys in _EXPERTS.items():
         value = next((config[key] for key in keys if config.get(key) is not None), None)
         if value is not None:
@@ -222,7 +228,7 @@ def _rope(config: Config, rope: Mapping[str, object]) -> Config:
     found["rope.scaling"] = scalings.get(kind, kind) if isinstance(kind, str) else kind
     share = rope.get("partial_rotary_factor", _ROTATED_SHARE.get(architecture))
     share, head = config.get("partial_rotary_factor", share), None
-    if isinstance(share, float | int) and share != 1.0:
+    if kind != "proportional" and isinstance(share, float | int) and share != 1.0:
         head = config.get("head_dim") or _default_head_dim(config)
         if isinstance(head, int):
             found["rope.dim"] = int(head * share)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _ONE_OF_MANY = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d{1,9})\.(?P<after>.+)")
 _GATE_AND_UP = re.compile(
-    r"model\.layers\.(?P<layer>\d{1,9})\."
-    r"(mlp\.experts\.gate_up_proj|block_sparse_moe\.input_linear\.weight)"
+    r"model\.(language_model\.)?layers\.(?P<layer>\d{1,9})\."
+    r"((mlp\.)?experts\.gate_up_proj|block_sparse_moe\.input_linear\.weight)"
 )
 
 

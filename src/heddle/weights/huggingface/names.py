@@ -19,6 +19,8 @@ HYPERPARAMETERS = {
     "heads": "num_attention_heads",
     "kv_heads": "num_key_value_heads",
     "key_dim": "head_dim",
+    "shared_layers": "num_kv_shared_layers",
+    "layer_input_width": "hidden_size_per_layer_input",
     "context": "max_position_embeddings",
     "vocabulary": "vocab_size",
     "norm_eps": "rms_norm_eps",
@@ -38,6 +40,9 @@ _OUTSIDE_LAYERS = {
     "embedding": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
+    "layer_inputs.embedding": "model.embed_tokens_per_layer",
+    "layer_inputs.projection": "model.per_layer_model_projection",
+    "layer_inputs.norm": "model.per_layer_projection_norm",
 }
 _IN_LAYER = {
     "attention_norm": "input_layernorm",
@@ -77,6 +82,18 @@ _NORMS_OF_GLM4 = {
 _DIFFERENCES = {
     "gemma2": _NORMS_AROUND,
     "gemma3_text": _NORMS_AROUND,
+    "gemma4_text": _NORMS_AROUND
+    | {
+        "input.gate": "per_layer_input_gate",
+        "input.projection": "per_layer_projection",
+        "post_input_norm": "post_per_layer_input_norm",
+        "experts_norm": "pre_feedforward_layernorm_2",
+        "post_dense_norm": "post_feedforward_layernorm_1",
+        "post_experts_norm": "post_feedforward_layernorm_2",
+        "mlp.router": "router.proj",
+        "mlp.experts.gate": "experts.gate_up_proj",
+        "mlp.experts.up": "experts.gate_up_proj",
+    },
     "olmo2": _NORMS_AFTER,
     "olmo3": _NORMS_AFTER,
     "glm4": _NORMS_OF_GLM4,
@@ -115,6 +132,14 @@ _IRREGULAR = {
     "mlp.selection_bias.weight": "mlp.gate.e_score_correction_bias",
     "attention.sinks.weight": "self_attn.sinks",
 }
+_IRREGULAR_OF = {
+    "gemma4_text": {
+        "scale.weight": "layer_scalar",
+        "mlp.router_norm.weight": "router.scale",
+        "mlp.expert_scales.weight": "router.per_expert_scale",
+        "mlp.experts.down.weight": "experts.down_proj",
+    },
+}
 """Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
 
@@ -147,4 +172,5 @@ def tensor_names(architecture: str, *, base: str = _BASE, dense: Sequence[str] =
             outside[name] = base + stored.removeprefix(_BASE)
     outside["output"] = _BASES[base] + outside["output"]
     differences = _DIFFERENCES.get(architecture, {})
-    return TensorNames(f"{base}layers.", outside, _IN_LAYER | differences, _IRREGULAR)
+    irregular = _IRREGULAR | _IRREGULAR_OF.get(architecture, {})
+    return TensorNames(f"{base}layers.", outside, _IN_LAYER | differences, irregular)
