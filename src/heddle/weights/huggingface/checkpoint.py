@@ -15,7 +15,7 @@ from heddle.weights.files import FileStamp
 from heddle.weights.fused import take_apart
 from heddle.weights.huggingface import names
 from heddle.weights.huggingface.config import hyperparameters_of, text_part
-from heddle.weights.huggingface.experts import stacks_of_pairs, stacks_of_singles
+from heddle.weights.huggingface.experts import stacked_label, stacks_of_pairs, stacks_of_singles
 from heddle.weights.huggingface.generation import read_recommended
 from heddle.weights.huggingface.gpt_oss import made_tensors
 from heddle.weights.huggingface.json_files import read_json, read_optional_json
@@ -144,11 +144,10 @@ class HuggingFaceCheckpoint(Closing):
 
     def _stacked(self) -> dict[str, Stack]:
         """Tensors of experts that the files store in slices, by canonical name."""
-        stored = self._stored.tensors
-        named = {
-            self._names.canonical(label): stack
-            for label, stack in stacks_of_singles(stored).items()
-        }
+        stored, canonical = self._stored.tensors, self._names.canonical
+        # Others, such as scales of activations, need not be there for every expert.
+        needed = {label: one for label, one in stored.items() if canonical(stacked_label(label))}
+        named = {canonical(label): stack for label, stack in stacks_of_singles(needed).items()}
         found = {name: stack for name, stack in named.items() if name is not None}
         return found | stacks_of_pairs(stored)
 
