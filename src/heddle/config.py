@@ -118,6 +118,13 @@ class EngineConfig(HubConfig):
         low=0,
         size=True,
     )
+    watchdog: int = _setting(
+        120,
+        "time in s without progress after which a busy model is not ready (/health/ready) and the"
+        " log shows where it stands; after 3 times as long it is not live; 0 = never",
+        low=0,
+        high=86_400,
+    )
     prefix_cache: bool = _setting(True, "reuse computed prefixes in later requests")
     prefix_cache_nodes: int = _setting(
         0, "most nodes of the prefix cache; 0 = as many as the pages hold", low=0

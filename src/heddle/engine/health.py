@@ -16,13 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 class HealthState(StrEnum):
-    """What an engine does with new requests.
+    """Whether an engine serves requests.
 
-    A poisoned engine refuses them because a step failed. Its memory is free, and the model must be
-    loaded again.
+    A stuck engine still takes them, but its thread makes no progress. A poisoned engine refuses
+    them because a step failed; its memory is free, and the model must be loaded again.
     """
 
     OK = "ok"
+    STUCK = "stuck"
     POISONED = "poisoned"
     CLOSED = "closed"
 
@@ -64,17 +65,23 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of an engine, and the failure of a poisoned one."""
+    """The state of an engine.
+
+    Attributes:
+        state: whether it serves requests.
+        poison: the failure of a poisoned engine, else None.
+        live: whether its thread can be expected to go on, or has ended in good order. Else only a
+            new process helps.
+    """
 
     state: HealthState
     poison: Poison | None = None
+    live: bool = True
 
-    @classmethod
-    def of(cls, poison: Poison | None, *, closed: bool) -> Health:
-        """`closed` says whether the engine accepts no more requests, for any reason."""
-        if poison is not None:
-            return cls(HealthState.POISONED, poison)
-        return cls(HealthState.CLOSED if closed else HealthState.OK)
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are welcome."""
+        return self.state is HealthState.OK
 
 
 def poison_of(

@@ -25,10 +25,11 @@ from heddle.disk.tier import PATIENCE
 from heddle.engine.activity import Activity
 from heddle.engine.admission import Admission
 from heddle.engine.disk import open_disk_tier
-from heddle.engine.health import Health, Poison, poison_of
+from heddle.engine.health import Health, HealthState, Poison, poison_of
 from heddle.engine.slowness import Slowness
 from heddle.engine.telemetry import ActivitySnapshot, Counters, EngineSnapshot, SlotSnapshot
 from heddle.engine.wakeup import Cancels, Wakeup
+from heddle.engine.watchdog import Heartbeat, Phase, Watchdog, step_allowance
 from heddle.errors import (
     EngineClosedError,
     EngineFailedError,
@@ -82,13 +83,14 @@ class EngineThread:
             most_nodes=config.prefix_cache_nodes,
             disk=open_disk_tier(model, config, self._wakeup.notify),
         )
+        self._pace = Pace(config.max_gap_ms / 1e3 or None)
         self._scheduler = Scheduler(
             config.slots,
             config.batch_tokens,
             config.queue,
             self._cache,
             model.shape.context,
-            Pace(config.max_gap_ms / 1e3 or None),
+            self._pace,
             model.executor.work.score_cost,
             whole_prompts=not model.shape.causal,
         )
@@ -110,6 +112,7 @@ class EngineThread:
         # Cancelled requests whose last delta is still to be sent, and their errors:
         self._cancelled: list[tuple[Request, HeddleError | None]] = []
         self._step_number = 0  # of the next step, or of the step in flight
+        self._heartbeat = Heartbeat()
         self._counters = Counters()
         self._activity = Activity(config.slots)
         self._slowness = Slowness()
@@ -119,6 +122,7 @@ class EngineThread:
         self._observers: tuple[Observer, ...] = ()
         # A daemon thread, so that a program can end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="heddle-engine", daemon=True)
+        self._watchdog = Watchdog(self._heartbeat, self._thread, model.info.id, config.watchdog)
         self._thread.start()
         _started.add(self)
 
@@ -132,7 +136,15 @@ class EngineThread:
     @property
     def health(self) -> Health:
         """Whether the engine serves requests, and why not. Takes no lock."""
-        return Health.of(self._poison, closed=self.closed)
+        if self._poison is not None:
+            return Health(HealthState.POISONED, self._poison)
+        if self.closed:
+            return Health(HealthState.CLOSED, live=not self._watchdog.lost)
+        if not self._thread.is_alive():
+            return Health(HealthState.STUCK, live=False)
+        if self._watchdog.stuck:
+            return Health(HealthState.STUCK, live=not self._watchdog.lost)
+        return Health(HealthState.OK)
 
     def accept(self, requests: list[Request]) -> None:
         """Queue the requests, all or none.
@@ -286,6 +298,7 @@ class EngineThread:
             running = [one for one in self._scheduler.slots if one is not None and not one.ended]
             error = self._fail(running, Poison(f"the engine failed: {cause}"))
         finally:
+            self._watchdog.stop()
             self._end_all(error)
             self._close(keep=isinstance(error, EngineClosedError))
 
@@ -309,10 +322,11 @@ class EngineThread:
 
     def _step(self) -> bool:
         """Wait for work, run a step, deliver the step before. Returns False if the engine ends."""
+        self._enter(Phase.PLANNING)
         with self._lock:
             self._take_cancels()
             while not (self._scheduler.busy or self._events or self._cancelled or self._refusal):
-                self._wait()
+                self._wait(Phase.IDLE)
                 self._take_cancels()
             self._wait_for_callers()
             if self._refusal is not None and not (self._drain and self._scheduler.busy):
@@ -327,7 +341,7 @@ class EngineThread:
                 # All wait for the disk or a mask. Both notify this thread. The timeout is for a
                 # disk that does not answer: the next `schedule` stops waiting for it.
                 self._activity.end(time.perf_counter())
-                self._wait(PATIENCE)
+                self._wait(Phase.WAITING, PATIENCE)
             else:
                 accepted, self._accepted = self._accepted, 0
         if stuck:
@@ -344,13 +358,19 @@ class EngineThread:
         self._activity.end(ended)
         return True
 
-    def _wait(self, timeout: float | None = None) -> None:
+    def _wait(self, phase: Phase, timeout: float | None = None) -> None:
         """Release the lock until a caller, the disk tier or a late mask notifies this thread."""
+        self._enter(phase)
         self._lock.release()
         try:
             self._wakeup.wait(timeout)
         finally:
             self._lock.acquire()
+            self._enter(Phase.PLANNING)
+
+    def _enter(self, phase: Phase, allowance: float = 0.0) -> None:
+        """Tell the watchdog what the thread does from now on."""
+        self._heartbeat.enter(phase, self._step_number, allowance)
 
     def _wait_for_callers(self) -> None:
         """Wait briefly until callers of driven sequences ask again, so that they share one step.
@@ -363,7 +383,7 @@ class EngineThread:
             left = until - time.perf_counter()
             if left <= 0.0 or self._refusal is not None:
                 break
-            self._wait(left)
+            self._wait(Phase.WAITING, left)
             self._take_cancels()
 
     def _take_cancels(self) -> None:
@@ -394,6 +414,8 @@ class EngineThread:
         began = time.perf_counter()
         for binding in plan.bindings:
             self._note_first_step(binding.slot, began)
+        allowance = step_allowance(plan, self._pace)
+        self._enter(Phase.COMPUTING, allowance)
         try:
             self._model.executor.submit(plan)
             try:
@@ -401,6 +423,7 @@ class EngineThread:
                 self._deliver()
                 self._look_for_slowness(computing=True)
             finally:  # no page may change its owner before the step ends
+                self._enter(Phase.COMPUTING, allowance)
                 result = self._model.executor.collect()
         except StepAbandonedError:  # all requests end with the engine
             with self._lock:
@@ -410,6 +433,7 @@ class EngineThread:
             self._deliver()  # in case `submit` failed, before the delivery above
             raise self._fail_step(plan, cause) from cause
         self._step_number += 1
+        self._enter(Phase.DELIVERING)
         self._computed_at = time.perf_counter()
         with self._lock:
             self._take_cancels()
@@ -449,6 +473,7 @@ class EngineThread:
         the core of the thread that woke it. With delivery between two steps, compute threads were
         idle for 0.3 ms of each 6.5 ms (two cores, eight streams over HTTP).
         """
+        self._enter(Phase.DELIVERING)
         events, self._events = self._events, []
         self._deliver_tokens(events)
         self._end_cancelled()

@@ -64,6 +64,12 @@ class Pace:
         gap = GAP * alone if self._max_gap is None else self._max_gap
         return max(_LEAST_TOKENS, round((gap - alone) / token)) if token > 0.0 else _FIRST_TOKENS
 
+    def expected_seconds(self, decodes: int, prompt_tokens: float) -> float | None:
+        """Expected time of a step; None if no such step was measured."""
+        alone = self._decode_seconds(decodes) if decodes else 0.0
+        token = self._token_seconds() if prompt_tokens else 0.0
+        return None if alone is None or token is None else alone + prompt_tokens * token
+
     def _token_seconds(self) -> float | None:
         if self._mixed:
             return median(self._mixed)

@@ -1,0 +1,157 @@
+"""Notices an engine thread that has work and makes no progress, for example in a hung device.
+
+The engine thread writes into a `Heartbeat` what it does. A `Watchdog` looks at it from a thread of
+its own. It cannot end anything: Python cannot stop a thread in a native call. It logs where the
+engine thread stands, and `Engine.health` turns, so that a supervisor can replace the process.
+
+A step may take minutes, and nothing shows that it advances. So a step may take the limit and an
+allowance: ten times the time that the pace expects, or a second for each token while the pace has
+measured no such step.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heddle.scheduler.pace import Pace
+    from heddle.step import StepPlan
+
+_log = logging.getLogger(__name__)
+
+LONG = 3
+"""An engine that is stuck for this many times the limit is not expected to go on."""
+
+_PATIENCE = 10.0
+"""A step may take this many times the expected time, beside the setting."""
+_FIRST_TOKEN = 1.0
+"""Seconds for each token of a step while the pace knows nothing."""
+
+
+class Phase(StrEnum):
+    """What an engine thread does."""
+
+    IDLE = "idle"
+    WAITING = "waiting for the disk, a mask or a caller"
+    PLANNING = "planning a step"
+    COMPUTING = "computing a step"
+    DELIVERING = "delivering tokens"
+
+
+class Beat(NamedTuple):
+    """What the engine thread did last.
+
+    Attributes:
+        phase: what it does.
+        step: number of the next step, or of the step in flight.
+        since: when it last made progress, in seconds of the clock.
+        allowance: seconds that this phase may take beyond the limit.
+    """
+
+    phase: Phase
+    step: int
+    since: float
+    allowance: float
+
+
+class Heartbeat:
+    """The latest beat. The engine thread writes it; any thread may read it, without a lock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.now = Beat(Phase.IDLE, 0, clock(), 0.0)
+
+    def enter(self, phase: Phase, step: int, allowance: float = 0.0) -> None:
+        """Note what the thread does now. A wait, and planning after it, are no progress."""
+        last = self.now
+        waits = phase is Phase.WAITING
+        plans_again = phase is Phase.PLANNING and last.phase in (Phase.WAITING, Phase.PLANNING)
+        since = last.since if waits or plans_again else self._clock()
+        self.now = Beat(phase, step, since, allowance)
+
+
+class Watchdog:
+    """Compares a heartbeat with a limit.
+
+    Attributes:
+        stuck: whether the thread made no progress for the limit.
+        lost: whether it made none for `LONG` times the limit.
+    """
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        watched: threading.Thread,
+        model: str,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`model` is a name for the log. `seconds` is the limit; 0: never look."""
+        self.stuck = self.lost = False
+        self._heartbeat = heartbeat
+        self._watched = watched
+        self._model = model
+        self._limit = seconds
+        self._interval = seconds / 4
+        self._clock = clock
+        self._looked_at = clock()
+        self._ends = threading.Event()
+        if seconds:
+            threading.Thread(target=self._run, name="heddle-watchdog", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ends.set()
+        self.stuck = self.lost = False
+
+    def look(self) -> None:
+        """Compare the heartbeat with the limit, and log a change.
+
+        A look that comes late changes nothing: the process was stopped, and so was the engine.
+        """
+        now, beat = self._clock(), self._heartbeat.now
+        late = now - self._looked_at > 2 * self._interval
+        self._looked_at = now
+        still = 0.0 if beat.phase is Phase.IDLE else now - beat.since - beat.allowance
+        if still < self._limit:
+            if self.stuck:
+                _log.warning("the engine thread of %s makes progress again", self._model)
+            self.stuck = self.lost = False
+        elif not late:
+            lost = still >= LONG * self._limit
+            if not self.stuck or lost > self.lost:
+                self._report(beat, now - beat.since)
+            self.stuck, self.lost = True, lost
+
+    def _run(self) -> None:
+        while not self._ends.wait(self._interval):
+            self.look()
+
+    def _report(self, beat: Beat, seconds: float) -> None:
+        frame = sys._current_frames().get(self._watched.ident or 0)
+        stack = "".join(traceback.format_stack(frame)) if frame else "the thread has ended\n"
+        _log.error(
+            "the engine thread of %s has made no progress for %.0f s: it is %s, step %d. It stands"
+            " at:\n%s",
+            self._model,
+            seconds,
+            beat.phase.value,
+            beat.step,
+            stack,
+        )
+
+
+def step_allowance(plan: StepPlan, pace: Pace) -> float:
+    """Seconds that a step may take beyond the limit."""
+    decodes = sum(chunk.sample and len(chunk.tokens) == 1 for chunk in plan.chunks)
+    tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
+    expected = pace.expected_seconds(decodes, tokens - decodes)
+    return _FIRST_TOKEN * tokens if expected is None else _PATIENCE * expected
