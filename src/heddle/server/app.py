@@ -20,6 +20,7 @@ from heddle.server.http.hints import HEADER, TellIgnored
 from heddle.server.http.keys import keys_of
 from heddle.server.http.lenient import WarnOfUnknown
 from heddle.server.http.request_id import RequestId
+from heddle.server.http.stopping import RefuseWhileStopping
 from heddle.server.http.versions import BothSpellings
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     }
     app = Application(named, schemas, admin, keys)
     app.add_middleware(errors.AnswerBugs)  # innermost: the others add headers to its responses
+    app.add_middleware(RefuseWhileStopping)
     app.add_middleware(CheckKeys, keys=keys, host=service.config.host)
     if service.config.lenient:
         app.add_middleware(WarnOfUnknown)

@@ -10,6 +10,7 @@ import pytest
 from heddle import SamplingParams
 from heddle.errors import InvalidRequestError
 from heddle.parameters import Number
+from heddle.server.http.access import OPEN_PATHS
 from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ def test_keys_are_told_of_where_they_are_needed(
     closed = server.get("/openapi.json", headers={"x-api-key": "sk-1"}).json()
     assert closed["components"]["securitySchemes"].keys() == {"bearer", "x-api-key"}
     for path, _, operation in operations(closed):
-        assert ("401" in operation["responses"]) == (path != "/health")
-        assert ("security" in operation) == (path != "/health")
+        assert ("401" in operation["responses"]) == (path not in OPEN_PATHS)
+        assert ("security" in operation) == (path not in OPEN_PATHS)
 
 
 @pytest.mark.parametrize(

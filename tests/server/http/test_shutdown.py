@@ -15,6 +15,7 @@ from heddle.config import ServerConfig
 from heddle.errors import ConfigError
 from heddle.server.http import process
 from heddle.server.http.process import bind, url
+from heddle.server.http.stopping import is_stopping
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -69,9 +70,12 @@ def test_a_running_stream_may_finish(serve: Callable[..., Running]) -> None:
     ) as response:
         server.until(server.executor.entered.is_set)
         server.server.handle_exit(signal.SIGTERM, None)
-        server.until(lambda: not server.server.servers[0].is_serving())
-        with pytest.raises(httpx.ConnectError):
-            server.get("/health")
+        server.until(lambda: server.get("/health/ready").status_code == 503)
+        assert server.get("/health/ready").json() == {"status": "stopping"}
+        assert server.get("/health/live").status_code == 200
+        refused = server.post("/v1/completions", BODY)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_closed")
+        assert refused.headers["retry-after"] == "5"
         server.executor.gate.set()
         events = read(response)
     assert events[-1] == "data: [DONE]"
@@ -116,7 +120,7 @@ def test_a_second_signal_waits_for_no_one(
     ) as response:
         server.until(server.executor.entered.is_set)
         server.server.handle_exit(signal.SIGINT, None)
-        server.until(lambda: not server.server.servers[0].is_serving())
+        server.until(lambda: is_stopping(server.server.config.app))
         assert not server.engine.closed
         server.server.handle_exit(second, None)
         server.until(lambda: server.engine.closed)

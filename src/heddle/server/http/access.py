@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from heddle.server.http.keys import Key, Keys
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
 """Paths that need no key, because health checkers have none."""
 
 _ACCESS = "heddle.access"

@@ -2,7 +2,8 @@
 
 The first Ctrl-C or SIGTERM starts the shutdown:
 
-1. The server accepts no new connections. Running requests get `ServerConfig.drain` seconds.
+1. New requests get 503, and `/health/ready` says that the server stops. Running requests get
+   `ServerConfig.drain` seconds. Then the server accepts no new connections.
 2. The engine closes. This ends every stream with an error that its client can read.
 3. The server cancels the remaining requests: bodies that still arrive, grammars that still compile,
    clients that do not read. It answers them with an error if the answer has not begun.
@@ -22,6 +23,7 @@ import uvicorn
 
 from heddle.errors import ConfigError
 from heddle.server.http.protocol import HTTPProtocol, most_connections
+from heddle.server.http.stopping import stop_admission
 from heddle.server.http.tls import HandshakeFirst, Handshakes, tls_of
 
 if TYPE_CHECKING:
@@ -148,6 +150,7 @@ class Server(uvicorn.Server):
             )
         )
         self._engine = engine
+        self._app = app
         self._drain = config.drain
         self._on_ready = on_ready
 
@@ -166,16 +169,23 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new connections, wait for answers, then end the remaining answers."""
-        ending = asyncio.create_task(self._end_answers())
+        """Refuse new requests, wait for answers, then end the remaining answers."""
+        stop_admission(self._app)
+        deadline = time.monotonic() + self._drain
+        ending = asyncio.create_task(self._end_answers(deadline))
+        await self._wait_until(deadline)
         await super().shutdown(sockets)  # until no connection is left, or force_exit
         if self.force_exit:
             await ending
         ending.cancel()
 
-    async def _end_answers(self) -> None:
-        """Wait `drain` seconds for answers, then end them, so that uvicorn waits no longer."""
-        deadline = time.monotonic() + self._drain
+    async def _wait_until(self, deadline: float) -> None:
+        """Wait until no request runs, or for a second signal, until a time of `time.monotonic`."""
+        while self.server_state.tasks and time.monotonic() < deadline and not self.force_exit:
+            await asyncio.sleep(_TICK)
+
+    async def _end_answers(self, deadline: float) -> None:
+        """Wait until the deadline, then end all answers, so that uvicorn waits no longer."""
         while time.monotonic() < deadline and not self.force_exit:
             await asyncio.sleep(_TICK)
         # Not awaited yet: `close` returns when pages are on disk. Answers end long before.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.server.api.native import admin, prefix_cache
+from heddle.server.api.native import admin, prefix_cache, probes
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     return [
         admin.routes(service),
+        probes.routes(service),
         prefix_cache.routes(service),
     ]
 
