@@ -15,7 +15,6 @@ from heddle.server.generate.tools import (
     function_of,
 )
 from heddle.server.http.hints import ignore
-from heddle.text.chat.bounded_sandbox import BUDGET
 from heddle.text.chat.dialect import EFFORT
 from heddle.text.constrained.thinking_budget import ThinkingBudget
 from heddle.types import GrammarKind
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _OWN_VARIABLES = frozenset(
-    ("messages", "tools", "add_generation_prompt", "continue_final_message", "range", BUDGET)
+    ("messages", "tools", "add_generation_prompt", "continue_final_message", "range")
 )
 """Template variables that the server sets itself."""
 

@@ -1,216 +1,214 @@
 """Jinja's sandbox with bounds on the work of a template.
 
 A template comes from a model file that may not be trusted. Jinja's sandbox keeps a template from
-Python's internals, but does not stop an endless template. This module counts loops, calls and
-concatenations. It refuses numbers that would make a result large before computing the result.
+Python's internals, but does not stop an endless template. This module counts loops, calls,
+comparisons, slices and concatenations (`budget.py`). It refuses what would make a result large
+before it computes the result. Only methods that chat templates need may be called.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sized
-from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from jinja2 import TemplateError, nodes, pass_context
+from jinja2 import nodes, pass_context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from heddle.text.chat.budget import budget, check_length, new_budget
+from heddle.text.chat.sizes import check_call, check_filter, check_numbers, check_operation
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from jinja2 import Template
     from jinja2.runtime import Context
 
-BUDGET = "_budget"
-"""Name of the template variable that holds the budget of one rendering."""
-
-_SECONDS = 2.0
-"""Processor time that one rendering may take. A conversation of 1,000 messages takes 0.05 s."""
-
-_MOST_CHARACTERS = 32 << 20
-_MOST_BITS = 4096
-_MOST_NUMBER = 100_000
-"""The largest number, such as a width, that a template may pass to a function or a filter."""
-
-_LARGE_WIDTH = re.compile(r"\*|[0-9]{5}")
-
-
-class Budget:
-    """The processor time that one rendering has left."""
-
-    def __init__(self) -> None:
-        self._until = thread_time() + _SECONDS
-        self._steps = 0
-
-    def step(self) -> None:
-        """Count an iteration, a call or an operation.
-
-        Raises:
-            TemplateError: the rendering took too long.
-        """
-        self._steps += 1
-        if self._steps % 64 == 0:
-            self.check()
-
-    def check(self) -> None:
-        """Check the processor time used so far.
-
-        Raises:
-            TemplateError: the rendering took too long.
-        """
-        if thread_time() > self._until:
-            raise TemplateError(f"it takes more than {_SECONDS:g} s")
+_REMOVED_FILTERS = ("pprint", "striptags", "urlize", "wordwrap", "xmlattr")
+"""Filters for web pages. Some take quadratic time. No known chat template uses them."""
 
 
 class BoundedSandbox(ImmutableSandboxedEnvironment):
-    """A Jinja environment with bounds. Each rendering needs a `Budget` in the variable `BUDGET`."""
+    """A Jinja environment with bounds. `render` gives each rendering its budget."""
 
     # Jinja does not fold constants of intercepted operators.
     intercepted_binops = frozenset({"**", "*", "+", "%"})
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(finalize=_shown, **options)
         del self.globals["lipsum"]
+        self.globals["range"] = _range
+        for name in _REMOVED_FILTERS:
+            del self.filters[name]
         for name, function in self.filters.items():
-            self.filters[name] = _checked(function)
-        self.filters |= {"_counted": _counted, "_joined": _joined}
+            self.filters[name] = _checked(name, function)
+        self.filters |= {
+            "_counted": _counted,
+            "_joined": _joined,
+            "_compared": _compared,
+            "_made": _made,
+        }
+        for name, test in self.tests.items():
+            if not hasattr(test, "jinja_pass_arg"):
+                self.tests[name] = _checked_test(cast("Callable[..., bool]", test))
 
     def add_filter(self, name: str, function: Callable[..., Any]) -> None:
         """Add a filter. Calls of it check the numbers that they pass."""
-        self.filters[name] = _checked(function)
+        self.filters[name] = _checked(name, function)
 
     def bounded(self, source: str) -> nodes.Template:
-        """The parsed template. Its loops and concatenations count against the budget."""
+        """The parsed template. Its loops and operations count against the budget."""
         tree = self.parse(source)
         for loop in tree.find_all(nodes.For):
             assert isinstance(loop.iter, nodes.Expr)
             loop.iter = _filtered(loop.iter, "_counted")
-        for parent in tree.find_all(nodes.Node):
-            _replace_concatenations(parent)
+        for comparison in tree.find_all(nodes.Compare):
+            comparison.expr = _filtered(comparison.expr, "_compared")
+            for operand in comparison.ops:
+                operand.expr = _filtered(operand.expr, "_compared")
+        for parent in list(tree.find_all(nodes.Node)):
+            _replace_operations(parent)
         tree.set_environment(self)
         return tree
 
+    def render(self, template: Template, variables: Mapping[str, Any]) -> str:
+        """The text of `template`, which is of this environment. It gets a new budget."""
+        with new_budget():
+            return template.render(variables)
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """Join the output of a template, of a macro or of a block. Jinja calls this."""
+        length, kept = 0, []
+        for part in parts:
+            length += len(part)
+            check_length(length)
+            kept.append(part)
+        text = "".join(kept)
+        budget().made(text)
+        return text
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        context[BUDGET].step()
-        _check_operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        budget().step()
+        check_operation(operator, left, right)
+        result = super().call_binop(context, operator, left, right)
+        budget().made(result)
+        return result
 
     def call(self, context: Context, function: Any, /, *arguments: Any, **named: Any) -> Any:
-        context[BUDGET].step()
-        method = getattr(function, "__wrapped__", function)  # the sandbox wraps `str.format`
-        owner = getattr(method, "__self__", None)
-        if isinstance(owner, str):
-            _check_string_method(method.__name__, owner, arguments, named)
-        if function is not context["range"]:
-            _check_numbers((*arguments, *named.values()))
-        return super().call(context, function, *arguments, **named)
+        arguments = tuple(map(budget().listed, arguments))
+        check_call(function, arguments, named)
+        if function is not _range:
+            check_numbers((*arguments, *named.values()))
+        result = super().call(context, function, *arguments, **named)
+        budget().made(result)
+        return result
+
+
+def _range(*arguments: int) -> range:
+    """`range`. All calls of one rendering share its budget."""
+    return budget().range(*arguments)
 
 
 def _filtered(expression: nodes.Expr, name: str) -> nodes.Filter:
     return nodes.Filter(expression, name, [], [], None, None, lineno=expression.lineno)
 
 
-def _replace_concatenations(parent: nodes.Node) -> None:
-    def replaced(child: Any) -> Any:
-        if not isinstance(child, nodes.Concat):
-            return child
-        return _filtered(nodes.List(child.nodes, lineno=child.lineno), "_joined")
+def _replace_operations(parent: nodes.Node) -> None:
+    """Replace concatenations and slices below `parent` by filters, which count them."""
 
+    def replaced(child: Any) -> Any:
+        if isinstance(child, nodes.Concat):
+            return _filtered(nodes.List(child.nodes, lineno=child.lineno), "_joined")
+        if isinstance(child, nodes.Getitem) and isinstance(child.arg, nodes.Slice):
+            return _filtered(child, "_made")
+        return child
+
+    if isinstance(parent, nodes.Filter) and parent.name == "_made":
+        return
     for field, value in parent.iter_fields():
         many = isinstance(value, list)
         setattr(parent, field, [replaced(child) for child in value] if many else replaced(value))
 
 
+# Filters that take the context are not evaluated as constants while Jinja loads a template.
+
+
 @pass_context
-def _counted(context: Context, items: Iterable[Any]) -> Any:
-    budget = context[BUDGET]
+def _shown(_context: Context, value: Any) -> Any:
+    """A value that becomes part of the output."""
+    if not isinstance(value, str):
+        budget().weigh(value)
+    return value
+
+
+@pass_context
+def _counted(_context: Context, items: Iterable[Any]) -> Any:
+    limits = budget()
 
     def counted() -> Iterator[Any]:
         for item in items:
-            budget.step()
+            limits.step()
             yield item
 
     return counted()
 
 
 @pass_context
-def _joined(context: Context, parts: list[Any]) -> str:
-    context[BUDGET].step()
-    texts = [str(part) for part in parts]
-    check_length(sum(map(len, texts)))
-    return "".join(texts)
+def _compared(_context: Context, value: Any) -> Any:
+    limits = budget()
+    if isinstance(value, (str, list, tuple, dict)):
+        limits.weigh(value)
+    else:
+        limits.step()
+    return value
 
 
-def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that checks the budget and refuses large numbers in its extra arguments.
+@pass_context
+def _made(_context: Context, value: Any) -> Any:
+    budget().made(value)
+    return value
 
-    The filter takes the context, so that Jinja does not evaluate it as a constant while it loads a
-    template.
-    """
+
+@pass_context
+def _joined(_context: Context, parts: list[Any]) -> str:
+    limits = budget()
+    limits.step()
+    check_length(sum(map(limits.weigh, parts)))
+    text = "".join(map(str, parts))
+    limits.made(text)
+    return text
+
+
+def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that checks the budget, its values and its result."""
     passed = getattr(function, "jinja_pass_arg", None)
-    name = getattr(function, "__name__", "").removeprefix("do_")
 
     @pass_context
     def checked(context: Context, subject: Any, *arguments: Any, **named: Any) -> Any:
-        context[BUDGET].check()
-        _check_numbers((*arguments, *named.values()))
-        if isinstance(subject, str):
-            _check_string_method(name, subject, arguments, named)
+        budget().check()
+        check_numbers((*arguments, *named.values()))
+        subject = check_filter(name, subject, arguments, named)
         if passed is None:
-            return function(subject, *arguments, **named)
-        environment, evaluation = context.environment, context.eval_ctx
-        first = {"context": context, "eval_context": evaluation, "environment": environment}
-        return function(first[passed.name], subject, *arguments, **named)
+            result = function(subject, *arguments, **named)
+        else:
+            environment, evaluation = context.environment, context.eval_ctx
+            first = {"context": context, "eval_context": evaluation, "environment": environment}
+            result = function(first[passed.name], subject, *arguments, **named)
+        budget().made(result)
+        return result
 
     return checked
 
 
-def _check_operation(operator: str, left: Any, right: Any) -> None:
-    if operator == "%" and isinstance(left, str):
-        _check_format(left)
-    if operator == "+" and isinstance(left, Sized) and isinstance(right, Sized):
-        check_length(len(left) + len(right))
-    if operator == "*":
-        for items, times in ((left, right), (right, left)):
-            if isinstance(items, Sized) and isinstance(times, int):
-                check_length(len(items) * times)
-    if operator in ("*", "**") and isinstance(left, int) and isinstance(right, int):
-        raised = operator == "**"
-        bits = left.bit_length() * abs(right) if raised else left.bit_length() + right.bit_length()
-        if bits > _MOST_BITS:
-            raise TemplateError(f"it computes a number of more than {_MOST_BITS} bits")
+def _checked_test(test: Callable[..., bool]) -> Callable[..., bool]:
+    """Return a test that counts what it reads. Tests with arguments compare."""
 
+    @pass_context
+    def checked(_context: Context, value: Any, *arguments: Any) -> bool:
+        limits = budget()
+        for one in (value, *arguments):
+            if isinstance(one, str) or (arguments and isinstance(one, (list, tuple, dict))):
+                limits.weigh(one)
+        limits.step()
+        return test(value, *arguments)
 
-def _check_string_method(
-    name: str, text: str, arguments: tuple[Any, ...], named: dict[str, Any]
-) -> None:
-    if name in ("format", "format_map"):
-        _check_format(text)
-    if name == "replace" and len(arguments) > 1:
-        check_length(text.count(str(arguments[0])) * len(str(arguments[1])))
-    if name == "join" and arguments and isinstance(arguments[0], Sized):
-        check_length(len(text) * len(arguments[0]))
-    if name == "expandtabs":
-        tab = next((one for one in (*arguments, *named.values()) if isinstance(one, int)), 8)
-        check_length(text.count("\t") * tab)
-
-
-def _check_format(text: str) -> None:
-    if _LARGE_WIDTH.search(text):
-        raise TemplateError(f"it formats with a width that is too large: {text!r:.60}")
-
-
-def check_length(length: int) -> None:
-    """
-    Raises:
-        TemplateError: `length` characters or elements are too many for one value.
-    """
-    if length > _MOST_CHARACTERS:
-        raise TemplateError(
-            f"it makes a value of {length:,} elements; the limit is {_MOST_CHARACTERS:,}"
-        )
-
-
-def _check_numbers(values: Iterable[Any]) -> None:
-    for value in values:
-        if isinstance(value, int) and abs(value) > _MOST_NUMBER:
-            raise TemplateError(f"it passes a function a number beyond {_MOST_NUMBER:,}")
+    return checked

@@ -16,7 +16,8 @@ from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension
 
 from heddle.errors import InvalidRequestError, ModelFileError
-from heddle.text.chat.bounded_sandbox import BUDGET, BoundedSandbox, Budget, check_length
+from heddle.text.chat.bounded_sandbox import BoundedSandbox
+from heddle.text.chat.budget import check_length
 from heddle.text.chat.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
     from jinja2.parser import Parser
 
-_MAX_STEPS = 100_000
+_MOST_SOURCE = 128 * 1024
+"""Most characters of a template. Known templates have up to 20,000."""
+
+_MOST_REASON = 1000
+"""Most characters of an error's message: a template may raise an error with any text."""
 
 
 class ChatTemplate:
@@ -39,8 +44,13 @@ class ChatTemplate:
         """Parse `source`. `bos_token` and `eos_token` are the texts of BOS and EOS.
 
         Raises:
-            ModelFileError: the template does not parse.
+            ModelFileError: the template does not parse, or is too long.
         """
+        if len(source) > _MOST_SOURCE:
+            raise ModelFileError(
+                f"the chat template has {len(source):,} characters; the limit is {_MOST_SOURCE:,}",
+                field="tokenizer.chat_template",
+            )
         environment = BoundedSandbox(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -57,6 +67,7 @@ class ChatTemplate:
                 f"the chat template does not parse: {_reason(error)}",
                 field="tokenizer.chat_template",
             ) from error
+        self._environment = environment
         self.source = source
         self.dialect = Dialect.of(source, variables)
         self._defaults = {
@@ -90,11 +101,9 @@ class ChatTemplate:
         names |= {
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
-            "range": _bounded_range(),
-            BUDGET: Budget(),
         }
         try:
-            return self._template.render(names)
+            return self._environment.render(self._template, names)
         except Exception as error:  # a template can raise any error that a Python expression can
             raise InvalidRequestError(
                 f"the model's chat template cannot take these messages: {_reason(error)}",
@@ -104,7 +113,7 @@ class ChatTemplate:
 
 def _reason(error: Exception) -> str:
     """The message of an error; for an error without a message, the name of its class."""
-    return str(error) or type(error).__name__
+    return str(error)[:_MOST_REASON] or type(error).__name__
 
 
 def render_unfinished(
@@ -166,6 +175,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """JSON in the form of training data. Jinja's own `tojson` escapes for HTML and sorts keys."""
+    if separators is not None:
+        check_length(len(str(separators)) << 20)
     encoder = json.JSONEncoder(
         ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -178,18 +189,3 @@ def _to_json(
         length += len(part)
         check_length(length)
     return "".join(parts)
-
-
-def _bounded_range() -> Any:
-    """`range` for one rendering. All calls share one budget of steps, so nested loops end."""
-    left = _MAX_STEPS
-
-    def bounded(*arguments: int) -> range:
-        nonlocal left
-        steps = range(*arguments)
-        left -= len(steps)
-        if left < 0:
-            raise TemplateError(f"loops over range take more than {_MAX_STEPS} steps")
-        return steps
-
-    return bounded
