@@ -38,6 +38,16 @@ EXPORTED = "--exported"
 NEW_TOKENS = 8
 TOLERANCE = 0.05
 """Of log probabilities. llama.cpp rounds queries to f16, too. A wrong setting gives > 0.1."""
+QUANTISED_TOLERANCE = 1.0
+"""The same, of files with a TYPE.
+
+Both programs then round what a matmul reads to 8 bits, llama.cpp the scale of 32 of them to f16,
+too. In random models that is much: with 40 prompts each and q8_0, the root mean square of the
+errors of log probabilities against float32 is 0.022 in Heddle and 0.023 in llama.cpp with one
+layer, 0.141 and 0.147 with four (width 256). With four layers, 6 and 7 of 40 greedy tokens differ
+from those in float32, and 5 between the two: the first two tokens are 0.06 to 0.5 apart there. So
+other texts after a few tokens are near ties and no fault; in F32 all are the same.
+"""
 KNOWN = {
     "llama-longrope": "(llama.cpp has longrope for Phi-3 only; here it divides positions, too)",
     "qwen2_moe-shared": "(llama.cpp requires an output matrix)",
@@ -50,6 +60,10 @@ KNOWN_EXPORTED = {
     "phi3-windowed": KNOWN["phi3-windowed"],
 }
 """The same, of exported folders."""
+KNOWN_QUANTISED = KNOWN_EXPORTED | {
+    "qwen2_moe-shared": "(after rounding, both programs choose another expert at the second token)"
+}
+"""The same, of exported folders with a TYPE."""
 SQUARE = ("qwen2", "qwen2_moe")
 """Architectures that llama.cpp loads only if all heads together are as wide as the hidden state."""
 
@@ -61,7 +75,7 @@ def main(names: list[str]) -> int:
     if len(names) == 1:
         print(compare(known[names[0]], options))
         return 0
-    reasons, failures = KNOWN_EXPORTED if options else KNOWN, 0
+    reasons, failures = (KNOWN, KNOWN_EXPORTED, KNOWN_QUANTISED)[len(options)], 0
     for name in names or known:
         command = [sys.executable, __file__, *options, name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -80,6 +94,7 @@ def compare(model: TinyModel, options: Sequence[str]) -> str:
     """
     if model.architecture in SQUARE:
         model = replace(model, width=model.q_width)
+    tolerance = QUANTISED_TOLERANCE if set(options) & TARGETS.keys() else TOLERANCE
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
         if options:
@@ -96,10 +111,10 @@ def compare(model: TinyModel, options: Sequence[str]) -> str:
                 logits = reference.logits(tokens, "f16")[-1].astype(np.float64)
                 ours = logits - logits.max() - math.log(np.exp(logits - logits.max()).sum())
                 worst = max(worst, *(abs(ours[id] - value) for id, value in choices.items()))
-                if worst > TOLERANCE:
+                if worst > tolerance:
                     raise SystemExit(f"log probabilities differ by {worst:.4f}")
                 tokens.append(max(choices, key=lambda id: choices[id]))
-                if ours[tokens[-1]] < ours.max() - TOLERANCE:
+                if ours[tokens[-1]] < ours.max() - tolerance:
                     raise SystemExit(f"llama.cpp chose {tokens[-1]}, Heddle {ours.argmax()}")
     return f"{len(theirs)} tokens equal, log probabilities within {worst:.5f}"
 
