@@ -2,10 +2,9 @@
 
 import sys
 
+from heddle.cli.machine import this_machine
 from heddle.config import DEFAULT_MODEL, HubConfig
-from heddle.cores import usable_cores
 from heddle.hub_place import hub_place
-from heddle.memory import available_bytes
 
 
 def chosen(model: str | None, hub: HubConfig) -> str:
@@ -15,13 +14,13 @@ def chosen(model: str | None, hub: HubConfig) -> str:
         return model
     from heddle.weights.suggestions import best_for
 
-    available, cores = available_bytes(), usable_cores()
-    best = best_for(available, cores, offline=hub_place(hub).offline)
+    machine = this_machine()
+    best = best_for(machine.available, machine.rate, offline=hub_place(hub).offline)
     better = ""
     if best.name != DEFAULT_MODEL:
         better = (
-            f" Better on this machine ({available / 1e9:.0f} GB free, {cores} cores): heddle serve"
-            f" {best.name} ({best.file:g} GB to download). More: heddle suggest."
+            f" Better on this machine ({machine}): heddle serve {best.name} ({best.file:g} GB to"
+            f" download, at most {best.speed(machine.rate)} tokens/s). More: heddle suggest."
         )
     print(
         f"No model named: using {DEFAULT_MODEL}, a tiny model with poor answers.{better}",

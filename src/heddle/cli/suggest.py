@@ -1,18 +1,32 @@
 """`heddle suggest`: models by their memory use, and the best model for this machine."""
 
-from heddle.cores import usable_cores
-from heddle.memory import available_bytes
+from heddle.cli.machine import this_machine
+
+_DISTURBED = 0.1
+"""Share of the machine in other programs from which the measured rate is too low."""
 
 
 def suggest() -> None:
-    """Show recommended models by their memory use."""
+    """Show recommended models by their memory use, with their speed on this machine."""
     from heddle.cli.text_table import text_table
-    from heddle.weights.suggestions import best_for, rows
+    from heddle.weights.suggestions import SUGGESTIONS, best_for, rows
 
-    available, cores = available_bytes(), usable_cores()
-    best = best_for(available, cores)
-    print(text_table(("memory", "model", "download", "for"), rows(), right={0, 2}))
+    machine = this_machine()
+    best = best_for(machine.available, machine.rate)
+    head = ("memory", "model", "download", "tokens/s", "for")
+    speeds = [one.speed(machine.rate) for one in SUGGESTIONS]
+    lines = [(*row[:3], speed, row[3]) for row, speed in zip(rows(), speeds, strict=True)]
+    print(text_table(head, lines, right={0, 2, 3}))
     print(
-        f"\nFor this machine ({available / 1e9:.0f} GB free, {cores} cores):"
-        f" heddle serve {best.name}"
+        "\ntokens/s: at most, for one conversation. A token reads the weights that it uses, and"
+        f" this machine reads {machine.rate / 1e9:.1f} GB/s from memory (measured now)."
+    )
+    if machine.other_work > _DISTURBED:
+        print(
+            f"Other programs took {machine.other_work:.0%} of the machine meanwhile. Run this again"
+            " when they have ended: the rate is then higher, and the advice may be another."
+        )
+    print(
+        f"\nFor this machine ({machine}): heddle serve {best.name}"
+        f" (at most {best.speed(machine.rate)} tokens/s)"
     )

@@ -15,6 +15,20 @@ _CACHES = 4
 """Least size of the buffer for reads from memory, as a multiple of the largest cache."""
 
 
+def memory_rate(threads: int) -> float:
+    """Bytes that `threads` new threads read from memory per second.
+
+    Raises:
+        MemoryError: the buffer cannot be allocated.
+    """
+    return _native.Runtime(threads, "auto").read_rate(_memory_buffer(), _SECONDS / 3)
+
+
+def _memory_buffer() -> int:
+    """Bytes of a buffer to read from memory: far more than the caches hold, if there is memory."""
+    return min(max(_LEAST_BUFFER, _CACHES * cache_bytes()), available_bytes() // 4)
+
+
 def measure(threads: int, isa: str, weight_bytes: int) -> Limits:
     """Measure the limits in new threads. Takes seconds; nothing else should run during it.
 
@@ -22,8 +36,7 @@ def measure(threads: int, isa: str, weight_bytes: int) -> Limits:
         MemoryError: the buffers cannot be allocated.
     """
     runtime = _native.Runtime(threads, isa)
-    buffer = max(_LEAST_BUFFER, _CACHES * cache_bytes())
-    buffer = min(buffer, available_bytes() // 4)
+    buffer = _memory_buffer()
     multiply_rate = runtime.multiply_rate(_SECONDS)
     memory_rate = runtime.read_rate(buffer, _SECONDS)
     small = weight_bytes < buffer
