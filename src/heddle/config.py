@@ -73,6 +73,12 @@ class EngineConfig(HubConfig):
         "most tokens that a request generates; a larger max_tokens is lowered to it; 0 = no limit",
         low=0,
     )
+    min_priority: int = _setting(
+        0,
+        "lowest `priority` of requests from clients of a server; lower numbers run earlier",
+        low=-(2**31) + 1,
+        high=2**31 - 1,
+    )
     client_requests: int = _setting(
         0,
         "most requests of one client (API key, else address) that run or wait at once; each choice"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from heddle.checks import check, check_salt
+from heddle.checks import check, check_salt, integer
 
 if TYPE_CHECKING:
     from array import array
@@ -34,6 +34,7 @@ class EmbeddingParams:
         prompt_name: name of a text that the model's files give for inputs, such as "query"; the
             engine puts it before an input text. None: the default of the files, mostly no text.
         unit_length: whether to divide the vector by its length.
+        priority: as in :class:`SamplingParams`.
 
     Raises:
         InvalidRequestError: names the field and its value.
@@ -43,10 +44,12 @@ class EmbeddingParams:
     cache_salt: str | None = None
     prompt_name: str | None = None
     unit_length: bool = True
+    priority: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pooling", _pooling(self.pooling))  # the class is frozen
         check_salt(self.cache_salt)
+        object.__setattr__(self, "priority", integer(self.priority, "priority"))
 
 
 def _pooling(given: object) -> Pooling | None:

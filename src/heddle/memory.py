@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import resource
-import time
 from pathlib import Path
+from time import monotonic
 
 from heddle.errors import OutOfMemoryError
 from heddle.sizes import gigabytes
@@ -69,7 +69,7 @@ class FreeMemory:
         """
         if not self._least:
             return
-        now = time.monotonic()
+        now = monotonic()
         if now - self._read_at >= self._SECONDS:
             self._limits, self._read_at = memory_limits(), now
         if min(self._limits.values(), default=self._least) >= self._least:

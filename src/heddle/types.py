@@ -283,6 +283,15 @@ class SamplingParams:
         source="vLLM",
         apis=Api.ALL,
     )
+    priority: int = parameter(
+        0,
+        Integer(-MAX_INT32, MAX_INT32, range_text="integers"),
+        "Class of the request; lower numbers run earlier, and running requests of later classes"
+        " give way, with the same results. A server refuses numbers below its `--min-priority`.",
+        source="vLLM",
+        apis=Api.ALL,
+        native=False,
+    )
     min_tokens: int = parameter(
         0,
         Integer(0, MAX_INT32),

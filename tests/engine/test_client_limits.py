@@ -67,7 +67,7 @@ def test_a_refused_request_does_not_count(start) -> None:
 
 def test_a_client_uses_so_many_tokens_per_minute(start, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(admission.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(admission, "monotonic", lambda: now[0])
     engine = start(client_tokens=12)
     submit(engine, "a", 10).wait()  # 15 tokens
     with pytest.raises(ClientLimitError, match="in 20 s") as error:
@@ -83,7 +83,7 @@ def test_clients_without_anything_to_remember_are_forgotten(
     start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(admission.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(admission, "monotonic", lambda: now[0])
     monkeypatch.setattr(admission, "_MANY", 3)
     engine = start(client_tokens=1000)
     for client in "abc":

@@ -85,7 +85,7 @@ def test_requests_are_refused_until_memory_recovers(
     kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(memory, "monotonic", lambda: now[0])
     meminfo = kernel / "meminfo"
     meminfo.write_text("MemAvailable:  524288 kB\n")
     gauge = memory.FreeMemory(512 * MIB)

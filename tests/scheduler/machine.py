@@ -39,7 +39,8 @@ wishes = st.sampled_from(["text", "text", "text", "scored text", "scores", "mean
 def asked(wish: str, seed: int, *, ignore_eos: bool, **fields: Any) -> Any:
     """The parameters of a request."""
     if wish in {"mean", "last"}:
-        return EmbeddingParams(Pooling(wish), fields.get("cache_salt"))
+        priority = fields.get("priority", 0)
+        return EmbeddingParams(Pooling(wish), fields.get("cache_salt"), priority=priority)
     if wish == "scores":
         fields["max_tokens"] = 0
     scores = None if wish == "text" else 2
@@ -122,8 +123,7 @@ class Machine(RuleBasedStateMachine):
             own_seed = seed + identity % 2  # some have equal outputs
             fields["mirostat"] = 2 * (own_seed % 2)
             params = asked(wish, own_seed, ignore_eos=ignore_eos, **fields)
-            ends = frozenset() if ignore_eos else frozenset({END})
-            added.append(Sequence(identity, params, list(prompt), len(prompt), ends))
+            added.append(self.make_sequence(identity, params=params, prompt=prompt))
         try:
             output = added[0].most_output != 0
             if copies <= self.room:
@@ -131,16 +131,24 @@ class Machine(RuleBasedStateMachine):
         except ContextLengthError:
             assert len(prompt) + output > self.capacity
         except OverloadedError:
-            assert len(self.live) + copies > self.room
+            assert len(self.live) + copies > self.room_for()
         else:
             if copies <= self.room:
                 assert len(prompt) + output <= self.capacity
-                assert len(self.live) + copies <= self.room
+                assert len(self.live) + copies <= self.room_for()
                 self.live += added
                 for sequence in added:
                     said = solo_output(prompt, sequence.params, self.capacity) if output else []
                     self.expected[sequence.id] = said
                     self.said[sequence.id], self.told[sequence.id] = [], []
+
+    def make_sequence(self, identity: int, params: Any, prompt: list[int]) -> Sequence:
+        ends = frozenset() if getattr(params, "ignore_eos", False) else frozenset({END})
+        return Sequence(identity, params, list(prompt), len(prompt), ends)
+
+    def room_for(self) -> int:
+        """Places for the requests of `add_copies`."""
+        return self.room
 
     @rule(which=st.integers(0, 7))
     def cancel(self, which: int) -> None:
@@ -248,13 +256,17 @@ class Machine(RuleBasedStateMachine):
         if len(decodes) < self.batch_tokens:
             assert all(s.slot in sizes for s in decodes), "a decode was left out"
             prompts = [s for s in running if not s.generating and not s.waits]
-            for earlier, later in itertools.pairwise(prompts):
-                assert later.slot not in sizes or sizes[earlier.slot] == self.most_of(earlier)
+            self.check_prompts(prompts, sizes)
         most = -(-self.slots // self.batch_tokens)
         left_out = [s for s in running if s.slot not in sizes and not s.waits]
         idle = {s.id: self.idle_steps.get(s.id, 0) + 1 for s in left_out}
         assert all(idle.get(s.id, 0) < most for s in decodes), "a decode starves"
         self.idle_steps = idle
+
+    def check_prompts(self, prompts: list[Sequence], sizes: dict[int, int]) -> None:
+        """Check that prompts get tokens in order of arrival."""
+        for earlier, later in itertools.pairwise(prompts):
+            assert later.slot not in sizes or sizes[earlier.slot] == self.most_of(earlier)
 
     def most_of(self, sequence: Sequence) -> int:
         """Tokens of a sequence that one step of any size may compute."""

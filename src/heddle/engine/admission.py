@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from heddle.errors import ClientLimitError
@@ -99,7 +99,7 @@ class Admission:
 
     def _refilled(self, client: Hashable) -> _Client:
         """The client, with the tokens that it may use now."""
-        now = time.monotonic()
+        now = monotonic()
         known = self._clients.get(client)
         if known is None:
             if len(self._clients) >= _MANY:

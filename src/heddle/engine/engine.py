@@ -17,7 +17,7 @@ from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
-from heddle.errors import ContextLengthError
+from heddle.errors import ContextLengthError, InvalidRequestError
 from heddle.executors.serving import served_config
 from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
@@ -127,6 +127,12 @@ class Engine(Closing):
     def _limit(self, sequence: SchedulerSequence, client: Hashable | None) -> None:
         """Apply the limits of the settings to a prepared sequence, and note its client."""
         sequence.client = client
+        least = self.config.min_priority
+        if client is not None and sequence.priority < least:
+            raise InvalidRequestError(
+                f"priority must be at least {least} (min_priority), got {sequence.priority}",
+                param="priority",
+            )
         self.check_length(sequence.prompt_tokens, output=sequence.most_output != 0)
         most, asked = self.config.max_output_tokens, sequence.most_output
         if most and (asked is None or asked > most):

@@ -3,7 +3,8 @@
 A sequence follows an older sequence, its leader, that is computing tokens of their shared prefix.
 A follower holds a slot and computes nothing. It waits until the leader has computed all shared
 tokens, or stops computing them. Then it takes the leader's prefix from the prefix cache. Sequences
-follow only older sequences, so waits cannot form a circle, and the oldest sequence never waits.
+follow only sequences that come before them in order, so waits cannot form a circle, and the first
+sequence never waits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def find_leader(
 
     `known` is the length of the prefix hit of `sequence`.
 
-    `running` is in arrival order.
+    `running` is in order. A sequence never follows one of a later class, which may not advance.
 
     Returns:
         The leader, or None, and the number of leading tokens that both share. The number excludes
@@ -34,7 +35,7 @@ def find_leader(
     leader, shared = None, known
     most = sequence.first_needed
     for older in running:
-        if older is sequence or shared >= most:
+        if older is sequence or shared >= most or older.priority > sequence.priority:
             break
         if not _publishes_its_prompt(older) or _salt(older) != _salt(sequence):
             continue

@@ -6,9 +6,22 @@ The life of a sequence::
                ^         |
                +---------+ preempted: gives up slot and pages, keeps its tokens
 
-The scheduler admits waiting sequences in arrival order, and preempts the youngest running sequence
-first. So every running sequence is older than every waiting one. The oldest always advances, and no
-sequence starves.
+The queue orders waiting sequences by priority, then by the slots and the service of their clients,
+then by arrival (`queue.py`). The first of them takes the next free slot, and no other passes it.
+Three rules say which running sequence gives way to it, if any (`preemption.py`).
+
+Running sequences are ordered by priority, then by the step in which they got their slots. If output
+lacks a page, a sequence of the last class is preempted, never the first in order. So the first in
+order always advances, and ends; then the next one is first. With one client and one priority, both
+orders are the order of arrival: every running sequence is older than every waiting one, the
+youngest is preempted first, and the oldest always advances.
+
+No sequence of a class starves while the class is served: the first in order ends, so slots become
+free, and the queue passes over a sequence only finitely often. A class starves if classes with
+lower numbers take all slots; that is what a priority asks for.
+
+A preempted sequence keeps its tokens and its arrival. Its results do not change, because they
+depend on its tokens only.
 
 A driven sequence pauses after each token until its caller resumes it. The scheduler preempts paused
 sequences before all others, the longest idle first, if another sequence lacks a slot or a page.
@@ -30,13 +43,15 @@ its slot. So a step that only decodes spends no time on the cache.
 from __future__ import annotations
 
 import math
-from collections import deque
+from bisect import insort
 from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.scheduler.following import find_leader, is_wait_over
 from heddle.scheduler.outcomes import TokenEvent, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
+from heddle.scheduler.preemption import gives_pages, gives_way, longest_idle
+from heddle.scheduler.queue import OUTPUT_COST, Queue
 from heddle.scheduler.rate import Rate, retry_after
 from heddle.scheduler.waits import WaitReason, wait_of_running
 from heddle.state import PAGE_TOKENS
@@ -44,6 +59,8 @@ from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from heddle.cache.manager import CacheManager, PageCounts, Restore
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
@@ -60,7 +77,8 @@ class Scheduler:
     Args:
         slots: most sequences that run at once.
         batch_tokens: most tokens in one step.
-        queue: most sequences that wait when all slots are taken.
+        queue: most sequences that wait when all slots are taken. A client without sequences may use
+            as many more places as there are slots, so that no other client can shut it out.
         cache: provides pages and prefixes.
         context: most tokens of one sequence.
         pace: limits the prompt tokens of steps that also decode; None: no limit.
@@ -99,22 +117,23 @@ class Scheduler:
         self._capacity = min(context, cache.pages * PAGE_TOKENS)
         self._slots: list[Sequence | None] = [None] * slots
         self._live: dict[int, Sequence] = {}  # not ended
-        self._waiting: deque[Sequence] = deque()  # in arrival order
-        self._running: list[Sequence] = []  # in arrival order, including draining sequences
+        self._queue = Queue()
+        self._running: list[Sequence] = []  # in order, including draining sequences
         self._in_flight: list[tuple[Sequence, Chunk]] = []
         self._turn = 0
+        self._ranks = 0
         self.preemptions = 0
         self.computed_prompt_tokens = 0
 
     @property
     def busy(self) -> bool:
         """Whether a sequence has work: it has not ended and is not paused."""
-        return any(not sequence.paused for sequence in self._live.values())
+        return self._queue.active > 0
 
     @property
     def waiting(self) -> int:
         """How many sequences wait for a slot."""
-        return len(self._waiting)
+        return len(self._queue)
 
     @property
     def slots(self) -> tuple[Sequence | None, ...]:
@@ -147,9 +166,10 @@ class Scheduler:
                 f" {self._most_requests}. Send fewer at a time or raise the setting `queue`",
                 param="n",
             )
-        held = sum(not sequence.paused for sequence in self._live.values())
-        if held + len(sequences) > self._most_requests:
-            seconds = self.seconds_until(held + len(sequences) - self._most_requests)
+        held = self._queue.active
+        too_many = held + len(sequences) - self._most_requests
+        if too_many > self._reserve_of(sequences[0].client if sequences else None):
+            seconds = self.seconds_until(too_many)
             raise OverloadedError(
                 f"{held} requests are running or waiting; slots and queue hold"
                 f" {self._most_requests}. Try again in about {seconds:.0f} s",
@@ -160,7 +180,12 @@ class Scheduler:
             wanted = self._capacity if most is None else sequence.prompt_tokens + most
             sequence.limit = min(wanted, self._capacity)
             self._live[sequence.id] = sequence
-            self._waiting.append(sequence)
+            self._queue.enter(sequence)
+            self._queue.arrive(sequence)
+
+    def _reserve_of(self, client: Hashable | None) -> int:
+        """Places beyond the queue that a client may use: none if it is unknown or has sequences."""
+        return 0 if client is None or self._queue.has(client) else len(self._slots)
 
     def seconds_until(self, places: int) -> float:
         """Estimated time, in seconds, until `places` sequences have ended."""
@@ -202,10 +227,11 @@ class Scheduler:
         if sequence is None:
             return False
         sequence.ended = True
-        if sequence.slot < 0:
-            if not sequence.paused:
-                self._waiting.remove(sequence)
-        elif all(carried is not sequence for carried, _ in self._in_flight):
+        if not sequence.paused:
+            if sequence.slot < 0:
+                self._queue.remove(sequence)
+            self._queue.leave(sequence)
+        if sequence.slot >= 0 and all(carried is not sequence for carried, _ in self._in_flight):
             self._release(sequence)
         return True
 
@@ -217,8 +243,9 @@ class Scheduler:
         if sequence.ended or not sequence.paused:
             return
         sequence.paused = False
+        self._queue.enter(sequence)
         if sequence.slot < 0:
-            self._waiting.append(sequence)
+            self._queue.arrive(sequence)
 
     def cancel_all(self) -> None:
         """End every sequence early and publish its computed tokens. Call it between steps."""
@@ -242,8 +269,8 @@ class Scheduler:
         self._admit()
         shares = self._assign_tokens()
         while not self._grow_tables(shares):
-            # The loop ends when only the oldest sequence runs: its pages always fit.
-            self._preempt(self._longest_idle() or self._running[-1])
+            # The loop ends when only the first sequence runs: its pages always fit.
+            self._preempt(gives_pages(self._running))
             shares = self._assign_tokens()
         builder, every = PlanBuilder(self._cache), self._snapshot_every
         chunks, in_flight = builder.chunks, self._in_flight
@@ -278,6 +305,11 @@ class Scheduler:
             cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
             self._pace.observe(decodes, cost - decodes, seconds)
         outcomes = outcomes_of(carried, result)
+        if self._queue.shared:
+            self._queue.serve(
+                (one, OUTPUT_COST if one.generating else len(chunk.tokens))
+                for one, chunk in carried
+            )
         for sequence, chunk in carried:
             self._count_computed(sequence, len(chunk.tokens))
         events = []
@@ -308,35 +340,41 @@ class Scheduler:
     # --- admission and prefixes ------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Give slots to waiting sequences in arrival order, while their tokens fit the cache."""
-        if not self._waiting or not (self._slot_is_free or self._longest_idle()):
+        """Give slots to waiting sequences in order, while their tokens fit the cache."""
+        head = self._queue.head(self._running)
+        if head is None or not (self._slot_is_free or self._gives_way(head)):
             return
         self._publish()
         unclaimed = self._unclaimed()
-        while self._waiting:
-            sequence = self._waiting[0]
-            cost = self._take_prefix(sequence, unclaimed) if self._slot_is_free else None
-            if cost is None:
-                idle = self._longest_idle()
-                if idle is None:
-                    return
-                self._preempt(idle)
+        while head is not None:
+            cost = self._take_prefix(head, unclaimed) if self._slot_is_free else None
+            if cost is not None:
+                unclaimed -= cost
+                self._start(head)
+                head = self._queue.head(self._running)
+            elif (other := self._gives_way(head)) is not None:
+                self._preempt(other)  # it waits behind `head` now
                 unclaimed = self._unclaimed()
-                continue
-            unclaimed -= cost
-            sequence.slot = self._slots.index(None)
-            self._slots[sequence.slot] = sequence
-            self._end_turn(sequence)
-            self._running.append(self._waiting.popleft())
+            else:
+                return
+
+    def _gives_way(self, head: Sequence) -> Sequence | None:
+        return gives_way(self._running, head, shared=self._queue.shared)
+
+    def _start(self, sequence: Sequence) -> None:
+        """Give a waiting sequence a free slot."""
+        self._queue.remove(sequence)
+        sequence.slot = self._slots.index(None)
+        self._slots[sequence.slot] = sequence
+        sequence.total_at_start = sequence.total
+        self._ranks += 1
+        sequence.rank = self._ranks
+        self._end_turn(sequence)
+        insort(self._running, sequence, key=_place)
 
     @property
     def _slot_is_free(self) -> bool:
         return len(self._running) < len(self._slots)
-
-    def _longest_idle(self) -> Sequence | None:
-        """The paused sequence that has idled longest with a slot; None if there is none."""
-        idle = (sequence for sequence in self._running if sequence.paused)
-        return min(idle, key=lambda sequence: sequence.turn, default=None)
 
     def _load_restored(self) -> None:
         """Give sequences the pages that the disk tier has read for them."""
@@ -349,7 +387,7 @@ class Scheduler:
     def _load(self, sequence: Sequence, restore: Restore, most: int) -> int:
         """Give one sequence up to `most` pages from disk. Returns how many it got."""
         count = self._cache.load(sequence.table, restore, most)
-        while restore.ready and count < most and (idle := self._longest_idle()) is not None:
+        while restore.ready and count < most and (idle := longest_idle(self._running)) is not None:
             self._preempt(idle)  # it holds the pages, and its caller may never ask again
             count += self._cache.load(sequence.table, restore, most - count)
         sequence.computed = self._cache.restored(sequence.table, restore, sequence.computed)
@@ -446,8 +484,13 @@ class Scheduler:
     # --- planning a step and applying its result -------------------------------------------------
 
     def _assign_tokens(self) -> list[tuple[Sequence, int]]:
-        """How many tokens each sequence gets: decodes 1 each, then prompts in arrival order."""
+        """How many tokens each sequence gets: decodes 1 each, then prompts in order.
+
+        The order of prompts is that of the queue: a client that was served less comes first.
+        """
         running = [sequence for sequence in self._running if not sequence.waits]
+        if self._queue.shared:
+            running.sort(key=self._prompt_order())
         decodes = sum(sequence.generating for sequence in running)
         budget = self._batch_tokens - decodes
         if self._pace is not None and decodes:
@@ -470,6 +513,20 @@ class Scheduler:
                 budget -= math.ceil(count * cost)
                 shares.append((sequence, count))
         return shares
+
+    def _prompt_order(self) -> Callable[[Sequence], tuple[int, float]]:
+        """The order in which prompts get tokens. A leader takes the place of its first follower."""
+        lent: dict[int, float] = {}
+        for sequence in self._running:
+            if sequence.leader is not None:
+                leader, service = id(sequence.leader), sequence.account.service
+                lent[leader] = min(lent.get(leader, service), service)
+
+        def order(sequence: Sequence) -> tuple[int, float]:
+            service = sequence.account.service
+            return sequence.priority, min(service, lent.get(id(sequence), service))
+
+        return order
 
     def _cost(self, sequence: Sequence) -> float:
         """Cost of one of its next tokens; 1.0 is the cost of a token that is not scored."""
@@ -501,16 +558,15 @@ class Scheduler:
         )
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take a sequence's slot and pages, and put it at the head of the queue.
+        """Take a sequence's slot and pages, and let it wait at the place of its arrival.
 
-        The sequence is older than all waiting sequences. A paused sequence enters the queue only
-        when its caller resumes it.
+        A paused sequence waits only when its caller resumes it.
         """
         self._release(sequence)
         sequence.computed = 0
         sequence.bound = False
         if not sequence.paused:
-            self._waiting.appendleft(sequence)
+            self._queue.wait(sequence)
         self.preemptions += 1
 
     def _count_computed(self, sequence: Sequence, count: int) -> None:
@@ -539,13 +595,13 @@ class Scheduler:
             self._end(sequence)
         return reason
 
-    @staticmethod
-    def _append(sequence: Sequence, sampled: Sampled) -> FinishReason | None:
+    def _append(self, sequence: Sequence, sampled: Sampled) -> FinishReason | None:
         """Append the token. Returns the finish reason if it is the last one, else None."""
         sequence.tokens.append(sampled.token)
         sequence.mu = sampled.mu
         if sequence.driven:
             sequence.paused = True
+            self._queue.leave(sequence)
             return None
         if sampled.token in sequence.stop_tokens:
             return FinishReason.STOP
@@ -555,6 +611,7 @@ class Scheduler:
         self._rate.observe_output(sequence.output_tokens)
         sequence.ended = True
         del self._live[sequence.id]
+        self._queue.leave(sequence)
 
     def _release_ended(self, carried: list[tuple[Sequence, Chunk]]) -> None:
         for sequence, _ in carried:
@@ -571,3 +628,8 @@ class Scheduler:
         self._running.remove(sequence)
         self._slots[sequence.slot] = None
         sequence.slot = -1
+
+
+def _place(sequence: Sequence) -> tuple[int, int]:
+    """The order of running sequences."""
+    return sequence.priority, sequence.rank

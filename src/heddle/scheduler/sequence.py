@@ -31,6 +31,21 @@ class SlotState(Enum):
 
 
 @dataclass(slots=True, eq=False)
+class Account:
+    """One client in one class.
+
+    Attributes:
+        service: cost of the tokens that it was served, in virtual time.
+        active: its sequences that have work: they have not ended and are not paused.
+        waiting: its sequences without a slot, in order of arrival.
+    """
+
+    service: float
+    active: int = 0
+    waiting: list[Sequence] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
 class Sequence:
     """A prompt and its output. After `Scheduler.add`, only the scheduler writes to it.
 
@@ -67,6 +82,11 @@ class Sequence:
             the prompt is not scored.
         most_output: most tokens that it may generate; None if its request sets no limit.
         client: identifies the client that sent its request; None: unknown.
+        priority: its class; the lowest number is first.
+        account: what its client was served in its class. The queue sets it.
+        arrival: its place among the waiting sequences of its client.
+        rank: its place among the running sequences of its class: when it got its slot.
+        total_at_start: number of its tokens when it got its slot.
     """
 
     id: int
@@ -92,12 +112,18 @@ class Sequence:
     driven: bool = False
     paused: bool = False
     client: Hashable | None = None
+    arrival: int = 0
+    rank: int = 0
+    total_at_start: int = 0
+    priority: int = field(init=False)
+    account: Account = field(init=False, repr=False)
     pooling: Pooling | None = field(init=False)
     prompt_logprobs: int | None = field(init=False)
     most_output: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         params = self.params
+        self.priority = params.priority
         if isinstance(params, EmbeddingParams):
             self.pooling, self.prompt_logprobs, self.most_output = params.pooling, None, 0
         else:

@@ -100,3 +100,37 @@ def test_many_texts_of_a_client_go_in_turns(serve: Callable[..., Running]) -> No
     running = serve(client_requests=2)
     answer = running.post("/v1/embeddings", {"input": ["a", "b", "c", "d", "e"]})
     assert len(answer.json()["data"]) == 5
+
+
+def test_clients_may_only_put_themselves_last(serve: Callable[..., Running]) -> None:
+    running = serve()
+    for path, fields in {**REQUESTS, "/v1/embeddings": {"input": "hi"}}.items():
+        body = {**fields, "model": running.engine.model.info.id}
+        refused = running.post(path, {**body, "priority": -1})
+        assert refused.status_code == 400
+        assert "priority must be at least 0 (min_priority), got -1" in refused.text
+        assert running.post(path, {**body, "priority": 3}).status_code == 200
+    running = serve(min_priority=-5)
+    assert running.post("/v1/completions", {"prompt": "hi", "priority": -5}).status_code == 200
+
+
+def test_a_lower_number_runs_first(serve: Callable[..., Running]) -> None:
+    running = serve(slots=1)
+    running.executor.gate.clear()
+    ended: list[int] = []
+
+    def ask(priority: int, most: int) -> None:
+        body = {"prompt": "hi", "max_tokens": most, "ignore_eos": True, "priority": priority}
+        assert running.post("/v1/completions", body).status_code == 200
+        ended.append(priority)
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(ask, 2, 100)
+        assert running.executor.entered.wait(60)
+        others = [pool.submit(ask, 1, 50), pool.submit(ask, 0, 3)]
+        running.until(lambda: running.engine.snapshot().queue_depth == 2)
+        running.executor.gate.set()
+        for other in (first, *others):
+            other.result()
+    assert ended == [0, 1, 2]
+    assert running.engine.snapshot().preemptions == 1

@@ -43,7 +43,7 @@ MAX_INPUTS = 2048
 
 
 class EmbeddingRequest(Schema):
-    """Body of `POST /v1/embeddings`. OpenAI's API does not have the last three fields."""
+    """Body of `POST /v1/embeddings`. OpenAI's API does not have the last four fields."""
 
     model: str | None = None
     input: Prompt
@@ -54,6 +54,7 @@ class EmbeddingRequest(Schema):
     pooling: Literal["mean", "last"] | None = None
     cache_salt: str | None = None
     prompt_name: str | None = None
+    priority: int = 0
 
 
 class Entry(BaseModel):
@@ -192,7 +193,11 @@ def _prepared(body: EmbeddingRequest, service: Service) -> PreparedEmbeddings:
             param="dimensions",
         )
     prompts = [_tokens(text, body.prompt_name, service) for text in texts]
-    params = EmbeddingParams(body.pooling, body.cache_salt)  # type: ignore[arg-type]  # a name
+    params = EmbeddingParams(
+        body.pooling,  # type: ignore[arg-type]  # a name
+        body.cache_salt,
+        priority=body.priority,
+    )
     return PreparedEmbeddings(name, prompts, params, body.encoding_format == "base64")
 
 

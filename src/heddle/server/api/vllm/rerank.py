@@ -44,7 +44,10 @@ class TextDocument(Schema):
 
 
 class RerankRequest(Schema):
-    """Body of `POST /v1/rerank`. `instruction` and `cache_salt` are not of these APIs."""
+    """Body of `POST /v1/rerank`. `instruction` and `cache_salt` are not of these APIs.
+
+    `priority` is vLLM's.
+    """
 
     model: str | None = None
     query: str = Field(min_length=1)
@@ -60,6 +63,7 @@ class RerankRequest(Schema):
 
     instruction: str | None = Field(None, description="what the documents are judged by")
     cache_salt: str | None = None
+    priority: int = 0
 
 
 class Result(BaseModel):
@@ -94,7 +98,9 @@ def routes(service: Service) -> APIRouter:
         body, prompts = await service.bodies.take(
             request, RerankRequest, lambda body: (body, _prompts(body, service))
         )
-        params = EmbeddingParams(Pooling.LAST, body.cache_salt, unit_length=False)
+        params = EmbeddingParams(
+            Pooling.LAST, body.cache_salt, unit_length=False, priority=body.priority
+        )
         params = salted(params, request, service)
         reranker = service.engine.model.judge()
         client = client_of(request.scope)
