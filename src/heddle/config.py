@@ -207,6 +207,17 @@ class ServerConfig:
         "", "PEM file with the server's certificate, then its issuers; empty = plain HTTP"
     )
     tls_key: str = _setting("", "PEM file with the private key of --tls-cert")
+    log_level: str = _setting(
+        "warning",
+        "lowest level of lines in the log; info = also the start and the end of each request",
+        choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str = _setting(
+        "text",
+        "form of lines in the log: text, or json = one object a line",
+        choices=("text", "json"),
+    )
+
     api_key: tuple[str, ...] = _setting(
         (),
         "API keys, separated by commas, each KEY or `NAME: KEY`; each request must send a key;"

@@ -43,7 +43,7 @@ class Rig:
     def look(self, seconds: float, *, computing: bool = True) -> None:
         """Look at the requests, `seconds` after START. `computing`: while a step computes."""
         chunks = [] if not computing else self.scheduler.schedule().chunks
-        step = StepComposition({chunk.slot: 1 for chunk in chunks}, 0)
+        step = StepComposition({chunk.slot: 1 for chunk in chunks}, 0, len(chunks))
         self.slowness.look(START + seconds, self.requests, step, self.scheduler.wait_reason)
 
     @property
@@ -137,7 +137,7 @@ def test_progress_and_pauses_end_a_wait(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_slow_step(caplog: pytest.LogCaptureFixture) -> None:
-    slowness, step = Slowness(), StepComposition({0: 1, 3: 512}, 1)
+    slowness, step = Slowness(), StepComposition({0: 1, 3: 512}, 1, 512)
     slowness.note_step(SLOW, step)
     slowness.note_step(SLOW + 1, step)
     assert not caplog.messages, "nothing is written before the next step computes"

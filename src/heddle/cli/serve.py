@@ -19,12 +19,13 @@ def serve(
     model: ModelOrDefault = None,
     *,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Log one line per request.")
+        bool, typer.Option("--verbose", "-v", help="Log one line per request, at its end.")
     ] = False,
     server: ServerConfig,
     engine: EngineConfig,
 ) -> None:
     """Serve a model over HTTP with OpenAI's and Anthropic's APIs."""
+    from heddle.cli.logs import logging_to_stderr
     from heddle.server.app import create_app
     from heddle.server.http.access import is_loopback
     from heddle.server.http.keys import keys_of
@@ -32,26 +33,26 @@ def serve(
     from heddle.server.http.process import serve as run
     from heddle.server.http.tls import tls_of
 
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING)
-    log = logging.getLogger("heddle")
-    if log.level != logging.DEBUG:  # --debug has set it
-        log.setLevel(logging.INFO if verbose else logging.WARNING)
     tls_of(server)  # report bad files before loading a model
     keys = keys_of(server)
-    if keys.admits_all and not is_loopback(server.host):
-        log.warning(
-            "%s is reachable from other machines, and without API keys everyone who reaches it may"
-            " use the server; set --api-key-file, or --host 127.0.0.1",
-            server.host,
-        )
-    with bind(server) as listener, load(chosen(model, engine), engine) as loaded:
-        run(
-            create_app(loaded, server),
-            loaded,
-            server,
-            listener,
-            on_ready=lambda: _announce(loaded, url(listener, server)),
-        )
+    with (
+        logging_to_stderr(server.log_level, server.log_format, verbose=verbose),
+        bind(server) as listener,
+    ):
+        if keys.admits_all and not is_loopback(server.host):
+            logging.getLogger("heddle").warning(
+                "%s is reachable from other machines, and without API keys everyone who reaches it"
+                " may use the server; set --api-key-file, or --host 127.0.0.1",
+                server.host,
+            )
+        with load(chosen(model, engine), engine) as loaded:
+            run(
+                create_app(loaded, server),
+                loaded,
+                server,
+                listener,
+                on_ready=lambda: _announce(loaded, url(listener, server)),
+            )
 
 
 def _announce(engine: "Engine", address: str) -> None:

@@ -43,20 +43,17 @@ class StepComposition:
     Attributes:
         tokens: number of tokens of each slot that the step computes.
         decodes: number of sequences that decode: one token each.
+        prompt_tokens: number of the other tokens: of prompts, and dropped by a preemption before.
     """
 
     tokens: abc.Mapping[int, int]
     decodes: int
+    prompt_tokens: int
 
     @property
     def sequences(self) -> int:
         """Number of sequences with tokens in the step."""
         return len(self.tokens)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Number of tokens that are no decodes: prompts, and tokens that a preemption dropped."""
-        return sum(self.tokens.values()) - self.decodes
 
     @property
     def kind(self) -> StepKind:
@@ -67,12 +64,16 @@ class StepComposition:
     @classmethod
     def of(cls, plan: StepPlan, slots: abc.Sequence[Sequence | None]) -> StepComposition:
         """The composition of a plan that the scheduler has not applied yet."""
-        tokens, decodes = {}, 0
+        tokens, decodes, prompt_tokens = {}, 0, 0
         for chunk in plan.chunks:
-            tokens[chunk.slot] = len(chunk.tokens)
-            sequence = slots[chunk.slot]
-            decodes += sequence is not None and sequence.generating
-        return cls(tokens, decodes)
+            slot = chunk.slot
+            tokens[slot] = count = len(chunk.tokens)
+            sequence = slots[slot]
+            if count == 1 and sequence is not None and sequence.generating:
+                decodes += 1
+            else:
+                prompt_tokens += count
+        return cls(tokens, decodes, prompt_tokens)
 
 
 class Activity:

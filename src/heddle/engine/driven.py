@@ -341,7 +341,8 @@ class DrivenSequence:
         sequence.prompt_tokens, sequence.driven = self._prompt_tokens, True
         sequence.mu = self._bounds[-1] if self._bounds else None
         sequence.rules = dataclasses.replace(sequence.rules, forbidden=forbidden)
-        active = _Active(request, Ticket(request.sequence.id, self._thread.cancels), results)
+        ticket = Ticket(sequence.id, self._thread.cancels, request)
+        active = _Active(request, ticket, results)
         self._active = active  # before the engine accepts it, so that `cancel` finds it
         self._thread.accept([request])
         if self._cancelled:  # `cancel` may have run before `_active` was set

@@ -122,7 +122,8 @@ class Engine(Closing):
         for request in prepared:
             self._limit(request.sequence, client)
         self._thread.accept(prepared)
-        return [Ticket(request.sequence.id, self._thread.cancels) for request in prepared]
+        cancels = self._thread.cancels
+        return [Ticket(request.sequence.id, cancels, request) for request in prepared]
 
     def _limit(self, sequence: SchedulerSequence, client: Hashable | None) -> None:
         """Apply the limits of the settings to a prepared sequence, and note its client."""

@@ -47,6 +47,19 @@ class Ticket:
 
     id: int
     _cancels: Cancels
+    _request: Request = field(repr=False, compare=False)
+
+    @property
+    def usage(self) -> Usage:
+        """Token counts and times so far. Any thread may read them."""
+        end = self._request.end
+        return self._request.usage if end is None else end[1]
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """Finish reason of the request; None while it runs or waits."""
+        end = self._request.end
+        return None if end is None else end[0]
 
     def cancel(self) -> None:
         """End the request. Its last delta says CANCELLED. No effect if it has ended.
@@ -72,6 +85,7 @@ class Request:
         first_step_at: start of its first step; 0 before.
         first_token_at: time of its first token, its embedding or the last scores of its prompt; 0
             before.
+        end: its finish reason and usage after its end; None before.
     """
 
     sequence: Sequence
@@ -82,6 +96,7 @@ class Request:
     last_token_at: float = field(init=False)
     first_step_at: float = 0.0
     first_token_at: float = 0.0
+    end: tuple[FinishReason, Usage] | None = None
     _first_reported: bool = False  # whether the None of the prompt's first token was sent
 
     def __post_init__(self) -> None:

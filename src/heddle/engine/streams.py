@@ -153,6 +153,11 @@ class AsyncStreams:
         return len(self._inbox.tickets)
 
     @property
+    def tickets(self) -> Sequence[Ticket]:
+        """Tickets of the requests."""
+        return self._inbox.tickets
+
+    @property
     def held(self) -> int:
         """Approximate bytes of unread deltas."""
         return self._inbox.held

@@ -493,9 +493,10 @@ class EngineThread:
         """
         requests = {one.slot: one.id for one in self._scheduler.slots if one is not None}
         poison = poison_of(self._step_number, plan, requests, self._model.executor, cause)
-        _log.error("%s", poison, exc_info=cause)
         with self._lock:
             failed = self._scheduler.abandon()
+        labels = ", ".join(self._requests[sequence.id].label for sequence in failed)
+        _log.error("%s; failed requests: %s", poison, labels or "none", exc_info=cause)
         return self._fail(failed, poison)
 
     def _fail(self, sequences: list[Sequence], poison: Poison) -> ModelPoisonedError:
@@ -612,9 +613,11 @@ class EngineThread:
         self._admission.end(request.sequence)
         self._counters.finished[finish] += 1
         usage = request.usage
+        request.end = finish, usage
         self._notify("on_finish", finish, usage)
         stop = request.detokenizer.stopped_by
         self._emit(request, Delta(text, tokens, finish, error, usage, stop, embedding=embedding))
+        request.sink = _ignore  # it refers to the inbox, whose ticket refers to the request
 
     def _emit(self, request: Request, delta: Delta) -> None:
         try:
@@ -649,4 +652,4 @@ def _stop_all() -> None:
 
 
 def _ignore(_: Delta) -> None:
-    """Ignore a delta. Replaces a sink that failed."""
+    """Ignore a delta. Replaces a sink that failed, and the sink of a request that has ended."""

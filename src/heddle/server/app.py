@@ -14,6 +14,7 @@ from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
 from heddle.server.http import errors
 from heddle.server.http.access import CheckKeys, is_admin_route
+from heddle.server.http.access_log import AccessLog
 from heddle.server.http.body import Bodies
 from heddle.server.http.description import Application
 from heddle.server.http.hints import HEADER, TellIgnored
@@ -79,6 +80,7 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     # Outside of the keys and of the error shapes, because they compare paths with routes.
     own = [route for router, _ in routers for route in router.routes]
     app.add_middleware(BothSpellings, routes=[*own, *app.routes])
+    app.add_middleware(AccessLog)
     app.add_middleware(RequestId)  # outermost: a response to a request without a key has an id too
     errors.install(app)
     for router, _ in routers:

@@ -24,11 +24,14 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
+    from heddle.engine.request import Ticket
+
 
 class ScriptedStreams:
     """Gives out what it was told to; then it ends, or waits for ever."""
 
     held = 0
+    tickets: tuple[Ticket, ...] = ()
 
     def __init__(
         self, *script: tuple[int, Delta] | Exception, endless: bool = False, choices: int = 2
@@ -156,7 +159,7 @@ def sent_by(response: JsonPartsResponse) -> tuple[dict[bytes, bytes], list[bytes
 @pytest.mark.parametrize("parts", [[b"{}"], [b"a" * 70_000, b"", b"b" * 200_000, b"c"]])
 def test_an_answer_is_sent_in_pieces_that_a_connection_can_wait_with(parts: list[bytes]) -> None:
     backlog = Backlog(1 << 20)
-    response = JsonPartsResponse("x", parts, backlog)
+    response = JsonPartsResponse(parts, backlog)
     headers, pieces = sent_by(response)
     assert b"".join(pieces) == b"".join(parts)
     assert headers[b"content-length"] == str(len(b"".join(parts))).encode()
@@ -166,7 +169,7 @@ def test_an_answer_is_sent_in_pieces_that_a_connection_can_wait_with(parts: list
 
 def test_an_answer_that_is_cut_is_not_sent_to_its_end() -> None:
     backlog = Backlog(1 << 20)
-    response = JsonPartsResponse("x", [b"a" * 100_000, b"b" * 100_000], backlog)
+    response = JsonPartsResponse([b"a" * 100_000, b"b" * 100_000], backlog)
     messages: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -182,9 +185,8 @@ def test_an_answer_that_is_cut_is_not_sent_to_its_end() -> None:
 
 def test_answers_that_wait_to_be_sent_are_cut_at_the_bound() -> None:
     backlog = Backlog(1 << 20)
-    responses = [
-        JsonPartsResponse("x", [b"a" * size], backlog) for size in (300_000, 500_000, 400_000)
-    ]
+    sizes = (300_000, 500_000, 400_000)
+    responses = [JsonPartsResponse([b"a" * size], backlog) for size in sizes]
     assert [response.held for response in responses] == [300_000, 0, 400_000]
 
 

@@ -15,6 +15,7 @@ from heddle.server.generate.event_stream import EventStream
 from heddle.server.generate.json_answer import JsonAnswers
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.keys import client_of, salt_of_key
+from heddle.server.http.record import record_of
 from heddle.text.tokenizer.token_rules import token_rules
 from heddle.types import SamplingParams
 
@@ -80,14 +81,22 @@ class Dispatcher:
             http_request, schema, lambda body: translate(body, service, http_request.scope)
         )
         request = replace(request, params=salted(request.params, http_request, service))
+        record = record_of(http_request.scope)
+        record.describe(request.model, request.params, n=request.n, stream=request.stream)
         rules = await self._rules(http_request, request)
         client = client_of(http_request.scope)
-        streams = service.engine.generate_many(request.choices(), service.backlog, rules, client)
+        streams = service.engine.generate_many(
+            request.choices(), service.backlog, rules, client, record.request_id
+        )
         if request.stream:
             if service.engine.config.queue_timeout:
                 await _begun(http_request, streams)
             return EventStream(writer, streams, request.n, service.backlog)
-        return await self._json_answers.response(writer, http_request.receive, streams, request.n)
+        receive = http_request.receive
+        try:
+            return await self._json_answers.response(writer, receive, streams, request.n)
+        finally:
+            record.add(streams)
 
     async def _rules(self, http_request: Request, request: GenerationRequest) -> TokenRules:
         """The token rules of all choices. Slow work runs in threads, not in the event loop.
@@ -123,6 +132,7 @@ async def _begun(http_request: Request, streams: AsyncStreams) -> None:
     try:
         await unless_gone(http_request.receive, streams.begin())
     except BaseException:
+        record_of(http_request.scope).add(streams)
         streams.close()
         raise
 

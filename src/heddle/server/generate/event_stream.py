@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from heddle.server.generate.json_answer import PIECE
 from heddle.server.generate.usage import totals
 from heddle.server.http.connection import ClientGoneError, unless_gone
 from heddle.server.http.errors import stopping
+from heddle.server.http.record import RequestRecord, record_of
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from heddle.errors import BacklogError
     from heddle.server.generate.writer import AnswerWriter
     from heddle.types import Delta, TokenLogprob, Usage
-
-log = logging.getLogger(__name__)
 
 
 class ChoiceEvents:
@@ -98,6 +96,7 @@ class EventStream(Response):
         self._held_by_choices = 0  # bytes; a sum over all choices at each event would be too slow
         self._part = b""
         self._failure: BacklogError | None = None
+        self._record = RequestRecord()
         backlog.watch(self)
 
     @property
@@ -116,14 +115,16 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
+        self._record = record_of(scope)
         try:
             await unless_gone(receive, self._send_all(send))
         except ClientGoneError:
-            log.info("%s: the client closed the connection", self._writer.id)
+            self._record.leave()
         except asyncio.CancelledError:  # the server stops and cancels this task
-            log.info("%s: cancelled", self._writer.id)
+            self._record.fail(stopping())
             await self._send_stopping(send)
         finally:
+            self._record.add(self._streams)
             self._streams.close()
             self._discard_held()
 
@@ -165,9 +166,8 @@ class EventStream(Response):
                     yield events
             last = totals([choice.usage for choice in self._choices if choice.usage], self._n)
             yield self._counted(self._writer.ending(last))
-            self._writer.log_end(last)
         except HeddleError as error:
-            log.info("%s: %s", self._writer.id, error.message)
+            self._record.fail(error)
             yield self._writer.failure(error)
 
     def _events_of(self, index: int, delta: Delta) -> bytes:

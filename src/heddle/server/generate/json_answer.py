@@ -8,7 +8,6 @@ answer is encoded at a time.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from heddle.server.generate.usage import totals
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.memory import trim_memory
+from heddle.server.http.record import record_of
 from heddle.types import Output
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from heddle.errors import BacklogError
     from heddle.server.generate.writer import AnswerWriter
     from heddle.types import Delta
-
-log = logging.getLogger(__name__)
 
 _LARGE = 256 * 1024
 """Smallest large answer, in bytes of deltas: about 10 ms of encoding. A thread encodes it."""
@@ -60,7 +58,7 @@ class JsonAnswers:
             parts = await unless_gone(receive, self._parts(writer, streams, n))
         finally:
             streams.close()
-        return JsonPartsResponse(writer.id, parts, self._backlog)
+        return JsonPartsResponse(parts, self._backlog)
 
     async def _parts(self, writer: AnswerWriter, streams: AsyncStreams, n: int) -> list[bytes]:
         await streams.complete()
@@ -82,7 +80,6 @@ async def _outputs(streams: AsyncStreams) -> list[Output]:
 def _encoded(writer: AnswerWriter, outputs: list[Output], n: int) -> list[bytes]:
     """The JSON of an answer, in parts."""
     last = totals([output.usage for output in outputs], n)
-    writer.log_end(last)
     return writer.json(outputs, last)
 
 
@@ -100,12 +97,11 @@ class JsonPartsResponse(Response):
         held: bytes of the parts that are not sent completely.
     """
 
-    def __init__(self, name: str, parts: Sequence[bytes], backlog: Backlog) -> None:
-        """`name` identifies the answer in logs."""
+    def __init__(self, parts: Sequence[bytes], backlog: Backlog) -> None:
         length = sum(map(len, parts))
         super().__init__(headers={"content-length": str(length)}, media_type="application/json")
         self.held = length
-        self._name = name
+        self._failure: BacklogError | None = None
         self._parts = deque(parts if length > PIECE else [b"".join(parts)])
         if length > PIECE:
             backlog.watch(self)
@@ -124,7 +120,8 @@ class JsonPartsResponse(Response):
                 # `send` does not wait while the connection has room. Let other tasks run, and let
                 # the server notice a disconnect.
                 await asyncio.sleep(0)
-                if not self._parts:
+                if self._failure is not None:
+                    record_of(scope).fail(self._failure)
                     return
             self._parts.popleft()
             self.held -= len(part)
@@ -132,6 +129,6 @@ class JsonPartsResponse(Response):
 
     def cut(self, error: BacklogError) -> None:
         """Send no more. The response has begun, so `error` goes to the log only."""
-        log.info("%s: %s", self._name, error.message)
+        self._failure = error
         self._parts.clear()
         self.held = 0

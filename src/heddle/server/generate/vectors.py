@@ -6,10 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, OverloadedError
+from heddle.server.http.keys import client_of
+from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import AsyncGenerator, Hashable, Sequence
+    from collections.abc import AsyncGenerator, Sequence
+
+    from starlette.types import Scope
 
     from heddle.embedding import EmbeddingParams
     from heddle.engine.streams import AsyncStreams
@@ -39,11 +43,11 @@ async def vectors(
     prompts: Sequence[Sequence[int]],
     params: EmbeddingParams,
     service: Service,
-    client: Hashable | None,
+    scope: Scope,
 ) -> AsyncGenerator[tuple[int, array[float]], None]:
     """Index and vector of each prompt, as they are ready. Close the iterator to cancel the others.
 
-    `client` identifies the client that sent the texts.
+    `scope` is the ASGI scope of the request: its client counts, and its record gets the usage.
 
     Raises:
         HeddleError: the engine refuses a text or fails on it; all texts are cancelled.
@@ -54,20 +58,21 @@ async def vectors(
         together = min(together, config.client_requests)
     for first in range(0, len(prompts), together):
         requests = [(prompt, params) for prompt in prompts[first : first + together]]
-        streams = await _submitted(requests, service, client, patient=first > 0)
+        streams = await _submitted(requests, service, scope, patient=first > 0)
         try:
             async for index, delta in streams:
                 if delta.embedding is not None:
                     yield first + index, delta.embedding
                     await asyncio.sleep(0)  # let other tasks run: many vectors may arrive at once
         finally:
+            record_of(scope).add(streams)
             streams.close()
 
 
 async def _submitted(
     requests: Sequence[tuple[Sequence[int], EmbeddingParams]],
     service: Service,
-    client: Hashable | None,
+    scope: Scope,
     *,
     patient: bool,
 ) -> AsyncStreams:
@@ -76,9 +81,12 @@ async def _submitted(
     Raises:
         HeddleError: the engine refuses a request.
     """
+    client, log_id = client_of(scope), record_of(scope).request_id
     while True:
         try:
-            return service.engine.generate_many(requests, service.backlog, client=client)
+            return service.engine.generate_many(
+                requests, service.backlog, client=client, log_id=log_id
+            )
         except OverloadedError:
             if not patient:
                 raise

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     from heddle.text.parsing.reading import Reading
     from heddle.types import Delta, Output, TokenLogprob
 
-log = logging.getLogger(__name__)
-
 
 class AnswerWriter(ABC):
     """Writes one answer in the shape of an API, as one JSON document or as server-sent events.
@@ -29,7 +25,7 @@ class AnswerWriter(ABC):
     `ending`. After an error, `failure` is the last event. These methods return the bytes of events.
 
     Attributes:
-        id: id of the answer. It identifies the request in logs.
+        id: id of the answer.
         reading: how to find text, reasoning and calls in a choice.
     """
 
@@ -38,7 +34,6 @@ class AnswerWriter(ABC):
     def __init__(self, model: str, reading: Reading = PLAIN) -> None:
         self.reading = reading
         self.id = self.prefix + secrets.token_hex(12)
-        self._started = time.perf_counter()
         self._model = model
 
     @abstractmethod
@@ -72,15 +67,3 @@ class AnswerWriter(ABC):
 
     def discard_held(self) -> None:  # noqa: B027  most writers hold nothing
         """Discard the content that `held` counts. Only `failure` may be called afterwards."""
-
-    def log_end(self, totals: Json) -> None:
-        """Log that the answer is complete."""
-        usage = totals["usage"]
-        log.info(
-            "%s: %d prompt tokens (%d cached), %d completion tokens, %.2f s",
-            self.id,
-            usage["prompt_tokens"],
-            usage["prompt_tokens_details"]["cached_tokens"],
-            usage["completion_tokens"],
-            time.perf_counter() - self._started,
-        )

@@ -30,7 +30,8 @@ from starlette.requests import Request
 
 from heddle.errors import AuthenticationError, ForbiddenError
 from heddle.server.http.errors import refuse
-from heddle.server.http.keys import KEY
+from heddle.server.http.keys import KEY, key_name
+from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -73,7 +74,9 @@ class CheckKeys:
             await refuse(Request(scope), _not_admitted(sent))(scope, receive, send)
             return
         found = {} if key is None else {KEY: key}
-        await self._app({**scope, **found, _ACCESS: self}, receive, send)
+        scope = {**scope, **found, _ACCESS: self}
+        record_of(scope).key = key_name(scope)
+        await self._app(scope, receive, send)
 
     def check_admin(self, request: Request) -> None:
         """

@@ -26,7 +26,7 @@ from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.encoding import json_response
 from heddle.server.http.error_shape import DEFAULT
 from heddle.server.http.fields import UNSUPPORTED
-from heddle.server.http.keys import key_name
+from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOG_CHARACTERS = 500
 _MOST_FAULTS = 1000
 """Most faults of a body to look into: pydantic makes objects of all faults at once."""
 
@@ -128,8 +127,8 @@ def install(app: FastAPI) -> None:
 
 
 def refuse(request: Request, error: HeddleError) -> Response:
-    """Log an error and return its response."""
-    _log(request, f"{error.status} {error.message}")
+    """The response for an error. The request's record gets the error."""
+    record_of(request.scope).fail(error)
     return error_response(error, request.scope)
 
 
@@ -144,7 +143,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     shaped = InvalidRequestError(f"{status.phrase}: {request.method} {request.url.path}")
     shaped.status = status
     shaped.code = status.phrase.lower().replace(" ", "_")
-    response = error_response(shaped, request.scope)
+    response = refuse(request, shaped)
     response.headers.update(error.headers or {})
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         response.headers["allow"] = ", ".join(_methods_at(request))
@@ -163,16 +162,8 @@ def _methods_at(request: Request) -> list[str]:
 
 async def _on_client_gone(request: Request, _error: Exception) -> Response:
     """A response that nobody reads. 499 is nginx's status for a client that has left."""
-    _log(request, "the client closed the connection")
+    record_of(request.scope).leave()
     return Response(status_code=499)
-
-
-def _log(request: Request, what: str) -> None:
-    """Log one line of bounded length, because clients choose paths and parts of messages."""
-    name = key_name(request.scope)
-    client = "" if name is None else f" (key {name})"
-    line = f"{request.method} {request.url.path}{client}: {what}"[:_LOG_CHARACTERS]
-    log.info("%s", line.encode("unicode_escape").decode())
 
 
 def stopping() -> EngineClosedError:
@@ -202,11 +193,14 @@ class AnswerBugs:
         try:
             await self._app(scope, receive, send_and_note)
         except asyncio.CancelledError:  # the server stops and cancels this task
+            record_of(scope).fail(stopping())
             if not begun:
                 await error_response(stopping(), scope)(scope, receive, send)
         except Exception as error:
             if begun or scope["type"] != "http":
                 raise
-            log.exception("%s %s failed", scope["method"], ascii(scope["path"]))
+            name = record_of(scope).request_id
+            log.exception("%s %s %s failed", name, scope["method"], ascii(scope["path"]))
             shaped = HeddleError(f"internal error: {type(error).__name__}")
+            record_of(scope).fail(shaped)
             await error_response(shaped, scope)(scope, receive, send)

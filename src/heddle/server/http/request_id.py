@@ -16,6 +16,16 @@ _NAMES = (b"x-request-id", b"request-id")
 """Anthropic's clients read the second header."""
 
 
+_KEY = "heddle.request_id"
+"""Key of the id in a request's ASGI scope."""
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id of a request that has passed the middleware; else an empty text."""
+    request_id: str = scope.get(_KEY, "")
+    return request_id
+
+
 def new_request_id() -> str:
     """Make a new unique id."""
     return f"req_{secrets.token_hex(12)}"
@@ -39,6 +49,7 @@ class RequestId:
             return
         sent = Headers(scope=scope).get("x-request-id", "")
         request_id = sent if _CLIENT_ID.fullmatch(sent) else new_request_id()
+        scope = {**scope, _KEY: request_id}
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

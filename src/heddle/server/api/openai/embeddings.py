@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import logging
 import sys
-import time
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -25,18 +23,18 @@ from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Prompt  # noqa: TC001  pydantic reads it
 from heddle.server.http.hints import hint
-from heddle.server.http.keys import client_of
+from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
+
+    from starlette.types import Scope
 
     from heddle.engine.backlog import Backlog
     from heddle.errors import BacklogError
     from heddle.server.generate.service import Service
-
-log = logging.getLogger(__name__)
 
 MAX_INPUTS = 2048
 """Most texts of one request, as in OpenAI's API."""
@@ -149,25 +147,17 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/embeddings", response_model=Embeddings, openapi_extra=takes(EmbeddingRequest))
     async def embeddings(request: Request) -> Response:
         """Compute a vector of length 1 for each text."""
-        started = time.perf_counter()
         prepared = await service.bodies.take(
             request, EmbeddingRequest, lambda body: _prepared(body, service)
         )
         params = salted(prepared.params, request, service)
-        parts = await unless_gone(
-            request.receive, _embed(prepared, params, service, client_of(request.scope))
-        )
+        record_of(request.scope).describe(prepared.model, params)
+        parts = await unless_gone(request.receive, _embed(prepared, params, service, request.scope))
         tokens = sum(map(len, prepared.prompts))
-        log.info(
-            "embeddings: %d texts, %d tokens, %.2f s",
-            len(prepared.prompts),
-            tokens,
-            time.perf_counter() - started,
-        )
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         frame = {"object": "list", "model": prepared.model, "usage": usage}
         answer = encoding.joined(frame, data=encoding.array(parts))
-        return JsonPartsResponse("embeddings", [answer], service.backlog)
+        return JsonPartsResponse([answer], service.backlog)
 
     return router
 
@@ -223,7 +213,7 @@ async def _embed(
     prepared: PreparedEmbeddings,
     params: EmbeddingParams,
     service: Service,
-    client: Hashable | None,
+    scope: Scope,
 ) -> list[bytes]:
     """Compute the vectors and return the JSON of each, in order.
 
@@ -231,7 +221,7 @@ async def _embed(
         HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
     """
     gathering = Gathering(service.backlog)
-    async with aclosing(vectors(prepared.prompts, params, service, client)) as ready:
+    async with aclosing(vectors(prepared.prompts, params, service, scope)) as ready:
         async for index, vector in ready:
             gathering.add(index, _entry(index, vector, in_base64=prepared.in_base64))
     return gathering.take()

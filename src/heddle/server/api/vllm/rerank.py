@@ -5,9 +5,7 @@ The shapes are those that the clients of Jina, Cohere and vLLM share.
 
 from __future__ import annotations
 
-import logging
 import secrets
-import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,16 +19,14 @@ from heddle.server.generate.vectors import check_length, vectors
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
 from heddle.server.http.hints import hint
-from heddle.server.http.keys import client_of
+from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from starlette.types import Scope
 
     from heddle.engine.reranking import Reranker
     from heddle.server.generate.service import Service
-
-log = logging.getLogger(__name__)
 
 MAX_DOCUMENTS = 2048
 """Documents of one request."""
@@ -94,7 +90,6 @@ def routes(service: Service) -> APIRouter:
 
     async def rerank(request: Request) -> Response:
         """Scores of documents for a query, the best first."""
-        started = time.perf_counter()
         body, prompts = await service.bodies.take(
             request, RerankRequest, lambda body: (body, _prompts(body, service))
         )
@@ -103,13 +98,11 @@ def routes(service: Service) -> APIRouter:
         )
         params = salted(params, request, service)
         reranker = service.engine.model.judge()
-        client = client_of(request.scope)
+        record_of(request.scope).describe(service.model_name(body.model), params)
         scores = await unless_gone(
-            request.receive, _scores(reranker, prompts, params, service, client)
+            request.receive, _scores(reranker, prompts, params, service, request.scope)
         )
         tokens = sum(map(len, prompts))
-        seconds = time.perf_counter() - started
-        log.info("rerank: %d documents, %d tokens, %.2f s", len(prompts), tokens, seconds)
         return json_response(
             {
                 "id": f"rerank-{secrets.token_hex(12)}",
@@ -148,11 +141,11 @@ async def _scores(
     prompts: list[list[int]],
     params: EmbeddingParams,
     service: Service,
-    client: Hashable | None,
+    scope: Scope,
 ) -> list[float]:
     """The score of each document, in order."""
     found: dict[int, float] = {}
-    async with aclosing(vectors(prompts, params, service, client)) as ready:
+    async with aclosing(vectors(prompts, params, service, scope)) as ready:
         async for index, state in ready:
             found[index] = reranker.score(state)
     return [found[index] for index in range(len(prompts))]

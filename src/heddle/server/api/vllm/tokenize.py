@@ -129,7 +129,7 @@ def routes(service: Service) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         """Convert a text or a conversation to token ids."""
         parts = await bodies.take(request, TokenizeRequest, tokenized)
-        return JsonPartsResponse("tokenize", parts, service.backlog)
+        return JsonPartsResponse(parts, service.backlog)
 
     @router.post("/detokenize", response_model=Text, openapi_extra=takes(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
