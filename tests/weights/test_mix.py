@@ -25,6 +25,7 @@ def tensor(name: str, *shape: int, type: TensorType = TensorType.BF16) -> Tensor
         ("q4_0", "layers.0.mlp.up.weight", 288, "Q4_0"),
         ("mxfp4", "layers.0.mlp.up.weight", 48, "BF16"),
         ("q4_k", "embedding.weight", 512, "Q6_K"),
+        ("q4_k", "layer_inputs.embedding.weight", 512, "Q6_K"),
         ("q4_0", "output.weight", 288, "Q8_0"),
         ("mxfp4", "output.weight", 512, "Q8_0"),
         ("q8_0", "output.weight", 512, "Q8_0"),

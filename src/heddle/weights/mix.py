@@ -1,7 +1,7 @@
 """Which type each matrix gets when a model is quantised: at load, or to a new file.
 
 Only matrices stored as floats are quantised. A matrix that is already quantised stays as it is:
-quantising twice loses more than the second type alone. As in llama.cpp's mixes, the embedding and
+quantising twice loses more than the second type alone. As in llama.cpp's mixes, the embeddings and
 the output matrix keep more bits, and the routers of experts stay as they are.
 """
 
@@ -41,7 +41,7 @@ _NARROW = {
 }
 """Types for rows that are not whole super-blocks of 256, as in llama.cpp."""
 
-_ENDS = ("embedding.weight", "output.weight")
+_ENDS = ("embedding.weight", "layer_inputs.embedding.weight", "output.weight")
 _ROUTERS = (".router.weight", ".shared_gate.weight")
 
 

@@ -90,6 +90,28 @@ def test_norm_of_heads_and_scale():
     np.testing.assert_allclose(of_every_level(build, 5), expected.reshape(5, -1), rtol=2e-6)
 
 
+@pytest.mark.parametrize("first", [0, 5, 19])
+def test_columns_are_copied(first):
+    x = np.random.default_rng(4).normal(0, 1, (5, 32)).astype(np.float32)
+
+    def build(bench):
+        source, out = bench.table(x), bench.program.buffer(13, per_row=False)
+        bench.program.take_columns(source, first, out)
+        bench.program.scale(source, 0.0)
+        return out
+
+    assert np.array_equal(of_every_level(build, 5), x[:, first : first + 13])
+
+
+@pytest.mark.parametrize("first", [-1, 20])
+def test_columns_that_the_input_lacks_are_refused(first):
+    bench = Bench("portable", 1)
+    source = bench.table(np.zeros((1, 32), np.float32))
+    out = bench.program.buffer(13, per_row=False)
+    with pytest.raises(ValueError, match="has not the columns"):
+        bench.program.take_columns(source, first, out)
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dim", [16, 32])
 def test_rope(interleaved, dim):

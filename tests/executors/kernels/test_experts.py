@@ -20,6 +20,7 @@ ROUTINGS = (
     replace(SPEC, normalised=False, scale=2.5),
     replace(SPEC, scoring="softmax_of_chosen"),
     replace(SPEC, scoring="sigmoid", selection_bias=(0.4, -0.3, 0.1, 0, 0, -0.6)),
+    replace(SPEC, normalised=True, expert_scales=(0.5, 2.0, 0.25, 1.5, 3.0, 0.75)),
     replace(SPEC, scoring="sigmoid", groups=3, groups_used=2, selection_bias=(1, 0, 0, 0, 0.2, 0)),
     replace(SPEC, scoring="sigmoid", normalised=False, groups=2, groups_used=1),
     replace(SPEC, used=6, activation="gelu"),
@@ -88,6 +89,7 @@ def add_experts(program, source, chooser, out, stacks, spec):
         groups_used=spec.groups_used,
         selection_bias=np.array(spec.selection_bias, np.float32),
         activation=spec.activation,
+        expert_scales=np.array(spec.expert_scales, np.float32) if spec.expert_scales else None,
     )
 
 
@@ -186,6 +188,7 @@ def test_experts_that_do_not_fit_are_refused():
         (replace(SPEC, groups=4), stacks, "divide"),
         (replace(SPEC, groups=3, groups_used=1), stacks, "too few"),
         (replace(SPEC, selection_bias=(1.0,)), stacks, "bias"),
+        (replace(SPEC, expert_scales=(1.0,)), stacks, "a factor for each expert"),
         (replace(SPEC, scoring="none"), stacks, "scoring"),
         (SPEC, [stacks[0][:-1], *stacks[1:]], "for each expert"),
         (SPEC, [stacks[0], [*stacks[1][:-1], wrong], stacks[2]], "shape"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +22,7 @@ from tokenizers import (
 
 from heddle.errors import ModelFileError, ModelSourceError, UnsupportedModelError
 from heddle.text.tokenizer.tokenizer import Tokenizer as OurTokenizer
+from heddle.weights.gguf.tokenizer import read_tokenizer as gguf_tokenizer
 from heddle.weights.huggingface.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
@@ -135,6 +137,31 @@ def test_ids_of_any_text_equal_those_of_the_library(
         return  # neither llama.cpp nor the library adds a space to an empty text
     assert ours.encode(text) == theirs.encode(text).ids
     assert ours.decode(ours.encode(text)) == text
+
+
+@given(text=st.text(st.sampled_from("the sea\nwé漢 "), max_size=40))
+def test_a_gguf_file_of_gemma_4_gives_the_same_ids(text: str) -> None:
+    theirs, ours = _gemma4()
+    assert ours.encode(text) == theirs.encode(text).ids
+    assert ours.decode(ours.encode(text)) == text
+
+
+@cache
+def _gemma4() -> tuple[Tokenizer, OurTokenizer]:
+    """A tokenizer.json, and the keys that llama.cpp's converter writes for it."""
+    theirs = gemma()
+    model = json.loads(theirs.to_str())["model"]
+    pieces = sorted(model["vocab"], key=lambda piece: int(model["vocab"][piece]))
+    types = [6 if piece.startswith("<0x") else 3 if piece in SPECIAL else 1 for piece in pieces]
+    keys = {
+        "model": "gemma4",
+        "tokens": pieces,
+        "scores": [0.0] * len(pieces),
+        "token_type": types,
+        "merges": [" ".join(merge) for merge in model["merges"]],
+        "add_bos_token": False,
+    }
+    return theirs, OurTokenizer.of(gguf_tokenizer({f"tokenizer.ggml.{k}": keys[k] for k in keys}))
 
 
 def folder_with(tmp_path: Path, change: dict[str, Any], model: dict[str, Any]) -> Path:

@@ -114,7 +114,7 @@ def load(
     mix = Mix.named(config.quantize)
     tensors = checkpoint.tensors.values()
     weight_bytes = sum(packed_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
-    buffers = _step_bytes(config, shape) + _expert_bytes(config, checkpoint.hyperparameters)
+    buffers = _step_bytes(config, shape) + _extra_bytes(config, checkpoint.hyperparameters)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers)
     runtime = _runtime(config)
     loader = CpuLoader(
@@ -343,14 +343,15 @@ def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
     return 4 * (config.batch_tokens * 16 * shape.width + rows * shape.vocabulary)
 
 
-def _expert_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
-    """Approximate bytes of what experts read and compute of a step's tokens."""
+def _extra_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
+    """Approximate bytes of what experts and layers' own inputs take of a step's tokens."""
     read = hyperparameters
-    if not read.count("experts"):
-        return 0
-    hidden = read.count("expert_width", read.count("mlp_width"))
-    of_one = read.integer("width") + 2 * hidden
-    return 4 * config.batch_tokens * read.integer("experts_used") * of_one
+    of_token = 2 * read.integer("layers") * read.count("layer_input_width")
+    if read.count("experts"):
+        widest = max(read.integers("mlp_width", read.integer("layers"), 1))
+        of_one = read.integer("width") + 2 * read.count("expert_width", widest)
+        of_token += read.integer("experts_used") * of_one
+    return 4 * config.batch_tokens * of_token
 
 
 def _most_rows(config: EngineConfig) -> int:

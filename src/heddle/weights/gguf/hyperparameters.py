@@ -82,8 +82,8 @@ def _read_layers(values: dict[str, Any], metadata: Mapping[str, object], archite
             values[name] = values[name].tolist()
     for name in ("kv_heads", "key_dim", "value_dim", "mlp_width"):
         listed = values.get(name)
-        if isinstance(listed, list) and listed and all(one == listed[0] for one in listed):
-            values[name] = listed[0]
+        if isinstance(listed, list) and len(listed) == values.get("layers") != 0:
+            values[name] = listed[0] if len(set(listed)) == 1 else listed
 
 
 def _read_rope(values: dict[str, Any], metadata: Mapping[str, object], architecture: str) -> None:

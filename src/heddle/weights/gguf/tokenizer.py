@@ -78,7 +78,7 @@ def read_tokenizer(metadata: Mapping[str, object]) -> TokenizerSpec:
         roles=_roles(source),
         add_bos=source.flag("add_bos_token"),
         add_eos=source.flag("add_eos_token"),
-        add_space_prefix=source.flag("add_space_prefix"),
+        add_space_prefix=False if model == "gemma4" else source.flag("add_space_prefix"),
         label=_label,
     )
 

@@ -21,7 +21,7 @@ _SCALINGS = {"default": "none", "su": "longrope"}
 _SCALINGS_OF_PHI3 = {"su": "longrope", "yarn": "longrope"}
 _ROTATED_SHARE = {"glm4": 0.5}
 """Share of a head that an architecture rotates if config.json does not say."""
-_WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4, "gemma4_text": 6}
+_WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4}
 """Number of layers after which one layer has no window, if config.json does not list the layers."""
 _CAPS = ("attention.score_cap", "logit_cap")
 """Hyperparameters that null turns off; without their key, the family's default applies."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MODEL_TYPE = "gemma4_text"
 
+_WINDOWED, _WHOLE = "sliding_attention", "full_attention"
 _PERIOD = 6
 """Number of layers after which one layer sees all positions, if config.json lists no kinds."""
 _GLOBAL_DIM, _INPUT_WIDTH = 512, 256
@@ -34,7 +35,10 @@ def layer_sizes(config: Config) -> dict[str, object]:
             field="num_hidden_layers",
         )
     found: dict[str, object] = {}
-    overrides = _overrides(config, layers)
+    kinds = _kinds(config, layers)
+    if len(kinds) == layers:
+        found["window_layers"] = [kind != _WHOLE for kind in kinds]
+    overrides = _overrides(config, layers, kinds)
     for name, key in (("kv_heads", "num_key_value_heads"), ("key_dim", "head_dim")):
         found[name] = [one.get(key, config.get(key)) for one in overrides]
     width, shared = config.get("intermediate_size"), config.get("num_kv_shared_layers") or 0
@@ -46,7 +50,15 @@ def layer_sizes(config: Config) -> dict[str, object]:
     return found
 
 
-def _overrides(config: Config, layers: int) -> list[Config]:
+def _kinds(config: Config, layers: int) -> list[object]:
+    """The kind of each layer. As in `transformers`, the last layer sees all positions."""
+    given = config.get("layer_types")
+    if not isinstance(given, list):
+        given = [_WINDOWED if (layer + 1) % _PERIOD else _WHOLE for layer in range(layers)]
+    return [*given[:-1], _WHOLE]
+
+
+def _overrides(config: Config, layers: int, kinds: list[object]) -> list[Config]:
     """For each layer, the keys that differ from those of config.json."""
     given = config.get("per_layer_config")
     if given is not None:
@@ -60,7 +72,4 @@ def _overrides(config: Config, layers: int) -> list[Config]:
     heads = config.get("num_global_key_value_heads")
     if heads is not None and config.get("attention_k_eq_v"):
         whole["num_key_value_heads"] = heads
-    kinds = config.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) == layers:
-        return [whole if kind == "full_attention" else {} for kind in kinds]
-    return [{} if (layer + 1) % _PERIOD else whole for layer in range(layers)]
+    return [whole if kind == _WHOLE else {} for kind in kinds]
