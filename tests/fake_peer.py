@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._admitted():
             self.send_error(401)
             return
-        if self.peer.manner == "without models":
+        if self.peer.manner == "without models" or self.path != "/v1/models":
             self.send_error(404)
             return
         if self.peer.manner == "odd models":
@@ -127,7 +127,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, json.dumps({"data": [{"id": name} for name in self.peer.models]}).encode())
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        try:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            _prompt(body)
+        except (ValueError, TypeError, RecursionError):
+            self._send(500, b'{"error": "a fault in the parser"}')
+            return
         if not self._admitted():
             self._send(401, b'{"error": "who are you?"}')
             return

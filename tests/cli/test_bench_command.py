@@ -275,3 +275,59 @@ def test_a_sweep_over_slots_starts_a_server_for_each(
     report = json.loads(capsys.readouterr().out)
     assert [result["slots"] for result in report["results"]] == [1, 4]
     assert [(each.slots, each.queue, each.threads) for each in started] == [(1, 2, 3), (4, 2, 3)]
+
+
+STRESS = ["--requests", "8", "--slots", "2", "--queue", "1", "--max-tokens", "3"]
+
+
+def test_a_stress_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_peer("echoing") as peer:
+        stress = ["bench", "stress", peer.url, *STRESS, "--cancelled", "0", "--external"]
+        assert run([*stress, "--malformed", "0", "--json", "--growth", "9"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert run([*stress, "--malformed", "0.5"]) == 1
+        table = capsys.readouterr().out
+    assert (report["answered"], report["cancelled"], report["faults"]) == (8, 0, [])
+    assert (report["stress"]["running"], report["stress"]["waiting"]) == (2, 1)
+    assert len(report["vitals"]) == 3
+    assert report["isolation"]["answers"] == 8
+    assert "     4 malformed" in table
+    assert "fault: request" in table
+    assert table.splitlines()[-1] == f"{table.count('fault: ')} faults"
+
+
+def test_a_stress_of_servers_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[EngineConfig] = []
+
+    @contextmanager
+    def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
+        started.append(config)
+        with fake_peer("leaking" if len(started) == 2 else "echoing") as peer:
+            yield connect("heddle", peer.url)
+
+    monkeypatch.setattr(servers, "heddle_server", heddle_server)
+    requests = ["--requests", "8", "--cancelled", "0", "--malformed", "0"]
+    assert run(["bench", "stress", "some.gguf", *requests]) == 6
+    assert "gets another answer alone" in capsys.readouterr().out
+    assert [(each.slots, each.queue, each.prefix_cache) for each in started] == [
+        (4, 8, True),
+        (1, 8, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["http://127.0.0.1:8081"], "is protected by --protect 8081"),
+        (["http://127.0.0.1:9"], "add --external"),
+        (["--cancelled", "0.8", "--malformed", "0.3"], "are more than all requests together"),
+        (["some.gguf", "--model", "m"], "there is no URL"),
+    ],
+)
+def test_bad_options_of_a_stress(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    assert run(["bench", "stress", *arguments]) == 2
+    assert told in capsys.readouterr().err

@@ -213,7 +213,7 @@ class _Load:
 
     async def _refuse(self, index: int, run: StressRun) -> None:
         kinds = list(self._malformed)
-        kind = kinds[index % len(kinds)]
+        kind = kinds[self._kinds[:index].count("malformed") % len(kinds)]  # in turn
         exchange = await self._whole(self._malformed[kind])
         status = exchange.response().status
         run.statuses.setdefault(kind, Counter())[str(status)] += 1

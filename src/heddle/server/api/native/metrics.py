@@ -6,11 +6,12 @@ Every metric gets the labels of its source, so that several engines can share an
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -68,6 +69,9 @@ class Metrics:
             key: Histogram(name, text, labels, buckets=buckets, registry=self._registry)
             for key, (name, text, buckets) in HISTOGRAMS.items()
         }
+        self._tasks = Gauge(
+            "heddle_server_tasks", "Tasks of the server's event loop.", registry=self._registry
+        )
         self._registry.register(SnapshotCollector(sources, tuple(labels)))
         for source in sources:
             own = {
@@ -77,7 +81,8 @@ class Metrics:
             source.engine.observe(Latencies(own["queue"], own["first_token"], own["gap"]))
 
     def exposition(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """All metrics in Prometheus' text format. Call it in the server's event loop."""
+        self._tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self._registry)
 
 
