@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from conftest import Running
 
 
+STAYS: dict[str, Any] = {"prompt": "hello", "max_tokens": 20, "ignore_eos": True, "seed": 5}
+
+
 @contextmanager
 def asking(server: Running, **fields: Any) -> Iterator[socket.socket]:
     """A raw connection that has sent a request for much text."""
@@ -64,10 +67,13 @@ def test_while_it_generates(serve: Callable[..., Running], stream: bool, n: int)
     server.until(lambda: noticed(server, n))
     assert steps_to_idle(server) <= 1
     assert cancelled(server) == n
+    assert server.engine.snapshot().pages_used == 0
 
 
-def test_while_it_waits_for_a_slot(serve: Callable[..., Running]) -> None:
-    server = serve(slots=1)
+@pytest.mark.parametrize("queue_timeout", [0, 86_400])
+def test_while_it_waits_for_a_slot(serve: Callable[..., Running], queue_timeout: int) -> None:
+    """With a queue timeout, the headers of a stream wait for the first token."""
+    server = serve(slots=1, queue_timeout=queue_timeout)
     server.executor.gate.clear()
 
     def waiting(count: int) -> bool:
@@ -82,14 +88,19 @@ def test_while_it_waits_for_a_slot(serve: Callable[..., Running]) -> None:
             server.until(lambda: waiting(2))
         server.until(lambda: len(server.server.server_state.connections) == 1)
     server.until(lambda: noticed(server, 1))
+    computed = server.engine.snapshot().computed_prompt_tokens
     assert steps_to_idle(server) <= 1
     assert cancelled(server) == 3
+    most = computed + len("hello")  # the step that is held may end; no queued request ran
+    assert server.engine.snapshot().computed_prompt_tokens <= most
+    assert server.engine.snapshot().pages_used == 0
 
 
 def test_others_go_on(serve: Callable[..., Running]) -> None:
     server = serve(slots=2)
+    alone = server.post("/v1/completions", STAYS).json()["choices"][0]["text"]
     server.executor.gate.clear()
-    with asking(server, stream=True, max_tokens=20) as staying:
+    with asking(server, stream=True, **STAYS) as staying:
         with asking(server, stream=True):
             server.until(lambda: server.engine.snapshot().queue_depth <= 1)
             server.until(server.executor.entered.is_set)
@@ -99,7 +110,26 @@ def test_others_go_on(serve: Callable[..., Running]) -> None:
         while b"[DONE]" not in answer:
             answer += staying.recv(65536)
     assert answer.count(b'"finish_reason":"length"') == 1
+    events = [line[6:] for line in answer.splitlines() if line.startswith(b'data: {"')]
+    assert "".join(json.loads(event)["choices"][0]["text"] for event in events) == alone
     server.until(server.idle)
+
+
+def test_texts_to_embed_leave_with_their_client(serve: Callable[..., Running]) -> None:
+    """The texts that run, those that wait, and those that were not submitted yet."""
+    server = serve(slots=1, queue=4)
+    server.executor.gate.clear()
+    body = json.dumps({"input": ["hello"] * 30})
+    head = (
+        "POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(server.address) as client:
+        client.sendall((head + body).encode())
+        server.until(lambda: server.engine.snapshot().queue_depth == 3)
+    server.until(lambda: noticed(server, 1))
+    assert steps_to_idle(server) <= 1
+    assert cancelled(server) == 4
 
 
 def test_while_the_body_is_on_its_way(serve: Callable[..., Running]) -> None:
