@@ -159,6 +159,7 @@ class FakeExecutor:
     snapshots: int = 0
     snapshot_tokens: int = 64
     summary: str = "nothing real"
+    held_bytes: int = 1000
     compute_seconds: float = 0.0
     work: ModelWork = WORK
     page_format: str = "token ids"

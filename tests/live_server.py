@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.config import ServerConfig
+from heddle.engine.registry import Registry
 from heddle.server.app import create_app
 from heddle.server.http.process import Server, bind, url
 from patience import PATIENCE
@@ -29,11 +30,14 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(engine: Engine, config: ServerConfig | None = None) -> Iterator[LiveServer]:
-    """Serves `engine`, on a free port if nothing else is said. The caller closes the engine."""
+def live_server(
+    models: Engine | Registry, config: ServerConfig | None = None
+) -> Iterator[LiveServer]:
+    """Serves `models`, on a free port if nothing else is said. The caller closes them."""
     config = config or ServerConfig(port=0)
     listener, ready = bind(config), threading.Event()
-    server = Server(create_app(engine, config), engine, config, ready.set)
+    registry = models if isinstance(models, Registry) else Registry.of(models)
+    server = Server(create_app(registry, config), registry, config, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -153,6 +153,13 @@ class EngineConfig(HubConfig):
         " none = as stored",
         choices=("none", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "mxfp4"),
     )
+    model_memory: int = _setting(
+        0,
+        "most bytes of memory for weights, KV cache and buffers of one model; 0 = what the machine"
+        " has",
+        low=0,
+        size=True,
+    )
     pooling: str = _setting(
         "auto",
         "default pooling of embeddings: mean of all tokens, last token, or auto = the pooling that"
@@ -173,6 +180,37 @@ class EngineConfig(HubConfig):
         "instruction level of the kernels; auto = the highest level of this machine",
         choices=("auto", "portable", "avx2", "avxvnni", "avx512", "neon"),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryConfig:
+    """Which models a process holds, and for how long."""
+
+    memory: int = _setting(
+        0,
+        "most bytes of memory for all models; to load another model, idle models are unloaded, the"
+        " least recently used first; 0 = no limit of this kind",
+        low=0,
+        size=True,
+    )
+    models_dir: str = _setting(
+        "", "folder with models that requests may load by name; empty = requests load no file"
+    )
+    hub_models: bool = _setting(
+        False, "let requests load models of the Hugging Face hub, and so fill the disk"
+    )
+    autoload: bool = _setting(
+        False, "load a known model when a request names it; by default such a request is a 404"
+    )
+    keep_alive: int = _setting(
+        0, "seconds without a request after which a model is unloaded; 0 = never", low=0
+    )
+    unload_seconds: int = _setting(
+        30, "most seconds that accepted requests may take while their model unloads", low=0
+    )
+
+    def __post_init__(self) -> None:
+        _validate(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,12 +279,6 @@ class ServerConfig:
     alias: tuple[str, ...] = _setting(
         (), "further names of the model in requests, separated by commas; repeatable"
     )
-    models_dir: str = _setting(
-        "", "folder with models that requests may load; empty = requests load no file"
-    )
-    hub_models: bool = _setting(
-        False, "let requests load models of the Hugging Face hub, and so fill the disk"
-    )
     any_model: bool = _setting(
         False, "accept any model name in a request; by default an unknown name is a 404"
     )
@@ -310,7 +342,7 @@ def _check_aliases(names: Sequence[str]) -> None:
             )
 
 
-def _validate(config: HubConfig | ServerConfig) -> None:
+def _validate(config: HubConfig | RegistryConfig | ServerConfig) -> None:
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         low, high = item.metadata.get("low"), item.metadata.get("high")
@@ -326,7 +358,7 @@ def _validate(config: HubConfig | ServerConfig) -> None:
             )
 
 
-Config = TypeVar("Config", bound=HubConfig | ServerConfig)
+Config = TypeVar("Config", bound=HubConfig | RegistryConfig | ServerConfig)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,23 @@ class ModelNotFoundError(InvalidRequestError):
     code = "model_not_found"
 
 
+class ModelUnloadedError(ModelNotFoundError):
+    """The model is known but not loaded yet. The server loads it, and never sends this error."""
+
+    code = "model_not_loaded"
+
+    def __init__(self, message: str, *, model: str) -> None:
+        super().__init__(message, param="model")
+        self.model = model
+
+
+class ModelLoadedError(InvalidRequestError):
+    """A model of this name is loaded already, or loads from another source."""
+
+    status = 409
+    code = "model_already_loaded"
+
+
 class BodyTooLargeError(InvalidRequestError):
     """The request body is longer than the limit."""
 
@@ -149,6 +166,20 @@ class EngineClosedError(HeddleError):
     status = 503
     code = "engine_closed"
     retry_after = 5.0
+
+
+class ModelUnavailableError(HeddleError):
+    """The model loads, unloads, or could not be loaded.
+
+    `retry_after` is None if it is no use to wait.
+    """
+
+    status = 503
+    code = "model_unavailable"
+
+    def __init__(self, message: str, *, retry_after: float | None = 5.0) -> None:
+        super().__init__(message, param="model")
+        self.retry_after = retry_after
 
 
 class GrammarTrialError(HeddleError):

@@ -420,6 +420,11 @@ class Executor(PageMemory, Protocol):
         ...
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes of the weights, and of all pages and snapshots."""
+        ...
+
+    @property
     def work(self) -> ModelWork:
         """The work of its steps."""
         ...

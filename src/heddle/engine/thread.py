@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from heddle.engine.request import Request
     from heddle.engine.streams import Mailbox
     from heddle.engine.telemetry import Observer
+    from heddle.engine.turns import Turns
     from heddle.scheduler.outcomes import TokenEvent
     from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan
@@ -72,7 +73,9 @@ class EngineThread:
         to_wake: mailboxes with new deltas. Only this thread uses it.
     """
 
-    def __init__(self, model: LoadedModel, config: EngineConfig) -> None:
+    def __init__(
+        self, model: LoadedModel, config: EngineConfig, turns: Turns | None = None
+    ) -> None:
         """Raises ConfigError if the prefix cache's directory cannot be used."""
         self._model = model
         self._lock = threading.Lock()
@@ -97,6 +100,7 @@ class EngineThread:
         self._admission = Admission(config)
         self._queue_timeout = config.queue_timeout
         self._window = config.batch_window_us / 1e6
+        self._turn = turns.turn() if turns is not None else None
         self._pid = os.getpid()
         # Guarded by the lock:
         self._requests: dict[int, Request] = {}
@@ -199,6 +203,8 @@ class EngineThread:
             self._wakeup.notify()
             if not self._drain:
                 self._model.executor.abandon()
+                if self._turn is not None:
+                    self._turn.withdraw()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -290,7 +296,7 @@ class EngineThread:
         error: HeddleError = EngineClosedError("the engine was closed before the request finished")
         try:
             while self._step():
-                pass
+                self._give_turn()  # again, after a step that failed or computed nothing
         except ModelPoisonedError as poisoned:
             error = poisoned
         except BaseException as cause:
@@ -298,6 +304,7 @@ class EngineThread:
             running = [one for one in self._scheduler.slots if one is not None and not one.ended]
             error = self._fail(running, Poison(f"the engine failed: {cause}"))
         finally:
+            self._give_turn()
             self._watchdog.stop()
             self._end_all(error)
             self._close(keep=isinstance(error, EngineClosedError))
@@ -329,6 +336,7 @@ class EngineThread:
                 self._wait(Phase.IDLE)
                 self._take_cancels()
             self._wait_for_callers()
+            self._take_turn()
             if self._refusal is not None and not (self._drain and self._scheduler.busy):
                 return False
             began = time.perf_counter()
@@ -341,6 +349,7 @@ class EngineThread:
                 # All wait for the disk or a mask. Both notify this thread. The timeout is for a
                 # disk that does not answer: the next `schedule` stops waiting for it.
                 self._activity.end(time.perf_counter())
+                self._give_turn()
                 self._wait(Phase.WAITING, PATIENCE)
             else:
                 accepted, self._accepted = self._accepted, 0
@@ -386,6 +395,27 @@ class EngineThread:
             self._wait(Phase.WAITING, left)
             self._take_cancels()
 
+    def _take_turn(self) -> None:
+        """Wait for the turn to compute, if other engines share the cores. Needs the lock.
+
+        The wait releases the lock. Tokens of the last step do not wait for other engines.
+        """
+        if self._turn is None or not self._scheduler.busy or self._turn.take_now():
+            return
+        self._lock.release()
+        try:
+            self._deliver()
+            self._enter(Phase.TURN)
+            self._turn.take()
+        finally:
+            self._lock.acquire()
+            self._enter(Phase.PLANNING)
+        self._take_cancels()
+
+    def _give_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.give()
+
     def _take_cancels(self) -> None:
         for request_id in self.cancels.take():
             if self._scheduler.cancel(request_id):
@@ -425,6 +455,7 @@ class EngineThread:
             finally:  # no page may change its owner before the step ends
                 self._enter(Phase.COMPUTING, allowance)
                 result = self._model.executor.collect()
+                self._give_turn()
         except StepAbandonedError:  # all requests end with the engine
             with self._lock:
                 self._scheduler.abandon()

@@ -40,6 +40,7 @@ class Phase(StrEnum):
     """What an engine thread does."""
 
     IDLE = "idle"
+    TURN = "waiting for the step of another model"
     WAITING = "waiting for the disk, a mask or a caller"
     PLANNING = "planning a step"
     COMPUTING = "computing a step"
@@ -120,7 +121,7 @@ class Watchdog:
         now, beat = self._clock(), self._heartbeat.now
         late = now - self._looked_at > 2 * self._interval
         self._looked_at = now
-        still = 0.0 if beat.phase is Phase.IDLE else now - beat.since - beat.allowance
+        still = 0.0 if beat.phase in (Phase.IDLE, Phase.TURN) else now - beat.since - beat.allowance
         if still < self._limit:
             if self.stuck:
                 _log.warning("the engine thread of %s makes progress again", self._model)

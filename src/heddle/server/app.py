@@ -1,4 +1,4 @@
-"""Builds the HTTP application of an engine from all APIs and middleware."""
+"""Builds the HTTP application of loaded models from all APIs and middleware."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ from heddle.server.http.versions import BothSpellings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from heddle.engine import Engine
+    from heddle.engine.registry import Registry
 
 
 APIS = (openai.API, anthropic.API, llamacpp.API, vllm.API, native.API)
 
 
-def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
-    """Make an application that serves `engine`. The caller closes the engine.
+def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAPI:
+    """Make an application that serves the models of `registry`. The caller closes the registry.
 
     Raises:
         ConfigError: the file of API keys cannot be read.
     """
     config = config or ServerConfig()
-    engine.model.tokenizer.prepare_grammars()  # now, because it would delay running streams later
-    service = Service(engine, config, Backlog(config.backlog), Bodies(config))
+    # After the load, because it would delay running streams later.
+    registry.on_loaded(lambda _, engine: engine.model.tokenizer.prepare_grammars())
+    service = Service(registry, config, Backlog(config.backlog), Bodies(config))
     dispatcher = Dispatcher(service)
     routers = [(router, api) for api in APIS for router in api.routes(service, dispatcher)]
     served = [

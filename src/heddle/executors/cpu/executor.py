@@ -145,6 +145,7 @@ class CpuExecutor:
         threads: number of threads that compute, including the caller of `collect`.
         weight_bytes: bytes of the matrices that matmuls read.
         kv_type: storage type of keys and values.
+        held_bytes: bytes of the packed weights, and of all pages.
         page_bytes: bytes of the keys and values of 32 tokens, all layers.
     """
 
@@ -162,11 +163,12 @@ class CpuExecutor:
         self.isa = runtime.isa
         self.threads = runtime.threads
         self.weight_bytes = loader.matmul_bytes
-        self._held_bytes = loader.arena.allocated
+        self._packed_bytes = loader.arena.allocated
         self.kv_type = config.kv_type
         self._quantize = config.quantize
         self._kv = kv
         self.memory = kv.memory
+        self.held_bytes = self._packed_bytes + self.memory.bytes
         self.page_bytes = self.memory.token_page_bytes
         self.compute_seconds = 0.0
         self._max_rows = _most_rows(config)
@@ -217,7 +219,7 @@ class CpuExecutor:
     @property
     def summary(self) -> str:
         return (
-            f"{self.threads} threads, {self.isa}, weights {self._held_bytes / 1e6:,.0f} MB,"
+            f"{self.threads} threads, {self.isa}, weights {self._packed_bytes / 1e6:,.0f} MB,"
             f" {describe_memory(self.memory, self.kv_type)}"
         )
 

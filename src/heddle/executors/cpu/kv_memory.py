@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -90,8 +91,8 @@ def plan_memory(
 ) -> StateMemory:
     """Divide `kv_cache` bytes among the groups; without this setting, half of the free memory.
 
-    The free memory excludes the model, and `min_free_memory` stays free. `shape.context` is the
-    served context. `model_bytes` is the size of weights and buffers.
+    The free memory excludes the model; `model_memory` bounds it, and `min_free_memory` stays free.
+    `shape.context` is the served context. `model_bytes` is the size of weights and buffers.
 
     Raises:
         ConfigError: `kv_cache` does not hold a page.
@@ -103,8 +104,9 @@ def plan_memory(
 
     keep = config.min_free_memory
     free = available_bytes() - model_bytes
-    budget = config.kv_cache or max(0, min(free // 2, free - keep))
+    left = config.model_memory - model_bytes if config.model_memory else sys.maxsize
+    budget = config.kv_cache or max(0, min(free // 2, free - keep, left))
     memory = divide(kinds, load_of(config, shape), budget, bytes_of_page)
-    check_memory(model_bytes, config.kv_cache and memory.bytes, keep)
+    check_memory(model_bytes, config.kv_cache and memory.bytes, keep, config.model_memory)
     check_pages(memory, budget)
     return memory

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-def check_memory(model: int, kv_cache: int, keep: int = 0) -> None:
+def check_memory(model: int, kv_cache: int, keep: int = 0, most: int = 0) -> None:
     """Check, before any allocation, that the memory holds the model and its KV cache.
 
     `model` is the size of the weights and of a step's buffers, in bytes. `keep` bytes must stay
-    free, else the engine would refuse every request.
+    free, else the engine would refuse every request. `most` is the setting `model_memory`; 0: no
+    limit.
 
     Raises:
         OutOfMemoryError: the memory does not hold them.
     """
     limits = memory_limits()
+    if most:
+        # Its limit is for the model alone: no byte of it must stay free.
+        limits["the memory that the settings leave for this model"] = most + keep
     if not limits or model + kv_cache + keep <= min(limits.values()):
         return
     source = min(limits, key=lambda name: limits[name])

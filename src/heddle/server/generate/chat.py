@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.server.generate.chat_fields import ChatMessage, FunctionTool
     from heddle.server.generate.request import GenerationRequest
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served
     from heddle.server.generate.tools import Function, ToolUse
     from heddle.text.parsing.reading import Reading
     from heddle.types import Grammar
@@ -109,7 +109,7 @@ def effort_variables(effort: str | None, param: str, engine: Engine, scope: Scop
 
 
 def chat_request(
-    service: Service,
+    served: Served,
     request: GenerationRequest,
     use: ToolUse,
     arguments: Callable[[], Json],
@@ -121,7 +121,7 @@ def chat_request(
     Returns the complete request, and the reading of its outputs.
 
     Args:
-        service: has the model and its chat template.
+        served: has the model and its chat template.
         request: a request without prompts.
         use: the functions that the answer may call.
         arguments: makes the keyword arguments of `LoadedModel.chat_text`.
@@ -132,10 +132,10 @@ def chat_request(
             prompt is too long for the context, or two fields constrain the answer.
         GrammarError: the request has too many functions or too large schemas.
     """
-    params, use = close_schemas(request.params, use, open_schemas, service)
+    params, use = close_schemas(request.params, use, open_schemas, served)
     candidates = compile_candidates(use)
-    prompt, reading = _chat_prompt(service, arguments(), use, params.grammar)
-    params = constrain(params, use, reading, service)
+    prompt, reading = _chat_prompt(served, arguments(), use, params.grammar)
+    params = constrain(params, use, reading, served)
     request = replace(request, prompts=[prompt], params=params, compile_candidates=candidates)
     return request, reading
 
@@ -145,7 +145,7 @@ def bound_thinking(
     reading: Reading,
     most: int | None,
     param: str,
-    service: Service,
+    served: Served,
     scope: Scope,
 ) -> GenerationRequest:
     """Limit the reasoning of each choice to `most` tokens, from the field `param`.
@@ -155,7 +155,7 @@ def bound_thinking(
     """
     if most is None:
         return request
-    model = service.engine.model
+    model = served.engine.model
     thinking = ThinkingBudget.of(most, reading, model.tokenizer)
     assert model.template is not None, "the template wrote the prompt"
     # If the prompt already closes the reasoning, the answer has none and follows any bound.
@@ -165,9 +165,9 @@ def bound_thinking(
 
 
 def _chat_prompt(
-    service: Service, arguments: Json, use: ToolUse, grammar: Grammar | None
+    served: Served, arguments: Json, use: ToolUse, grammar: Grammar | None
 ) -> tuple[list[int], Reading]:
-    engine = service.engine
+    engine = served.engine
     model = engine.model
     text = model.chat_text(**arguments)
     assert model.template is not None, "the template wrote the text"

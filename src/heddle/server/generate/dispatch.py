@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.engine.streams import AsyncStreams
     from heddle.server.generate.request import GenerationRequest
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served, Service
     from heddle.server.generate.writer import AnswerWriter
     from heddle.step import TokenGrammar, TokenRules
     from heddle.types import Grammar
@@ -41,7 +41,7 @@ wait meanwhile."""
 
 Params = TypeVar("Params", SamplingParams, EmbeddingParams)
 S = TypeVar("S", bound=BaseModel)
-Translate: TypeAlias = "Callable[[S, Service, Scope], tuple[GenerationRequest, AnswerWriter]]"
+Translate: TypeAlias = "Callable[[S, Served, Scope], tuple[GenerationRequest, AnswerWriter]]"
 
 
 def salted(params: Params, request: Request, service: Service) -> Params:
@@ -69,27 +69,29 @@ class Dispatcher:
         Args:
             http_request: the HTTP request with the body.
             schema: schema of the body.
-            translate: makes the request and the writer of its answer from a body, the service and
-                the ASGI scope.
+            translate: makes the request and the writer of its answer from a body, the model that it
+                names and the ASGI scope.
 
         Raises:
             HeddleError: the body is refused, the engine refuses the request, or a choice of a JSON
                 answer ended with this error.
         """
         service = self._service
-        request, writer = await service.bodies.take(
-            http_request, schema, lambda body: translate(body, service, http_request.scope)
+        engine, request, writer = await service.take(
+            http_request,
+            schema,
+            lambda body, served: (served.engine, *translate(body, served, http_request.scope)),
         )
         request = replace(request, params=salted(request.params, http_request, service))
         record = record_of(http_request.scope)
         record.describe(request.model, request.params, n=request.n, stream=request.stream)
-        rules = await self._rules(http_request, request)
+        rules = await self._rules(http_request, request, engine)
         client = client_of(http_request.scope)
-        streams = service.engine.generate_many(
+        streams = engine.generate_many(
             request.choices(), service.backlog, rules, client, record.request_id
         )
         if request.stream:
-            if service.engine.config.queue_timeout:
+            if engine.config.queue_timeout:
                 await _begun(http_request, streams)
             return EventStream(writer, streams, request.n, service.backlog)
         receive = http_request.receive
@@ -98,13 +100,15 @@ class Dispatcher:
         finally:
             record.add(streams)
 
-    async def _rules(self, http_request: Request, request: GenerationRequest) -> TokenRules:
+    async def _rules(
+        self, http_request: Request, request: GenerationRequest, engine: Engine
+    ) -> TokenRules:
         """The token rules of all choices. Slow work runs in threads, not in the event loop.
 
         Raises:
             GrammarError: the grammar does not compile.
         """
-        engine, bodies, params = self._service.engine, self._service.bodies, request.params
+        bodies, params = self._service.bodies, request.params
         tokenizer = engine.model.tokenizer
         if params.bad_words or params.dry_multiplier:
             rules = await bodies.work(http_request, partial(token_rules, params, tokenizer))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heddle.parameters import Kind, Parameter
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served
     from heddle.types import SamplingParams
 
 
@@ -110,18 +110,18 @@ def parameters_of(body: SamplingSchema) -> dict[str, Any]:
     return fields
 
 
-def sampling_params(body: SamplingSchema, service: Service, **more: Any) -> SamplingParams:
+def sampling_params(body: SamplingSchema, served: Served, **more: Any) -> SamplingParams:
     """The sampling parameters of a body. Parameters that it leaves out get the model's defaults.
 
     Args:
         body: the request's body.
-        service: has the model.
+        served: has the model.
         more: keyword arguments of `SamplingParams` for parameters that no field of the body has.
 
     Raises:
         InvalidRequestError: a value is out of range; or see :func:`parameters_of`.
     """
-    return service.engine.model.sampling_params(**parameters_of(body), **more)
+    return served.engine.model.sampling_params(**parameters_of(body), **more)
 
 
 def agreed(body: SamplingSchema, *names: str) -> Any:

@@ -1,62 +1,52 @@
-"""The objects that all routes of an application share."""
+"""The objects that all routes of an application share, and the model that answers one request."""
 
 from __future__ import annotations
 
+import asyncio
 import reprlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel
 
 from heddle.config import MAX_MODEL_NAME
-from heddle.errors import InvalidRequestError, ModelNotFoundError
+from heddle.errors import InvalidRequestError, ModelNotFoundError, ModelUnloadedError
+from heddle.server.http.connection import unless_gone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from starlette.requests import Request
+
     from heddle.config import ServerConfig
     from heddle.engine import Engine
     from heddle.engine.backlog import Backlog
+    from heddle.engine.registry import Registry
     from heddle.server.http.body import Bodies
+
+S = TypeVar("S", bound=BaseModel)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """One engine, with the objects that serve it over HTTP.
+class Served:
+    """The loaded model that answers one request.
 
     Attributes:
-        engine: runs requests.
+        name: the name for the answer's `model` field: the name that the request used. Some clients
+            compare the two. Claude Code drops its earlier reasoning if they differ (vLLM issue
+            51266: vLLM answers with its first name). A request without a name, or with an empty
+            name as from llama.vim, gets the model's id.
+        engine: runs requests of this model.
         config: settings of the server.
         backlog: limits the bytes that clients have not read.
-        bodies: reads and checks request bodies.
     """
 
+    name: str
     engine: Engine
     config: ServerConfig
     backlog: Backlog
-    bodies: Bodies
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The loaded model's id, then its aliases."""
-        return tuple(dict.fromkeys((self.engine.model.info.id, *self.config.alias)))
-
-    def model_name(self, name: str | None) -> str:
-        """The name for an answer's `model` field: the name that the request used.
-
-        Some clients compare the two names. Claude Code drops its earlier reasoning if they differ
-        (vLLM issue 51266: vLLM answers with its first name). A request without a name, or with an
-        empty name as from llama.vim, gets the loaded model's id.
-
-        Raises:
-            ModelNotFoundError: the request names another model.
-        """
-        if not name:
-            return self.names[0]
-        if name in self.names or (self.config.any_model and len(name) <= MAX_MODEL_NAME):
-            return name
-        known = ", ".join(map(repr, self.names))
-        raise ModelNotFoundError(
-            f"model {reprlib.repr(name)} is not loaded; this server has {known}. Send one of these"
-            " names, or start the server with --alias NAME or --any-model",
-            param="model",
-        )
 
     def check_choices(self, prompts: int, n: int) -> None:
         """Refuse a request with more choices than slots and queue hold.
@@ -80,3 +70,97 @@ class Service:
             " raise the setting `queue`",
             param="prompt" if prompts > room else "n",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The loaded models, with the objects that serve them over HTTP.
+
+    Attributes:
+        registry: the models.
+        config: settings of the server.
+        backlog: limits the bytes that clients have not read, of all models.
+        bodies: reads and checks request bodies.
+    """
+
+    registry: Registry
+    config: ServerConfig
+    backlog: Backlog
+    bodies: Bodies
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that requests may use: names of models, then aliases of the default model."""
+        return tuple(dict.fromkeys((*self.registry.names, *self.config.alias)))
+
+    def served(self, name: str | None) -> Served:
+        """The model that a request names. Without a name, the default model.
+
+        Raises:
+            ModelNotFoundError: no model has this name.
+            ModelUnloadedError: the model is known but not loaded; `load` loads it.
+            ModelUnavailableError: the model loads, unloads, or failed to load.
+        """
+        return Served(
+            name or self.registry.default,
+            self.registry.engine(self.name_of(name)),
+            self.config,
+            self.backlog,
+        )
+
+    def name_of(self, name: str | None) -> str:
+        """The registry's name of the model that `name` stands for, loaded or not.
+
+        Raises:
+            ModelNotFoundError: it stands for no model.
+        """
+        if not name or name in self.config.alias:
+            return self.registry.default
+        if name in self.registry:
+            return name
+        if self.config.any_model and len(name) <= MAX_MODEL_NAME:
+            return self.registry.default
+        known = ", ".join(map(repr, self.names)) or "none"
+        raise ModelNotFoundError(
+            f"model {reprlib.repr(name)} is not loaded; this server has {known}. Send one of these"
+            " names, load the model with POST /models/load, or start the server with --alias NAME"
+            " or --any-model",
+            param="model",
+        )
+
+    async def take(
+        self, request: Request, schema: type[S], translate: Callable[[S, Served], T]
+    ) -> T:
+        """Read a body, find the model that it names, and return the result of `translate`.
+
+        With the setting `autoload`, a known model that is not loaded is loaded first. See
+        `Bodies.take` for the reading of the body.
+
+        Raises:
+            ModelNotFoundError, ModelUnavailableError: see :meth:`served`.
+            HeddleError: the body is refused, or the model cannot be loaded.
+        """
+
+        def translated(body: S) -> T:
+            return translate(body, self.served(getattr(body, "model", None)))
+
+        return await self.bodies.take(
+            request, schema, translated, lambda error: self._load(request, error)
+        )
+
+    async def engine(self, request: Request, name: str | None) -> Engine:
+        """The engine of the model that a request without a body names. Raises as :meth:`take`."""
+        try:
+            return self.served(name).engine
+        except ModelUnloadedError as error:
+            await self._load(request, error)
+        return self.served(name).engine
+
+    async def _load(self, request: Request, error: ModelUnloadedError) -> None:
+        """Load the model that `error` names. The load continues if the client leaves."""
+        await unless_gone(request.receive, loaded(self.registry.begin_known(error.model)))
+
+
+async def loaded(load: Future[Engine]) -> Engine:
+    """The engine of a load. Cancelling this does not cancel the load."""
+    return await asyncio.shield(asyncio.wrap_future(load))

@@ -21,7 +21,7 @@ from heddle.types import Grammar, GrammarKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served
     from heddle.text.parsing.reading import Reading
     from heddle.types import SamplingParams
 
@@ -157,7 +157,7 @@ def use_of(
 
 
 def close_schemas(
-    params: SamplingParams, use: ToolUse, open_schemas: bool | None, service: Service
+    params: SamplingParams, use: ToolUse, open_schemas: bool | None, served: Served
 ) -> tuple[SamplingParams, ToolUse]:
     """Normalise the schemas of parameters and functions, and close them.
 
@@ -167,18 +167,18 @@ def close_schemas(
     Raises:
         GrammarError: a schema is too long.
     """
-    is_open = service.config.open_schemas if open_schemas is None else open_schemas
+    is_open = served.config.open_schemas if open_schemas is None else open_schemas
 
-    def served(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    def enforced(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         return normalised(schema) if is_open else closed(normalised(schema))
 
-    functions = [replace(one, schema=served(one.schema)) for one in use.functions]
-    grammar = None if params.grammar is None else _served_grammar(params.grammar, served)
+    functions = [replace(one, schema=enforced(one.schema)) for one in use.functions]
+    grammar = None if params.grammar is None else _served_grammar(params.grammar, enforced)
     return replace(params, grammar=grammar), replace(use, functions=functions)
 
 
 def _served_grammar(
-    grammar: Grammar, served: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    grammar: Grammar, enforced: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Grammar:
     if grammar.kind is not GrammarKind.JSON_SCHEMA:
         return grammar
@@ -187,7 +187,9 @@ def _served_grammar(
     except ValueError:
         return grammar  # compiling it gives the error
     return (
-        Grammar.json_schema(served(schema), grammar.param) if isinstance(schema, dict) else grammar
+        Grammar.json_schema(enforced(schema), grammar.param)
+        if isinstance(schema, dict)
+        else grammar
     )
 
 
@@ -219,7 +221,7 @@ def constrained_to(
 
 
 def constrain(
-    params: SamplingParams, use: ToolUse, reading: Reading, service: Service
+    params: SamplingParams, use: ToolUse, reading: Reading, served: Served
 ) -> SamplingParams:
     """Extend the grammar of `params` to the calls and the reasoning of the answer.
 
@@ -227,7 +229,7 @@ def constrain(
         InvalidRequestError: another field also constrains the answer.
         GrammarError: the request has too many functions or too large schemas.
     """
-    control_id = service.engine.model.tokenizer.control_id
+    control_id = served.engine.model.tokenizer.control_id
     shown = tuple(text for text in reading.specials if control_id(text) is not None)
     grammar = constrained_to(params.grammar, use, reading, control_id)
     if grammar is params.grammar and not shown:

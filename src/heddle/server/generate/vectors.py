@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from heddle.embedding import EmbeddingParams
     from heddle.engine.streams import AsyncStreams
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served
 
 _AHEAD = 4
 """Texts of one body in the engine at once, for each slot. The others follow later, so that other
@@ -26,14 +26,14 @@ _NEXT_TRY = 0.05
 """Seconds until the next try to submit texts after the queue was full."""
 
 
-def check_length(tokens: Sequence[int], param: str, service: Service) -> None:
+def check_length(tokens: Sequence[int], param: str, served: Served) -> None:
     """Check that a text fits. `param` is the field that holds it.
 
     Raises:
         ContextLengthError: it is too long.
     """
     try:
-        service.engine.check_length(len(tokens), output=False)
+        served.engine.check_length(len(tokens), output=False)
     except ContextLengthError as error:
         error.param = param
         raise
@@ -42,7 +42,7 @@ def check_length(tokens: Sequence[int], param: str, service: Service) -> None:
 async def vectors(
     prompts: Sequence[Sequence[int]],
     params: EmbeddingParams,
-    service: Service,
+    served: Served,
     scope: Scope,
 ) -> AsyncGenerator[tuple[int, array[float]], None]:
     """Index and vector of each prompt, as they are ready. Close the iterator to cancel the others.
@@ -52,13 +52,13 @@ async def vectors(
     Raises:
         HeddleError: the engine refuses a text or fails on it; all texts are cancelled.
     """
-    config = service.engine.config
+    config = served.engine.config
     together = min(_AHEAD * config.slots, config.slots + config.queue)
     if config.client_requests:
         together = min(together, config.client_requests)
     for first in range(0, len(prompts), together):
         requests = [(prompt, params) for prompt in prompts[first : first + together]]
-        streams = await _submitted(requests, service, scope, patient=first > 0)
+        streams = await _submitted(requests, served, scope, patient=first > 0)
         try:
             async for index, delta in streams:
                 if delta.embedding is not None:
@@ -71,7 +71,7 @@ async def vectors(
 
 async def _submitted(
     requests: Sequence[tuple[Sequence[int], EmbeddingParams]],
-    service: Service,
+    served: Served,
     scope: Scope,
     *,
     patient: bool,
@@ -84,8 +84,8 @@ async def _submitted(
     client, log_id = client_of(scope), record_of(scope).request_id
     while True:
         try:
-            return service.engine.generate_many(
-                requests, service.backlog, client=client, log_id=log_id
+            return served.engine.generate_many(
+                requests, served.backlog, client=client, log_id=log_id
             )
         except OverloadedError:
             if not patient:

@@ -21,6 +21,7 @@ from heddle.errors import (
     BodyTooLargeError,
     InvalidRequestError,
     MediaTypeError,
+    ModelUnloadedError,
     OutOfMemoryError,
 )
 from heddle.memory import available_bytes
@@ -32,7 +33,7 @@ from heddle.server.http.lenient import parse_leniently
 from heddle.server.http.memory import trim_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable
 
     from starlette.requests import Request
     from starlette.types import Scope
@@ -78,11 +79,18 @@ class Bodies:
         self._workers_of_grammars = ThreadPoolExecutor(_GRAMMARS, "heddle-grammar")
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
-    async def take(self, request: Request, schema: type[S], translate: Callable[[S], T]) -> T:
+    async def take(
+        self,
+        request: Request,
+        schema: type[S],
+        translate: Callable[[S], T],
+        load: Callable[[ModelUnloadedError], Awaitable[None]] | None = None,
+    ) -> T:
         """Read and parse the request's body, and return the result of `translate`.
 
         The call keeps neither the text nor the parsed body. `translate` runs in the event loop or
-        in a thread. Its exceptions pass through.
+        in a thread. Its exceptions pass through, but after a ModelUnloadedError this calls `load`,
+        if there is one, and translates the body again.
 
         Raises:
             MediaTypeError: the body is not declared as JSON. This check also protects a local
@@ -108,6 +116,12 @@ class Bodies:
                     f"the body did not arrive within {self._timeout} seconds; send it faster, or"
                     " raise the setting `body_timeout`"
                 ) from None
+            try:
+                return await self._translated(raw, request, schema, translate)
+            except ModelUnloadedError as error:
+                if load is None:
+                    raise
+                await load(error)
             return await self._translated(raw, request, schema, translate)
 
     async def _read(self, request: Request, place: AsyncExitStack) -> bytes:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from heddle.closing import Closing
     from heddle.config import ServerConfig
-    from heddle.engine import Engine
 
 _END_SECONDS = 2
 """Seconds that answers have to end after the engine closes, and again after they are cancelled."""
@@ -97,7 +97,7 @@ def url(listener: socket.socket, config: ServerConfig) -> str:
 
 def serve(
     app: FastAPI,
-    engine: Engine,
+    models: Closing,
     config: ServerConfig,
     listener: socket.socket,
     *,
@@ -105,13 +105,13 @@ def serve(
 ) -> None:
     """Serve `app` until a signal stops the server, and close the socket.
 
-    Closes `engine` only if answers still run after `ServerConfig.drain` seconds.
+    Closes `models` only if answers still run after `ServerConfig.drain` seconds.
 
     Raises:
         ConfigError: another process has listened on the address since it was bound; or the files of
             TLS cannot be used.
     """
-    server = Server(app, engine, config, on_ready)
+    server = Server(app, models, config, on_ready)
     try:
         server.run(sockets=[listener])
     except OSError as error:
@@ -128,7 +128,7 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         app: FastAPI,
-        engine: Engine,
+        models: Closing,
         config: ServerConfig,
         on_ready: Callable[[], None],
     ) -> None:
@@ -149,7 +149,7 @@ class Server(uvicorn.Server):
                 backlog=min(_ACCEPTED, most_connections() // 4),
             )
         )
-        self._engine = engine
+        self._models = models
         self._app = app
         self._drain = config.drain
         self._on_ready = on_ready
@@ -189,7 +189,7 @@ class Server(uvicorn.Server):
         while time.monotonic() < deadline and not self.force_exit:
             await asyncio.sleep(_TICK)
         # Not awaited yet: `close` returns when pages are on disk. Answers end long before.
-        closing = asyncio.create_task(asyncio.to_thread(self._engine.close))
+        closing = asyncio.create_task(asyncio.to_thread(self._models.close))
         await self._wait_for_answers()
         for task in self.server_state.tasks:
             task.cancel()

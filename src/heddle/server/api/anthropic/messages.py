@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from heddle.server.api.anthropic.schemas import AnyBlock, OutputConfig, Turn
     from heddle.server.generate.dispatch import Dispatcher
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served, Service
     from heddle.server.generate.tools import ToolUse
     from heddle.server.generate.usage import Json
 
@@ -69,15 +69,15 @@ def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
     )
     async def count_tokens(request: Request) -> Response:
         """Count the prompt tokens of a conversation."""
-        count = partial(_count, service=service, scope=request.scope)
-        tokens = await service.bodies.take(request, CountRequest, count)
+        count = partial(_count, scope=request.scope)
+        tokens = await service.take(request, CountRequest, count)
         return json_response({"input_tokens": tokens})
 
     return router
 
 
 def from_messages(
-    body: MessagesRequest, service: Service, scope: Scope
+    body: MessagesRequest, served: Served, scope: Scope
 ) -> tuple[GenerationRequest, MessageWriter]:
     """Translate a body into its request and the writer of its answer.
 
@@ -85,25 +85,24 @@ def from_messages(
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or the prompt is too long for the context.
     """
-    model = service.model_name(body.model)
-    params = sampling_params(body, service, grammar=_grammar(body.output_config))
+    model = served.name
+    params = sampling_params(body, served, grammar=_grammar(body.output_config))
     use = _tool_use(body)
     request, reading = chat_request(
-        service,
+        served,
         GenerationRequest(model, (), params, stream=bool(body.stream)),
         use,
-        lambda: _template_arguments(body, use, service, scope),
+        lambda: _template_arguments(body, use, served, scope),
         open_schemas=body.open_schemas,
     )
     most = _thinking_budget(body, scope)
-    request = bound_thinking(request, reading, most, "thinking.budget_tokens", service, scope)
+    request = bound_thinking(request, reading, most, "thinking.budget_tokens", served, scope)
     return request, MessageWriter(model, len(request.prompts[0]), reading)
 
 
-def _count(body: CountRequest, service: Service, scope: Scope) -> int:
-    service.model_name(body.model)
-    arguments = _template_arguments(body, _tool_use(body), service, scope)
-    return len(service.engine.model.chat_prompt(**arguments))
+def _count(body: CountRequest, served: Served, scope: Scope) -> int:
+    arguments = _template_arguments(body, _tool_use(body), served, scope)
+    return len(served.engine.model.chat_prompt(**arguments))
 
 
 def _grammar(config: OutputConfig | None) -> Grammar | None:
@@ -141,7 +140,7 @@ def _tool_use(body: CountRequest) -> ToolUse:
     return use_of(functions, _CHOICES[choice.type], named=choice.name, parallel=parallel)
 
 
-def _template_arguments(body: CountRequest, use: ToolUse, service: Service, scope: Scope) -> Json:
+def _template_arguments(body: CountRequest, use: ToolUse, served: Served, scope: Scope) -> Json:
     """Turn a body's messages and functions into keyword arguments of `LoadedModel.chat_text`.
 
     Raises:
@@ -153,22 +152,22 @@ def _template_arguments(body: CountRequest, use: ToolUse, service: Service, scop
     if body.system:
         messages.insert(0, {"role": "system", "content": _text(body.system)})
     effort = body.output_config.effort if body.output_config else None
-    variables = effort_variables(effort, "output_config.effort", service.engine, scope)
+    variables = effort_variables(effort, "output_config.effort", served.engine, scope)
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     return {
         "messages": messages,
         "tools": use.tools,
-        "variables": _thinking_variables(body, service, scope) | variables,
+        "variables": _thinking_variables(body, served, scope) | variables,
         "continue_final_message": continues,
         "add_generation_prompt": not continues,
     }
 
 
-def _thinking_variables(body: CountRequest, service: Service, scope: Scope) -> Json:
+def _thinking_variables(body: CountRequest, served: Served, scope: Scope) -> Json:
     """The template variable for reasoning. If the model does not reason, `thinking` is ignored."""
     if body.thinking is None:
         return {}
-    template = service.engine.model.template
+    template = served.engine.model.template
     enabled = body.thinking.type != "disabled"
     if enabled and template is not None and template.dialect.marks is None:
         ignore(scope, "thinking")

@@ -15,7 +15,7 @@ from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served, Service
 
 
 class ApplyTemplateRequest(Schema):
@@ -39,14 +39,9 @@ def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
 
-    def rendered(body: ApplyTemplateRequest) -> Rendered:
-        service.model_name(body.model)
-        arguments = template_arguments(body, use_of(functions_of(body.tools), None).tools)
-        return Rendered(prompt=service.engine.model.chat_text(**arguments))
-
     async def apply_template(request: Request) -> Response:
         """Render a conversation with the model's chat template."""
-        prompt = await service.bodies.take(request, ApplyTemplateRequest, rendered)
+        prompt = await service.take(request, ApplyTemplateRequest, _rendered)
         return json_response(prompt.model_dump())
 
     for path in ("/apply_template", "/apply-template"):  # the second is llama.cpp's spelling
@@ -58,3 +53,8 @@ def routes(service: Service) -> APIRouter:
         )(apply_template)
 
     return router
+
+
+def _rendered(body: ApplyTemplateRequest, served: Served) -> Rendered:
+    arguments = template_arguments(body, use_of(functions_of(body.tools), None).tools)
+    return Rendered(prompt=served.engine.model.chat_text(**arguments))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.server.generate.dispatch import Dispatcher
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
     from heddle.text.tokenizer.tokenizer import Tokenizer
@@ -74,7 +74,7 @@ def routes(dispatcher: Dispatcher) -> APIRouter:
 
 
 def from_infill(
-    body: InfillRequest, service: Service, scope: Scope
+    body: InfillRequest, served: Served, scope: Scope
 ) -> tuple[GenerationRequest, InfillWriter]:
     """Translate a body into its request and the writer of its answer.
 
@@ -82,19 +82,19 @@ def from_infill(
         InvalidRequestError: a value cannot be served, prefix and suffix are too long for the
             context, or the model has no FIM tokens.
     """
-    model = service.model_name(body.model)
-    params = sampling_params(body, service, grammar=generation_grammar(body))
-    params, _ = close_schemas(params, NO_TOOLS, body.open_schemas, service)
-    tokenizer = service.engine.model.tokenizer
+    model = served.name
+    params = sampling_params(body, served, grammar=generation_grammar(body))
+    params, _ = close_schemas(params, NO_TOOLS, body.open_schemas, served)
+    tokenizer = served.engine.model.tokenizer
     prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)
     prompt += tokenizer.encode(
         body.prompt or "", add_special=False, parse_special=False, continues=True
     )
-    service.engine.check_length(len(prompt), output=params.max_tokens != 0)
-    room = service.engine.context - len(prompt) - (params.max_tokens or 0)
+    served.engine.check_length(len(prompt), output=params.max_tokens != 0)
+    room = served.engine.context - len(prompt) - (params.max_tokens or 0)
     extra, left_out = _extra_files(body.input_extra or (), tokenizer, room)
     n = _choices_of(body)
-    service.check_choices(1, n)
+    served.check_choices(1, n)
     if left_out:
         ignore(scope, f"input_extra (first {left_out})")
     prompts = [tokenizer.put_before(prompt, extra)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.server.api.native import admin, prefix_cache, probes
+from heddle.server.api.native import admin, models, prefix_cache, probes
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def _routes(service: Service, _dispatcher: Dispatcher) -> list[APIRouter]:
     return [
+        models.routes(service),
         admin.routes(service),
         probes.routes(service),
         prefix_cache.routes(service),

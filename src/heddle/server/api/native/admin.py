@@ -1,17 +1,16 @@
-"""Routes of the model, health, metrics and slots."""
+"""Routes of health, metrics and slots."""
 
 from __future__ import annotations
 
 from asyncio import to_thread
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
-from heddle.server.api.native.metrics import Metrics, Source
+from heddle.server.api.native.metrics import Metrics
 from heddle.server.http.encoding import json_response
 
 if TYPE_CHECKING:
@@ -22,36 +21,26 @@ if TYPE_CHECKING:
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
-    engine = service.engine
-    exported = Metrics([Source(engine, service.backlog)])
-
-    @router.get("/v1/models")
-    async def models() -> Response:
-        """List the loaded model under its id and under each alias."""
-        models = [_model(service, name) for name in service.names]
-        page = {"has_more": False, "first_id": models[0]["id"], "last_id": models[-1]["id"]}
-        return json_response({"object": "list", "data": models, **page})
-
-    @router.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
-        """Describe the loaded model."""
-        return json_response(_model(service, service.model_name(name)))
+    exported = Metrics(service.registry, service.backlog)
 
     @router.get("/health", responses={503: {"description": "The engine has stopped or failed."}})
     @router.head("/health", include_in_schema=False)  # some health checkers send HEAD
     async def health() -> Response:
-        """Report 200 while the engine serves requests, 503 after it has stopped or failed.
+        """Report 200 while engines serve requests, 503 after one has stopped or failed.
 
-        `model_file` tells whether the model's file has changed on disk since it was loaded. Answers
-        do not depend on the changed file, because the model is in memory.
+        `model_file` tells whether the file of the default model has changed on disk since it was
+        loaded. Answers do not depend on the changed file, because the model is in memory.
         """
-        health = engine.health
-        if health.poison is not None:
-            report = {"status": "poisoned", "reason": health.poison.reason}
-            return json_response(report, status=503)
-        if engine.closed:
+        engines = service.registry.engines
+        for engine in engines.values():
+            if (poison := engine.health.poison) is not None:
+                report = {"status": "poisoned", "reason": poison.reason}
+                return json_response(report, status=503)
+        if service.registry.closed or any(engine.closed for engine in engines.values()):
             return json_response({"status": "stopped"}, status=503)
-        file = await to_thread(engine.model.file_state)  # a file system may be slow
+        default = engines.get(service.registry.default)
+        # In a thread: a file system may be slow.
+        file = None if default is None else await to_thread(default.model.file_state)
         return json_response({"status": "ok"} | ({} if file is None else {"model_file": file}))
 
     @router.get("/metrics", response_class=PlainTextResponse)
@@ -60,9 +49,9 @@ def routes(service: Service) -> APIRouter:
         return Response(exported.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @router.get("/slots")
-    async def slots() -> Response:
-        """List the state of each slot. Each has the engine's activity in `engine`."""
-        now = engine.snapshot()
+    async def slots(model: str | None = None) -> Response:
+        """List the state of each slot of a model. Each has the engine's activity in `engine`."""
+        now = service.served(model).engine.snapshot()
         shared = {"engine": _activity(now.activity)}
         return json_response(
             [asdict(slot) | {"state": slot.state.value} | shared for slot in now.slots]
@@ -85,31 +74,4 @@ def _activity(now: ActivitySnapshot) -> dict[str, Any]:
             "decodes": step.decodes,
             "sequences": step.sequences,
         },
-    }
-
-
-def _model(service: Service, name: str) -> dict[str, Any]:
-    """The model under one of its names, with the fields of OpenAI's and Anthropic's APIs.
-
-    Anthropic's values of `lifecycle` are `active`, `deprecated` and `retired`. Requests to a
-    `retired` model fail.
-    """
-    info = service.engine.model.info
-    return {
-        "id": name,
-        "object": "model",
-        "created": info.created,
-        "owned_by": "heddle",
-        "root": str(info.path),
-        "max_model_len": service.engine.context,
-        "architecture": info.architecture,
-        "quantisation": info.quantisation,
-        "kv_type": service.engine.config.kv_type,
-        "parameters": info.parameters,
-        "type": "model",
-        "display_name": name,
-        "created_at": datetime.fromtimestamp(info.created, UTC).isoformat(),
-        "lifecycle": "retired" if service.engine.closed else "active",
-        "max_input_tokens": service.engine.context,
-        "max_tokens": service.engine.context,
     }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from heddle.engine import Engine
     from heddle.engine.backlog import Backlog
+    from heddle.engine.model_status import ModelStatus
     from heddle.engine.telemetry import DiskStats, EngineSnapshot, PrefixCacheStats
 
 T = TypeVar("T")
@@ -52,7 +53,6 @@ class Moment:
     """The figures of one engine at one moment. The rows read from here."""
 
     engine: Engine
-    backlog: Backlog
     now: EngineSnapshot
 
 
@@ -100,12 +100,6 @@ ROWS: tuple[Row[Moment], ...] = (
     ),
     Row("heddle_generated_tokens", _TOTAL, "Generated tokens.", lambda at: at.now.generated_tokens),
     Row("heddle_preemptions", _TOTAL, "Preemptions of sequences.", lambda at: at.now.preemptions),
-    Row(
-        "heddle_backlog_cut",
-        _TOTAL,
-        "Answers cut to limit the backlog.",
-        lambda at: at.backlog.cut,
-    ),
     Row(
         "heddle_steps",
         _TOTAL,
@@ -184,7 +178,6 @@ ROWS: tuple[Row[Moment], ...] = (
         "Requests that wait for a slot.",
         lambda at: at.now.queue_depth,
     ),
-    Row("heddle_backlog_bytes", _LEVEL, "Bytes of unread answers.", lambda at: at.backlog.held),
     Row("heddle_kv_pages", _LEVEL, "Pages of the KV cache.", lambda at: at.now.pages_total),
     Row(
         "heddle_kv_pages_used",
@@ -201,6 +194,23 @@ ROWS: tuple[Row[Moment], ...] = (
     ),
 )
 """Metrics of an engine."""
+
+BACKLOG_ROWS: tuple[Row[Backlog], ...] = (
+    Row("heddle_backlog_cut", _TOTAL, "Answers cut to limit the backlog.", lambda at: at.cut),
+    Row("heddle_backlog_bytes", _LEVEL, "Bytes of unread answers.", lambda at: at.held),
+)
+"""Metrics of the server, for all its models."""
+
+MODEL_ROWS: tuple[Row[ModelStatus], ...] = (
+    Row("heddle_model", _LEVEL, "1 for the state of a model.", lambda at: {at.state: 1}, "state"),
+    Row(
+        "heddle_model_bytes",
+        _LEVEL,
+        "Bytes of weights and KV cache of a model.",
+        lambda at: at.memory_bytes,
+    ),
+)
+"""Metrics of a model, loaded or not."""
 
 
 def _cache(

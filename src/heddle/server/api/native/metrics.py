@@ -1,7 +1,6 @@
 """Prometheus metrics: counters and gauges of a table, and histograms of latencies.
 
-Every metric gets the labels of its source, so that several engines can share an exposition:
-`Metrics` is made with the names of the labels, and each source with their values.
+Every metric of an engine has the label `model`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from heddle.server.api.native.metric_table import (
+    BACKLOG_ROWS,
     DISK_ROWS,
+    MODEL_ROWS,
     PREFIX_CACHE_ROWS,
     ROWS,
     Kind,
@@ -30,10 +31,14 @@ if TYPE_CHECKING:
 
     from heddle.engine import Engine
     from heddle.engine.backlog import Backlog
+    from heddle.engine.registry import Registry
     from heddle.server.api.native.metric_table import Row, Value
     from heddle.types import FinishReason, Usage
 
 T = TypeVar("T")
+
+LABEL = "model"
+"""The label of all metrics of an engine."""
 
 _WAIT_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
 _GAP_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
@@ -50,35 +55,24 @@ HISTOGRAMS = {
 """Name, text and buckets of each histogram."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """An engine whose metrics are exported, and its values of the labels."""
-
-    engine: Engine
-    backlog: Backlog
-    labels: tuple[str, ...] = ()
-
-
 class Metrics:
-    """All metrics of some engines, in a separate registry."""
+    """All metrics of a registry's models and of their server, in a separate registry."""
 
-    def __init__(self, sources: Sequence[Source], labels: Sequence[str] = ()) -> None:
-        """`labels` are the names of the labels of each metric; a source has their values."""
+    def __init__(self, models: Registry, backlog: Backlog) -> None:
         self._registry = CollectorRegistry()
-        histograms = {
-            key: Histogram(name, text, labels, buckets=buckets, registry=self._registry)
+        self._histograms = {
+            key: Histogram(name, text, (LABEL,), buckets=buckets, registry=self._registry)
             for key, (name, text, buckets) in HISTOGRAMS.items()
         }
         self._tasks = Gauge(
             "heddle_server_tasks", "Tasks of the server's event loop.", registry=self._registry
         )
-        self._registry.register(SnapshotCollector(sources, tuple(labels)))
-        for source in sources:
-            own = {
-                key: one.labels(*source.labels) if labels else one
-                for key, one in histograms.items()
-            }
-            source.engine.observe(Latencies(own["queue"], own["first_token"], own["gap"]))
+        self._registry.register(SnapshotCollector(models, backlog))
+        models.on_loaded(self._observe)
+
+    def _observe(self, model: str, engine: Engine) -> None:
+        own = {key: one.labels(model) for key, one in self._histograms.items()}
+        engine.observe(Latencies(own["queue"], own["first_token"], own["gap"]))
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format. Call it in the server's event loop."""
@@ -113,34 +107,42 @@ class Latencies:
 class SnapshotCollector(Collector):
     """Collects all values of an engine from one snapshot, so that they are consistent."""
 
-    def __init__(self, sources: Sequence[Source], labels: tuple[str, ...]) -> None:
-        self._sources = sources
-        self._labels = labels
+    def __init__(self, models: Registry, backlog: Backlog) -> None:
+        self._models = models
+        self._backlog = backlog
 
     def collect(self) -> Iterator[Metric]:
-        moments = [
-            (one.labels, Moment(one.engine, one.backlog, one.engine.snapshot()))
-            for one in self._sources
-        ]
-        for row in ROWS:
-            yield self._family(row, [(labels, row.value(moment)) for labels, moment in moments])
-        stats = [(labels, moment.now.prefix_cache) for labels, moment in moments]
-        for cache_row in PREFIX_CACHE_ROWS:
-            values = [(labels, cache_row.value(one)) for labels, one in stats]
-            yield self._family(cache_row, values)
-        disks = [(labels, one.disk) for labels, one in stats if one.disk is not None]
-        for disk_row in DISK_ROWS if disks else ():
-            yield self._family(disk_row, [(labels, disk_row.value(one)) for labels, one in disks])
+        moments = {
+            name: Moment(engine, engine.snapshot()) for name, engine in self._models.engines.items()
+        }
+        yield from _of_models(ROWS, moments)
+        caches = {name: moment.now.prefix_cache for name, moment in moments.items()}
+        yield from _of_models(PREFIX_CACHE_ROWS, caches)
+        disks = {name: one.disk for name, one in caches.items() if one.disk is not None}
+        yield from _of_models(DISK_ROWS if disks else (), disks)
+        yield from _of_models(MODEL_ROWS, {one.name: one for one in self._models.status()})
+        for row in BACKLOG_ROWS:
+            yield _family(row, (), [((), row.value(self._backlog))])
 
-    def _family(self, row: Row[T], values: Iterable[tuple[tuple[str, ...], Value]]) -> Metric:
-        """The metric of a row, with a sample for each source, or for each value of its label."""
-        names = [*self._labels, row.label] if row.label else self._labels
-        made = CounterMetricFamily if row.kind is Kind.TOTAL else GaugeMetricFamily
-        family = made(row.name, row.text, labels=names)
-        for labels, value in values:
-            if isinstance(value, Mapping):
-                for key, amount in value.items():
-                    family.add_metric([*labels, key], amount)
-            else:
-                family.add_metric(labels, value)
-        return family
+
+def _of_models(rows: Iterable[Row[T]], sources: Mapping[str, T]) -> Iterator[Metric]:
+    """The metric of each row, with a sample for each model."""
+    for row in rows:
+        samples = [((name,), row.value(source)) for name, source in sources.items()]
+        yield _family(row, (LABEL,), samples)
+
+
+def _family(
+    row: Row[T], labels: Sequence[str], values: Iterable[tuple[tuple[str, ...], Value]]
+) -> Metric:
+    """The metric of a row, with a sample for each source, or for each value of its own label."""
+    names = [*labels, row.label] if row.label else labels
+    made = CounterMetricFamily if row.kind is Kind.TOTAL else GaugeMetricFamily
+    family = made(row.name, row.text, labels=names)
+    for own, value in values:
+        if isinstance(value, Mapping):
+            for key, amount in value.items():
+                family.add_metric([*own, key], amount)
+        else:
+            family.add_metric(own, value)
+    return family

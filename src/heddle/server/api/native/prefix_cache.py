@@ -28,6 +28,7 @@ class Switch(Schema):
     """Body of `POST /v1/prefix_cache`."""
 
     enabled: bool
+    model: str | None = None
 
 
 class Disabled(BaseModel):
@@ -83,12 +84,11 @@ Report = Disabled | Busy | Counters
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
-    engine = service.engine
 
     @router.get("/v1/prefix_cache_stats", response_model=Report)
-    async def prefix_cache_stats() -> Response:
-        """Report content and counters of the prefix cache. Never waits for the engine."""
-        return json_response(report(engine).model_dump())
+    async def prefix_cache_stats(model: str | None = None) -> Response:
+        """Report content and counters of a model's prefix cache. Never waits for the engine."""
+        return json_response(report(service.served(model).engine).model_dump())
 
     @router.post(
         "/v1/prefix_cache",
@@ -98,13 +98,16 @@ def routes(service: Service) -> APIRouter:
     )
     async def switch_prefix_cache(request: Request) -> Response:
         """Switch the cache on, or switch it off and delete its content."""
-        enabled = await service.bodies.take(request, Switch, lambda body: body.enabled)
+        engine, enabled = await service.take(
+            request, Switch, lambda body, served: (served.engine, body.enabled)
+        )
         await asyncio.to_thread(engine.set_prefix_cache, enabled)
         return json_response(report(engine).model_dump())
 
     @router.delete("/v1/prefix_cache", response_model=Report, dependencies=[ADMIN])
-    async def flush_prefix_cache() -> Response:
-        """Delete all cached prefixes. Running requests continue."""
+    async def flush_prefix_cache(model: str | None = None) -> Response:
+        """Delete all cached prefixes of a model. Running requests continue."""
+        engine = service.served(model).engine
         await asyncio.to_thread(engine.flush_prefix_cache)
         return json_response(report(engine).model_dump())
 

@@ -26,16 +26,31 @@ def routes(service: Service) -> APIRouter:
 
         A poisoned model does not count: it can be loaded again.
         """
-        alive = service.engine.health.live
+        alive = all(engine.health.live for engine in service.registry.engines.values())
         return json_response({"status": "ok" if alive else "stuck"}, status=200 if alive else 503)
 
     @router.get("/health/ready", responses={503: {"description": "Send no requests now."}})
     @router.head("/health/ready", include_in_schema=False)
-    async def ready(request: Request) -> Response:
-        """Report 503 while the server stops, or while the model is stuck, poisoned or closed."""
-        health = service.engine.health
-        status = "stopping" if is_stopping(request.app) else health.state.value
-        is_ready = health.ready and not is_stopping(request.app)
+    async def ready(request: Request, model: str | None = None) -> Response:
+        """Report 503 while the server stops, or while no model can answer.
+
+        A model that is stuck, poisoned or closed cannot. With `model`, only this one counts.
+        """
+        status, is_ready = _readiness(service, model)
+        if is_stopping(request.app):
+            status, is_ready = "stopping", False
         return json_response({"status": status}, status=200 if is_ready else 503)
 
     return router
+
+
+def _readiness(service: Service, name: str | None) -> tuple[str, bool]:
+    """The state of the named model, else of the best one; and whether it can answer."""
+    engines = service.registry.engines
+    if name is not None:
+        engines = {name: service.served(name).engine}
+    if not engines:  # models of `autoload` are loaded on demand
+        return ("ok", True) if service.registry.config.autoload else ("no model", False)
+    healths = [engine.health for engine in engines.values()]
+    best = next((health for health in healths if health.ready), healths[0])
+    return best.state.value, best.ready

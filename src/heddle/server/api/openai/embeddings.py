@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from heddle.engine.backlog import Backlog
     from heddle.errors import BacklogError
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served, Service
 
 MAX_INPUTS = 2048
 """Most texts of one request, as in OpenAI's API."""
@@ -147,12 +147,12 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/embeddings", response_model=Embeddings, openapi_extra=takes(EmbeddingRequest))
     async def embeddings(request: Request) -> Response:
         """Compute a vector of length 1 for each text."""
-        prepared = await service.bodies.take(
-            request, EmbeddingRequest, lambda body: _prepared(body, service)
+        served, prepared = await service.take(
+            request, EmbeddingRequest, lambda body, served: (served, _prepared(body, served))
         )
         params = salted(prepared.params, request, service)
         record_of(request.scope).describe(prepared.model, params)
-        parts = await unless_gone(request.receive, _embed(prepared, params, service, request.scope))
+        parts = await unless_gone(request.receive, _embed(prepared, params, served, request.scope))
         tokens = sum(map(len, prepared.prompts))
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         frame = {"object": "list", "model": prepared.model, "usage": usage}
@@ -162,19 +162,18 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _prepared(body: EmbeddingRequest, service: Service) -> PreparedEmbeddings:
+def _prepared(body: EmbeddingRequest, served: Served) -> PreparedEmbeddings:
     """Translate a body.
 
     Raises:
         InvalidRequestError: a text is empty or too long, or a value cannot be served.
     """
-    name = service.model_name(body.model)
     texts = prompts_of(body.input)
     if len(texts) > MAX_INPUTS:
         raise InvalidRequestError(
             f"input has {len(texts)} texts; send at most {MAX_INPUTS} at a time", param="input"
         )
-    model = service.engine.model
+    model = served.engine.model
     width = model.shape.width
     if body.dimensions not in (None, width):
         raise UnsupportedParameterError(
@@ -182,17 +181,17 @@ def _prepared(body: EmbeddingRequest, service: Service) -> PreparedEmbeddings:
             f" {body.dimensions}; shorter vectors need a model that was trained for them",
             param="dimensions",
         )
-    prompts = [_tokens(text, body.prompt_name, service) for text in texts]
+    prompts = [_tokens(text, body.prompt_name, served) for text in texts]
     params = EmbeddingParams(
         body.pooling,  # type: ignore[arg-type]  # a name
         body.cache_salt,
         priority=body.priority,
     )
-    return PreparedEmbeddings(name, prompts, params, body.encoding_format == "base64")
+    return PreparedEmbeddings(served.name, prompts, params, body.encoding_format == "base64")
 
 
-def _tokens(text: str | list[int], prompt_name: str | None, service: Service) -> list[int]:
-    model = service.engine.model
+def _tokens(text: str | list[int], prompt_name: str | None, served: Served) -> list[int]:
+    model = served.engine.model
     if not text:
         raise InvalidRequestError(f"input must not be empty, got {text!r}", param="input")
     if isinstance(text, str):
@@ -205,14 +204,14 @@ def _tokens(text: str | list[int], prompt_name: str | None, service: Service) ->
                 " send texts",
                 param="prompt_name",
             )
-    check_length(tokens, "input", service)
+    check_length(tokens, "input", served)
     return tokens
 
 
 async def _embed(
     prepared: PreparedEmbeddings,
     params: EmbeddingParams,
-    service: Service,
+    served: Served,
     scope: Scope,
 ) -> list[bytes]:
     """Compute the vectors and return the JSON of each, in order.
@@ -220,8 +219,8 @@ async def _embed(
     Raises:
         HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
     """
-    gathering = Gathering(service.backlog)
-    async with aclosing(vectors(prepared.prompts, params, service, scope)) as ready:
+    gathering = Gathering(served.backlog)
+    async with aclosing(vectors(prepared.prompts, params, served, scope)) as ready:
         async for index, vector in ready:
             gathering.add(index, _entry(index, vector, in_base64=prepared.in_base64))
     return gathering.take()

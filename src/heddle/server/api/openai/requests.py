@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
     from heddle.server.generate.fields import GenerationFields
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.types import SamplingParams
 
@@ -42,7 +42,7 @@ chat, but seldom the continuation of plain text."""
 
 
 def from_chat(
-    body: ChatRequest, service: Service, scope: Scope
+    body: ChatRequest, served: Served, scope: Scope
 ) -> tuple[GenerationRequest, ChatWriter]:
     """Translate a chat body into its request and the writer of its answer.
 
@@ -50,49 +50,47 @@ def from_chat(
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or the prompt is too long for the context.
     """
-    model = service.model_name(body.model)
-    params, n = chat_params(body, service), body.n or 1
+    model = served.name
+    params, n = chat_params(body, served), body.n or 1
     usage = _usage_wanted(body)
-    service.check_choices(1, n)
+    served.check_choices(1, n)
     use = _tool_use(body)
-    effort = effort_variables(body.reasoning_effort, "reasoning_effort", service.engine, scope)
+    effort = effort_variables(body.reasoning_effort, "reasoning_effort", served.engine, scope)
     request, reading = chat_request(
-        service,
+        served,
         GenerationRequest(model, (), params, n, bool(body.stream)),
         use,
         lambda: template_arguments(body, use.tools, effort),
         open_schemas=body.open_schemas,
     )
-    request = bound_thinking(request, reading, *_thinking_budget(body), service, scope)
+    request = bound_thinking(request, reading, *_thinking_budget(body), served, scope)
     options = AnswerOptions(usage, params.logprobs, body.prompt_logprobs, reading=reading)
-    return request, ChatWriter(model, service.engine.model.tokenizer, options)
+    return request, ChatWriter(model, served.engine.model.tokenizer, options)
 
 
 def from_completion(
-    body: CompletionRequest, service: Service, _scope: Scope
+    body: CompletionRequest, served: Served, _scope: Scope
 ) -> tuple[GenerationRequest, CompletionWriter]:
     """Translate a completion body into its request and the writer of its answer.
 
     Raises:
         InvalidRequestError: a value cannot be served, or a prompt is too long for the context.
     """
-    model = service.model_name(body.model)
-    params, _ = close_schemas(
-        completion_params(body, service), NO_TOOLS, body.open_schemas, service
-    )
+    model = served.name
+    params, _ = close_schemas(completion_params(body, served), NO_TOOLS, body.open_schemas, served)
     usage, n = _usage_wanted(body), body.n or 1
     texts, of = prompts_of(body.prompt), body.best_of or n
-    service.check_choices(len(texts), of)
-    tokenizer = service.engine.model.tokenizer
+    served.check_choices(len(texts), of)
+    tokenizer = served.engine.model.tokenizer
     for text in texts:
         if not isinstance(text, str):
-            check_tokens(service.engine.model, text, "prompt")
+            check_tokens(served.engine.model, text, "prompt")
     if body.suffix:
         prompts = [tokenizer.encode_fill_in(text, body.suffix) for text in texts]
     else:
         prompts = [tokenizer.encode(text) if isinstance(text, str) else text for text in texts]
     for prompt in prompts:
-        service.engine.check_length(len(prompt), output=params.max_tokens != 0)
+        served.engine.check_length(len(prompt), output=params.max_tokens != 0)
     options = AnswerOptions(
         usage,
         body.logprobs,
@@ -152,7 +150,7 @@ def _usage_wanted(body: GenerationFields) -> bool:
     return bool(body.stream_options.include_usage)
 
 
-def chat_params(body: ChatRequest, service: Service) -> SamplingParams:
+def chat_params(body: ChatRequest, served: Served) -> SamplingParams:
     """Sampling parameters of a chat request.
 
     Raises:
@@ -165,14 +163,14 @@ def chat_params(body: ChatRequest, service: Service) -> SamplingParams:
     _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
     return sampling_params(
         body,
-        service,
+        served,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         grammar=generation_grammar(body),
     )
 
 
-def completion_params(body: CompletionRequest, service: Service) -> SamplingParams:
+def completion_params(body: CompletionRequest, served: Served) -> SamplingParams:
     """Sampling parameters of a completion request.
 
     Raises:
@@ -197,7 +195,7 @@ def completion_params(body: CompletionRequest, service: Service) -> SamplingPara
     counts = [count for count in (echoed, body.prompt_logprobs) if count is not None]
     given = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | parameters_of(body)
     # best_of compares log probabilities, even if the answer does not show them.
-    return service.engine.model.sampling_params(
+    return served.engine.model.sampling_params(
         **given,
         logprobs=0 if of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=max(counts, default=None),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from heddle.server.api.openai.response_schemas import FunctionTool
     from heddle.server.generate.dispatch import Dispatcher
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served
     from heddle.server.generate.usage import Json
     from heddle.types import Grammar, SamplingParams
 
@@ -42,7 +42,7 @@ def routes(dispatcher: Dispatcher) -> APIRouter:
 
 
 def from_responses(
-    body: ResponsesRequest, service: Service, scope: Scope
+    body: ResponsesRequest, served: Served, scope: Scope
 ) -> tuple[GenerationRequest, ResponseWriter]:
     """Translate a body into its request and the writer of its answer.
 
@@ -50,12 +50,12 @@ def from_responses(
         InvalidRequestError: a value cannot be served, the model has no chat template, its template
             refuses the messages, or the prompt is too long for the context.
     """
-    model, params = service.model_name(body.model), _params(body, service)
+    model, params = served.name, _params(body, served)
     use = tool_use(body)
     effort = body.reasoning.effort if body.reasoning else None
-    variables = effort_variables(effort, "reasoning.effort", service.engine, scope)
+    variables = effort_variables(effort, "reasoning.effort", served.engine, scope)
     request, reading = chat_request(
-        service,
+        served,
         GenerationRequest(model, (), params, stream=bool(body.stream)),
         use,
         lambda: template_arguments(body, use, variables),
@@ -63,10 +63,10 @@ def from_responses(
     )
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
     repeated = _repeated(body, params, effort if variables else None)
-    return request, ResponseWriter(model, service.engine.model.tokenizer, repeated, options)
+    return request, ResponseWriter(model, served.engine.model.tokenizer, repeated, options)
 
 
-def _params(body: ResponsesRequest, service: Service) -> SamplingParams:
+def _params(body: ResponsesRequest, served: Served) -> SamplingParams:
     """Sampling parameters of a request.
 
     Raises:
@@ -80,7 +80,7 @@ def _params(body: ResponsesRequest, service: Service) -> SamplingParams:
         )
     return sampling_params(
         body,
-        service,
+        served,
         logprobs=(body.top_logprobs or 0) if shown else None,
         grammar=grammar_of(body, _text_format(body)),
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.engine.reranking import Reranker
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served, Service
 
 MAX_DOCUMENTS = 2048
 """Documents of one request."""
@@ -90,23 +90,23 @@ def routes(service: Service) -> APIRouter:
 
     async def rerank(request: Request) -> Response:
         """Scores of documents for a query, the best first."""
-        body, prompts = await service.bodies.take(
-            request, RerankRequest, lambda body: (body, _prompts(body, service))
+        body, served, prompts = await service.take(
+            request, RerankRequest, lambda body, served: (body, served, _prompts(body, served))
         )
         params = EmbeddingParams(
             Pooling.LAST, body.cache_salt, unit_length=False, priority=body.priority
         )
         params = salted(params, request, service)
-        reranker = service.engine.model.judge()
-        record_of(request.scope).describe(service.model_name(body.model), params)
+        reranker = served.engine.model.judge()
+        record_of(request.scope).describe(served.name, params)
         scores = await unless_gone(
-            request.receive, _scores(reranker, prompts, params, service, request.scope)
+            request.receive, _scores(reranker, prompts, params, served, request.scope)
         )
         tokens = sum(map(len, prompts))
         return json_response(
             {
                 "id": f"rerank-{secrets.token_hex(12)}",
-                "model": service.model_name(body.model),
+                "model": served.name,
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
                 "results": _results(body, scores),
             }
@@ -121,18 +121,17 @@ def _text(document: str | TextDocument) -> str:
     return document if isinstance(document, str) else document.text
 
 
-def _prompts(body: RerankRequest, service: Service) -> list[list[int]]:
+def _prompts(body: RerankRequest, served: Served) -> list[list[int]]:
     """The question about each document, in token ids.
 
     Raises:
         InvalidRequestError: a document is too long, or the model cannot judge documents.
     """
-    service.model_name(body.model)
-    reranker = service.engine.model.judge()
+    reranker = served.engine.model.judge()
     prompts = []
     for document in body.documents:
         prompts.append(reranker.prompt(body.query, _text(document), body.instruction))
-        check_length(prompts[-1], "documents", service)
+        check_length(prompts[-1], "documents", served)
     return prompts
 
 
@@ -140,12 +139,12 @@ async def _scores(
     reranker: Reranker,
     prompts: list[list[int]],
     params: EmbeddingParams,
-    service: Service,
+    served: Served,
     scope: Scope,
 ) -> list[float]:
     """The score of each document, in order."""
     found: dict[int, float] = {}
-    async with aclosing(vectors(prompts, params, service, scope)) as ready:
+    async with aclosing(vectors(prompts, params, served, scope)) as ready:
         async for index, state in ready:
             found[index] = reranker.score(state)
     return [found[index] for index in range(len(prompts))]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from heddle.engine.loading import LoadedModel
-    from heddle.server.generate.service import Service
+    from heddle.server.generate.service import Served, Service
 
 _CHAT_FIELDS = (
     "add_generation_prompt",
@@ -113,34 +113,26 @@ class TokenizerInfo(BaseModel):
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
-    bodies = service.bodies
-
-    def tokenized(body: TokenizeRequest) -> list[bytes]:
-        return _tokenized(body, service)
-
-    def detokenized(body: DetokenizeRequest) -> Text:
-        service.model_name(body.model)
-        text = service.engine.model.tokenizer.decode(body.tokens, skip_special=False)
-        return Text(prompt=text, content=text)
 
     @router.post(
         "/tokenize", response_model=CountedTokens | Tokens, openapi_extra=takes(TokenizeRequest)
     )
     async def tokenize(request: Request) -> Response:
         """Convert a text or a conversation to token ids."""
-        parts = await bodies.take(request, TokenizeRequest, tokenized)
+        parts = await service.take(request, TokenizeRequest, _tokenized)
         return JsonPartsResponse(parts, service.backlog)
 
     @router.post("/detokenize", response_model=Text, openapi_extra=takes(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
         """Convert token ids to text."""
-        text = await bodies.take(request, DetokenizeRequest, detokenized)
+        text = await service.take(request, DetokenizeRequest, _detokenized)
         return json_response(text.model_dump())
 
     @router.get("/tokenizer_info", response_model=TokenizerInfo)
-    def tokenizer_info() -> Response:
+    async def tokenizer_info(request: Request, model: str | None = None) -> Response:
         """Report what clients such as lm-eval need to render prompts themselves."""
-        return json_response(_info(service.engine.model).model_dump())
+        engine = await service.engine(request, model)
+        return json_response(_info(engine.model).model_dump())
 
     return router
 
@@ -154,20 +146,24 @@ def _info(model: LoadedModel) -> TokenizerInfo:
     )
 
 
-def _tokenized(body: TokenizeRequest, service: Service) -> list[bytes]:
+def _tokenized(body: TokenizeRequest, served: Served) -> list[bytes]:
     """Tokenise a body and encode the response, which may be large, as JSON in parts."""
-    service.model_name(body.model)
-    ids = _token_ids(body, service)
-    tokenizer = service.engine.model.tokenizer
+    ids = _token_ids(body, served)
+    tokenizer = served.engine.model.tokenizer
     if body.with_pieces:
         tokens = _array(ids, lambda id: {"id": id, "piece": _piece(tokenizer.token_bytes(id))})
     else:
         tokens = _array(ids, int)
     if body.content is not None:
         return [b'{"tokens":', *tokens, b"}"]
-    head = encode({"count": len(ids), "max_model_len": service.engine.context})
+    head = encode({"count": len(ids), "max_model_len": served.engine.context})
     strings = _array(ids, tokenizer.token_text) if body.return_token_strs else [b"null"]
     return [head[:-1], b',"token_strs":', *strings, b',"tokens":', *tokens, b"}"]
+
+
+def _detokenized(body: DetokenizeRequest, served: Served) -> Text:
+    text = served.engine.model.tokenizer.decode(body.tokens, skip_special=False)
+    return Text(prompt=text, content=text)
 
 
 def _array(ids: Sequence[int], of: Callable[[int], object]) -> list[bytes]:
@@ -179,13 +175,13 @@ def _array(ids: Sequence[int], of: Callable[[int], object]) -> list[bytes]:
     return [*(parts[:-1] if ids else parts), b"]"]
 
 
-def _token_ids(body: TokenizeRequest, service: Service) -> Sequence[int]:
+def _token_ids(body: TokenizeRequest, served: Served) -> Sequence[int]:
     """The token ids of a body's text or conversation.
 
     Raises:
         InvalidRequestError: the body has no text or several texts, or fields exclude each other.
     """
-    model = service.engine.model
+    model = served.engine.model
     given = [name for name in _EXCLUDED if getattr(body, name) is not None]
     if len(given) != 1:
         got = " and ".join(given) or "none"

@@ -1,0 +1,557 @@
+"""The models of one process: loads them, finds them by name, and unloads them.
+
+Every loaded model has its own engine thread. The registry starts a thread for each load, and one
+thread that unloads idle models.
+
+The life of a model::
+
+    (unknown or unloaded) -> loading -> loaded -> unloading -> (unknown or unloaded)
+                                 +-> failed
+
+A name is reserved before its load begins, so callers that load the same model at once share one
+load. Models of the settings stay known after they are unloaded; other models are forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from heddle.closing import Closing
+from heddle.config import EngineConfig, RegistryConfig
+from heddle.engine.engine import Engine
+from heddle.engine.model_status import LoadProgress, ModelState, ModelStatus
+from heddle.engine.turns import Turns
+from heddle.errors import (
+    EngineClosedError,
+    HeddleError,
+    ModelLoadedError,
+    ModelNotFoundError,
+    ModelUnavailableError,
+    ModelUnloadedError,
+    OutOfMemoryError,
+)
+from heddle.weights.confine import AllowedModels, models_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from heddle.weights.progress import Progress
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Entry:
+    """What the registry knows of a model. The registry's lock guards it.
+
+    Attributes:
+        name: name in requests.
+        source: what the user asked for: a path, an alias or a name of the hub.
+        config: settings of its engine.
+        known: the model stays in the list after it is unloaded.
+        found: it was found in `models_dir`.
+        keep_alive: seconds without a request after which it is unloaded; 0: never.
+        state: see the module's docstring.
+        engine: while it is loaded or unloading.
+        load: the load in progress, or the last one.
+        progress: of the load in progress.
+        reason: why the last load failed.
+        loaded_at, used_at: when it was loaded, and when a request last named it, in seconds of
+            `time.monotonic`.
+    """
+
+    name: str
+    source: str
+    config: EngineConfig
+    known: bool = False
+    found: bool = False
+    keep_alive: float = 0.0
+    state: ModelState = ModelState.UNLOADED
+    engine: Engine | None = None
+    load: Future[Engine] | None = None
+    progress: LoadProgress | None = None
+    reason: str | None = None
+    loaded_at: float = 0.0
+    used_at: float = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that run or wait."""
+        if self.engine is None:
+            return 0
+        now = self.engine.snapshot()
+        return now.running + now.queue_depth
+
+    def status(self) -> ModelStatus:
+        engine, loading = self.engine, self.state is ModelState.LOADING
+        return ModelStatus(
+            name=self.name,
+            source=self.source,
+            state=self.state,
+            reason=self.reason,
+            progress=self.progress.share if loading and self.progress else None,
+            memory_bytes=engine.model.executor.held_bytes if engine else 0,
+            device=engine.model.executor.summary if engine else None,
+            uptime_seconds=time.monotonic() - self.loaded_at if engine else None,
+            in_flight=self.in_flight,
+        )
+
+
+class Registry(Closing):
+    """Loaded models by name. Any thread may call its methods.
+
+    Attributes:
+        config: settings of the registry.
+        engine_config: settings of models that are loaded without settings of their own.
+        default: name of the model for requests that name none; empty without a model.
+    """
+
+    def __init__(
+        self,
+        config: RegistryConfig = RegistryConfig(),  # noqa: B008 - frozen
+        engine: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
+        *,
+        progress: Progress | None = None,
+    ) -> None:
+        """Know the models in the folder `models_dir`, and load none yet.
+
+        `engine` becomes `engine_config`. `progress` shows downloads and loads.
+
+        Raises:
+            ConfigError: there is no such folder.
+        """
+        self.config = config
+        self.default = ""
+        self.engine_config = engine
+        self._allowed = AllowedModels(
+            folder=models_folder(config.models_dir), hub=config.hub_models
+        )
+        self._callbacks: list[Callable[[str, Engine], None]] = []
+        self._progress = progress
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.Lock()
+        self._one_load = threading.Lock()  # two loads at once could both find the memory free
+        self._changed = threading.Condition(self._lock)
+        self._turns = Turns()
+        self._closed = False
+        self._keeper: threading.Thread | None = None
+        for name, path in self._allowed.in_folder():
+            self._entries[name] = _Entry(
+                name, str(path), engine, known=True, found=True, keep_alive=config.keep_alive
+            )
+
+    @classmethod
+    def of(cls, engine: Engine) -> Registry:
+        """A registry with one engine, which the caller keeps: it closes engine and registry."""
+        registry = cls(engine=engine.config)
+        name, now = engine.model.info.id, time.monotonic()
+        entry = _Entry(name, str(engine.model.info.path), engine.config, known=True)
+        entry.state, entry.engine = ModelState.LOADED, engine
+        entry.loaded_at = entry.used_at = now
+        registry._entries[name] = entry
+        registry.default = name
+        return registry
+
+    # --- find ------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all models that are loaded or known, the default first."""
+        with self._lock:
+            names = [name for name in self._entries if name != self.default]
+        return (self.default, *names) if self.default else tuple(names)
+
+    def __contains__(self, name: str) -> bool:
+        with self._lock:
+            return name in self._entries
+
+    def engine(self, name: str | None = None) -> Engine:
+        """The engine of a loaded model. Without a name, that of the default model.
+
+        Raises:
+            ModelNotFoundError: no model has this name, or it is not loaded.
+            ModelUnloadedError: it is not loaded, and the setting `autoload` is on.
+            ModelUnavailableError: it loads or unloads, or its load failed.
+        """
+        with self._lock:
+            entry = self._entry(name or self.default)
+            if entry.state is ModelState.LOADED and entry.engine is not None:
+                entry.used_at = time.monotonic()
+                return entry.engine
+            raise self._why_not(entry)
+
+    @property
+    def engines(self) -> dict[str, Engine]:
+        """Engines of the loaded models by name."""
+        with self._lock:
+            return {
+                name: entry.engine
+                for name, entry in self._entries.items()
+                if entry.state is ModelState.LOADED and entry.engine is not None
+            }
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def on_loaded(self, call: Callable[[str, Engine], None]) -> None:
+        """Call `call` with the name and engine of each loaded model, now and later.
+
+        A later call comes before the first request of the model, in the thread of the load.
+        """
+        with self._lock:
+            self._callbacks.append(call)
+        for name, engine in self.engines.items():
+            call(name, engine)
+
+    def name_of_load(self, load: Future[Engine]) -> str:
+        """The name of the model that `load` loads or has loaded.
+
+        Raises:
+            ModelNotFoundError: it has been unloaded since.
+        """
+        with self._lock:
+            for entry in self._entries.values():
+                if entry.load is load:
+                    return entry.name
+        raise ModelNotFoundError("the model has been unloaded since it was loaded", param="model")
+
+    def status(self) -> tuple[ModelStatus, ...]:
+        """All models that are loaded or known. Never waits for a load or for an engine."""
+        with self._lock:
+            entries = list(self._entries.values())
+        return tuple(entry.status() for entry in entries)
+
+    def _entry(self, name: str) -> _Entry:
+        entry = self._entries.get(name)
+        if entry is None:
+            known = ", ".join(map(repr, self._entries)) or "none"
+            raise ModelNotFoundError(
+                f"model {name!r} is not loaded; there is {known}", param="model"
+            )
+        return entry
+
+    def _why_not(self, entry: _Entry) -> HeddleError:
+        """The error for a request to a model that is not loaded."""
+        match entry.state:
+            case ModelState.LOADING | ModelState.UNLOADED if self.config.autoload:
+                return ModelUnloadedError(f"model {entry.name!r} loads first", model=entry.name)
+            case ModelState.UNLOADED:
+                return ModelNotFoundError(
+                    f"model {entry.name!r} is not loaded; load it with POST /models/load, or start"
+                    " the server with --autoload",
+                    param="model",
+                )
+            case ModelState.FAILED:
+                return ModelUnavailableError(
+                    f"model {entry.name!r} could not be loaded: {entry.reason}. Mend the cause and"
+                    " load it again with POST /models/load",
+                    retry_after=None,
+                )
+        return ModelUnavailableError(f"model {entry.name!r} is {entry.state}; try again later")
+
+    # --- load ------------------------------------------------------------------------------------
+
+    def add(
+        self, model: str | Path, *, name: str | None = None, config: EngineConfig | None = None
+    ) -> str:
+        """Make a model known without loading it. Returns its name. The first one is the default.
+
+        Arguments as for :meth:`load`.
+
+        Raises:
+            ModelLoadedError: another model has this name.
+        """
+        with self._lock:
+            entry = self._new_entry(str(model), name, config, None)
+            other = self._entries.get(entry.name)
+            if other is not None and not (other.found and other.state is ModelState.UNLOADED):
+                raise ModelLoadedError(
+                    f"two models are named {entry.name!r}: {other.source} and {entry.source}. Give"
+                    " one of them another name",
+                    param="model",
+                )
+            entry.known = True
+            self._insert(entry)
+            return entry.name
+
+    def load(
+        self,
+        model: str | Path,
+        *,
+        name: str | None = None,
+        config: EngineConfig | None = None,
+        keep_alive: float | None = None,
+    ) -> Engine:
+        """Load a model and return its engine. If another caller loads it, wait for that load.
+
+        Args:
+            model: name of a known model, or as for :meth:`Engine.load`.
+            name: its name in requests; None: the name that `Engine.load` gives it.
+            config: settings of its engine; None: those of the registry.
+            keep_alive: seconds without a request after which it is unloaded, 0 for never; None: the
+                setting of the registry.
+
+        Raises:
+            ModelLoadedError: a model of this name is loaded already.
+            ModelUnavailableError: a model of this name unloads.
+            EngineClosedError: the registry is closed.
+            HeddleError: it cannot be loaded; see :meth:`Engine.load`.
+        """
+        return self.begin_load(model, name=name, config=config, keep_alive=keep_alive).result()
+
+    def begin_load(
+        self,
+        model: str | Path,
+        *,
+        name: str | None = None,
+        config: EngineConfig | None = None,
+        keep_alive: float | None = None,
+        confined: bool = False,
+    ) -> Future[Engine]:
+        """Begin a load in a thread. Arguments and errors are those of :meth:`load`.
+
+        With `confined`, `model` comes from a client: it names a known model, or what the settings
+        `models_dir` and `hub_models` allow. Further errors: see `AllowedModels.source_of`.
+        """
+        source = str(model)
+        if confined and source not in self:
+            source = self._allowed.source_of(source)
+        with self._lock:
+            wanted = self._new_entry(source, name, config, keep_alive)
+            entry = self._entries.get(wanted.name)
+            if entry is None:
+                self._insert(wanted)
+                return self._begin(wanted)
+            same = source in (entry.source, entry.name)
+            if entry.state is ModelState.LOADING and same and entry.load is not None:
+                return entry.load
+            self._check_loadable(entry)
+            if not same:
+                entry.source = source
+            if config is not None:
+                entry.config = config
+            if keep_alive is not None:
+                entry.keep_alive = keep_alive
+            return self._begin(entry)
+
+    def begin_known(self, name: str) -> Future[Engine]:
+        """Begin the load of a known model, or join the load in progress. Raises as :meth:`load`.
+
+        The result is its engine, at once if it is loaded.
+        """
+        with self._lock:
+            entry = self._entry(name)
+            if entry.state in (ModelState.LOADING, ModelState.LOADED) and entry.load is not None:
+                return entry.load
+            self._check_loadable(entry)
+            return self._begin(entry)
+
+    def _new_entry(
+        self, source: str, name: str | None, config: EngineConfig | None, keep_alive: float | None
+    ) -> _Entry:
+        from heddle.weights.sources import name_before_fetch
+
+        alive = self.config.keep_alive if keep_alive is None else keep_alive
+        known = self._entries.get(source)
+        served = name or (known.name if known else name_before_fetch(source))
+        return _Entry(served, source, config or self.engine_config, keep_alive=alive)
+
+    def _insert(self, entry: _Entry) -> None:
+        self._entries[entry.name] = entry
+        self.default = self.default or entry.name
+
+    @staticmethod
+    def _check_loadable(entry: _Entry) -> None:
+        """Raise if a load of the model cannot begin."""
+        match entry.state:
+            case ModelState.LOADING | ModelState.LOADED:
+                raise ModelLoadedError(
+                    f"model {entry.name!r} is {entry.state} already, from {entry.source}. Unload it"
+                    " first, or load this one under another name",
+                    param="model",
+                )
+            case ModelState.UNLOADING:
+                raise ModelUnavailableError(f"model {entry.name!r} is unloading; try again later")
+
+    def _begin(self, entry: _Entry) -> Future[Engine]:
+        if self._closed:
+            raise EngineClosedError("the registry is closed")
+        entry.state, entry.reason = ModelState.LOADING, None
+        entry.progress = LoadProgress(self._progress)
+        load: Future[Engine] = Future()
+        entry.load = load
+        threading.Thread(
+            target=self._load, args=(entry, load), name=f"heddle-load-{entry.name}", daemon=True
+        ).start()
+        return load
+
+    def _load(self, entry: _Entry, load: Future[Engine]) -> None:
+        """Load a model in this thread, and set the result of `load`."""
+        try:
+            with self._one_load:
+                engine = self._open(entry)
+        except BaseException as error:
+            reason = error.message if isinstance(error, HeddleError) else f"{error}"
+            _log.info("model %s could not be loaded: %s", entry.name, reason)
+            with self._lock:
+                entry.state, entry.reason = ModelState.FAILED, reason
+            load.set_exception(error)
+            return
+        with self._lock:
+            self._rename(entry, engine.model.info.id)
+        for call in self._callbacks:
+            call(entry.name, engine)
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                entry.engine, entry.state = engine, ModelState.LOADED
+                entry.loaded_at = entry.used_at = time.monotonic()
+                self._keep()
+        if closed:
+            engine.close()
+            load.set_exception(EngineClosedError("the registry was closed during the load"))
+            return
+        load.set_result(engine)
+
+    def _open(self, entry: _Entry) -> Engine:
+        """Load the model. Under a memory limit, unload idle models until it fits.
+
+        Raises: see :meth:`load`.
+        """
+        while True:
+            try:
+                return Engine.load(
+                    entry.source,
+                    self._bounded(entry.config),
+                    progress=entry.progress,
+                    turns=self._turns,
+                )
+            except OutOfMemoryError:
+                idle = self._least_recently_used() if self.config.memory else None
+                if idle is None:
+                    raise
+                _log.warning("unloading %s to make room for %s", idle, entry.name)
+                self.unload(idle)
+
+    def _bounded(self, config: EngineConfig) -> EngineConfig:
+        """The settings of a model, with the memory that loaded models leave under the limit."""
+        if not self.config.memory:
+            return config
+        with self._lock:
+            engines = [entry.engine for entry in self._entries.values()]
+        held = sum(engine.model.executor.held_bytes for engine in engines if engine is not None)
+        left = max(1, self.config.memory - held)
+        most = min(left, config.model_memory) if config.model_memory else left
+        return dataclasses.replace(config, model_memory=most)
+
+    def _least_recently_used(self) -> str | None:
+        """Name of the idle loaded model that requests have not named for the longest time."""
+        with self._lock:
+            loaded = [one for one in self._entries.values() if one.state is ModelState.LOADED]
+        idle = [entry for entry in loaded if not entry.in_flight]
+        return min(idle, key=lambda entry: entry.used_at).name if idle else None
+
+    def _rename(self, entry: _Entry, name: str) -> None:
+        """Give a model the name of its file, which was not known before a package was fetched."""
+        if entry.name == entry.source and name not in self._entries:
+            del self._entries[entry.name]
+            self.default = name if self.default == entry.name else self.default
+            entry.name = name
+            self._entries[name] = entry
+
+    # --- unload ----------------------------------------------------------------------------------
+
+    def unload(self, name: str, *, seconds: float | None = None) -> None:
+        """Unload a model. New requests are refused at once; accepted ones may finish.
+
+        Args:
+            name: name of the model.
+            seconds: most seconds that accepted requests may take; then they end with
+                EngineClosedError. None: the setting `unload_seconds`.
+
+        Raises:
+            ModelNotFoundError: no model of this name is loaded.
+            ModelUnavailableError: it loads or unloads.
+        """
+        with self._lock:
+            entry = self._entry(name)
+            if entry.state in (ModelState.LOADING, ModelState.UNLOADING):
+                raise ModelUnavailableError(f"model {name!r} is {entry.state}; try again later")
+            if entry.state is ModelState.UNLOADED:
+                raise ModelNotFoundError(f"model {name!r} is not loaded", param="model")
+            entry.state, engine = ModelState.UNLOADING, entry.engine
+        if engine is not None:
+            most = self.config.unload_seconds if seconds is None else seconds
+            cut = threading.Timer(most, engine.close)
+            cut.start()
+            engine.close(drain=True)
+            cut.cancel()
+        with self._lock:
+            entry.state, entry.engine, entry.load = ModelState.UNLOADED, None, None
+            if not entry.known:
+                del self._entries[entry.name]
+                if self.default == entry.name:
+                    self.default = next(iter(self._entries), "")
+
+    def _keep(self) -> None:
+        """Start the thread that unloads idle models, if there is work for it. Needs the lock."""
+        if self._keeper is None and any(entry.keep_alive for entry in self._entries.values()):
+            self._keeper = threading.Thread(
+                target=self._unload_idle, name="heddle-keep-alive", daemon=True
+            )
+            self._keeper.start()
+        self._changed.notify_all()
+
+    def _unload_idle(self) -> None:
+        """Unload models that no request has named for `keep_alive` seconds, until `close`."""
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                kept = [
+                    entry
+                    for entry in self._entries.values()
+                    if entry.keep_alive and entry.state is ModelState.LOADED
+                ]
+                for entry in kept:
+                    if entry.in_flight:
+                        entry.used_at = now
+                due = [entry.name for entry in kept if entry.used_at + entry.keep_alive <= now]
+                if not due:
+                    ends = [entry.used_at + entry.keep_alive - now for entry in kept]
+                    self._changed.wait(min(ends, default=None))
+                if self._closed:
+                    return
+            for name in due:
+                self._unload_quietly(name)
+
+    def _unload_quietly(self, name: str) -> None:
+        try:
+            self.unload(name)
+        except HeddleError as error:  # another caller was faster
+            _log.info("%s was not unloaded: %s", name, error.message)
+        else:
+            _log.info("unloaded %s: no request for its keep_alive", name)
+
+    def close(self) -> None:
+        """End all requests, unload all models, and refuse further loads. Idempotent.
+
+        A load in progress cannot be interrupted: it ends with EngineClosedError.
+        """
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+            engines = [entry.engine for entry in self._entries.values()]
+        # At once: an engine may save pages for seconds, while requests of another one run on.
+        closing = [threading.Thread(target=engine.close) for engine in engines if engine]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()

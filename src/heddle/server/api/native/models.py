@@ -1,0 +1,171 @@
+"""Routes of models: list and describe them, load and unload them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request
+from pydantic import Field, create_model
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.config import MAX_MODEL_NAME, EngineConfig, resolve, settings
+from heddle.engine.model_status import ModelState
+from heddle.server.generate.service import loaded
+from heddle.server.http.access import ADMIN
+from heddle.server.http.connection import unless_gone
+from heddle.server.http.encoding import json_response
+from heddle.server.http.schema import Schema, takes
+
+if TYPE_CHECKING:
+    from heddle.engine import Engine
+    from heddle.engine.model_status import ModelStatus
+    from heddle.server.generate.service import Service
+
+_OF_THE_SERVER = frozenset({"device", "hub_cache", "offline", "prefix_cache_dir"})
+"""Settings that name places of the machine. A request cannot change them."""
+_TYPES: dict[str, Any] = {"NUMBER": int, "SIZE": int | str, "SWITCH": bool, "TEXT": str}
+_SETTINGS = [one for one in settings(EngineConfig) if one.name not in _OF_THE_SERVER]
+
+
+class LoadRequest(Schema):
+    """Body of `POST /models/load`, without the settings of the engine."""
+
+    model: str = Field(
+        min_length=1, description="A known model, a file, a folder, an alias or a name of the hub."
+    )
+    name: str | None = Field(
+        None, min_length=1, max_length=MAX_MODEL_NAME, description="Its name in requests."
+    )
+    keep_alive: int | None = Field(
+        None, ge=0, description="Seconds without a request until it is unloaded; 0: never."
+    )
+    wait: bool = Field(True, description="Answer after the load; false: answer at once with 202.")
+
+
+_FIELDS: dict[str, Any] = {
+    one.name: (_TYPES[one.kind] | None, Field(None, description=one.doc)) for one in _SETTINGS
+}
+_Load = create_model("Load", __base__=LoadRequest, **_FIELDS)
+"""The body with the settings of the engine: those of the command line that name no place of the
+machine."""
+
+
+class UnloadRequest(Schema):
+    """Body of `POST /models/unload`."""
+
+    model: str = Field(min_length=1, description="Name of a loaded model.")
+    seconds: int | None = Field(
+        None, ge=0, description="Most seconds for accepted requests; default: `unload_seconds`."
+    )
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes of one service."""
+    router = APIRouter()
+    registry = service.registry
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        """List all models under their names, and the default model under its aliases."""
+        known = {status.name: status for status in registry.status()}
+        named = [(name, known.get(name, known.get(registry.default))) for name in service.names]
+        found = [_described(name, status, service) for name, status in named if status is not None]
+        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
+        return json_response({"object": "list", "data": found, "has_more": False, **ends})
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        """Describe a model."""
+        served = service.name_of(name)
+        status = next(status for status in registry.status() if status.name == served)
+        return json_response(_described(name, status, service))
+
+    @router.post(
+        "/v1/models/load",
+        openapi_extra=takes(_Load),
+        dependencies=[ADMIN],
+        responses={202: {"description": "It loads."}},
+    )
+    async def load(request: Request) -> Response:
+        """Load a model. If the client leaves, the load continues."""
+        body = await service.bodies.take(request, _Load, lambda body: body)
+        loading = registry.begin_load(
+            body.model,
+            name=body.name,
+            config=_config(body, registry.engine_config),
+            keep_alive=body.keep_alive,
+            confined=True,
+        )
+        if body.wait:
+            await unless_gone(request.receive, loaded(loading))
+        name = registry.name_of_load(loading)
+        status = next(status for status in registry.status() if status.name == name)
+        return json_response(_described(name, status, service), status=200 if body.wait else 202)
+
+    @router.post("/v1/models/unload", openapi_extra=takes(UnloadRequest), dependencies=[ADMIN])
+    async def unload(request: Request) -> Response:
+        """Unload a model, after its accepted requests have finished or their time is up."""
+        body = await service.bodies.take(request, UnloadRequest, lambda body: body)
+        name = service.name_of(body.model)
+        await asyncio.to_thread(registry.unload, name, seconds=body.seconds)
+        return json_response({"id": name, "object": "model", "status": {"value": "unloaded"}})
+
+    return router
+
+
+def _config(body: LoadRequest, base: EngineConfig) -> EngineConfig | None:
+    """The settings that the body changes; None if it changes none.
+
+    Raises:
+        ConfigError: a value is out of range, or no size.
+    """
+    given = {one.name: getattr(body, one.name) for one in _SETTINGS}
+    texts = {name: str(value) for name, value in given.items() if value is not None}
+    return resolve(base, texts, environ={}) if texts else None
+
+
+def _can_serve(status: ModelStatus, engine: Engine | None, service: Service) -> bool:
+    if engine is not None:
+        return not engine.closed
+    on_demand = service.registry.config.autoload
+    return on_demand and status.state in (ModelState.UNLOADED, ModelState.LOADING)
+
+
+def _described(name: str, status: ModelStatus, service: Service) -> dict[str, Any]:
+    """A model under one of its names, with the fields of OpenAI's and Anthropic's APIs.
+
+    Anthropic's values of `lifecycle` are `active`, `deprecated` and `retired`. Requests to a
+    `retired` model fail.
+    """
+    engine = service.registry.engines.get(status.name)
+    info = None if engine is None else engine.model.info
+    state = {"value": status.state.value, "progress": status.progress, "reason": status.reason}
+    described: dict[str, Any] = {
+        "id": name,
+        "object": "model",
+        "created": 0 if info is None else info.created,
+        "owned_by": "heddle",
+        "root": status.source if info is None else str(info.path),
+        "status": {key: value for key, value in state.items() if value is not None},
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(info.created if info else 0, UTC).isoformat(),
+        "lifecycle": "active" if _can_serve(status, engine, service) else "retired",
+        "in_flight": status.in_flight,
+        "memory_bytes": status.memory_bytes,
+    }
+    if engine is None or info is None:
+        return described
+    return described | {
+        "device": status.device,
+        "uptime_seconds": round(status.uptime_seconds or 0.0, 3),
+        "max_model_len": engine.context,
+        "architecture": info.architecture,
+        "quantisation": info.quantisation,
+        "kv_type": engine.config.kv_type,
+        "parameters": info.parameters,
+        "max_input_tokens": engine.context,
+        "max_tokens": engine.context,
+    }
