@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 from heddle.memory import available_bytes
 
+_MOST_OTHER_WORK = 0.9
+"""Largest share of the machine in other programs for which the measured rate is corrected: cores
+that compute for others do not read for this process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -11,8 +15,8 @@ class Machine:
 
     Attributes:
         available: bytes that the process may use.
-        rate: bytes that all cores together read from memory per second, measured now.
-        other_work: share of the machine that other programs took meanwhile, which lowers the rate.
+        rate: bytes that all cores together read from memory per second without other programs.
+        other_work: share of the machine that other programs took during the measurement.
     """
 
     available: int
@@ -30,4 +34,5 @@ def this_machine() -> Machine:
 
     others = OtherWork()
     rate = memory_rate()
-    return Machine(available_bytes(), rate, others.share() or 0.0)
+    share = others.share() or 0.0
+    return Machine(available_bytes(), rate / (1 - min(share, _MOST_OTHER_WORK)), share)

@@ -3,7 +3,7 @@
 from heddle.cli.machine import this_machine
 
 _DISTURBED = 0.1
-"""Share of the machine in other programs from which the measured rate is too low."""
+"""Share of the machine in other programs from which the rate is called an estimate."""
 
 
 def suggest() -> None:
@@ -23,8 +23,8 @@ def suggest() -> None:
     )
     if machine.other_work > _DISTURBED:
         print(
-            f"Other programs took {machine.other_work:.0%} of the machine meanwhile. Run this again"
-            " when they have ended: the rate is then higher, and the advice may be another."
+            f"Other programs took {machine.other_work:.0%} of the machine meanwhile. The rate is an"
+            " estimate for the machine without them; run this again when they have ended."
         )
     print(
         f"\nFor this machine ({machine}): heddle serve {best.name}"
