@@ -151,16 +151,23 @@ class Talking:
 
 
 @contextmanager
-def talking_server(template: str, context: int = 4096) -> Iterator[Talking]:
-    """A server of a model with this chat template."""
+def talking_engine(template: str, context: int = 4096) -> Iterator[tuple[Engine, TalkingExecutor]]:
+    """An engine of a model with this chat template."""
     tokenizer = LetterTokenizer()
     executor = TalkingExecutor(tokenizer)
     model = fake_model(executor, context=context)
     shape = replace(model.shape, vocabulary=VOCABULARY)
     parts: Any = {"tokenizer": tokenizer, "template": ChatTemplate(template, "", "<end>")}
     model = replace(model, shape=shape, **parts)
+    with Engine(model, EngineConfig(slots=4, queue=16)) as engine:
+        yield engine, executor
+
+
+@contextmanager
+def talking_server(template: str, context: int = 4096) -> Iterator[Talking]:
+    """A server of a model with this chat template."""
     with (
-        Engine(model, EngineConfig(slots=4, queue=16)) as engine,
+        talking_engine(template, context) as (engine, executor),
         live_server(engine) as live,
         openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client,
     ):

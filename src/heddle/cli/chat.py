@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Generator
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,10 +13,15 @@ from heddle.cli.newcomer import chosen
 from heddle.cli.options import ModelOrDefault, with_settings
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, ContextLengthError, HeddleError
-from heddle.types import SamplingParams
+from heddle.text.parsing.answer_reader import PartReader
+from heddle.text.parsing.parts import Reasoning, Text, parsed_answer
+from heddle.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from heddle.engine import Engine
+    from heddle.text.parsing.parts import Part
 
 _HELP = "/reset starts a new conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer."
 
@@ -90,7 +96,7 @@ class Conversation:
         self.messages = list(self._opening)
 
     def answer(self, text: str) -> Generator[str, None, None]:
-        """Pieces of the answer to `text`.
+        """Pieces of the answer to `text`. A piece of gpt-oss's answer may be reasoning.
 
         When the caller closes the generator, the pieces so far become part of the conversation. If
         the engine refuses `text`, the conversation does not change.
@@ -99,15 +105,40 @@ class Conversation:
             HeddleError: the engine refused the text or failed.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = self._engine.model.chat_prompt(messages)
-        pieces: list[str] = []
-        with closing(self._engine.stream(prompt, self._params)) as deltas:
+        model = self._engine.model
+        prompt = model.chat_text(messages)
+        reading = model.reading(prompt)
+        reader, params = PartReader(), self._params
+        if reading.frames:
+            reader = reading.reader()
+            params = replace(params, shown_specials=reading.controls(model.tokenizer.control_id))
+        parts: list[Part] = []
+        with closing(self._engine.stream(model.tokenizer.encode_chat(prompt), params)) as deltas:
             try:
                 for delta in deltas:
-                    pieces.append(delta.text)
-                    yield delta.text
+                    found = reader.feed(delta.text)
+                    if delta.finish is not None:
+                        found += reader.finish(cut=delta.finish is FinishReason.LENGTH)
+                    for part in found:
+                        parts.append(part)
+                        yield _shown(parts)
             finally:
-                self.messages = [*messages, {"role": "assistant", "content": "".join(pieces)}]
+                self.messages = [*messages, _message(parts)]
+
+
+def _shown(parts: "Sequence[Part]") -> str:
+    """The text to print for the last part. An empty line separates text from reasoning."""
+    *before, part = parts[-2:]
+    shown = part.text if isinstance(part, Text | Reasoning) else ""
+    is_first = isinstance(part, Text) and bool(before) and isinstance(before[0], Reasoning)
+    return f"\n\n{shown}" if is_first else shown
+
+
+def _message(parts: "Sequence[Part]") -> dict[str, str]:
+    """The answer as a message of the conversation."""
+    answer = parsed_answer(parts)
+    message = {"role": "assistant", "content": answer.text}
+    return message | ({"reasoning_content": answer.reasoning} if answer.reasoning else {})
 
 
 def _read_line() -> str | None:

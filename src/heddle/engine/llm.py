@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from heddle.closing import Closing
@@ -12,7 +13,7 @@ from heddle.engine.engine import Engine
 from heddle.engine.progress import batch_progress
 from heddle.engine.streams import Collector
 from heddle.errors import InvalidRequestError
-from heddle.types import SamplingParams
+from heddle.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -149,12 +150,24 @@ class LLM(Closing):
     ) -> Output:
         """Generate the answer to messages with at least `role` and `content`.
 
+        Of an answer of gpt-oss, `text` is the text without reasoning. Texts of other models are
+        complete.
+
         Raises:
             InvalidRequestError: the model has no chat template, or the template refuses the
                 messages.
             HeddleError: as :meth:`generate`.
         """
-        return self.generate([self.engine.model.chat_prompt(messages)], params)[0]
+        model = self.engine.model
+        text = model.chat_text(messages)
+        prompt, reading = model.tokenizer.encode_chat(text), model.reading(text)
+        if not reading.frames:
+            return self.generate([prompt], params)[0]
+        shown = reading.controls(model.tokenizer.control_id)
+        params = replace(params or model.sampling_params(), shown_specials=shown)
+        [output] = self.generate([prompt], params)
+        cut = output.finish is FinishReason.LENGTH
+        return replace(output, text=reading.read(output.text, cut=cut).text)
 
     def close(self) -> None:
         """Close the engine. Idempotent."""

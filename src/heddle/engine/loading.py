@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from heddle.hub_place import HubPlace
     from heddle.step import Executor, ModelShape
     from heddle.text.chat.template import ChatTemplate
+    from heddle.text.parsing.reading import Reading
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.checkpoint import Checkpoint
     from heddle.weights.files import FileStamp
@@ -181,6 +182,11 @@ class LoadedModel:
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> list[int]:
         """Token ids of messages. Arguments and errors are those of :meth:`chat_text`."""
         return self.tokenizer.encode_chat(self.chat_text(messages, **more))
+
+    def reading(self, prompt: str) -> Reading:
+        """How to read the answer to a prompt that :meth:`chat_text` has made."""
+        assert self.template is not None, "the template wrote the prompt"
+        return self.template.dialect.reading(prompt)
 
     def file_state(self) -> str | None:
         """Compare the files with the loaded model: "unchanged", "changed" or "missing".

@@ -230,7 +230,7 @@ def constrain(
         GrammarError: the request has too many functions or too large schemas.
     """
     control_id = served.engine.model.tokenizer.control_id
-    shown = tuple(text for text in reading.specials if control_id(text) is not None)
+    shown = reading.controls(control_id)
     grammar = constrained_to(params.grammar, use, reading, control_id)
     if grammar is params.grammar and not shown:
         return params

@@ -138,8 +138,7 @@ def _reasoning(reading: Reading, mark: Mark) -> tuple[str, Sequence[str]]:
         rule = f"reasoning[lazy]: /{_escaped(begun)}(?s:.*){_escaped(closing)}/"
     if reading.reasons:
         return "reasoning ", [rule]
-    several = reading.form is not None and reading.form.frames
-    return f"(SPACE? reasoning){'*' if several else '?'} ", [rule]
+    return f"(SPACE? reasoning){'*' if reading.frames else '?'} ", [rule]
 
 
 def _escaped(text: str) -> str:

@@ -54,8 +54,7 @@ class ThinkingBudget:
         spelled = "".join(map(text.push, closing)) == marks.closing
         if not spelled or any(id in tokens.eos_ids for id in closing):
             return None
-        reopens = reading.form is not None and reading.form.frames
-        return cls(most, marks, reading.reasons, closing, tokens, shown, reopens)
+        return cls(most, marks, reading.reasons, closing, tokens, shown, reading.frames)
 
     def bound(self, grammar: TokenGrammar | None) -> BoundGrammar:
         """Add this bound to `grammar`; None if the output has no grammar."""

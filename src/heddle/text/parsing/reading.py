@@ -34,9 +34,18 @@ class Reading:
     opened: str = ""
 
     @property
+    def frames(self) -> bool:
+        """Whether the form marks whole answers, so that their text cannot be read without it."""
+        return self.form is not None and self.form.frames
+
+    def controls(self, control_id: Callable[[str], int | None]) -> tuple[str, ...]:
+        """The marks that are control tokens: those with an id by `control_id`."""
+        return tuple(text for text in self.specials if control_id(text) is not None)
+
+    @property
     def specials(self) -> tuple[str, ...]:
         """All marks. If a mark is a control token, the detokenizer must show it in the text."""
-        if self.form is not None and self.form.frames:
+        if self.form is not None and self.frames:
             return self.form.marks
         return (*(self.form.marks if self.form else ()), *(self.marks or ()))
 
@@ -50,7 +59,7 @@ class Reading:
         form, names = self.form, self.names
         read_calls = None if form is None else lambda reader: form.read(reader, names)
         begun = self.marks.opening if self.marks and self.reasons else self.opened
-        marks = None if form is not None and form.frames else self.marks
+        marks = None if self.frames else self.marks
         return AnswerReader(marks, self.specials, read_calls, begun)
 
     def watch(self) -> Callable[[str], str | None]:
