@@ -15,7 +15,7 @@ from hypothesis.stateful import initialize
 from test_prefix_random import PrefixMachine
 
 from fake_executor import FakeExecutor
-from heddle.state import PAGE_TOKENS, Load, TokenArray, Window, WindowMemory, pages_for
+from heddle.state import NO_SHAPE, PAGE_TOKENS, Load, TokenArray, Window, WindowMemory, pages_for
 
 if TYPE_CHECKING:
     from heddle.scheduler.sequence import Sequence
@@ -46,7 +46,7 @@ class WindowMachine(PrefixMachine):
     ) -> None:
         load = Load(slots, 400, batch_tokens)
         self.groups = []
-        for window in map(Window, positions):
+        for window in (Window(one, NO_SHAPE) for one in positions):
             reach = load.reach(window)
             count = min(pages, reach + more)
             self.groups.append(WindowMemory(window.positions, count, reach=reach))
