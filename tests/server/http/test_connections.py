@@ -148,6 +148,9 @@ NO_HTTP = [
     (head(b"Transfer-Encoding: gzip\r\n"), 501),
     (head(CHUNKED, b"Content-Type: application/json\r\n") + b"zz\r\n", 400),
     (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 100_000, 431),
+    (b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 17_000 + b"\r\n\r\n", 431),
+    (b"GET /health?" + b"a" * 17_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+    (head(CHUNKED, b"Content-Length: 5\r\n") + b"0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n", 400),
     (head(CHUNKED, b"Content-Type: application/json\r\n") + b"0\r\n" + b"x: y\r\n" * 9999, 431),
 ]
 

@@ -61,7 +61,7 @@ def most_connections() -> int:
 
 
 class Connection(h11.Connection):
-    """h11's state of one connection. It refuses bodies with too many small chunks."""
+    """h11's state of one connection. It refuses more than h11 does: see `next_event`."""
 
     _chunks = _bytes = 0
 
@@ -69,10 +69,12 @@ class Connection(h11.Connection):
         """h11.
 
         Raises:
-            h11.RemoteProtocolError: the bytes are not HTTP, or the body has too many small chunks.
+            h11.RemoteProtocolError: the bytes are not HTTP, the head is too long or has two lengths
+                of the body, or the body has too many small chunks.
         """
         event = super().next_event()
         if isinstance(event, h11.Request):
+            _check_head(event)
             self._chunks = self._bytes = 0
         elif isinstance(event, h11.Data):
             self._chunks += 1
@@ -82,6 +84,24 @@ class Connection(h11.Connection):
                     f"{self._chunks:,} chunks have only {self._bytes:,} bytes; send larger chunks"
                 )
         return event
+
+
+def _check_head(request: h11.Request) -> None:
+    """Refuse what h11 accepts: a long head that arrives at once, and a body with two lengths.
+
+    A proxy that reads the other length sees other requests in the same bytes (RFC 9112, 6.1).
+    """
+    names = {name for name, _ in request.headers}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        raise h11.RemoteProtocolError(
+            "the head has Content-Length and Transfer-Encoding; send one of them"
+        )
+    length = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
+    if length > _LONGEST_HEAD:
+        raise h11.RemoteProtocolError(
+            f"the head has {length:,} bytes; the limit is {_LONGEST_HEAD:,}",
+            error_status_hint=431,
+        )
 
 
 class HTTPProtocol(H11Protocol):
