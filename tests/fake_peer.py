@@ -147,6 +147,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(500, b'{"error": "out of luck"}')
             case "refusing sometimes" if len(earlier) % 3 == 2:
                 self._send(500, b'{"error": "out of luck"}')
+            case "full" if earlier:
+                self._send(503, b'{"error": "come back later"}')
             case "closing":
                 self.close_connection = True
             case "speaking in tongues":

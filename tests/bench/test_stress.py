@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_peer import fake_peer
+from heddle.bench import stress as stress_module
+from heddle.bench import vitals
 from heddle.bench.exchange import Server
 from heddle.bench.isolation import canary_prompts
 from heddle.bench.malformed import malformed_requests
 from heddle.bench.remote import connect
 from heddle.bench.stress import Stress, StressRun, compare_with_solo, run_stress
 from heddle.bench.stress_report import StressReport
-from heddle.bench.vitals import Vitals
+from heddle.bench.vitals import Vitals, read_vitals
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from live_server import live_server
@@ -51,9 +53,9 @@ def test_nothing_is_left_after_a_stress(model_path: Path) -> None:
     assert len(run.texts) - run.late == 45 - 15 - 14
     assert run.statuses.keys() == malformed_requests(server).keys(), "each kind once"
     assert all(status.startswith("4") for counts in run.statuses.values() for status in counts)
-    for vitals in run.vitals:
-        assert (vitals.slots, vitals.queued, vitals.pages) == (0, 0, 0)
-        assert vitals.tasks == run.vitals[0].tasks > 0
+    for held in run.vitals:
+        assert (held.slots, held.queued, held.pages) == (0, 0, 0)
+        assert held.tasks == run.vitals[0].tasks > 0
 
 
 def test_the_kinds_of_requests_are_as_many_as_asked_for() -> None:
@@ -121,6 +123,25 @@ def test_a_peer_that_fails_on_malformed_requests() -> None:
     kinds = ("an array", "nested deeply", "not JSON", "not UTF-8")
     assert told == [f"{kind}) got status 500" for kind in kinds]
     assert report_of(run).exit_code == 1
+
+
+def test_a_peer_that_stays_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stress_module, "REFUSED_SECONDS", 0.0)
+    stress = replace(SHORT, requests=4, cancelled=0.0, malformed=0.0)
+    with fake_peer("full") as peer:
+        run = run_stress(connect("peer", peer.url), stress, silent)
+    assert len(run.faults) == 4
+    assert all("peer answered 503: " in fault for fault in run.faults)
+
+
+def test_metrics_of_several_models_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "# HELP heddle_slots_busy Busy.\n"
+    text += "".join(f'heddle_slots_busy{{model="{name}"}} 2.0\n' for name in "ab")
+    text += "heddle_server_tasks 5.0\nprocess_open_fds 7.0\n"
+    monkeypatch.setattr(vitals, "ask", lambda server, path: text.encode())
+    known = read_vitals(Server("server", "http://here", "m"))
+    assert known == Vitals(slots=4.0, tasks=5.0)
+    assert known.as_texts() | {"slots": "4", "pages": "unknown"} == known.as_texts()
 
 
 def test_a_peer_whose_answers_depend_on_the_others() -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 600.0
 """A request without a complete answer after this time is a fault."""
+REFUSED_SECONDS = 120.0
+"""A request that is refused as long as this, because the server is full, is a fault."""
 _BUSY_SECONDS = 0.05  # before a refused request is sent again
 _BUSY = {429, 503}
 _PREFACES = ("", "", "Below is a list of words that a person reads aloud, again and again. ")
@@ -185,7 +187,10 @@ class _Load:
         await asyncio.gather(*(client() for _ in range(self._clients)))
 
     async def _answer(self, index: int, run: StressRun) -> None:
+        deadline = time.monotonic() + REFUSED_SECONDS
         while (exchange := await self.exchange(index)).response().status in _BUSY:
+            if time.monotonic() > deadline:
+                break
             run.refused += 1
             await asyncio.sleep(_BUSY_SECONDS)
         self._latencies.append(time.perf_counter() - exchange.sent)
