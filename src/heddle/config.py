@@ -255,6 +255,11 @@ class ServerConfig:
         "form of lines in the log: text, or json = one object a line",
         choices=("text", "json"),
     )
+    otel_endpoint: str = _setting(
+        "",
+        "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span of each request; needs"
+        " heddle[otel]; empty = OTEL_EXPORTER_OTLP_ENDPOINT, else no spans",
+    )
 
     api_key: tuple[str, ...] = _setting(
         (),

@@ -22,6 +22,7 @@ from heddle.server.http.keys import keys_of
 from heddle.server.http.lenient import WarnOfUnknown
 from heddle.server.http.request_id import RequestId
 from heddle.server.http.stopping import RefuseWhileStopping
+from heddle.server.http.tracing import start_tracing
 from heddle.server.http.versions import BothSpellings
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     """Make an application that serves the models of `registry`. The caller closes the registry.
 
     Raises:
-        ConfigError: the file of API keys cannot be read.
+        ConfigError: the file of API keys cannot be read, or `otel_endpoint` cannot be used.
     """
     config = config or ServerConfig()
     # After the load, because it would delay running streams later.
@@ -81,7 +82,8 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     # Outside of the keys and of the error shapes, because they compare paths with routes.
     own = [route for router, _ in routers for route in router.routes]
     app.add_middleware(BothSpellings, routes=[*own, *app.routes])
-    app.add_middleware(AccessLog)
+    readers = [start_tracing(config.otel_endpoint)] if config.otel_endpoint else []
+    app.add_middleware(AccessLog, readers=readers)
     app.add_middleware(RequestId)  # outermost: a response to a request without a key has an id too
     errors.install(app)
     for router, _ in routers:

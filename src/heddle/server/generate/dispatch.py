@@ -88,7 +88,7 @@ class Dispatcher:
         rules = await self._rules(http_request, request, engine)
         client = client_of(http_request.scope)
         streams = engine.generate_many(
-            request.choices(), service.backlog, rules, client, record.request_id
+            request.choices(), service.backlog, rules, client, record.submit()
         )
         if request.stream:
             if engine.config.queue_timeout:

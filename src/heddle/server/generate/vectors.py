@@ -81,7 +81,7 @@ async def _submitted(
     Raises:
         HeddleError: the engine refuses a request.
     """
-    client, log_id = client_of(scope), record_of(scope).request_id
+    client, log_id = client_of(scope), record_of(scope).submit()
     while True:
         try:
             return served.engine.generate_many(

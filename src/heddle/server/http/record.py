@@ -33,6 +33,8 @@ class RequestRecord:
         traceparent, tracestate: headers of W3C Trace Context; empty without them.
         started: when the request began, by `time.perf_counter`.
         started_ns: the same moment, in ns since 1970.
+        submitted: when its choices were first submitted to the engine, by `time.perf_counter`; 0
+            before.
         seconds: time until the answer was sent, or given up.
         status: HTTP status of the answer; 0 before it begins.
         key: name of the client's API key; None without a name.
@@ -54,6 +56,7 @@ class RequestRecord:
     tracestate: str = ""
     started: float = field(default_factory=time.perf_counter)
     started_ns: int = field(default_factory=time.time_ns)
+    submitted: float = 0.0
     seconds: float = 0.0
     status: int = 0
     key: str | None = None
@@ -104,6 +107,11 @@ class RequestRecord:
     ) -> None:
         """Note what the body asks for."""
         self.model, self.params, self.n, self.stream = model, params, n, stream
+
+    def submit(self) -> str:
+        """Note that choices are submitted now. Returns the name for the engine's log lines."""
+        self.submitted = self.submitted or time.perf_counter()
+        return self.request_id
 
     def add(self, streams: AsyncStreams) -> None:
         """Note usage and finish reason of choices that have ended or are cancelled now."""
