@@ -29,7 +29,7 @@ class Rig:
 
     def __init__(self, slots: int = 1, batch_tokens: int = 64, pages: int = 8) -> None:
         self.scheduler = Scheduler(slots, batch_tokens, 8, CacheManager(StateMemory(pages)), 256)
-        self.slowness = Slowness()
+        self.slowness = Slowness("fake")
         self.requests: dict[int, Request] = {}
 
     def add(self, prompt: list[int], log_id: str = "") -> Sequence:
@@ -61,7 +61,7 @@ def test_a_request_without_a_slot(caplog: pytest.LogCaptureFixture) -> None:
     rig.look(SLOW + 1)
     [message] = caplog.messages
     assert message == (
-        "request 1 (mine) has waited 3.0 s: no slot is free (--slots) (1 more requests wait)"
+        "fake: request 1 (mine) has waited 3.0 s: no slot is free (--slots) (1 more requests wait)"
     )
     assert rig.reasons == {WaitReason.SLOT: 2}
 
@@ -137,14 +137,14 @@ def test_progress_and_pauses_end_a_wait(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_slow_step(caplog: pytest.LogCaptureFixture) -> None:
-    slowness, step = Slowness(), StepComposition({0: 1, 3: 512}, 1, 512)
+    slowness, step = Slowness("fake"), StepComposition({0: 1, 3: 512}, 1, 512)
     slowness.note_step(SLOW, step)
     slowness.note_step(SLOW + 1, step)
     assert not caplog.messages, "nothing is written before the next step computes"
     for now in (START, START + 1):
         slowness.look(now, {}, step, lambda _: WaitReason.SLOT)
         slowness.note_step(SLOW + 2, step)
-    expected = "a step took 3.0 s: mixed, 512 prompt tokens and 1 decodes of 2 requests"
+    expected = "fake: a step took 3.0 s: mixed, 512 prompt tokens and 1 decodes of 2 requests"
     assert caplog.messages == [expected]
     assert slowness.slow_steps == 3
 

@@ -35,7 +35,9 @@ class Slowness:
             if it waits again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: str) -> None:
+        """`model` is the model's name, for the lines of the log."""
+        self._model = model
         self.slow_steps = 0
         self.slow_waits = dict.fromkeys(WaitReason, 0)
         self._step: tuple[float, StepComposition] | None = None  # a slow step without a warning
@@ -97,7 +99,8 @@ class Slowness:
             return
         self._next_step_warning = now + QUIET
         _log.warning(
-            "a step took %.1f s: %s, %d prompt tokens and %d decodes of %d requests",
+            "%s: a step took %.1f s: %s, %d prompt tokens and %d decodes of %d requests",
+            self._model,
             seconds,
             step.kind.value,
             step.prompt_tokens,
@@ -105,12 +108,12 @@ class Slowness:
             step.sequences,
         )
 
-    @staticmethod
-    def _warn_of_waits(slow: list[tuple[float, Request, WaitReason]]) -> None:
+    def _warn_of_waits(self, slow: list[tuple[float, Request, WaitReason]]) -> None:
         seconds, request, reason = max(slow, key=lambda one: one[0])
         others = f" ({len(slow) - 1} more requests wait)" if len(slow) > 1 else ""
         _log.warning(
-            "request %s has waited %.1f s: %s%s",
+            "%s: request %s has waited %.1f s: %s%s",
+            self._model,
             request.label,
             seconds,
             describe_wait(request.sequence, reason),

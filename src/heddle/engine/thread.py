@@ -119,7 +119,7 @@ class EngineThread:
         self._heartbeat = Heartbeat()
         self._counters = Counters()
         self._activity = Activity(config.slots)
-        self._slowness = Slowness()
+        self._slowness = Slowness(model.info.id)
         self.to_wake: list[Mailbox] = []
         # Safe without the lock:
         self.cancels = Cancels(self._wakeup)
