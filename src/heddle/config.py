@@ -205,6 +205,12 @@ class RegistryConfig:
     keep_alive: int = _setting(
         0, "seconds without a request after which a model is unloaded; 0 = never", low=0
     )
+    auto_recover: int = _setting(
+        0,
+        "how often a poisoned model is loaded again by itself, after 1, 2, 4, ... s; 0 = never",
+        low=0,
+        high=1000,
+    )
     unload_seconds: int = _setting(
         30, "most seconds that accepted requests may take while their model unloads", low=0
     )

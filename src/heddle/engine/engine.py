@@ -23,7 +23,7 @@ from heddle.text.constrained.trial import Trial
 from heddle.text.tokenizer.continuations import Continuations
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from pathlib import Path
 
     from heddle.cache.manager import PrefixCacheStats
@@ -300,6 +300,13 @@ class Engine(Closing):
     def health(self) -> Health:
         """Whether the engine serves requests, and why not. Any thread may ask; it never waits."""
         return self._thread.health
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Call `call` once, in the engine thread, when it has ended and freed the model.
+
+        `call` must not refer to this engine: see `EngineThread`.
+        """
+        self._thread.when_ended = call
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` from now on."""

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 
 class ModelState(StrEnum):
-    """What a registry does with a model."""
+    """What a registry does with a model. A poisoned one is loaded, but a step of it has failed."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"
     LOADED = "loaded"
     UNLOADING = "unloading"
     FAILED = "failed"
+    POISONED = "poisoned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class ModelStatus:
         name: name in requests.
         source: a path, an alias or a name of the hub.
         state: what the registry does with it.
-        reason: why its load failed; None if it did not.
+        reason: why its load or a step failed; None if none did.
         progress: the part of the work that is done while it loads, 0 to 1; None if it does not load
             or if the size of the work is not known.
         memory_bytes: bytes of weights, KV cache and buffers.

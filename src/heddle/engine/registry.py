@@ -6,7 +6,10 @@ thread that unloads idle models.
 The life of a model::
 
     (unknown or unloaded) -> loading -> loaded -> unloading -> (unknown or unloaded)
-                                 +-> failed
+                              ^  |        |
+                              |  |        +-> poisoned -> unloading
+                              |  +-> failed      |
+                              +------------------+ load, or the setting `auto_recover`
 
 A name is reserved before its load begins, so callers that load the same model at once share one
 load. Models of the settings stay known after they are unloaded; other models are forgotten.
@@ -20,6 +23,7 @@ import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from heddle.closing import Closing
 from heddle.config import EngineConfig, RegistryConfig
@@ -41,12 +45,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from heddle.engine.health import Poison
     from heddle.weights.progress import Progress
 
 _log = logging.getLogger(__name__)
 
+STEADY = 600
+"""Seconds without poison after which `auto_recover` counts from 0 again."""
 
-@dataclasses.dataclass(slots=True, eq=False)
+
+@dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
 class _Entry:
     """What the registry knows of a model. The registry's lock guards it.
 
@@ -64,6 +72,7 @@ class _Entry:
         reason: why the last load failed.
         loaded_at, used_at: when it was loaded, and when a request last named it, in seconds of
             `time.monotonic`.
+        recoveries: loads after poison since the model last ran for STEADY seconds.
     """
 
     name: str
@@ -79,6 +88,7 @@ class _Entry:
     reason: str | None = None
     loaded_at: float = 0.0
     used_at: float = 0.0
+    recoveries: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -88,15 +98,22 @@ class _Entry:
         now = self.engine.snapshot()
         return now.running + now.queue_depth
 
+    @property
+    def poison(self) -> Poison | None:
+        """The failure that poisoned it; None if it can serve requests or is not loaded."""
+        return None if self.engine is None else self.engine.health.poison
+
     def status(self) -> ModelStatus:
         engine, loading = self.engine, self.state is ModelState.LOADING
+        loaded = self.state is ModelState.LOADED
+        poison = self.poison
         return ModelStatus(
             name=self.name,
             source=self.source,
-            state=self.state,
-            reason=self.reason,
+            state=ModelState.POISONED if poison and loaded else self.state,
+            reason=poison.reason if poison else self.reason,
             progress=self.progress.share if loading and self.progress else None,
-            memory_bytes=engine.model.executor.held_bytes if engine else 0,
+            memory_bytes=engine.model.executor.held_bytes if engine and not poison else 0,
             device=engine.model.executor.summary if engine else None,
             uptime_seconds=time.monotonic() - self.loaded_at if engine else None,
             in_flight=self.in_flight,
@@ -372,7 +389,7 @@ class Registry(Closing):
     def _check_loadable(entry: _Entry) -> None:
         """Raise if a load of the model cannot begin."""
         match entry.state:
-            case ModelState.LOADING | ModelState.LOADED:
+            case ModelState.LOADING | ModelState.LOADED if entry.poison is None:
                 raise ModelLoadedError(
                     f"model {entry.name!r} is {entry.state} already, from {entry.source}. Unload it"
                     " first, or load this one under another name",
@@ -384,7 +401,7 @@ class Registry(Closing):
     def _begin(self, entry: _Entry) -> Future[Engine]:
         if self._closed:
             raise EngineClosedError("the registry is closed")
-        entry.state, entry.reason = ModelState.LOADING, None
+        entry.state, entry.reason, entry.engine = ModelState.LOADING, None, None
         entry.progress = LoadProgress(self._progress)
         load: Future[Engine] = Future()
         entry.load = load
@@ -413,6 +430,7 @@ class Registry(Closing):
             closed = self._closed
             if not closed:
                 entry.engine, entry.state = engine, ModelState.LOADED
+                engine.when_ended(self._recovery(entry))
                 entry.loaded_at = entry.used_at = time.monotonic()
                 self._keep()
         if closed:
@@ -420,6 +438,37 @@ class Registry(Closing):
             load.set_exception(EngineClosedError("the registry was closed during the load"))
             return
         load.set_result(engine)
+
+    def _recovery(self, entry: _Entry) -> Callable[[], None]:
+        """The function that an engine calls when it has ended. It keeps neither of them alive."""
+        registry, model = ref(self), ref(entry)
+
+        def ended() -> None:
+            if (one := registry()) is not None and (ended := model()) is not None:
+                one._recover_later(ended)
+
+        return ended
+
+    def _recover_later(self, entry: _Entry) -> None:
+        """Load a poisoned model again after a while, if the settings say so."""
+        with self._lock:
+            if entry.poison is None or self._closed or entry.state is not ModelState.LOADED:
+                return
+            if time.monotonic() - entry.loaded_at > STEADY:
+                entry.recoveries = 0
+            if entry.recoveries >= self.config.auto_recover:
+                return
+            delay = 2.0**entry.recoveries
+            entry.recoveries += 1
+        _log.warning("loading the poisoned model %s again in %g s", entry.name, delay)
+        timer = threading.Timer(delay, self._recover, (entry,))
+        timer.daemon = True
+        timer.start()
+
+    def _recover(self, entry: _Entry) -> None:
+        with self._lock:
+            if entry.poison is not None and entry.state is ModelState.LOADED and not self._closed:
+                self._begin(entry)
 
     def _open(self, entry: _Entry) -> Engine:
         """Load the model. Under a memory limit, unload idle models until it fits.
@@ -445,9 +494,7 @@ class Registry(Closing):
         """The settings of a model, with the memory that loaded models leave under the limit."""
         if not self.config.memory:
             return config
-        with self._lock:
-            engines = [entry.engine for entry in self._entries.values()]
-        held = sum(engine.model.executor.held_bytes for engine in engines if engine is not None)
+        held = sum(status.memory_bytes for status in self.status())
         left = max(1, self.config.memory - held)
         most = min(left, config.model_memory) if config.model_memory else left
         return dataclasses.replace(config, model_memory=most)

@@ -46,7 +46,7 @@ from heddle.types import Delta, FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from heddle.cache.manager import PrefixCacheStats
     from heddle.config import EngineConfig
@@ -71,6 +71,7 @@ class EngineThread:
     Attributes:
         cancels: requests to end.
         to_wake: mailboxes with new deltas. Only this thread uses it.
+        when_ended: called by this thread when it has freed the model, for whatever reason it ends.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class EngineThread:
         self._activity = Activity(config.slots)
         self._slowness = Slowness(model.info.id)
         self.to_wake: list[Mailbox] = []
+        self.when_ended: Callable[[], None] | None = None
         # Safe without the lock:
         self.cancels = Cancels(self._wakeup)
         self._observers: tuple[Observer, ...] = ()
@@ -308,6 +310,8 @@ class EngineThread:
             self._watchdog.stop()
             self._end_all(error)
             self._close(keep=isinstance(error, EngineClosedError))
+            if self.when_ended is not None:
+                self.when_ended()
 
     def _close(self, *, keep: bool) -> None:
         """Release all slots and pages, and close cache and model.

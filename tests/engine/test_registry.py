@@ -1,0 +1,311 @@
+"""Models are loaded once, found by name, unloaded when idle, and loaded again after poison."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_executor import FakeExecutor
+from fake_model import fake_model
+from heddle.config import EngineConfig, RegistryConfig
+from heddle.engine import Engine
+from heddle.engine.model_status import ModelState
+from heddle.engine.registry import Registry
+from heddle.engine.streams import Collector
+from heddle.errors import (
+    EngineClosedError,
+    ForbiddenError,
+    ModelFileError,
+    ModelLoadedError,
+    ModelNotFoundError,
+    ModelPoisonedError,
+    ModelUnavailableError,
+    ModelUnloadedError,
+    OutOfMemoryError,
+)
+from heddle.types import SamplingParams
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SIZE = 1000
+"""Bytes of each fake model."""
+
+
+class Loads:
+    """Replaces `Engine.load`: counts loads, and lets tests hold them up or make them fail."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+        self.executors: list[FakeExecutor] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self, source: str, config: EngineConfig, **more: Any) -> Engine:
+        self.sources.append(source)
+        self.begun.set()
+        assert self.gate.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        if config.model_memory and config.model_memory < SIZE:
+            raise OutOfMemoryError(f"{SIZE} bytes do not fit {config.model_memory}")
+        executor = FakeExecutor(held_bytes=SIZE)
+        self.executors.append(executor)
+        model = fake_model(executor)
+        model = replace(model, info=replace(model.info, id=source))
+        return Engine(model, config, more.get("turns"))
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
+    loads = Loads()
+    monkeypatch.setattr(Engine, "load", loads)
+    yield loads
+    loads.gate.set()
+    for executor in loads.executors:
+        executor.gate.set()
+
+
+@pytest.fixture
+def make(loads: Loads) -> Iterator[Callable[..., Registry]]:
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(Registry(RegistryConfig(**settings)))
+
+
+def state(registry: Registry, name: str) -> ModelState:
+    return next(one.state for one in registry.status() if one.name == name)
+
+
+def generate(engine: Engine, tokens: int = 2) -> int:
+    params = SamplingParams(seed=1, max_tokens=tokens, ignore_eos=True)
+    return engine.complete("hello", params).usage.completion_tokens
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until another thread makes the condition true."""
+    waited = threading.Event()
+    for _ in range(int(PATIENCE * 1000)):
+        if condition():
+            return
+        waited.wait(0.001)
+    raise AssertionError("the condition did not come true")
+
+
+def test_models_answer_by_name(make) -> None:
+    registry = make()
+    one, two = registry.load("one"), registry.load("two")
+    assert registry.names == ("one", "two")
+    assert registry.engine() is registry.engine("one") is one
+    assert registry.engine("two") is two
+    assert (generate(one), generate(two)) == (2, 2)
+    with pytest.raises(ModelNotFoundError, match="'three' is not loaded; there is 'one', 'two'"):
+        registry.engine("three")
+
+
+def test_two_callers_load_a_model_once(make, loads: Loads) -> None:
+    registry = make()
+    loads.gate.clear()
+    first, second = registry.begin_load("one"), registry.begin_load("one")
+    assert loads.begun.wait(PATIENCE)
+    assert state(registry, "one") is ModelState.LOADING
+    with pytest.raises(ModelUnavailableError, match="'one' is loading"):
+        registry.engine("one")
+    with pytest.raises(ModelLoadedError, match="'one' is loading already, from one"):
+        registry.begin_load("elsewhere", name="one")
+    loads.gate.set()
+    assert first.result(PATIENCE) is second.result(PATIENCE)
+    assert loads.sources == ["one"]
+    with pytest.raises(ModelLoadedError, match="'one' is loaded already"):
+        registry.load("one")
+
+
+def test_a_failed_load_is_told_and_can_be_repeated(make, loads: Loads) -> None:
+    registry = make()
+    loads.error = ModelFileError("the header is damaged", field="header")
+    with pytest.raises(ModelFileError, match="damaged"):
+        registry.load("one")
+    [status] = registry.status()
+    assert (status.state, status.reason) == (ModelState.FAILED, "the header is damaged")
+    with pytest.raises(ModelUnavailableError, match=r"the header is damaged\. Mend") as refused:
+        registry.engine("one")
+    assert refused.value.retry_after is None
+    loads.error = None
+    assert generate(registry.load("one")) == 2
+    [status] = registry.status()
+    assert (status.state, status.reason) == (ModelState.LOADED, None)
+
+
+def test_unloading_lets_accepted_requests_finish(make, loads: Loads) -> None:
+    registry = make()
+    engine = registry.load("one")
+    [executor] = loads.executors
+    executor.gate.clear()
+    collector = Collector()
+    engine.submit("hello", SamplingParams(seed=1, max_tokens=3, ignore_eos=True), collector)
+    unloading = threading.Thread(target=registry.unload, args=("one",))
+    unloading.start()
+    until(lambda: state(registry, "one") is ModelState.UNLOADING)
+    with pytest.raises(ModelUnavailableError, match="unloading"):
+        registry.engine("one")
+    with pytest.raises(ModelUnavailableError, match="unloading"):
+        registry.load("one")
+    executor.gate.set()
+    assert collector.wait().usage.completion_tokens == 3
+    unloading.join(PATIENCE)
+    assert registry.names == ()
+    with pytest.raises(ModelNotFoundError):
+        registry.unload("one")
+
+
+def test_unloading_ends_requests_that_take_too_long(make, loads: Loads) -> None:
+    registry = make(unload_seconds=0)
+    engine = registry.load("one")
+    collector = Collector()
+    engine.submit("hello", SamplingParams(seed=1, max_tokens=400, ignore_eos=True), collector)
+    loads.executors[0].before_step = lambda _: threading.Event().wait(0.002)
+    registry.unload("one")
+    with pytest.raises(EngineClosedError):
+        collector.wait()
+
+
+def test_under_a_memory_limit_the_least_recently_used_idle_model_goes(make, loads: Loads) -> None:
+    registry = make(memory=2 * SIZE + 10)
+    for name in ("one", "two"):
+        registry.add(name)
+        registry.load(name)
+    registry.engine("one")  # now two is the least recently used
+    registry.load("three")
+    assert [state(registry, name).value for name in ("one", "two", "three")] == [
+        "loaded",
+        "unloaded",
+        "loaded",
+    ]
+
+
+def test_a_load_that_cannot_fit_is_refused_and_busy_models_stay(make, loads: Loads) -> None:
+    registry = make(memory=SIZE + 10)
+    engine = registry.load("one")
+    loads.executors[0].gate.clear()
+    collector = Collector()
+    engine.submit("hello", SamplingParams(seed=1, max_tokens=3, ignore_eos=True), collector)
+    with pytest.raises(OutOfMemoryError, match="1000 bytes do not fit 10"):
+        registry.load("two")
+    assert state(registry, "one") is ModelState.LOADED
+    loads.executors[0].gate.set()
+    assert collector.wait().usage.completion_tokens == 3
+
+
+def test_known_models_load_on_demand(make, loads: Loads) -> None:
+    registry = make(autoload=True)
+    registry.add("one")
+    with pytest.raises(ModelUnloadedError) as unloaded:
+        registry.engine("one")
+    assert unloaded.value.model == "one"
+    engine = registry.begin_known("one").result(PATIENCE)
+    assert registry.begin_known("one").result(PATIENCE) is engine is registry.engine("one")
+    registry.unload("one")
+    assert registry.names == ("one",)
+    assert generate(registry.begin_known("one").result(PATIENCE)) == 2
+
+
+def test_without_autoload_a_known_model_must_be_loaded_first(make) -> None:
+    registry = make()
+    registry.add("one")
+    with pytest.raises(ModelNotFoundError, match="--autoload"):
+        registry.engine("one")
+
+
+def test_an_idle_model_is_unloaded_after_its_keep_alive(make, loads: Loads) -> None:
+    registry = make()
+    registry.add("one")
+    registry.load("one", keep_alive=0.001)
+    until(lambda: state(registry, "one") is ModelState.UNLOADED)
+    registry.load("two", keep_alive=0.01)
+    loads.executors[-1].gate.clear()
+    collector = Collector()
+    params = SamplingParams(seed=1, max_tokens=3, ignore_eos=True)
+    try:
+        registry.engine("two").submit("hello", params, collector)
+    except (ModelNotFoundError, ModelUnavailableError, EngineClosedError):
+        return  # a slow machine: unloaded before the request came
+    loads.executors[-1].gate.set()
+    assert collector.wait().usage.completion_tokens == 3
+
+
+def poison(engine: Engine, executor: FakeExecutor) -> None:
+    def fail(_: int) -> None:
+        raise RuntimeError("the step burns")
+
+    executor.before_step = fail
+    with pytest.raises(Exception, match="burns"):
+        generate(engine)
+
+
+def test_a_poisoned_model_says_so_until_it_is_loaded_again(make, loads: Loads) -> None:
+    registry = make()
+    engine = registry.load("one")
+    poison(engine, loads.executors[0])
+    until(lambda: state(registry, "one") is ModelState.POISONED)
+    [status] = registry.status()
+    assert status.reason is not None
+    assert "burns" in status.reason
+    assert status.memory_bytes == 0
+    with pytest.raises(ModelPoisonedError):
+        generate(registry.engine("one"))
+    assert generate(registry.load("one")) == 2
+
+
+def test_a_poisoned_model_recovers_as_often_as_the_settings_say(
+    make, loads: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays = []
+
+    class AtOnce(threading.Timer):
+        def __init__(self, delay: float, *more: Any) -> None:
+            delays.append(delay)
+            super().__init__(0, *more)
+
+    monkeypatch.setattr("heddle.engine.registry.threading.Timer", AtOnce)
+    registry = make(auto_recover=2)
+    registry.load("one")
+    for count in (1, 2):
+        poison(registry.engine("one"), loads.executors[-1])
+        until(lambda count=count: len(loads.executors) == count + 1)  # type: ignore[misc]
+        until(lambda: state(registry, "one") is ModelState.LOADED)
+    assert delays == [1.0, 2.0]
+    poison(registry.engine("one"), loads.executors[-1])
+    until(lambda: state(registry, "one") is ModelState.POISONED)
+    assert len(loads.executors) == 3
+
+
+def test_requests_name_only_allowed_models(make, loads: Loads, tmp_path: Path) -> None:
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    registry = make(models_dir=str(tmp_path))
+    assert registry.names == ("small",)
+    for name in ("/etc/passwd", "../small.gguf", "org/name"):
+        with pytest.raises(ForbiddenError):
+            registry.begin_load(name, confined=True)
+    registry.begin_load("small", confined=True).result(PATIENCE)
+    assert loads.sources == [str(tmp_path / "small.gguf")]
+
+
+def test_closing_ends_all_models_and_refuses_loads(make, loads: Loads) -> None:
+    registry = make()
+    engines = [registry.load("one"), registry.load("two")]
+    loads.gate.clear()
+    late = registry.begin_load("three")
+    registry.close()
+    assert all(engine.closed for engine in engines)
+    loads.gate.set()
+    with pytest.raises(EngineClosedError):
+        late.result(PATIENCE)
+    with pytest.raises(EngineClosedError):
+        registry.load("four")
