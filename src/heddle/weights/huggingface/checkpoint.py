@@ -102,8 +102,11 @@ class HuggingFaceCheckpoint(Closing):
             label = self.label(name)
             raise ModelFileError(f"{self.path}: tensor {label} is missing", field=label)
         if name in self._stacks:
-            slices = self._stacks[name].slices
-            return np.concatenate([self._stored.read(o.label, o.start, o.size) for o in slices])
+            found, at = np.empty(tensor.nbytes, np.uint8), 0
+            for part in self._stacks[name].slices:
+                found[at : at + part.size] = self._stored.read(part.label, part.start, part.size)
+                at += part.size
+            return found
         if name in self._made:
             made = self._made[name]
             return made.make([self._stored.read(label) for label in made.sources])
