@@ -54,6 +54,7 @@ export ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=halt_on_error=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 "$build/tests/native/programs"
 "$build/tests/native/levels" >/dev/null
+"$build/tests/native/readers"
 
 mkdir "$build/package"
 cp -r src/heddle "$build/package/"
