@@ -46,20 +46,19 @@ import math
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from heddle.scheduler.following import find_leader, is_wait_over
 from heddle.scheduler.outcomes import TokenEvent, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
 from heddle.scheduler.preemption import gives_pages, gives_way, longest_idle
 from heddle.scheduler.queue import OUTPUT_COST, Queue
-from heddle.scheduler.rate import Rate, retry_after
+from heddle.scheduler.room import Room
 from heddle.scheduler.waits import WaitReason, wait_of_running
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from heddle.cache.manager import CacheManager, PageCounts, Restore
     from heddle.scheduler.pace import Pace
@@ -77,8 +76,7 @@ class Scheduler:
     Args:
         slots: most sequences that run at once.
         batch_tokens: most tokens in one step.
-        queue: most sequences that wait when all slots are taken. A client without sequences may use
-            as many more places as there are slots, so that no other client can shut it out.
+        queue: most sequences that wait when all slots are taken; see `Room`.
         cache: provides pages and prefixes.
         context: most tokens of one sequence.
         pace: limits the prompt tokens of steps that also decode; None: no limit.
@@ -107,14 +105,11 @@ class Scheduler:
         assert not whole_prompts or batch_tokens >= context, "every sequence must fit in a step"
         self._batch_tokens = batch_tokens
         self._pace = pace
-        self._rate = Rate()
         self._score_cost = score_cost
         self._whole_prompts = whole_prompts
-        self._most_requests = slots + queue
+        self._room = Room(slots, queue, context, cache.pages * PAGE_TOKENS)
         self._cache = cache
         self._snapshot_every = cache.snapshot_tokens
-        self._context = context
-        self._capacity = min(context, cache.pages * PAGE_TOKENS)
         self._slots: list[Sequence | None] = [None] * slots
         self._live: dict[int, Sequence] = {}  # not ended
         self._queue = Queue()
@@ -158,64 +153,20 @@ class Scheduler:
             OverloadedError: the queue is full.
             InvalidRequestError: there are more sequences than slots and queue together hold.
         """
+        self._room.check(sequences, self._queue, self._live.values())
         for sequence in sequences:
-            self.check_length(sequence.prompt_tokens, output=sequence.most_output != 0)
-        if len(sequences) > self._most_requests:
-            raise InvalidRequestError(
-                f"{len(sequences)} requests were sent at once; slots and queue hold"
-                f" {self._most_requests}. Send fewer at a time or raise the setting `queue`",
-                param="n",
-            )
-        held = self._queue.active
-        too_many = held + len(sequences) - self._most_requests
-        if too_many > self._reserve_of(sequences[0].client if sequences else None):
-            seconds = self.seconds_until(too_many)
-            raise OverloadedError(
-                f"{held} requests are running or waiting; slots and queue hold"
-                f" {self._most_requests}. Try again in about {seconds:.0f} s",
-                retry_after=seconds,
-            )
-        for sequence in sequences:
-            most = sequence.most_output
-            wanted = self._capacity if most is None else sequence.prompt_tokens + most
-            sequence.limit = min(wanted, self._capacity)
+            sequence.limit = self._room.limit_of(sequence)
             self._live[sequence.id] = sequence
             self._queue.enter(sequence)
             self._queue.arrive(sequence)
 
-    def _reserve_of(self, client: Hashable | None) -> int:
-        """Places beyond the queue that a client may use: none if it is unknown or has sequences."""
-        return 0 if client is None or self._queue.has(client) else len(self._slots)
+    def check_length(self, tokens: int, *, output: bool = True) -> None:
+        """See `Room.check_length`. Any thread may call this."""
+        self._room.check_length(tokens, output=output)
 
     def seconds_until(self, places: int) -> float:
         """Estimated time, in seconds, until `places` sequences have ended."""
-        usual = self._rate.output
-        work = (
-            sequence.remaining + min(most, most if usual is None else usual)
-            for sequence in self._live.values()
-            if not sequence.paused
-            for most in (sequence.limit - sequence.total,)
-        )
-        return retry_after(work, places, self._rate.tokens_per_second)
-
-    def check_length(self, tokens: int, *, output: bool = True) -> None:
-        """Check that a prompt of `tokens` tokens fits. Any thread may call this.
-
-        With `output`, one more token must fit too.
-
-        Raises:
-            ContextLengthError: the prompt is too long, even for an empty cache.
-        """
-        most = self._capacity - output
-        if tokens <= most:
-            return
-        holder = "context" if self._context <= self._capacity else "KV cache"
-        included = ", output included" if output else ""
-        raise ContextLengthError(
-            f"the prompt has {tokens} tokens; the {holder} holds {self._capacity}{included}."
-            f" Send at most {most} tokens",
-            param="prompt",
-        )
+        return self._room.seconds_until(places, self._live.values())
 
     def cancel(self, sequence_id: int) -> bool:
         """End a sequence early. Return False if it has ended already.
@@ -299,7 +250,7 @@ class Scheduler:
         """
         carried, self._in_flight = self._in_flight, []
         if seconds is not None:
-            self._rate.observe(sum(len(chunk.tokens) for _, chunk in carried), seconds)
+            self._room.rate.observe(sum(len(chunk.tokens) for _, chunk in carried), seconds)
         if self._pace is not None and seconds is not None:
             decodes = sum(sequence.generating for sequence, _ in carried)
             cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
@@ -608,7 +559,7 @@ class Scheduler:
         return FinishReason.LENGTH if sequence.total == sequence.limit else None
 
     def _end(self, sequence: Sequence) -> None:
-        self._rate.observe_output(sequence.output_tokens)
+        self._room.rate.observe_output(sequence.output_tokens)
         sequence.ended = True
         del self._live[sequence.id]
         self._queue.leave(sequence)

@@ -1,0 +1,98 @@
+"""Checks new sequences before they queue: lengths of prompts, and places in the queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.errors import ContextLengthError, InvalidRequestError, OverloadedError
+from heddle.scheduler.rate import Rate, retry_after
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as Many
+
+    from heddle.scheduler.queue import Queue
+    from heddle.scheduler.sequence import Sequence
+
+
+class Room:
+    """What fits the scheduler, and when more will fit.
+
+    Args:
+        slots: most sequences that run at once.
+        queue: most sequences that wait when all slots are taken. A client without sequences may use
+            as many more places as there are slots, so that no other client can shut it out.
+        context: most tokens of one sequence.
+        pages: tokens that the pages of the cache hold.
+
+    Attributes:
+        rate: how fast recent steps computed tokens.
+    """
+
+    def __init__(self, slots: int, queue: int, context: int, pages: int) -> None:
+        self._slots = slots
+        self._most_requests = slots + queue
+        self._capacity = min(context, pages)
+        self._holder = "context" if context <= pages else "KV cache"
+        self.rate = Rate()
+
+    def check(self, sequences: Many[Sequence], queue: Queue, live: Iterable[Sequence]) -> None:
+        """Check that all of `sequences`, from one client, fit beside those in `live`.
+
+        Raises: see `Scheduler.add`.
+        """
+        for sequence in sequences:
+            self.check_length(sequence.prompt_tokens, output=sequence.most_output != 0)
+        if len(sequences) > self._most_requests:
+            raise InvalidRequestError(
+                f"{len(sequences)} requests were sent at once; slots and queue hold"
+                f" {self._most_requests}. Send fewer at a time or raise the setting `queue`",
+                param="n",
+            )
+        too_many = queue.active + len(sequences) - self._most_requests
+        if too_many <= 0:
+            return
+        client = sequences[0].client
+        reserve = 0 if client is None or queue.has(client) else self._slots
+        if too_many > reserve:
+            seconds = self.seconds_until(too_many, live)
+            raise OverloadedError(
+                f"{queue.active} requests are running or waiting; slots and queue hold"
+                f" {self._most_requests}. Try again in about {seconds:.0f} s",
+                retry_after=seconds,
+            )
+
+    def check_length(self, tokens: int, *, output: bool = True) -> None:
+        """Check that a prompt of `tokens` tokens fits. Any thread may call this.
+
+        With `output`, one more token must fit too.
+
+        Raises:
+            ContextLengthError: the prompt is too long, even for an empty cache.
+        """
+        most = self._capacity - output
+        if tokens <= most:
+            return
+        included = ", output included" if output else ""
+        raise ContextLengthError(
+            f"the prompt has {tokens} tokens; the {self._holder} holds {self._capacity}{included}."
+            f" Send at most {most} tokens",
+            param="prompt",
+        )
+
+    def limit_of(self, sequence: Sequence) -> int:
+        """Most tokens of a sequence: its prompt and its output, bounded by context and cache."""
+        most = sequence.most_output
+        wanted = self._capacity if most is None else sequence.prompt_tokens + most
+        return min(wanted, self._capacity)
+
+    def seconds_until(self, places: int, live: Iterable[Sequence]) -> float:
+        """Estimated time, in seconds, until `places` of the sequences in `live` have ended."""
+        usual = self.rate.output
+        work = (
+            sequence.remaining + min(most, most if usual is None else usual)
+            for sequence in live
+            if not sequence.paused
+            for most in (sequence.limit - sequence.total,)
+        )
+        return retry_after(work, places, self.rate.tokens_per_second)
