@@ -134,6 +134,20 @@ def test_a_peer_that_stays_full(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("peer answered 503: " in fault for fault in run.faults)
 
 
+def test_a_peer_that_fails_when_requests_are_alone_and_clients_who_come_too_late() -> None:
+    stress = replace(SHORT, requests=6, cancelled=1.0, malformed=0.0)
+    with fake_peer("echoing") as peer:
+        server = connect("peer", peer.url)
+        run = run_stress(server, stress, silent)
+        assert len(run.texts) == run.late
+        assert len(run.parts) == 6 - run.late
+        run.texts[5] = "so"
+        peer.manner = "refusing"
+        compare_with_solo(server, stress, run, silent)
+    assert run.different == []
+    assert any("request 5 (alone): peer answered 500" in fault for fault in run.faults)
+
+
 def test_metrics_of_several_models_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "# HELP heddle_slots_busy Busy.\n"
     text += "".join(f'heddle_slots_busy{{model="{name}"}} 2.0\n' for name in "ab")

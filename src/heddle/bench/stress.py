@@ -138,15 +138,15 @@ def run_stress(server: Server, stress: Stress, note: Callable[[str], None]) -> S
 def compare_with_solo(
     server: Server, stress: Stress, run: StressRun, note: Callable[[str], None]
 ) -> None:
-    """Send each answered request again, alone, and note in `run` which answers are different.
-
-    Raises:
-        PeerError: the server failed.
-    """
+    """Send each answered request again, alone, and note in `run` which answers are different."""
     load = _Load(server, stress)
     for place, index in enumerate(sorted(run.texts)):
         note(f"alone: request {place + 1} of {len(run.texts)}")
-        answer = read_answer(server, asyncio.run(load.exchange(index)))
+        try:
+            answer = read_answer(server, asyncio.run(load.exchange(index)))
+        except PeerError as error:
+            run.faults.append(f"request {index} (alone): {error.message}")
+            continue
         if answer.text != run.texts[index]:
             run.different.append(index)
 
@@ -199,22 +199,35 @@ class _Load:
     async def _cancel(self, index: int, run: StressRun) -> None:
         """Leave at a random moment: in the body, while the request waits, or while it runs."""
         chance = random.Random(f"cancel {index}")
-        exchange = Exchange(self._server, post(self._server, COMPLETIONS, self._bodies[index]))
+        share = chance.random() if chance.random() < _CUT_BODIES else 1.0
         seconds = chance.uniform(0.0, statistics.median(self._latencies))
+        deadline = time.monotonic() + REFUSED_SECONDS
+        while True:
+            exchange, ended = await self._left(index, share, seconds)
+            late = ended and share == 1.0  # a server may give up a body that never arrives
+            if not (late and exchange.response().status in _BUSY) or time.monotonic() > deadline:
+                break
+            run.refused += 1
+            await asyncio.sleep(_BUSY_SECONDS)
+        if late:
+            run.texts[index] = read_answer(self._server, exchange).text
+            run.late += 1
+        else:
+            run.parts[index] = read_text(self._server, exchange)
+
+    async def _left(self, index: int, share: float, seconds: float) -> tuple[Exchange, bool]:
+        """Send a share of the request `index`, and leave after `seconds`.
+
+        Returns the exchange, and whether the server had ended it before.
+        """
+        exchange = Exchange(self._server, post(self._server, COMPLETIONS, self._bodies[index]))
         try:
             await exchange.connect()
-            exchange.send(chance.random() if chance.random() < _CUT_BODIES else 1.0)
+            exchange.send(share)
             await asyncio.wait([exchange.recorder.closed], timeout=seconds)
-            late = exchange.recorder.closed.done()
+            return exchange, exchange.recorder.closed.done()
         finally:
             exchange.abort()
-        if not late:
-            run.parts[index] = read_text(self._server, exchange)
-        elif exchange.response().status in _BUSY:
-            run.refused += 1
-        else:
-            run.late += 1
-            run.texts[index] = read_answer(self._server, exchange).text
 
     async def _refuse(self, index: int, run: StressRun) -> None:
         kinds = list(self._malformed)
