@@ -211,3 +211,14 @@ def test_the_commands_write_files(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert a.tensors[name].type is TensorType.Q4_K
         assert not np.array_equal(a.data(name), b.data(name))
     assert importance.shape == (1, 256)
+
+
+def test_an_importance_matrix_of_tensors_without_names_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, text = WIDE.write_folder(tmp_path / "folder", model_type="ministral"), tmp_path / "text"
+    text.write_text("ABC")
+    assert run(["imatrix", str(folder), str(text), "-o", str(tmp_path / "i.gguf")]) != 0
+    said = capsys.readouterr().err
+    assert "model_type 'ministral' cannot be written as GGUF" in said
+    assert "computing" not in said

@@ -28,7 +28,7 @@ def imatrix(
     from heddle.testing.importance import input_sums
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.formats import open_checkpoint
-    from heddle.weights.gguf.export import exported_name
+    from heddle.weights.gguf.export import exported_architecture, exported_name
     from heddle.weights.gguf.imatrix import write_imatrix
     from heddle.weights.progress import on_console
 
@@ -38,6 +38,7 @@ def imatrix(
     except (OSError, UnicodeDecodeError) as error:
         raise ModelSourceError(f"cannot read {text}: {error}") from error
     with open_checkpoint(find_model(model, progress).path) as checkpoint:
+        exported_architecture(checkpoint)  # refuses before the work what has no names in GGUF
         tokens = Tokenizer.of(checkpoint.tokenizer()).encode(content)
         progress.start(f"computing {checkpoint.path.name}", len(tokens), unit="tokens")
         try:
