@@ -77,10 +77,12 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
             raise ValueError("no")
         except ValueError:
             log.exception("failed")
+        log.warning("slow", extra={"fields": {"reason": "disk"}})
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     times = [line.pop("time") for line in lines]
     assert all(time.endswith("+00:00") for time in times)
-    plain, fields, failed = lines
+    plain, fields, failed, both = lines
+    assert both == {"level": "warning", "logger": ENGINE, "message": "slow", "reason": "disk"}
     assert plain == {
         "level": "warning",
         "logger": ENGINE,
@@ -120,5 +122,5 @@ def test_a_pipe_that_takes_nothing_blocks_nobody(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_formatter_takes_any_value() -> None:
-    record = logging.makeLogRecord({"fields": {"value": set}})
+    record = logging.makeLogRecord({"levelno": logging.INFO, "fields": {"value": set}})
     assert json.loads(JsonFormatter().format(record))["value"] == "<class 'set'>"

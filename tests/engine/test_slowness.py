@@ -64,6 +64,9 @@ def test_a_request_without_a_slot(caplog: pytest.LogCaptureFixture) -> None:
         "fake: request 1 (mine) has waited 3.0 s: no slot is free (--slots) (1 more requests wait)"
     )
     assert rig.reasons == {WaitReason.SLOT: 2}
+    fields: dict[str, object] = vars(caplog.records[0])["fields"]
+    expected = {"event": "slow_request", "model": "fake", "request_id": "mine", "waiting": 2}
+    assert fields == expected | {"reason": "no_slot", "seconds": pytest.approx(3.0)}
 
 
 def test_warnings_are_rare_and_waits_count_once(caplog: pytest.LogCaptureFixture) -> None:

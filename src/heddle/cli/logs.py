@@ -27,7 +27,10 @@ _END_SECONDS = 2.0
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, and the record's fields or its message."""
+    """One JSON object a line: time, level, logger, the record's fields, and its message.
+
+    A line at level INFO or below that has fields has no message, because it would repeat them.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record. A value that JSON does not know becomes text."""
@@ -36,7 +39,10 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
         }
-        line |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        fields = getattr(record, "fields", {})
+        if not fields or record.levelno > logging.INFO:
+            line["message"] = record.getMessage()
+        line |= fields
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

@@ -106,11 +106,20 @@ class Slowness:
             step.prompt_tokens,
             step.decodes,
             step.sequences,
+            extra={"fields": {"event": "slow_step", "model": self._model, "seconds": seconds}},
         )
 
     def _warn_of_waits(self, slow: list[tuple[float, Request, WaitReason]]) -> None:
         seconds, request, reason = max(slow, key=lambda one: one[0])
         others = f" ({len(slow) - 1} more requests wait)" if len(slow) > 1 else ""
+        fields = {
+            "event": "slow_request",
+            "model": self._model,
+            "request_id": request.log_id,
+            "reason": reason.value,
+            "seconds": seconds,
+            "waiting": len(slow),
+        }
         _log.warning(
             "%s: request %s has waited %.1f s: %s%s",
             self._model,
@@ -118,4 +127,5 @@ class Slowness:
             seconds,
             describe_wait(request.sequence, reason),
             others,
+            extra={"fields": fields},
         )

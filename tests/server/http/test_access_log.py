@@ -139,6 +139,16 @@ def test_a_client_that_leaves(
     assert end["prefill"] > 0
 
 
+def test_bytes_that_are_not_http(shared: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, ENDS)
+    with socket.create_connection(shared.address, timeout=PATIENCE) as client:
+        client.sendall(b"not HTTP\r\n\r\n")
+        lines = client.makefile("rb").read().decode().split("\r\n")
+    [name] = [line[14:] for line in lines if line.startswith("x-request-id: ")]
+    [end] = Lines(caplog, name).ends
+    assert (end["status"], end["error_code"]) == (400, "malformed_http")
+
+
 def test_embeddings(shared: Running, logged: Callable[[str], Lines]) -> None:
     answer = shared.post("/v1/embeddings", {"input": ["hello", "you"]})
     [end] = logged(answer.headers["x-request-id"]).ends

@@ -27,14 +27,13 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from heddle.errors import MalformedHTTPError
+from heddle.server.http.access_log import ENDS
 from heddle.server.http.encoding import encode
 from heddle.server.http.error_shape import error_body
 from heddle.server.http.request_id import id_headers, new_request_id
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
-
-log = logging.getLogger(__name__)
 
 _LONGEST_HEAD = 16 * 1024
 """Most bytes of a request's head, or of the head of a chunk."""
@@ -236,7 +235,10 @@ class HTTPProtocol(H11Protocol):
     def _send_error(self, error: MalformedHTTPError, status: int) -> None:
         request_id = new_request_id()
         body = encode(error_body(error))
-        log.info("%s: %d %s", request_id, status, ascii(error.message))
+        fields = {"event": "request_end", "request_id": request_id, "status": status}
+        fields |= {"error": error.message, "error_code": error.code}
+        line = f"{request_id}: {status}, {error.message!a}"
+        logging.getLogger(ENDS).info("%s", line, extra={"fields": fields})
         headers = [
             *id_headers(request_id),
             (b"content-type", b"application/json"),
