@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import resource
 import socket
 import threading
@@ -170,6 +171,17 @@ def test_bytes_that_are_no_http_get_an_error_with_an_id(
     assert body["error"]["code"] == "malformed_http"
     assert "the request is not valid HTTP/1.1: " in body["error"]["message"]
     shared.until(lambda: not shared.server.server_state.tasks)
+
+
+def test_bytes_that_are_no_http_make_no_warning(
+    shared: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anyone can send such bytes, as many as they like."""
+    caplog.set_level(logging.WARNING)
+    with connect(shared) as client:
+        client.sendall(b"hello\r\n\r\n")
+        assert until_closed(client).startswith(b"HTTP/1.1 400")
+    assert caplog.text == ""
 
 
 def test_a_head_that_the_client_ends_is_refused_in_words(shared: Running) -> None:

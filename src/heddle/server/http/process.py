@@ -143,6 +143,7 @@ class Server(uvicorn.Server):
                 http=_protocol_of(config),  # type: ignore[arg-type]  # it is called, no more
                 lifespan="off",
                 log_config=None,
+                log_level="error",  # uvicorn warns of each request that is not HTTP
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE,
                 ws="none",
