@@ -165,12 +165,16 @@ def test_unloading_lets_accepted_requests_finish(make, loads: Loads) -> None:
         registry.unload("one")
 
 
+def wait_a_little(_: int) -> None:
+    threading.Event().wait(0.002)
+
+
 def test_unloading_ends_requests_that_take_too_long(make, loads: Loads) -> None:
     registry = make(unload_seconds=0)
     engine = registry.load("one")
     collector = Collector()
     engine.submit("hello", SamplingParams(seed=1, max_tokens=400, ignore_eos=True), collector)
-    loads.executors[0].before_step = lambda _: threading.Event().wait(0.002)
+    loads.executors[0].before_step = wait_a_little
     registry.unload("one")
     with pytest.raises(EngineClosedError):
         collector.wait()

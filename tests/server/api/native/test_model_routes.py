@@ -1,0 +1,151 @@
+"""Models are listed, loaded and unloaded over HTTP, and requests pick one by name."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from fake_model import fake_model
+from fake_server import AnyTextTokenizer, ScoringExecutor
+from heddle.config import EngineConfig, RegistryConfig, ServerConfig
+from heddle.engine import Engine
+from heddle.engine.registry import Registry
+from live_server import live_server
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@dataclass
+class Server:
+    """A server of fake models.
+
+    Attributes:
+        url: its address.
+        registry: its models.
+        gate: loads wait for it.
+        loads: the sources of all loads, in order.
+    """
+
+    url: str
+    registry: Registry
+    gate: threading.Event
+    loads: list[str]
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=PATIENCE)
+
+    def complete(self, model: str | None = None) -> httpx.Response:
+        named = {} if model is None else {"model": model}
+        return self.post("/v1/completions", prompt="hello", max_tokens=2, ignore_eos=True, **named)
+
+    def states(self) -> dict[str, str]:
+        listed = httpx.get(self.url + "/models", timeout=PATIENCE).json()["data"]
+        return {model["id"]: model["status"]["value"] for model in listed}
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Serves `one`, and knows `two.gguf` of its folder. Loads on demand, with the alias `best`."""
+    (tmp_path / "two.gguf").write_bytes(b"GGUF")
+    gate, loads = threading.Event(), []
+    gate.set()
+
+    def load(source: str, config: EngineConfig, **more: Any) -> Engine:
+        loads.append(source)
+        assert gate.wait(PATIENCE)
+        fake = fake_model(ScoringExecutor())
+        name = source.rpartition("/")[2].removesuffix(".gguf")
+        info = replace(fake.info, id=name)
+        return Engine(replace(fake, info=info, tokenizer=AnyTextTokenizer(None)), config)
+
+    monkeypatch.setattr(Engine, "load", load)
+    config = RegistryConfig(models_dir=str(tmp_path), autoload=True)
+    with Registry(config) as registry:
+        registry.add("one")
+        registry.load("one")
+        with live_server(registry, ServerConfig(port=0, alias=("best",))) as live:
+            yield Server(live.url, registry, gate, loads)
+        gate.set()
+
+
+def test_requests_pick_a_model_and_its_load_waits_for_nobody_else(models: Server) -> None:
+    assert models.states() == {"one": "loaded", "two": "unloaded", "best": "loaded"}
+    models.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(models.complete, "two") for _ in range(2)]
+        while models.states()["two"] != "loading":
+            pass
+        for name in ("one", "best", None):
+            answer = models.complete(name)
+            assert (answer.status_code, answer.json()["model"]) == (200, name or "one")
+        models.gate.set()
+        for answer in (one.result(PATIENCE) for one in waiting):
+            assert (answer.status_code, answer.json()["model"]) == (200, "two")
+    assert len(models.loads) == 2  # one, and two once
+
+
+def test_loading_and_unloading(models: Server) -> None:
+    loaded = models.post("/models/load", model="two", slots=3, kv_cache="64M", wait=True)
+    assert (loaded.status_code, loaded.json()["status"]) == (200, {"value": "loaded"})
+    engine = models.registry.engine("two")
+    assert (engine.config.slots, engine.config.kv_cache) == (3, 64 << 20)
+    again = models.post("/v1/models/load", model="two")
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "model_already_loaded")
+    gone = models.post("/models/unload", model="two")
+    assert (gone.status_code, gone.json()["status"]["value"]) == (200, "unloaded")
+    assert engine.closed
+    assert models.states()["two"] == "unloaded"
+    again = models.post("/models/unload", model="two")
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_a_load_need_not_be_waited_for(models: Server) -> None:
+    models.gate.clear()
+    begun = models.post("/models/load", model="two", wait=False)
+    assert (begun.status_code, begun.json()["status"]["value"]) == (202, "loading")
+    models.gate.set()
+    models.registry.begin_known("two").result(PATIENCE)
+    assert models.states()["two"] == "loaded"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        ({"model": "/etc/passwd"}, 403, "forbidden", "model"),
+        ({"model": "org/name"}, 403, "forbidden", "model"),
+        ({"model": "three"}, 404, "model_not_found", "model"),
+        ({"model": "two", "slots": 0}, 400, "invalid_setting", "slots"),
+        ({"model": "two", "kv_cache": "many"}, 400, "invalid_setting", "kv_cache"),
+        ({"model": "two", "prefix_cache_dir": "/tmp"}, 400, "unsupported_parameter", None),
+        ({"slots": 2}, 400, "invalid_value", "model"),
+    ],
+)
+def test_wrong_loads_are_refused(
+    models: Server, body: dict[str, Any], status: int, code: str, param: str | None
+) -> None:
+    refused = models.post("/models/load", **body)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (status, code), error
+    assert param is None or error["param"] == param
+    assert models.loads == ["one"]
+
+
+def test_metrics_and_slots_of_each_model(models: Server) -> None:
+    models.post("/models/load", model="two", slots=3)
+    models.complete("two")
+    metrics = httpx.get(models.url + "/metrics", timeout=PATIENCE).text
+    assert 'heddle_generated_tokens_total{model="two"} 2.0' in metrics
+    assert 'heddle_generated_tokens_total{model="one"} 0.0' in metrics
+    assert 'heddle_model{model="two",state="loaded"} 1.0' in metrics
+    slots = httpx.get(models.url + "/slots", params={"model": "two"}, timeout=PATIENCE).json()
+    assert len(slots) == 3
+    ready = httpx.get(models.url + "/health/ready", params={"model": "two"}, timeout=PATIENCE)
+    assert (ready.status_code, ready.json()) == (200, {"status": "ok"})
