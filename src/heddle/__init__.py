@@ -9,11 +9,12 @@ from __future__ import annotations
 TYPE_CHECKING = False  # replaces typing's, because importing typing takes milliseconds
 
 if TYPE_CHECKING:
-    from heddle.config import EngineConfig
+    from heddle.config import EngineConfig, RegistryConfig
     from heddle.embedding import Embedding, EmbeddingParams, Pooling
     from heddle.engine.driven import DrivenSequence, SampledToken, SequenceSnapshot
     from heddle.engine.engine import Engine
     from heddle.engine.llm import LLM
+    from heddle.engine.registry import Registry
     from heddle.errors import (
         ChecksumError,
         ConfigError,
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
         HeddleError,
         InvalidRequestError,
         ModelFileError,
+        ModelLoadedError,
         ModelNotFoundError,
         ModelPoisonedError,
         ModelSourceError,
+        ModelUnavailableError,
         OverloadedError,
         UnsupportedModelError,
         UnsupportedParameterError,
@@ -63,13 +66,17 @@ __all__ = [
     "HeddleError",
     "InvalidRequestError",
     "ModelFileError",
+    "ModelLoadedError",
     "ModelNotFoundError",
     "ModelPoisonedError",
     "ModelSourceError",
+    "ModelUnavailableError",
     "Output",
     "OverloadedError",
     "Pooling",
     "PromptLogprob",
+    "Registry",
+    "RegistryConfig",
     "SampledToken",
     "SamplingParams",
     "SequenceSnapshot",
@@ -81,11 +88,12 @@ __all__ = [
 
 
 _MODULES = {
-    "config": ("EngineConfig",),
+    "config": ("EngineConfig", "RegistryConfig"),
     "embedding": ("Embedding", "EmbeddingParams", "Pooling"),
     "engine.driven": ("DrivenSequence", "SampledToken", "SequenceSnapshot"),
     "engine.engine": ("Engine",),
     "engine.llm": ("LLM",),
+    "engine.registry": ("Registry",),
     "errors": (
         "ChecksumError",
         "ConfigError",
@@ -97,9 +105,11 @@ _MODULES = {
         "HeddleError",
         "InvalidRequestError",
         "ModelFileError",
+        "ModelLoadedError",
         "ModelNotFoundError",
         "ModelPoisonedError",
         "ModelSourceError",
+        "ModelUnavailableError",
         "OverloadedError",
         "UnsupportedModelError",
         "UnsupportedParameterError",
