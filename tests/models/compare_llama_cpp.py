@@ -78,7 +78,7 @@ def main(names: list[str]) -> int:
         return 0
     reasons, failures = (KNOWN, KNOWN_EXPORTED, KNOWN_QUANTISED)[len(options)], 0
     if options:
-        known = {n: model for n, model in known.items() if model.architecture in ARCHITECTURES}
+        known = {n: one for n, one in known.items() if one.config()["model_type"] in ARCHITECTURES}
     for name in names or known:
         command = [sys.executable, __file__, *options, name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
