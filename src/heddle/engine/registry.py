@@ -28,6 +28,7 @@ from weakref import ref
 from heddle.closing import Closing
 from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine.engine import Engine
+from heddle.engine.model_entry import Entry
 from heddle.engine.model_status import LoadProgress, ModelState, ModelStatus
 from heddle.engine.turns import Turns
 from heddle.errors import (
@@ -45,79 +46,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from heddle.engine.health import Poison
     from heddle.weights.progress import Progress
 
 _log = logging.getLogger(__name__)
 
 STEADY = 600
 """Seconds without poison after which `auto_recover` counts from 0 again."""
-
-
-@dataclasses.dataclass(slots=True, eq=False, weakref_slot=True)
-class _Entry:
-    """What the registry knows of a model. The registry's lock guards it.
-
-    Attributes:
-        name: name in requests.
-        source: what the user asked for: a path, an alias or a name of the hub.
-        config: settings of its engine.
-        known: the model stays in the list after it is unloaded.
-        found: it was found in `models_dir`.
-        keep_alive: seconds without a request after which it is unloaded; 0: never.
-        state: see the module's docstring.
-        engine: while it is loaded or unloading.
-        load: the load in progress, or the last one.
-        progress: of the load in progress.
-        reason: why the last load failed.
-        loaded_at, used_at: when it was loaded, and when a request last named it, in seconds of
-            `time.monotonic`.
-        recoveries: loads after poison since the model last ran for STEADY seconds.
-    """
-
-    name: str
-    source: str
-    config: EngineConfig
-    known: bool = False
-    found: bool = False
-    keep_alive: float = 0.0
-    state: ModelState = ModelState.UNLOADED
-    engine: Engine | None = None
-    load: Future[Engine] | None = None
-    progress: LoadProgress | None = None
-    reason: str | None = None
-    loaded_at: float = 0.0
-    used_at: float = 0.0
-    recoveries: int = 0
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that run or wait."""
-        if self.engine is None:
-            return 0
-        now = self.engine.snapshot()
-        return now.running + now.queue_depth
-
-    @property
-    def poison(self) -> Poison | None:
-        """The failure that poisoned it; None if it can serve requests or is not loaded."""
-        return None if self.engine is None else self.engine.health.poison
-
-    def status(self) -> ModelStatus:
-        engine, loading = self.engine, self.state is ModelState.LOADING
-        loaded = self.state is ModelState.LOADED
-        poison = self.poison
-        return ModelStatus(
-            name=self.name,
-            source=self.source,
-            state=ModelState.POISONED if poison and loaded else self.state,
-            reason=poison.reason if poison else self.reason,
-            progress=self.progress.share if loading and self.progress else None,
-            memory_bytes=engine.model.executor.held_bytes if engine and not poison else 0,
-            device=engine.model.executor.summary if engine else None,
-            uptime_seconds=time.monotonic() - self.loaded_at if engine else None,
-            in_flight=self.in_flight,
-        )
 
 
 class Registry(Closing):
@@ -151,7 +85,7 @@ class Registry(Closing):
         )
         self._callbacks: list[Callable[[str, Engine], None]] = []
         self._progress = progress
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._lock = threading.Lock()
         self._one_load = threading.Lock()  # two loads at once could both find the memory free
         self._changed = threading.Condition(self._lock)
@@ -159,7 +93,7 @@ class Registry(Closing):
         self._closed = False
         self._keeper: threading.Thread | None = None
         for name, path in self._allowed.in_folder():
-            self._entries[name] = _Entry(
+            self._entries[name] = Entry(
                 name, str(path), engine, known=True, found=True, keep_alive=config.keep_alive
             )
 
@@ -168,7 +102,7 @@ class Registry(Closing):
         """A registry with one engine, which the caller keeps: it closes engine and registry."""
         registry = cls(engine=engine.config)
         name, now = engine.model.info.id, time.monotonic()
-        entry = _Entry(name, str(engine.model.info.path), engine.config, known=True)
+        entry = Entry(name, str(engine.model.info.path), engine.config, known=True)
         entry.state, entry.engine = ModelState.LOADED, engine
         entry.loaded_at = entry.used_at = now
         registry._entries[name] = entry
@@ -246,7 +180,7 @@ class Registry(Closing):
             entries = list(self._entries.values())
         return tuple(entry.status() for entry in entries)
 
-    def _entry(self, name: str) -> _Entry:
+    def _entry(self, name: str) -> Entry:
         entry = self._entries.get(name)
         if entry is None:
             known = ", ".join(map(repr, self._entries)) or "none"
@@ -255,7 +189,7 @@ class Registry(Closing):
             )
         return entry
 
-    def _why_not(self, entry: _Entry) -> HeddleError:
+    def _why_not(self, entry: Entry) -> HeddleError:
         """The error for a request to a model that is not loaded."""
         match entry.state:
             case ModelState.LOADING | ModelState.UNLOADED if self.config.autoload:
@@ -373,20 +307,20 @@ class Registry(Closing):
 
     def _new_entry(
         self, source: str, name: str | None, config: EngineConfig | None, keep_alive: float | None
-    ) -> _Entry:
+    ) -> Entry:
         from heddle.weights.sources import name_before_fetch
 
         alive = self.config.keep_alive if keep_alive is None else keep_alive
         known = self._entries.get(source)
         served = name or (known.name if known else name_before_fetch(source))
-        return _Entry(served, source, config or self.engine_config, keep_alive=alive)
+        return Entry(served, source, config or self.engine_config, keep_alive=alive)
 
-    def _insert(self, entry: _Entry) -> None:
+    def _insert(self, entry: Entry) -> None:
         self._entries[entry.name] = entry
         self.default = self.default or entry.name
 
     @staticmethod
-    def _check_loadable(entry: _Entry) -> None:
+    def _check_loadable(entry: Entry) -> None:
         """Raise if a load of the model cannot begin."""
         match entry.state:
             case ModelState.LOADING | ModelState.LOADED if entry.poison is None:
@@ -398,7 +332,7 @@ class Registry(Closing):
             case ModelState.UNLOADING:
                 raise ModelUnavailableError(f"model {entry.name!r} is unloading; try again later")
 
-    def _begin(self, entry: _Entry) -> Future[Engine]:
+    def _begin(self, entry: Entry) -> Future[Engine]:
         if self._closed:
             raise EngineClosedError("the registry is closed")
         entry.state, entry.reason, entry.engine = ModelState.LOADING, None, None
@@ -410,7 +344,7 @@ class Registry(Closing):
         ).start()
         return load
 
-    def _load(self, entry: _Entry, load: Future[Engine]) -> None:
+    def _load(self, entry: Entry, load: Future[Engine]) -> None:
         """Load a model in this thread, and set the result of `load`."""
         try:
             with self._one_load:
@@ -439,7 +373,7 @@ class Registry(Closing):
             return
         load.set_result(engine)
 
-    def _recovery(self, entry: _Entry) -> Callable[[], None]:
+    def _recovery(self, entry: Entry) -> Callable[[], None]:
         """The function that an engine calls when it has ended. It keeps neither of them alive."""
         registry, model = ref(self), ref(entry)
 
@@ -449,7 +383,7 @@ class Registry(Closing):
 
         return ended
 
-    def _recover_later(self, entry: _Entry) -> None:
+    def _recover_later(self, entry: Entry) -> None:
         """Load a poisoned model again after a while, if the settings say so."""
         with self._lock:
             if entry.poison is None or self._closed or entry.state is not ModelState.LOADED:
@@ -465,12 +399,12 @@ class Registry(Closing):
         timer.daemon = True
         timer.start()
 
-    def _recover(self, entry: _Entry) -> None:
+    def _recover(self, entry: Entry) -> None:
         with self._lock:
             if entry.poison is not None and entry.state is ModelState.LOADED and not self._closed:
                 self._begin(entry)
 
-    def _open(self, entry: _Entry) -> Engine:
+    def _open(self, entry: Entry) -> Engine:
         """Load the model. Under a memory limit, unload idle models until it fits.
 
         Raises: see :meth:`load`.
@@ -506,7 +440,7 @@ class Registry(Closing):
         idle = [entry for entry in loaded if not entry.in_flight]
         return min(idle, key=lambda entry: entry.used_at).name if idle else None
 
-    def _rename(self, entry: _Entry, name: str) -> None:
+    def _rename(self, entry: Entry, name: str) -> None:
         """Give a model the name of its file, which was not known before a package was fetched."""
         if entry.name == entry.source and name not in self._entries:
             del self._entries[entry.name]
