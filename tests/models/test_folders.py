@@ -18,7 +18,7 @@ from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.formats import read_outline
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
-from models.tiny import MODELS, gemma3, ministral3, qwen3, qwen3_moe
+from models.tiny import MODELS, gemma3, gemma4, ministral3, qwen3, qwen3_moe
 from models.tiny.base import TOKENS, TinyModel
 from models.tiny.llama import PLAIN
 
@@ -37,8 +37,11 @@ def test_the_reference_agrees_with_transformers(model: TinyModel, tmp_path: Path
     np.testing.assert_allclose(logits, model.expected_logits(), rtol=0, atol=4e-5)
 
 
+ENGINE_MODELS = (*(one.MODELS[0] for one in (qwen3, qwen3_moe, gemma3)), gemma4.MODELS[3])
+
+
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-@pytest.mark.parametrize("model", [qwen3.MODELS[0], qwen3_moe.MODELS[0], gemma3.MODELS[0]], ids=str)
+@pytest.mark.parametrize("model", ENGINE_MODELS, ids=str)
 def test_an_engine_generates_from_a_folder(model: TinyModel, dtype: str, tmp_path: Path) -> None:
     """Outputs equal the greedy reference, alone and in a batch."""
     folder = model.write_folder(tmp_path / "tiny", dtype)

@@ -21,7 +21,7 @@ from heddle.step import Binding, Chunk, Pool, Pooled, StepPlan
 from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import SequenceCache, SequenceChunk
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
-from models.tiny import FAMILIES, MODELS, gemma3, llama
+from models.tiny import FAMILIES, MODELS, gemma3, gemma4, llama
 from models.tiny.base import TOKENS, TinyModel
 from steps import execute
 
@@ -86,7 +86,7 @@ def test_the_executor_agrees_with_the_reference_in_any_chunks(checkpoint: GGUFCh
 
 @pytest.mark.parametrize(
     "model",
-    [replace(model, context=1_100) for model in (llama.PLAIN, *gemma3.MODELS)],
+    [replace(model, context=1_100) for model in (llama.PLAIN, *gemma3.MODELS, gemma4.MODELS[0])],
     ids=str,
 )
 def test_positions_past_a_thousand_agree_with_the_reference(
