@@ -6,7 +6,7 @@ are handles of the executor that will run the graph. Each executor decides how t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import UnsupportedModelError
@@ -44,7 +44,8 @@ class TableHandle(Protocol):
 class Node:
     """A value of the forward pass: (T, width), or (R, width) if `per_row`."""
 
-    inputs: tuple[Node, ...]
+    # Not in the repr, which would double with each node that has two inputs.
+    inputs: tuple[Node, ...] = field(repr=False)
     width: int
     per_row: bool
 
