@@ -136,3 +136,21 @@ def fill(masks: GrammarMasks, samplers: list[Sampler]) -> None:
     give = masks.begin_masks(dict(enumerate(samplers)))
     assert give is not None
     give()
+
+
+def test_a_thread_that_does_not_start_ends_only_the_request(monkeypatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    masks, samplers = GrammarMasks(), [Sampler(), Sampler()]
+    bind(masks, 0, Grammar(), [5])
+    bind(masks, 1, None, [7])
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        fill(masks, samplers)
+    assert "can't start new thread" in str(masks.failure(0))
+    assert masks.failure(1) is None
+    bind(masks, 0, Grammar(), [5])
+    fill(masks, samplers)
+    assert masks.failure(0) is None
+    assert samplers[0].masks == [b"", b"\5"]

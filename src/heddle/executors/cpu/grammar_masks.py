@@ -47,6 +47,12 @@ class _SlotGrammar:
         self.task = MaskTask(self._make)
         return self.task
 
+    def give_up(self, task: MaskTask, cause: Exception) -> None:
+        """Fail: no thread does the work."""
+        self.failure = EngineFailedError(f"no thread makes the request's masks: {cause}")
+        task.given_up = True
+        task.run()
+
     def observe(self, token: int) -> None:
         """Record that the sequence continues with `token`."""
         self.task = None
@@ -95,7 +101,10 @@ class GrammarMasks:
         ]
         for slot_grammar, _ in wanted:
             if (task := slot_grammar.begin()) is not None:
-                self._threads.begin(task)
+                try:
+                    self._threads.begin(task)
+                except RuntimeError as cause:  # other requests of the step must not fail
+                    slot_grammar.give_up(task, cause)
         return partial(self._fill, wanted) if wanted else None
 
     def _fill(self, wanted: list[tuple[_SlotGrammar, _native.Sampler]]) -> None:

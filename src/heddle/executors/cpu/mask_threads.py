@@ -81,10 +81,13 @@ class MaskThreads:
         weakref.finalize(self, self._queue.put, None)
 
     def begin(self, task: MaskTask) -> None:
-        """Queue work. Work is done in the order of the calls, but slow work ends later."""
+        """Queue work. Work is done in the order of the calls, but slow work ends later.
+
+        Raises:
+            RuntimeError: the system starts no thread.
+        """
         if self._thread is None:
-            self._thread = _MaskThread(self._queue)
-            self._thread.start()
+            self._thread = _started(self._queue)
         self._queue.put(task)
 
     def wait(self, tasks: Sequence[MaskTask]) -> None:
@@ -97,10 +100,13 @@ class MaskThreads:
         self._slow = [thread for thread in self._slow if thread.is_alive()]
         if self._thread is None or len(self._slow) == _MOST_SLOW:
             return False
+        try:
+            thread = _started(self._queue)
+        except RuntimeError:  # the masks wait for the slow thread
+            return False
         self._thread.leave()
         self._slow.append(self._thread)
-        self._thread = _MaskThread(self._queue)
-        self._thread.start()
+        self._thread = thread
         return True
 
 
@@ -133,3 +139,9 @@ class _MaskThread(threading.Thread):
             assert self.native_id is not None, "the thread was not started"
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self.native_id, _SLOW_PRIORITY)
+
+
+def _started(queue: _Queue) -> _MaskThread:
+    thread = _MaskThread(queue)
+    thread.start()
+    return thread
