@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -349,3 +350,25 @@ def test_all_waiting_threads_wake_when_the_engine_fails(start, executor: FakeExe
     for thread in threads:
         thread.join()
     assert len(errors) == 10
+
+
+def test_a_clock_that_jumps_harms_no_request(start, executor: FakeExecutor, monkeypatch) -> None:
+    engine = start(slots=2)
+    many = params(max_tokens=20, ignore_eos=True)
+    alone = [engine.complete(prompt, many) for prompt in ("hello", "world")]
+    steps, clocks = executor.steps, {name: getattr(time, name) for name in ("perf_counter", "time")}
+    offset = [0.0]
+
+    def jump(step: int) -> None:
+        offset[0] = {4: 86_400.0, 9: -86_400.0}.get(step - steps, offset[0])
+
+    for name, clock in clocks.items():
+        monkeypatch.setattr(time, name, lambda clock=clock: clock() + offset[0])
+    executor.before_step = jump
+    collectors = [Collector(), Collector()]
+    engine.submit_many([("hello", many, collectors[0]), ("world", many, collectors[1])])
+    outputs = [collector.wait() for collector in collectors]
+    assert [output.text for output in outputs] == [output.text for output in alone]
+    engine.close()
+    engine._thread._cache.check_integrity()
+    assert engine.health.state is HealthState.CLOSED
