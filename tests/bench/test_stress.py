@@ -125,6 +125,17 @@ def test_a_peer_that_fails_on_malformed_requests() -> None:
     assert report_of(run).exit_code == 1
 
 
+def test_a_peer_that_never_answers_a_malformed_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer waits for a body that does not arrive."""
+    monkeypatch.setattr(stress_module, "MALFORMED_SECONDS", 0.05)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 5\r\n\r\n"
+    monkeypatch.setattr(stress_module, "malformed_requests", lambda server: {"waits": head})
+    stress = replace(SHORT, requests=2, cancelled=0.0, malformed=1.0)
+    with fake_peer("echoing") as peer:
+        run = run_stress(connect("peer", peer.url), stress, silent)
+    assert [fault.partition(": ")[2] for fault in run.faults] == ["peer did not answer in 0 s"] * 2
+
+
 def test_a_peer_that_stays_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stress_module, "REFUSED_SECONDS", 0.0)
     stress = replace(SHORT, requests=4, cancelled=0.0, malformed=0.0)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 600.0
 """A request without a complete answer after this time is a fault."""
+MALFORMED_SECONDS = 60.0
+"""A malformed request without an answer after this time is a fault."""
 REFUSED_SECONDS = 120.0
 """A request that is refused as long as this, because the server is full, is a fault."""
 _BUSY_SECONDS = 0.05  # before a refused request is sent again
@@ -232,23 +234,21 @@ class _Load:
     async def _refuse(self, index: int, run: StressRun) -> None:
         kinds = list(self._malformed)
         kind = kinds[self._kinds[:index].count("malformed") % len(kinds)]  # in turn
-        exchange = await self._whole(self._malformed[kind])
+        exchange = await self._whole(self._malformed[kind], MALFORMED_SECONDS)
         status = exchange.response().status
         run.statuses.setdefault(kind, Counter())[str(status)] += 1
         if not 400 <= status < 500:
             run.faults.append(f"request {index} (malformed, {kind}) got status {status}")
 
-    async def _whole(self, request: bytes) -> Exchange:
+    async def _whole(self, request: bytes, seconds: float = ANSWER_SECONDS) -> Exchange:
         exchange = Exchange(self._server, request)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(seconds):
                 await exchange.connect()
                 exchange.send()
                 await exchange.recorder.closed
         except TimeoutError:
-            raise PeerError(
-                f"{self._server.name} did not answer in {ANSWER_SECONDS:.0f} s"
-            ) from None
+            raise PeerError(f"{self._server.name} did not answer in {seconds:.0f} s") from None
         finally:
             exchange.abort()
         return exchange
