@@ -167,8 +167,8 @@ def test_each_expert_is_quantised_with_its_own_importance(tmp_path: Path) -> Non
     """A stack's experts are quantised as if each were a matrix of its own."""
     source, target = MIXTURE.write(tmp_path / "m.gguf"), tmp_path / "new.gguf"
     name = "blk.1.ffn_gate_exps.weight"
-    importance = np.random.default_rng(5).random((MIXTURE.experts, MIXTURE.width)) ** 4
-    importance = importance.astype(np.float32)
+    random = np.random.default_rng(5).random((MIXTURE.experts, MIXTURE.width))
+    importance = (random**4).astype(np.float32)
     quantise_file(source, target, Mix.named("q4_0"), {name: importance})
     with GGUFFile.open(source) as old, GGUFFile.open(target) as new:
         exact = dequantize(old.data(name), TensorType.F32, old.tensors[name].shape)

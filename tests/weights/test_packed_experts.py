@@ -95,7 +95,7 @@ def compressed(form: str, bits: int) -> dict[str, object]:
 
 
 GPTQ: dict[str, object] = {"quant_method": "gptq", "bits": 4, "sym": True}
-FP8 = {"quant_method": "fp8", "weight_block_size": [24, 40]}
+FP8: dict[str, object] = {"quant_method": "fp8", "weight_block_size": [24, 40]}
 FORMS: dict[str, tuple[dict[str, object], Callable[[np.ndarray], Packed], TensorType]] = {
     "gptq": (GPTQ, gptq, TensorType.Q4_0),
     "gptq act-order": (GPTQ | {"desc_act": True}, partial(gptq, scatter=True), TensorType.F32),

@@ -110,12 +110,14 @@ def test_who_brings_none_is_refused(locked: Running, headers: dict[str, str], sa
 
 
 def test_only_health_is_open(locked: Running) -> None:
-    assert locked.get("/health").status_code == 200
-    assert httpx.head(locked.url + "/health", timeout=PATIENCE).status_code == 200
+    probes = ("/health", "/health/live", "/health/ready")
+    for path in probes:
+        assert locked.get(path).status_code == 200
+        assert httpx.head(locked.url + path, timeout=PATIENCE).status_code == 200
     paths = [*locked.get("/openapi.json", headers=bearer(ONE)).json()["paths"]]
     assert "/v1/chat/completions" in paths
     for path in [*paths, "/openapi.json", "/docs", "/nothing", "/health/", "//health", "/"]:
-        if path != "/health":
+        if path not in probes:
             assert locked.get(path).status_code == 401, path
     assert locked.delete("/v1/prefix_cache").status_code == 401
 

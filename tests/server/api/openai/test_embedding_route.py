@@ -133,9 +133,11 @@ def test_a_full_queue_is_told_before_anything_is_computed(serve: Callable[..., R
     server = serve(slots=1, queue=1)
     server.executor.gate.clear()
     streams = [server.engine.stream([1, 2, 3]) for _ in range(2)]
-    response = server.post("/v1/embeddings", {"input": "hello"})
-    assert response.status_code == 429
-    assert "retry-after" in response.headers
+    # The place that a full queue keeps for a client without a request:
+    with server.stream("/v1/completions", {"prompt": "hello", "stream": True}):
+        response = server.post("/v1/embeddings", {"input": "hello"})
+        assert response.status_code == 429
+        assert "retry-after" in response.headers
     for stream in streams:
         stream.close()
     server.executor.gate.set()
