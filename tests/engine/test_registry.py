@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_executor import FakeExecutor
-from fake_model import fake_model
-from heddle.config import EngineConfig, RegistryConfig
+from fake_loads import SIZE, Loads, generate, poison, until
+from heddle.config import RegistryConfig
 from heddle.engine import Engine
 from heddle.engine.model_status import ModelState
 from heddle.engine.registry import Registry
@@ -34,35 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-SIZE = 1000
-"""Bytes of each fake model."""
-
-
-class Loads:
-    """Replaces `Engine.load`: counts loads, and lets tests hold them up or make them fail."""
-
-    def __init__(self) -> None:
-        self.sources: list[str] = []
-        self.executors: list[FakeExecutor] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.begun = threading.Event()
-        self.error: Exception | None = None
-
-    def __call__(self, source: str, config: EngineConfig, **more: Any) -> Engine:
-        self.sources.append(source)
-        self.begun.set()
-        assert self.gate.wait(PATIENCE)
-        if self.error is not None:
-            raise self.error
-        if config.model_memory and config.model_memory < SIZE:
-            raise OutOfMemoryError(f"{SIZE} bytes do not fit {config.model_memory}")
-        executor = FakeExecutor(held_bytes=SIZE)
-        self.executors.append(executor)
-        model = fake_model(executor)
-        model = replace(model, info=replace(model.info, id=source))
-        return Engine(model, config, more.get("turns"))
-
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loads]:
@@ -82,21 +51,6 @@ def make(loads: Loads) -> Iterator[Callable[..., Registry]]:
 
 def state(registry: Registry, name: str) -> ModelState:
     return next(one.state for one in registry.status() if one.name == name)
-
-
-def generate(engine: Engine, tokens: int = 2) -> int:
-    params = SamplingParams(seed=1, max_tokens=tokens, ignore_eos=True)
-    return engine.complete("hello", params).usage.completion_tokens
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until another thread makes the condition true."""
-    waited = threading.Event()
-    for _ in range(int(PATIENCE * 1000)):
-        if condition():
-            return
-        waited.wait(0.001)
-    raise AssertionError("the condition did not come true")
 
 
 def test_models_answer_by_name(make) -> None:
@@ -242,15 +196,6 @@ def test_an_idle_model_is_unloaded_after_its_keep_alive(make, loads: Loads) -> N
         return  # a slow machine: unloaded before the request came
     loads.executors[-1].gate.set()
     assert collector.wait().usage.completion_tokens == 3
-
-
-def poison(engine: Engine, executor: FakeExecutor) -> None:
-    def fail(_: int) -> None:
-        raise RuntimeError("the step burns")
-
-    executor.before_step = fail
-    with pytest.raises(Exception, match="burns"):
-        generate(engine)
 
 
 def test_a_poisoned_model_says_so_until_it_is_loaded_again(make, loads: Loads) -> None:

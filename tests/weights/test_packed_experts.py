@@ -64,7 +64,7 @@ def words(matrix: np.ndarray) -> Packed:
     codes, zero, scale = quantised(matrix, 4, 32, symmetric=True, dtype="f4")
     rounded = (scale.view(np.uint32) & 0xFFFF0000).view(np.float32)
     shape = np.array(matrix.shape, np.int64)
-    parts = {
+    parts: dict[str, Storable] = {
         "weight_packed": pack(codes, 4),
         "weight_scale": Bfloat(rounded),
         "weight_shape": shape,

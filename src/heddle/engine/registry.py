@@ -434,10 +434,13 @@ class Registry(Closing):
         return dataclasses.replace(config, model_memory=most)
 
     def _least_recently_used(self) -> str | None:
-        """Name of the idle loaded model that requests have not named for the longest time."""
+        """Name of the idle model that requests have not named for the longest time.
+
+        Poisoned models do not count: they hold no memory.
+        """
         with self._lock:
             loaded = [one for one in self._entries.values() if one.state is ModelState.LOADED]
-        idle = [entry for entry in loaded if not entry.in_flight]
+        idle = [entry for entry in loaded if not entry.in_flight and entry.poison is None]
         return min(idle, key=lambda entry: entry.used_at).name if idle else None
 
     def _rename(self, entry: Entry, name: str) -> None:

@@ -1,0 +1,74 @@
+"""Loads of fake models, for tests of registries."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_executor import FakeExecutor
+from fake_model import fake_model
+from heddle.engine import Engine
+from heddle.errors import OutOfMemoryError
+from heddle.types import SamplingParams
+from patience import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heddle.config import EngineConfig
+
+SIZE = 1000
+"""Bytes of each fake model."""
+
+
+class Loads:
+    """Replaces `Engine.load`: counts loads, and lets tests hold them up or make them fail."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+        self.executors: list[FakeExecutor] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self, source: str, config: EngineConfig, **more: Any) -> Engine:
+        self.sources.append(source)
+        self.begun.set()
+        assert self.gate.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
+        if config.model_memory and config.model_memory < SIZE:
+            raise OutOfMemoryError(f"{SIZE} bytes do not fit {config.model_memory}")
+        executor = FakeExecutor(held_bytes=SIZE)
+        self.executors.append(executor)
+        model = fake_model(executor)
+        model = replace(model, info=replace(model.info, id=source))
+        return Engine(model, config, more.get("turns"))
+
+
+def generate(engine: Engine, tokens: int = 2) -> int:
+    params = SamplingParams(seed=1, max_tokens=tokens, ignore_eos=True)
+    return engine.complete("hello", params).usage.completion_tokens
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until another thread makes the condition true."""
+    waited = threading.Event()
+    for _ in range(int(PATIENCE * 1000)):
+        if condition():
+            return
+        waited.wait(0.001)
+    raise AssertionError("the condition did not come true")
+
+
+def poison(engine: Engine, executor: FakeExecutor) -> None:
+    def fail(_: int) -> None:
+        raise RuntimeError("the step burns")
+
+    executor.before_step = fail
+    with pytest.raises(Exception, match="burns"):
+        generate(engine)
