@@ -16,7 +16,7 @@ from test_windows_random import windows
 
 from fake_executor import FakeExecutor
 from heddle.scheduler.planning import next_snapshot
-from heddle.state import PAGE_TOKENS, Load, Window, WindowMemory
+from heddle.state import NO_SHAPE, PAGE_TOKENS, Load, Window, WindowMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Tokens
@@ -51,7 +51,7 @@ class DiskStatesMachine(DiskMachine):
     ) -> None:
         self.groups = []
         load = Load(slots, 400, batch_tokens)
-        for window in map(Window, positions):
+        for window in (Window(one, NO_SHAPE) for one in positions):
             reach = load.reach(window)
             count = min(pages, reach + more)
             self.groups.append(WindowMemory(window.positions, count, reach=reach))

@@ -105,12 +105,16 @@ class Watchdog:
         self._clock = clock
         self._looked_at = clock()
         self._ends = threading.Event()
+        self._thread: threading.Thread | None = None
         if seconds:
-            threading.Thread(target=self._run, name="heddle-watchdog", daemon=True).start()
+            self._thread = threading.Thread(target=self._run, name="heddle-watchdog", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more. The thread has ended when this returns."""
         self._ends.set()
+        if self._thread is not None:
+            self._thread.join()
         self.stuck = self.lost = False
 
     def look(self) -> None:

@@ -24,6 +24,7 @@ MODEL_SOURCES = (
     "weights/*/*.py",  # readers of files
     "weights/*/*/*.py",
     "weights/checkpoint.py",
+    "weights/experts.py",
     "weights/files.py",
     "weights/formats.py",
     "weights/fused.py",

@@ -27,7 +27,12 @@ _COMPONENTS = "#/components/schemas/"
 _ALWAYS = {500: "The server failed. Other requests continue."}
 _WITH_KEYS = {401: "The request has no valid API key."}
 _ADMIN = {403: "The request may not use admin routes. The message says what allows it."}
-_WITH_NAME = {404: "The request names a model that is not loaded."}
+_WITH_NAME = {
+    404: "The request names a model that is not loaded.",
+    503: "The server is stopping, or the model cannot answer now.",
+}
+_LOAD = "/v1/models/load"
+"""The route whose `model` may be a name that the server does not know yet."""
 _WITH_CHANGE = {503: "The server is stopping."}
 _WITH_BODY = {
     400: "A field is unknown or has an invalid value. The message names the field.",
@@ -96,8 +101,9 @@ def _complete(
             is_admin = (path, method) in admin
             closed = _needs_key(path, keys, is_admin=is_admin)
             body = _body_of(operation, components["schemas"])
-            _name_model(operation, body, models)
-            statuses = _statuses(path, method, body, closed=closed)
+            if path != _LOAD:
+                _name_model(operation, body, models)
+            statuses = _statuses(path, method, operation, body, closed=closed)
             statuses |= _ADMIN if is_admin else {}
             _add_errors(operation, statuses, error_schemas[path])
             if "stream" in body.get("properties", {}):
@@ -112,7 +118,9 @@ def _needs_key(path: str, keys: Keys, *, is_admin: bool) -> bool:
     return not keys.admits_all and path not in OPEN_PATHS
 
 
-def _statuses(path: str, method: str, body: Json, *, closed: bool) -> dict[int, str]:
+def _statuses(
+    path: str, method: str, operation: Json, body: Json, *, closed: bool
+) -> dict[int, str]:
     """The error statuses of an operation, each with its description."""
     statuses = dict(_ALWAYS)
     if closed:
@@ -121,7 +129,8 @@ def _statuses(path: str, method: str, body: Json, *, closed: bool) -> dict[int, 
         statuses |= _WITH_BODY
     if method != "get":
         statuses |= _WITH_CHANGE
-    if "{" in path or "model" in body.get("properties", {}):
+    asked = {one["name"] for one in operation.get("parameters", ())}
+    if "{" in path or "model" in asked or "model" in body.get("properties", {}):
         statuses |= _WITH_NAME
     return statuses
 

@@ -75,18 +75,14 @@ def routes(service: Service) -> APIRouter:
         ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
         return json_response({"object": "list", "data": found, "has_more": False, **ends})
 
-    @router.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
-        """Describe a model."""
-        served = service.name_of(name)
-        status = next(status for status in registry.status() if status.name == served)
-        return json_response(_described(name, status, service))
-
     @router.post(
         "/v1/models/load",
         openapi_extra=takes(_Load),
         dependencies=[ADMIN],
-        responses={202: {"description": "It loads."}},
+        responses={
+            202: {"description": "It loads."},
+            409: {"description": "It is loaded already."},
+        },
     )
     async def load(request: Request) -> Response:
         """Load a model. If the client leaves, the load continues."""
@@ -111,6 +107,14 @@ def routes(service: Service) -> APIRouter:
         name = service.name_of(body.model)
         await asyncio.to_thread(registry.unload, name, seconds=body.seconds)
         return json_response({"id": name, "object": "model", "status": {"value": "unloaded"}})
+
+    # After the two routes above, because its pattern matches their paths too.
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        """Describe a model."""
+        served = service.name_of(name)
+        status = next(status for status in registry.status() if status.name == served)
+        return json_response(_described(name, status, service))
 
     return router
 
