@@ -151,17 +151,12 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 def _methods_at(request: Request) -> list[str]:
-    """The methods of all routes at the request's path. The exception knows only one route.
-
-    Routes of exactly this path win over patterns: `/v1/models/load` is no model named `load`.
-    """
-    routes, path = request.app.routes, request.scope["path"]
-    routes = [route for route in routes if getattr(route, "path", None) == path] or routes
+    """The methods of all routes at the request's path. The exception knows only one route."""
     scopes = [{**request.scope, "method": method} for method in _METHODS]
     return [
         scope["method"]
         for scope in scopes
-        if any(route.matches(scope)[0] is Match.FULL for route in routes)
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
     ]
 
 

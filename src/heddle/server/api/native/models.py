@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from pydantic import Field, create_model
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.config import MAX_MODEL_NAME, EngineConfig, resolve, settings
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 
 _OF_THE_SERVER = frozenset({"device", "hub_cache", "offline", "prefix_cache_dir"})
 """Settings that name places of the machine. A request cannot change them."""
+
+
+class _ModelConvertor(PathConvertor):
+    """A model's name in a path. `load` and `unload` are routes of their own."""
+
+    regex = "(?!(?:load|unload)$).*"
+
+
+register_url_convertor("model", _ModelConvertor())
+
 _TYPES: dict[str, Any] = {"NUMBER": int, "SIZE": int | str, "SWITCH": bool, "TEXT": str}
 _SETTINGS = [one for one in settings(EngineConfig) if one.name not in _OF_THE_SERVER]
 
@@ -108,8 +119,7 @@ def routes(service: Service) -> APIRouter:
         await asyncio.to_thread(registry.unload, name, seconds=body.seconds)
         return json_response({"id": name, "object": "model", "status": {"value": "unloaded"}})
 
-    # After the two routes above, because its pattern matches their paths too.
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:model}")
     async def model(name: str) -> Response:
         """Describe a model."""
         served = service.name_of(name)
