@@ -97,6 +97,28 @@ def test_a_failed_load_is_told_and_can_be_repeated(make, loads: Loads) -> None:
     assert (status.state, status.reason) == (ModelState.LOADED, None)
 
 
+def test_a_model_that_a_callback_refuses_is_a_failed_load(make, loads: Loads) -> None:
+    registry = make()
+
+    def refuse(name: str, engine: Engine) -> None:
+        raise RuntimeError(f"no place for {name}")
+
+    registry.on_loaded(refuse)
+    with pytest.raises(RuntimeError, match="no place for one"):
+        registry.load("one")
+    [status] = registry.status()
+    assert (status.state, status.reason) == (ModelState.FAILED, "no place for one")
+
+
+def test_a_known_model_may_be_loaded_once_more_under_another_name(make, loads: Loads) -> None:
+    registry = make()
+    registry.add("folder/file", name="one")
+    registry.load("one")
+    again = registry.load("one", name="two")
+    assert registry.engine("two") is again is not registry.engine("one")
+    assert loads.sources == ["folder/file", "folder/file"]
+
+
 def test_unloading_lets_accepted_requests_finish(make, loads: Loads) -> None:
     registry = make()
     engine = registry.load("one")

@@ -312,6 +312,8 @@ class Registry(Closing):
 
         alive = self.config.keep_alive if keep_alive is None else keep_alive
         known = self._entries.get(source)
+        if known is not None and name not in (None, known.name):
+            source, known = known.source, None  # once more, under another name
         served = name or (known.name if known else name_before_fetch(source))
         return Entry(served, source, config or self.engine_config, keep_alive=alive)
 
@@ -348,7 +350,7 @@ class Registry(Closing):
         """Load a model in this thread, and set the result of `load`."""
         try:
             with self._one_load:
-                engine = self._open(entry)
+                engine = self._opened(entry)
         except BaseException as error:
             reason = error.message if isinstance(error, HeddleError) else f"{error}"
             _log.info("model %s could not be loaded: %s", entry.name, reason)
@@ -356,10 +358,6 @@ class Registry(Closing):
                 entry.state, entry.reason = ModelState.FAILED, reason
             load.set_exception(error)
             return
-        with self._lock:
-            self._rename(entry, engine.model.info.id)
-        for call in self._callbacks:
-            call(entry.name, engine)
         with self._lock:
             closed = self._closed
             if not closed:
@@ -404,6 +402,19 @@ class Registry(Closing):
             if entry.poison is not None and entry.state is ModelState.LOADED and not self._closed:
                 self._begin(entry)
 
+    def _opened(self, entry: Entry) -> Engine:
+        """The model's engine, which all callbacks have seen. Raises as :meth:`load`."""
+        engine = self._open(entry)
+        try:
+            with self._lock:
+                self._rename(entry, engine.model.info.id)
+            for call in self._callbacks:
+                call(entry.name, engine)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
     def _open(self, entry: Entry) -> Engine:
         """Load the model. Under a memory limit, unload idle models until it fits.
 
@@ -421,8 +432,7 @@ class Registry(Closing):
                 idle = self._least_recently_used() if self.config.memory else None
                 if idle is None:
                     raise
-                _log.warning("unloading %s to make room for %s", idle, entry.name)
-                self.unload(idle)
+                self._unload_quietly(idle, f"to make room for {entry.name}")
 
     def _bounded(self, config: EngineConfig) -> EngineConfig:
         """The settings of a model, with the memory that loaded models leave under the limit."""
@@ -514,15 +524,14 @@ class Registry(Closing):
                 if self._closed:
                     return
             for name in due:
-                self._unload_quietly(name)
+                self._unload_quietly(name, "after its keep_alive")
 
-    def _unload_quietly(self, name: str) -> None:
+    def _unload_quietly(self, name: str, why: str) -> None:
+        _log.info("unloading %s %s", name, why)
         try:
             self.unload(name)
         except HeddleError as error:  # another caller was faster
             _log.info("%s was not unloaded: %s", name, error.message)
-        else:
-            _log.info("unloaded %s: no request for its keep_alive", name)
 
     def close(self) -> None:
         """End all requests, unload all models, and refuse further loads. Idempotent.
