@@ -125,6 +125,9 @@ def test_a_load_need_not_be_waited_for(models: Server) -> None:
         ({"model": "two", "slots": 0}, 400, "invalid_setting", "slots"),
         ({"model": "two", "kv_cache": "many"}, 400, "invalid_setting", "kv_cache"),
         ({"model": "two", "prefix_cache_dir": "/tmp"}, 400, "unsupported_parameter", None),
+        ({"model": "two", "hub_cache": "/tmp"}, 400, "unsupported_parameter", None),
+        ({"model": "two", "device": "cpu"}, 400, "unsupported_parameter", None),
+        ({"model": "two", "offline": True}, 400, "unsupported_parameter", None),
         ({"slots": 2}, 400, "invalid_value", "model"),
     ],
 )

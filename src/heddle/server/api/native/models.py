@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
     from heddle.engine.model_status import ModelStatus
     from heddle.server.generate.service import Service
 
-_OF_THE_SERVER = frozenset({"device", "hub_cache", "offline", "prefix_cache_dir"})
-"""Settings that name places of the machine. A request cannot change them."""
+_OF_THE_SERVER = {"offline"} | {
+    field.name
+    for field in dataclasses.fields(EngineConfig)
+    if isinstance(field.default, str) and "choices" not in field.metadata
+}
+"""Settings that a request cannot change: all that take any text, because they name places of the
+machine, such as `prefix_cache_dir`."""
 
 
 class _ModelConvertor(PathConvertor):
