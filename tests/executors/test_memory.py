@@ -81,6 +81,16 @@ def test_a_load_leaves_the_memory_to_keep_free(kernel: Path) -> None:
     assert error.value.param == "min_free_memory"
 
 
+def test_a_model_stays_within_its_own_limit(kernel: Path) -> None:
+    (kernel / "meminfo").write_text("MemAvailable:  9000000 kB\n")
+    check_memory(600 * 10**6, 100 * 10**6, 400 * 10**6, most=700 * 10**6)
+    wanted = (
+        r"0\.60 GB and a KV cache of 0\.11 GB do not fit 0\.70 GB, the memory that the settings"
+    )
+    with pytest.raises(OutOfMemoryError, match=wanted):
+        check_memory(600 * 10**6, 110 * 10**6, 400 * 10**6, most=700 * 10**6)
+
+
 def test_requests_are_refused_until_memory_recovers(
     kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 
 from heddle import _native
 from heddle.errors import ConfigError, UnsupportedModelError
-from heddle.executors.cpu.memory import check_memory
+from heddle.executors.cpu.memory import beyond_settings, check_memory
 from heddle.executors.serving import check_pages, layer_places, load_of, page_groups
 from heddle.memory import available_bytes
-from heddle.state import divide
+from heddle.state import PAGE_TOKENS, divide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from heddle.executors.cpu.lowering import Places
     from heddle.state import KvShape, StateKind, StateMemory
     from heddle.step import ModelShape, PageCopy
+
+
+_LEAST_TOKENS = 4096
+"""Least tokens of a KV cache under `model_memory`. With fewer, the model could hardly be used, so a
+registry unloads another one instead."""
 
 
 class KvMemory:
@@ -108,5 +113,9 @@ def plan_memory(
     budget = config.kv_cache or max(0, min(free // 2, free - keep, left))
     memory = divide(kinds, load_of(config, shape), budget, bytes_of_page)
     check_memory(model_bytes, config.kv_cache and memory.bytes, keep, config.model_memory)
+    least = min(shape.context, _LEAST_TOKENS) // PAGE_TOKENS
+    if not config.kv_cache and left <= budget and memory.pages < least:
+        needed = memory.token_page_bytes * least
+        raise beyond_settings(model_bytes, needed, config.model_memory)
     check_pages(memory, budget)
     return memory

@@ -27,10 +27,9 @@ def check_memory(model: int, kv_cache: int, keep: int = 0, most: int = 0) -> Non
     Raises:
         OutOfMemoryError: the memory does not hold them.
     """
+    if most and model + kv_cache > most:
+        raise beyond_settings(model, kv_cache, most)
     limits = memory_limits()
-    if most:
-        # Its limit is for the model alone: no byte of it must stay free.
-        limits["the memory that the settings leave for this model"] = most + keep
     if not limits or model + kv_cache + keep <= min(limits.values()):
         return
     source = min(limits, key=lambda name: limits[name])
@@ -51,6 +50,17 @@ def check_memory(model: int, kv_cache: int, keep: int = 0, most: int = 0) -> Non
         way_out = f"set a smaller min_free_memory, or {way_out}"
     raise OutOfMemoryError(
         f"{wanted} do not fit {source}, {gigabytes(limits[source])}: {way_out}", param=param
+    )
+
+
+def beyond_settings(model: int, kv_cache: int, most: int) -> OutOfMemoryError:
+    """The error for a model that needs more than `most` bytes, the setting `model_memory`."""
+    pages = f" and a KV cache of {gigabytes(kv_cache)}" if kv_cache else ""
+    return OutOfMemoryError(
+        f"weights and buffers of {gigabytes(model)}{pages} do not fit {gigabytes(most)}, the memory"
+        " that the settings leave for this model: unload another model, set a larger memory or"
+        " model_memory, or take a smaller model",
+        param="model",
     )
 
 
