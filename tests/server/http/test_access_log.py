@@ -145,6 +145,7 @@ def test_bytes_that_are_not_http(shared: Running, caplog: pytest.LogCaptureFixtu
         client.sendall(b"not HTTP\r\n\r\n")
         lines = client.makefile("rb").read().decode().split("\r\n")
     [name] = [line[14:] for line in lines if line.startswith("x-request-id: ")]
+    shared.until(lambda: bool(Lines(caplog, name).ends))
     [end] = Lines(caplog, name).ends
     assert (end["status"], end["error_code"]) == (400, "malformed_http")
 
@@ -162,7 +163,8 @@ def test_names_of_keys(serve: Callable[..., Running], caplog: pytest.LogCaptureF
         for key, name in (("sk-secret", "with"), ("sk-wrong", "without")):
             headers = {"x-api-key": key, "x-request-id": name}
             server.post("/v1/completions", BODY, headers=headers)
-        server.until(lambda: bool(Lines(caplog, "without").ends))
+        for name in ("with", "without"):
+            server.until(lambda name=name: bool(Lines(caplog, name).ends))  # type: ignore[misc]
     [end] = Lines(caplog, "with").ends
     assert (end["key"], end["status"]) == ("alice", 200)
     [end] = Lines(caplog, "without").ends
