@@ -31,9 +31,11 @@ CONTEXT = 1024
 """Tokens per slot."""
 
 
-def scenarios(streams: list[int]) -> list[Scenario]:
+def scenarios(streams: list[int], prompt: int, *, prefill: bool) -> list[Scenario]:
     """Decode after short prompts for each number of streams, then prefill of long prompts alone."""
-    decode = [Scenario(n, prompt=128, new=64) for n in streams]
+    decode = [Scenario(n, prompt=prompt, new=64) for n in streams]
+    if not prefill:
+        return decode
     return decode + [Scenario(n, prompt=512, new=1) for n in sorted({1, max(streams)})]
 
 
@@ -61,13 +63,17 @@ def _arguments() -> argparse.Namespace:
         default=float("inf"),
         help="start no round that would end after this time, in seconds",
     )
+    options.add_argument(
+        "--prompt", type=int, default=128, help="tokens of the prompts before decoding"
+    )
+    options.add_argument("--no-prefill", dest="prefill", action="store_false", help="only decode")
     options.add_argument("--only", choices=["heddle", "llama.cpp"], help="measure only this server")
     return options.parse_args()
 
 
 def main() -> None:
     arguments = _arguments()
-    measured = scenarios(arguments.streams)
+    measured = scenarios(arguments.streams, arguments.prompt, prefill=arguments.prefill)
     try:
         with ExitStack() as stack:
             servers = _servers(stack, arguments)
