@@ -15,8 +15,10 @@ from heddle.bench.remote import connect
 from heddle.cli import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
+    from fake_peer import FakePeer
     from heddle.bench.exchange import Server
     from heddle.config import EngineConfig
 
@@ -172,19 +174,32 @@ def test_bad_options_of_prefixes(
     assert told in capsys.readouterr().err
 
 
+@pytest.fixture
+def starting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[EngineConfig]]:
+    """Lets commands start fake peers as their own servers. Returns the settings of the servers."""
+
+    def replace_servers(
+        peer_for: Callable[[EngineConfig], AbstractContextManager[FakePeer]],
+    ) -> list[EngineConfig]:
+        started: list[EngineConfig] = []
+
+        @contextmanager
+        def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
+            started.append(config)
+            with peer_for(config) as peer:
+                yield connect("heddle", peer.url)
+
+        monkeypatch.setattr(servers, "heddle_server", heddle_server)
+        return started
+
+    return replace_servers
+
+
 def test_two_slots_are_the_default_for_prefixes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    starting: Callable[..., list[EngineConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Three servers are started: with the cache, without it, and with a slot for each at once."""
-    started: list[EngineConfig] = []
-
-    @contextmanager
-    def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
-        started.append(config)
-        with fake_peer(remembers=config.prefix_cache) as peer:
-            yield connect("heddle", peer.url)
-
-    monkeypatch.setattr(servers, "heddle_server", heddle_server)
+    started = starting(lambda config: fake_peer(remembers=config.prefix_cache))
     load = [*PREFIX[:4], *PREFIX[6:], "--prefix-cache-dir", "/some/where", "--json"]
     assert run(["bench", "prefix", "some.gguf", *load]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -259,17 +274,9 @@ def test_bad_options_of_loads(
 
 
 def test_a_sweep_over_slots_starts_a_server_for_each(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    starting: Callable[..., list[EngineConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started: list[EngineConfig] = []
-
-    @contextmanager
-    def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
-        started.append(config)
-        with fake_peer("echoing") as peer:
-            yield connect("heddle", peer.url)
-
-    monkeypatch.setattr(servers, "heddle_server", heddle_server)
+    started = starting(lambda _: fake_peer("echoing"))
     sweep = ["--slots", "1,4", "--queue", "0", "--threads", "3", "--json"]
     assert run(["bench", "load", "some.gguf", *LOAD, *sweep]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -297,17 +304,9 @@ def test_a_stress_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_stress_of_servers_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    starting: Callable[..., list[EngineConfig]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started: list[EngineConfig] = []
-
-    @contextmanager
-    def heddle_server(model: str, config: EngineConfig) -> Iterator[Server]:
-        started.append(config)
-        with fake_peer("leaking" if len(started) == 2 else "echoing") as peer:
-            yield connect("heddle", peer.url)
-
-    monkeypatch.setattr(servers, "heddle_server", heddle_server)
+    started = starting(lambda one: fake_peer("echoing" if one.prefix_cache else "leaking"))
     requests = ["--requests", "8", "--cancelled", "0", "--malformed", "0"]
     assert run(["bench", "stress", "some.gguf", *requests]) == 6
     assert "gets another answer alone" in capsys.readouterr().out

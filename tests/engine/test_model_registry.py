@@ -110,6 +110,17 @@ def test_a_model_that_a_callback_refuses_is_a_failed_load(make, loads: Loads) ->
     assert (status.state, status.reason) == (ModelState.FAILED, "no place for one")
 
 
+def test_a_callback_that_comes_during_a_load_sees_the_model(make, loads: Loads) -> None:
+    registry, seen = make(), []
+
+    def first(name: str, engine: Engine) -> None:
+        registry.on_loaded(lambda name, engine: seen.append(name))
+
+    registry.on_loaded(first)
+    registry.load("one")
+    assert seen == ["one"]
+
+
 def test_a_known_model_may_be_loaded_once_more_under_another_name(make, loads: Loads) -> None:
     registry = make()
     registry.add("folder/file", name="one")

@@ -140,6 +140,22 @@ class Exchange:
         self.sent = time.perf_counter()
         self._transport.write(self._request[: round(share * len(self._request))])
 
+    async def complete(self, seconds: float) -> None:
+        """Connect, send the request, and wait for the end of the response.
+
+        Raises:
+            PeerError: the server cannot be reached, or the response does not end in `seconds`.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self.connect()
+                self.send()
+                await self.recorder.closed
+        except TimeoutError:
+            raise PeerError(f"{self._server.name} did not answer in {seconds:.0f} s") from None
+        finally:
+            self.abort()
+
     def abort(self) -> None:
         """Close the connection, and drop the rest of the response."""
         if self._transport is not None:

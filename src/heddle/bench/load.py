@@ -268,14 +268,7 @@ async def _send_in_turn(
 async def _send(server: Server, request: bytes) -> Exchange | PeerError:
     exchange = Exchange(server, request)
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await exchange.connect()
-            exchange.send()
-            await exchange.recorder.closed
-    except TimeoutError:
-        return PeerError(f"{server.name} did not answer in {ANSWER_SECONDS:.0f} s")
+        await exchange.complete(ANSWER_SECONDS)
     except PeerError as error:
         return error
-    finally:
-        exchange.abort()
     return exchange

@@ -242,13 +242,5 @@ class _Load:
 
     async def _whole(self, request: bytes, seconds: float = ANSWER_SECONDS) -> Exchange:
         exchange = Exchange(self._server, request)
-        try:
-            async with asyncio.timeout(seconds):
-                await exchange.connect()
-                exchange.send()
-                await exchange.recorder.closed
-        except TimeoutError:
-            raise PeerError(f"{self._server.name} did not answer in {seconds:.0f} s") from None
-        finally:
-            exchange.abort()
+        await exchange.complete(seconds)
         return exchange

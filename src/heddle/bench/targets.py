@@ -22,22 +22,30 @@ def is_url(target: str) -> bool:
 
 
 def external_server(
-    url: str,
+    target: str,
     model: str | None,
     key: str | None,
-    protect: Sequence[str],
+    protect: str,
     *,
     external: bool,
     force: bool,
-) -> Server:
-    """A server that this program did not start, if it may get a load; see `check_target`.
+) -> Server | None:
+    """The server at `target`, if it may get a load; None if `target` names a model.
+
+    The arguments are options of the command. `protect` is a list separated by commas; see
+    `check_target`.
 
     Raises:
-        ConfigError: the URL must not get a load.
+        ConfigError: the URL must not get a load, or `model` is given without a URL.
         PeerError: as `connect`.
     """
-    check_target(url, protect, external=external, force=force)
-    return connect("server", url, model, pid=server_process(url), key=key)
+    if not is_url(target):
+        if model is not None:
+            raise ConfigError("--model names a model of the server at URL; there is no URL")
+        return None
+    entries = [each.strip() for each in protect.split(",") if each.strip()]
+    check_target(target, entries, external=external, force=force)
+    return connect("server", target, model, pid=server_process(target), key=key)
 
 
 def check_target(url: str, protect: Sequence[str], *, external: bool, force: bool) -> None:

@@ -87,18 +87,15 @@ def bench_load(
     sweep = [engine.slots] if slots is None else numbers("--slots", slots, least=1)
     if baseline_tps is not None and baseline_tps <= 0:
         raise ConfigError(f"--baseline-tps: {baseline_tps:g} is not above 0")
-    if model is not None and not is_url(target):
-        raise ConfigError("--model names a model of the server at URL; there is no URL")
     if slots is not None and is_url(target):
         raise ConfigError("--slots starts servers; name a model instead of a URL")
+    given = external_server(target, model, key, protect, external=external, force=force)
     results = []
     with progress_notes() as note:
-        if is_url(target):
-            hosts = [each.strip() for each in protect.split(",") if each.strip()]
-            server = external_server(target, model, key, hosts, external=external, force=force)
-            note(f"{requests} requests to {server.url}")
-            results.append(run_load(server, load, baseline=baseline_tps))
-        for count in [] if is_url(target) else sweep:
+        if given is not None:
+            note(f"{requests} requests to {given.url}")
+            results.append(run_load(given, load, baseline=baseline_tps))
+        for count in sweep if given is None else []:
             note(f"{requests} requests to a server with {count} slots")
             config = replace(engine, slots=count, queue=max(engine.queue, concurrency))
             with heddle_server(target, config) as server:

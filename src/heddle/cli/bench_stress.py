@@ -70,20 +70,18 @@ def bench_stress(
     from heddle.bench.servers import heddle_server
     from heddle.bench.stress import Stress, compare_with_solo, run_stress
     from heddle.bench.stress_report import StressReport
-    from heddle.bench.targets import external_server, is_url
+    from heddle.bench.targets import external_server
     from heddle.cli.bench_tables import progress_notes
 
     if cancelled + malformed > 1:
         raise ConfigError("--cancelled and --malformed are more than all requests together")
-    if model is not None and not is_url(target):
-        raise ConfigError("--model names a model of the server at URL; there is no URL")
+    given = external_server(target, model, key, protect, external=external, force=force)
     stress = Stress(
         engine.slots, engine.queue, requests, cancelled, malformed, max_tokens, prompt_words, growth
     )
     with progress_notes() as note:
-        if is_url(target):
-            hosts = [each.strip() for each in protect.split(",") if each.strip()]
-            server = external_server(target, model, key, hosts, external=external, force=force)
+        if given is not None:
+            server = given
             run = run_stress(server, stress, note)
             compare_with_solo(server, stress, run, note)
         else:

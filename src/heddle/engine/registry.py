@@ -159,7 +159,9 @@ class Registry(Closing):
         """
         with self._lock:
             self._callbacks.append(call)
-        for name, engine in self.engines.items():
+            loaded = [one for one in self._entries.values() if one.state is ModelState.LOADED]
+            engines = {one.name: one.engine for one in loaded if one.engine is not None}
+        for name, engine in engines.items():
             call(name, engine)
 
     def name_of_load(self, load: Future[Engine]) -> str:
@@ -350,26 +352,47 @@ class Registry(Closing):
         """Load a model in this thread, and set the result of `load`."""
         try:
             with self._one_load:
-                engine = self._opened(entry)
+                engine = self._open(entry)
+                self._publish(entry, engine)
         except BaseException as error:
             reason = error.message if isinstance(error, HeddleError) else f"{error}"
             _log.info("model %s could not be loaded: %s", entry.name, reason)
             with self._lock:
                 entry.state, entry.reason = ModelState.FAILED, reason
             load.set_exception(error)
-            return
-        with self._lock:
-            closed = self._closed
-            if not closed:
-                entry.engine, entry.state = engine, ModelState.LOADED
-                engine.when_ended(self._recovery(entry))
-                entry.loaded_at = entry.used_at = time.monotonic()
-                self._keep()
-        if closed:
+        else:
+            load.set_result(engine)
+
+    def _publish(self, entry: Entry, engine: Engine) -> None:
+        """Show the engine to all callbacks, then let requests find it.
+
+        Raises:
+            EngineClosedError: the registry was closed during the load. The engine is closed now.
+        """
+        shown = 0
+        try:
+            with self._lock:
+                self._rename(entry, engine.model.info.id)
+            while not self._is_published(entry, engine, shown):
+                for call in self._callbacks[shown:]:
+                    call(entry.name, engine)
+                    shown += 1
+        except BaseException:
             engine.close()
-            load.set_exception(EngineClosedError("the registry was closed during the load"))
-            return
-        load.set_result(engine)
+            raise
+
+    def _is_published(self, entry: Entry, engine: Engine, shown: int) -> bool:
+        """Make the model loaded, unless a callback has come after the first `shown` ones."""
+        with self._lock:
+            if self._closed:
+                raise EngineClosedError("the registry was closed during the load")
+            if shown < len(self._callbacks):
+                return False
+            entry.engine, entry.state = engine, ModelState.LOADED
+            engine.when_ended(self._recovery(entry))
+            entry.loaded_at = entry.used_at = time.monotonic()
+            self._keep()
+            return True
 
     def _recovery(self, entry: Entry) -> Callable[[], None]:
         """The function that an engine calls when it has ended. It keeps neither of them alive."""
@@ -401,19 +424,6 @@ class Registry(Closing):
         with self._lock:
             if entry.poison is not None and entry.state is ModelState.LOADED and not self._closed:
                 self._begin(entry)
-
-    def _opened(self, entry: Entry) -> Engine:
-        """The model's engine, which all callbacks have seen. Raises as :meth:`load`."""
-        engine = self._open(entry)
-        try:
-            with self._lock:
-                self._rename(entry, engine.model.info.id)
-            for call in self._callbacks:
-                call(entry.name, engine)
-        except BaseException:
-            engine.close()
-            raise
-        return engine
 
     def _open(self, entry: Entry) -> Engine:
         """Load the model. Under a memory limit, unload idle models until it fits.
