@@ -80,7 +80,7 @@ def test_a_queue_timeout_is_a_503_even_of_a_stream(
 
 
 def test_clients_are_told_by_key_else_by_address(serve: Callable[..., Running]) -> None:
-    body = {"prompt": "hi", "max_tokens": 3}
+    body = {"prompt": "hi", "max_tokens": 3, "ignore_eos": True}
     running = serve(api_key=("a", "b"), client_tokens=4)
     for key in "ab":
         headers = {"x-api-key": key}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -15,6 +17,7 @@ from heddle.config import ServerConfig
 from heddle.errors import ConfigError
 from heddle.server.http import process
 from heddle.server.http.process import bind, url
+from heddle.server.http.protocol import HTTPProtocol
 from heddle.server.http.stopping import is_stopping
 from patience import PATIENCE
 
@@ -260,3 +263,19 @@ def test_a_client_that_reads_nothing_does_not_hold_up_a_stop(
         server.thread.join(PATIENCE)
         assert not server.thread.is_alive()
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_connection_that_comes_during_the_stop_is_closed(
+    serve: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn tells each open connection to end. One that it accepts just then is not told."""
+    monkeypatch.setattr(HTTPProtocol, "shutdown", lambda _: None)
+    server = serve(drain=0)
+    with socket.create_connection(server.address) as client:
+        server.until(lambda: server.server.server_state.connections)
+        server.server.handle_exit(signal.SIGTERM, None)
+        server.thread.join(PATIENCE)
+        client.settimeout(PATIENCE)
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+    gc.collect()  # a transport that was not closed warns here

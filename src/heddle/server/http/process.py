@@ -179,6 +179,13 @@ class Server(uvicorn.Server):
         if self.force_exit:
             await ending
         ending.cancel()
+        await self._abort_connections()
+
+    async def _abort_connections(self) -> None:
+        """Abort the connections whose clients read too slowly to take the end of their answers."""
+        for connection in self.server_state.connections.copy():
+            connection.transport.abort()
+        await asyncio.sleep(0)  # the event loop closes their sockets in its next round
 
     async def _wait_until(self, deadline: float) -> None:
         """Wait until no request runs, or for a second signal, until a time of `time.monotonic`."""
