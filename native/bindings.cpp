@@ -19,6 +19,7 @@
 #include <tuple>
 #include <variant>
 
+#include "engram.h"
 #include "machine_limits.h"
 #include "program.h"
 
@@ -422,6 +423,40 @@ void bind_sampler(nb::module_& m) {
             nb::arg("isa"), nb::arg("logits"), "(token, logprob, top) from logits (vocabulary,).");
 }
 
+void bind_engram(nb::module_& m) {
+    nb::class_<Engram>(m, "Engram", "An open engram; see native/engram.h.")
+        .def(
+            "__init__",
+            [](Engram* self, int file, uint64_t vocabulary) {
+                nb::gil_scoped_release release;
+                new (self) Engram(file, vocabulary);
+            },
+            nb::arg("file"), nb::arg("vocabulary") = 0)
+        .def_prop_ro("version", [](const Engram& e) { return e.header().version; })
+        .def_prop_ro(
+            "orders",
+            [](const Engram& e) { return nb::make_tuple(e.header().shortest, e.header().longest); })
+        .def_prop_ro("entries", [](const Engram& e) { return e.header().entries; })
+        .def_prop_ro("vocabulary", [](const Engram& e) { return e.header().vocabulary; })
+        .def_prop_ro("fingerprint",
+                     [](const Engram& e) { return nb::bytes(e.header().fingerprint.data(), 32); })
+        .def_prop_ro("counts",
+                     [](const Engram& e) {
+                         const Engram::Counts counts = e.counts();
+                         return nb::make_tuple(counts.looked_up, counts.filtered, counts.found);
+                     })
+        .def(
+            "predict",
+            [](const Engram& e, const std::vector<int>& tokens) {
+                std::vector<std::pair<int, double>> pairs;
+                for (const Prediction& one : e.predict(tokens.data(), tokens.size())) {
+                    pairs.emplace_back(one.token, one.probability);
+                }
+                return pairs;
+            },
+            nb::arg("tokens"), "What follows the tokens: (token, probability), falling.");
+}
+
 using Matrices = std::vector<std::shared_ptr<Matrix>>;
 
 void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, const Matrices& up,
@@ -627,6 +662,7 @@ NB_MODULE(_native, m) {
         nb::arg("seed"), nb::arg("index"), nb::arg("stream") = 0,
         "The random number in [0, 1) of one token; stream 1 is XTC's.");
     bind_storage(m);
+    bind_engram(m);
     bind_sampler(m);
     bind_program(m);
 }

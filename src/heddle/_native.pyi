@@ -147,6 +147,47 @@ class TokenPieces:
 
     def __init__(self, texts: Sequence[bytes], ends: Sequence[int]) -> None: ...
 
+class Engram:
+    """An open engram: which tokens follow an n-gram, and how often; see docs/engrams.md.
+
+    Any thread may call all methods.
+    """
+
+    def __init__(self, file: int, vocabulary: int = 0) -> None:
+        """
+        Args:
+            file: descriptor of the open file. The engram keeps a duplicate.
+            vocabulary: number of token ids. Others are never predicted. 0 takes the number of the
+                header; a file of version 1 has none.
+
+        Raises:
+            ValueError: the file is no sound engram. The text is "field: reason".
+            RuntimeError: the file cannot be read.
+        """
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def orders(self) -> tuple[int, int]:
+        """Fewest and most tokens of an n-gram."""
+    @property
+    def entries(self) -> int:
+        """Number of n-grams."""
+    @property
+    def vocabulary(self) -> int: ...
+    @property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of the vocabulary; 32 zero bytes in version 1."""
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """N-grams that were looked up, that the filter stopped, and that were found."""
+    def predict(self, tokens: Sequence[int]) -> list[tuple[int, float]]:
+        """Predict what follows `tokens`: (token, probability), falling, at most 64.
+
+        The longest n-gram that ends `tokens` and is in the table predicts. Only the last 16 tokens
+        matter. Empty if the table has no such n-gram.
+        """
+
 def sampler_numbers() -> list[str]:
     """The names of the numbers that `SamplerParams` takes."""
 
