@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram_writer import Table, fnv, write_version_1, write_version_2
 from heddle._native import Engram
+from packed_engrams import Table, fnv, write_version_1, write_version_2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
