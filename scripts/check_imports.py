@@ -26,7 +26,7 @@ OPEN = {
 """Files that every room may import."""
 
 MAY_IMPORT = {
-    "cli": {"bench", "server", "engine", "testing", "weights", "text"},
+    "cli": {"bench", "server", "engine", "testing", "weights", "text", "engram"},
     "bench": {"engine"},
     "server": {"engine", "text"},
     "engine": {"scheduler", "executors", "cache", "disk", "text", "weights", "models"},
@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "testing": {"executors", "models", "weights"},
     "text": {"weights"},
     "weights": set(),
+    "engram": {"_native"},
     # Single files beside the rooms:
     "__init__": {"engine"},
     "__main__": {"cli"},

@@ -126,8 +126,8 @@ LAYERS = (
     ("bench", "server"),
     ("engine", "testing"),
     ("scheduler", "executors", "text"),
-    ("cache", "models", "_native"),
-    ("disk", "weights"),
+    ("cache", "models", "engram"),
+    ("disk", "weights", "_native"),
 )
 """Rooms from top to bottom. A room imports only from lower layers; `rooms` checks this."""
 
@@ -142,6 +142,7 @@ ROOM_SAYS = {
     "text": "tokenizer, chat, grammars",
     "cache": "pages and the prefix tree",
     "models": "architectures, as graphs",
+    "engram": "which tokens follow which",
     "_native": "C++: program, kernels, sampler",
     "disk": "evicted prefixes in files",
     "weights": "model files, sources, types",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from heddle import InvalidRequestError, SamplingParams
-from heddle.errors import HeddleError, ModelFileError, OverloadedError
+from heddle.errors import EngramFileError, HeddleError, ModelFileError, OverloadedError
 from heddle.types import PARAMETERS
 
 
@@ -80,6 +80,7 @@ def test_a_wrong_type_is_refused_by_name(field: str, value: Any) -> None:
         HeddleError("why", param="p"),
         OverloadedError("why", retry_after=3),
         ModelFileError("why", field="magic"),
+        EngramFileError("why", field="magic"),
     ],
 )
 def test_errors_are_pickled_whole(error: HeddleError) -> None:

@@ -261,10 +261,10 @@ class ChecksumError(ModelSourceError):
     code = "checksum_mismatch"
 
 
-class ModelFileError(HeddleError):
-    """A model file is truncated, corrupt or hostile. `field` names the wrong part."""
+class FileFormatError(HeddleError):
+    """A file is truncated, corrupt or hostile. `field` names the wrong part."""
 
-    code = "model_file"
+    code = "file_format"
 
     def __init__(self, message: str, *, field: str) -> None:
         super().__init__(message, param=field)
@@ -273,6 +273,24 @@ class ModelFileError(HeddleError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the field, so that the error can cross processes."""
         return partial(type(self), field=self.field), self.args
+
+
+class ModelFileError(FileFormatError):
+    """A model file is truncated, corrupt or hostile."""
+
+    code = "model_file"
+
+
+class EngramFileError(FileFormatError):
+    """An engram table is truncated, corrupt or hostile."""
+
+    code = "engram_file"
+
+
+class EngramError(HeddleError):
+    """An engram table cannot be found, made, or used with this model."""
+
+    code = "engram"
 
 
 class PeerError(HeddleError):

@@ -23,7 +23,7 @@ from heddle.text.tokenizer.special import SpecialTokens
 from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from heddle.step import TokenGrammar, TokenSequences
     from heddle.types import Grammar
@@ -277,6 +277,14 @@ class Tokenizer:
     def token_text(self, id: int) -> str:
         """A readable form of one token, also of a special token. Broken UTF-8 becomes U+FFFD."""
         return self._visible_bytes(id).decode(errors="replace")
+
+    def vocabulary_entries(self) -> Iterator[tuple[bytes, bool]]:
+        """For each token id from 0: its bytes, and whether it is a control token or unknown.
+
+        The bytes of a control token are its text. An engram table has a fingerprint of these.
+        """
+        for id in range(self.vocabulary_size):
+            yield self._visible_bytes(id), self.is_special(id)
 
     def control_id(self, text: str) -> int | None:
         """The control token whose text is `text`; None if there is none."""
