@@ -370,6 +370,18 @@ void bind_sampler_params(nb::module_& m) {
                 p.pieces = std::move(pieces);
             })
         .def_rw("bias", &SamplerParams::bias)
+        .def(
+            "set_engram",
+            [](SamplerParams& p, std::vector<std::pair<std::shared_ptr<Engram>, double>> tables,
+               double alpha, bool literal, TokenSequence opening, TokenSequence closing) {
+                p.engram = {{tables.begin(), tables.end()},
+                            alpha,
+                            literal,
+                            std::move(opening),
+                            std::move(closing)};
+            },
+            nb::arg("tables"), nb::arg("alpha"), nb::arg("literal"), nb::arg("opening"),
+            nb::arg("closing"))
         .def_prop_rw(
             "bad_sequences", [](const SamplerParams& p) { return p.bad_sequences; },
             [](SamplerParams& p, std::vector<TokenSequence> sequences) {

@@ -7,7 +7,8 @@ namespace heddle {
 Sampler::Sampler(SamplerParams params)
     : params_(std::move(params)),
       state_{History(active(kPenalties, params_), params_.repeat_last_n),
-             2.0 * params_.mirostat_tau} {
+             2.0 * params_.mirostat_tau},
+      engram_(params_.engram) {
     for (const Stage* stage : params_.order) {
         if (active(*stage, params_)) chain_.push_back(stage);
     }
@@ -53,7 +54,9 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
     if (!candidates_.reset(kernels, logits, vocabulary)) return result;
     if (params_.logprobs >= 0) report(result);
     if (!mask_.empty()) candidates_.allow_only(mask_.data(), mask_.size());
-    candidates_.edit(params_.bias, [](float logit, float bias) { return logit + bias; });
+    const auto add = [](float logit, float bias) { return logit + bias; };
+    candidates_.edit(params_.bias, add);
+    if (engram_.is_on()) candidates_.edit(engram_.after(state_.history.tokens()), add);
     forbid();
     if (!std::isfinite(candidates_.peak())) {
         result.token = kNothingLeft;

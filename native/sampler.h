@@ -1,6 +1,7 @@
 // One request's sampler: from a row of logits to a token.
 //
-// The sampler excludes tokens that a grammar's mask or a rule forbids, and adds the bias. Then a
+// The sampler excludes tokens that a grammar's mask or a rule forbids, and adds the
+// biases. Then a
 // chain of stages removes candidates, and one counter-based random number chooses among the rest.
 // The definition is src/heddle/testing/reference_sampler.py; this is its fast version. State
 // belongs to the slot's sequence alone.
@@ -50,6 +51,7 @@ class Sampler {
     SamplerParams params_;
     std::vector<const Stage*> chain_;
     SamplerState state_;
+    EngramBias engram_;
     std::vector<uint8_t> mask_;
     Candidates candidates_;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "candidates.h"
+#include "engram_bias.h"
 #include "history.h"
 
 namespace heddle {
@@ -77,6 +78,7 @@ struct SamplerParams {
     std::shared_ptr<const TokenPieces> pieces;  // null unless the stage `infill` runs
     std::vector<const Stage*> order;
     std::unordered_map<int, float> bias;
+    EngramSettings engram;
     std::vector<TokenSequence> bad_sequences;
     std::vector<int> end_tokens;  // not before min_tokens
     std::vector<int> forbidden;

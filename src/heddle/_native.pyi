@@ -204,6 +204,15 @@ class SamplerParams:
             ValueError: a name is not that of a number or stage.
         """
 
+    def set_engram(
+        self,
+        tables: Sequence[tuple[Engram, float]],
+        alpha: float,
+        literal: bool,
+        opening: Sequence[int],
+        closing: Sequence[int],
+    ) -> None:
+        """Set the bias of engrams; see heddle.step.EngramBias."""
     dry_breakers: Breakers
     pieces: TokenPieces
     bias: dict[int, float]

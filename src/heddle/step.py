@@ -98,6 +98,40 @@ class TokenPieces:
     ends: tuple[int, ...]
 
 
+class EngramTable(Protocol):
+    """An engram table. Requests and threads share it."""
+
+    def predict(self, tokens: Sequence[int]) -> list[tuple[int, float]]:
+        """Predict what follows `tokens`: (token, probability), falling, at most 64.
+
+        Empty if the table has none of the n-grams that end `tokens`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EngramBias:
+    """What engram tables add to the logits of a sequence, by its tokens alone.
+
+    The tables that predict something are merged: p is the mean of their probabilities, by weight.
+    The logit of each predicted token gets alpha * (ln(p + 1e-10) - ln 1e-10), or, if `literal`,
+    alpha * ln(p + 1e-10).
+
+    Attributes:
+        tables: the tables and their weights, which are above 0.
+        alpha: strength of the bias.
+        literal: the form of the bias.
+        opening, closing: marks of reasoning. There is no bias after an opening mark until the
+            closing one. Empty: the bias holds everywhere.
+    """
+
+    tables: tuple[tuple[EngramTable, float], ...]
+    alpha: float
+    literal: bool = False
+    opening: tuple[int, ...] = ()
+    closing: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRules:
     """What the sampling parameters of a request mean in tokens.
@@ -109,6 +143,7 @@ class TokenRules:
         forbidden: tokens that may never be sampled. They are not the complete vocabulary.
         grammar: the grammar of the output; None: no constraint.
         pieces: pieces of the vocabulary if the sampler `infill` runs; else None.
+        engram: the bias of engram tables; None: no bias.
     """
 
     end_tokens: tuple[int, ...] = ()
@@ -117,6 +152,7 @@ class TokenRules:
     forbidden: tuple[int, ...] = ()
     grammar: TokenGrammar | None = None
     pieces: TokenPieces | None = None
+    engram: EngramBias | None = None
 
 
 NO_RULES = TokenRules()

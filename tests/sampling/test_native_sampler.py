@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
-from heddle.step import TokenPieces, TokenRules, TokenSequences
+from heddle.step import EngramBias, TokenPieces, TokenRules, TokenSequences
 from heddle.testing.philox import uniform
 from heddle.testing.reference_sampler import Past, adapted_mu, filtered, sample
 from heddle.types import PARAMETERS, SamplingParams, Stage
+from packed_engrams import write_version_2
 
 
 def native(params, past=Past()):  # noqa: B008
@@ -190,9 +191,34 @@ RULES = TokenRules(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@pytest.fixture(scope="module")
+def engrams(tmp_path_factory):
+    """Two tables of n-grams of the tokens that the test below draws."""
+    folder, rng = tmp_path_factory.mktemp("engrams"), np.random.default_rng(2)
+    tables = []
+    for name, orders in (("a", (1, 2)), ("b", (2, 3))):
+        ngrams = {tuple(map(int, rng.integers(0, 6, n))) for n in orders for _ in range(20)}
+        table = {ngram: {int(t): 1 + int(t) for t in rng.integers(0, 9, 4)} for ngram in ngrams}
+        with write_version_2(folder / name, table, 9).open("rb") as file:
+            tables.append(_native.Engram(file.fileno()))
+    return tables
+
+
+@st.composite
+def biases(draw):
+    """Weights of the two tables, alpha, the form, and marks of reasoning."""
+    return (
+        draw(st.sampled_from([(1.0, 0.0), (0.0, 1.0), (0.3, 2.0)])),
+        draw(st.sampled_from([0.0, 0.1, 0.5])),
+        draw(st.booleans()),
+        *draw(st.sampled_from([((), ()), ((5,), (2,)), ((1, 2), (3,))])),
+    )
+
+
+@settings(deadline=None, max_examples=500)
 @given(
     params=requests(),
+    bias=st.none() | biases(),
     vocabulary=st.sampled_from([8, 300, 3000]),
     spread=st.sampled_from([0.1, 2.0, 8.0]),
     seed=st.integers(0, 2**32 - 1),
@@ -200,13 +226,20 @@ RULES = TokenRules(
     share=st.sampled_from([None, None, 0.01, 0.5, 0.99]),
     lengths=st.sampled_from([(9, 14), (9, 14), (20, 0), (3, 1)]),
 )
-def test_picks_what_the_reference_picks(params, vocabulary, spread, seed, mu, share, lengths):
+def test_picks_what_the_reference_picks(
+    engrams, params, bias, vocabulary, spread, seed, mu, share, lengths
+):
+    rules = RULES
+    if bias is not None:
+        weights, *rest = bias
+        tables = tuple(pair for pair in zip(engrams, weights, strict=True) if pair[1])
+        rules = replace(RULES, engram=EngramBias(tables, *rest))
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, spread, vocabulary).astype(np.float32)
     # Few different tokens, so that there is something to repeat.
     prompt, output = ([int(t) for t in rng.integers(0, 6, n)] for n in lengths)
     past = Past(
-        prompt, output, RULES, mu, None if share is None else mask_of(rng, vocabulary, share)
+        prompt, output, rules, mu, None if share is None else mask_of(rng, vocabulary, share)
     )
     expected = sample(logits, params, past)
     sampler = native(params, past)

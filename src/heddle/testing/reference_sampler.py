@@ -1,11 +1,11 @@
 """The reference of the sampler chain, in NumPy float64. Tests compare the native sampler with it.
 
-The chain adds `logit_bias` and excludes tokens that a grammar, `bad_words` or `min_tokens` forbid.
-Then the samplers run in the order of `params.samplers`, each on the candidates of the previous
-sampler. Then the chain draws a token by inverse CDF: the first candidate whose cumulative
-probability exceeds :func:`heddle.testing.philox.uniform`. Candidates are in order of id until a
-sampler other than XTC removes some of them. From then on they are in descending order of logit,
-ties by lower id.
+The chain adds `logit_bias` and the bias of engram tables. It excludes tokens that a grammar,
+`bad_words` or `min_tokens` forbid. Then the samplers run in the order of `params.samplers`, each on
+the candidates of the previous sampler. Then the chain draws a token by inverse CDF: the first
+candidate whose cumulative probability exceeds :func:`heddle.testing.philox.uniform`. Candidates are
+in order of id until a sampler other than XTC removes some of them. From then on they are in
+descending order of logit, ties by lower id.
 
 At temperature 0, only penalties and DRY run. Then the chain takes the highest logit, ties by lower
 id. With mirostat, only penalties, DRY and temperature run, then mirostat itself.
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.step import NO_RULES
+from heddle.testing.engram_bias import engram_bias
 from heddle.testing.philox import uniform
 from heddle.testing.repetition import forbidden, latest, repetition_lengths
 from heddle.types import Stage, TokenLogprob
@@ -366,6 +367,9 @@ def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: 
     scores = logits.astype(np.float64)
     for token, bias in params.logit_bias.items():
         scores[token] += bias
+    for token, bias in engram_bias(past.rules.engram, [*past.prompt, *past.output]).items():
+        if token < len(scores):
+            scores[token] += bias
     ids = allowed(len(scores), params, past)
     candidates = Candidates(ids, scores[ids])
     if past.rules.pieces is not None:

@@ -11,7 +11,7 @@ from heddle.step import NO_RULES
 from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
-    from heddle.step import Binding, TokenPieces, TokenRules, TokenSequences
+    from heddle.step import Binding, EngramBias, TokenPieces, TokenRules, TokenSequences
     from heddle.types import SamplingParams
 
 _NUMBERS = tuple(row.name for row in PARAMETERS if row.native)
@@ -50,9 +50,17 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
         native.dry_breakers = _breakers(rules.breakers)
     if rules.pieces is not None:
         native.pieces = _pieces(rules.pieces)
+    if rules.engram is not None:
+        _add_engram(native, rules.engram)
     native.seed = params.seed % 2**64
     native.logprobs = -1 if params.logprobs is None else params.logprobs
     return _native.Sampler(native)
+
+
+def _add_engram(native: _native.SamplerParams, bias: EngramBias) -> None:
+    tables = [(table, weight) for table, weight in bias.tables if isinstance(table, _native.Engram)]
+    assert len(tables) == len(bias.tables), "the engine opens tables with the native reader"
+    native.set_engram(tables, bias.alpha, bias.literal, bias.opening, bias.closing)
 
 
 @lru_cache(maxsize=2)
