@@ -39,6 +39,14 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The vocabulary of a table: the number of its token ids, and its fingerprint."""
+
+    size: int
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """The header of a table. Offsets and sizes are in bytes, from the start of the file.
 
@@ -81,8 +89,7 @@ class Header:
         *,
         entries: int,
         data_bytes: int,
-        vocabulary: int,
-        fingerprint: bytes,
+        vocabulary: Vocabulary,
     ) -> Header:
         """The header of a file with this content. `orders`: the shortest and the longest."""
         bits = filter_bits(entries) if version == 2 else 0
@@ -99,8 +106,8 @@ class Header:
             table_offset=table,
             data_offset=table + slots * SLOT_BYTES,
             data_bytes=data_bytes,
-            vocabulary=vocabulary if version == 2 else 0,
-            fingerprint=fingerprint if version == 2 else b"",
+            vocabulary=vocabulary.size if version == 2 else 0,
+            fingerprint=vocabulary.fingerprint if version == 2 else b"",
         )
 
     @property
