@@ -50,9 +50,21 @@ class UnsupportedParameterError(InvalidRequestError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """Prompt and requested output do not fit the context, or can never fit the KV cache."""
+    """Prompt and requested output do not fit the context, or can never fit the KV cache.
+
+    Attributes:
+        tokens: tokens of the prompt; 0 if they are not known.
+        context: most tokens of prompt and output; 0 if it is not known.
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, tokens: int = 0, context: int = 0
+    ) -> None:
+        super().__init__(message, param=param)
+        self.tokens = tokens
+        self.context = context
 
 
 class GrammarError(InvalidRequestError):

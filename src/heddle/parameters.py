@@ -34,10 +34,10 @@ class Api(Flag):
 
     CHAT = auto()
     COMPLETIONS = auto()
-    INFILL = auto()
+    LLAMACPP = auto()
     RESPONSES = auto()
     MESSAGES = auto()
-    GENERATION = CHAT | COMPLETIONS | INFILL
+    GENERATION = CHAT | COMPLETIONS | LLAMACPP
     EXTENDED = GENERATION | RESPONSES
     """APIs whose requests have more fields than the vendor defines."""
     ALL = EXTENDED | MESSAGES
@@ -202,21 +202,25 @@ class TokenIds:
 
 @dataclass(frozen=True, slots=True)
 class Biases:
-    """A map from token ids to numbers from -`largest` to `largest`."""
+    """A map from token ids to numbers from -`largest` to `largest`, or minus infinity: never."""
 
     largest: int
 
     @property
     def words(self) -> str:
         """See :class:`Kind`."""
-        return f"token ids to values in [-{self.largest}, {self.largest}]"
+        values = f"values in [-{self.largest}, {self.largest}]"
+        return f"token ids to {values}, or minus infinity (never)"
 
     def take(self, value: Any, name: str) -> object:
         """See :class:`Kind`."""
-        taken = {integer(token, name): number(bias, name) for token, bias in value.items()}
+        taken = {
+            integer(token, name): bias if bias == -math.inf else number(bias, name)
+            for token, bias in value.items()
+        }
         for token, bias in taken.items():
             check(token >= 0, name, token, "keyed by token ids of at least 0")
-            within = -self.largest <= bias <= self.largest
+            within = -self.largest <= bias <= self.largest or bias == -math.inf
             check(within, name, bias, f"values in [-{self.largest}, {self.largest}]")
         return taken
 
@@ -228,10 +232,12 @@ class Members:
     Attributes:
         of: the enumeration.
         aliases: further names of members.
+        letters: letters of members. A string of letters may stand for the list.
     """
 
     of: type[Enum]
     aliases: Mapping[str, Enum]
+    letters: Mapping[str, Enum]
 
     @property
     def words(self) -> str:
@@ -240,12 +246,21 @@ class Members:
 
     def take(self, value: Any, name: str) -> object:
         """See :class:`Kind`."""
+        if isinstance(value, str):
+            check(len(value) <= len(self.of), name, len(value), f"at most {len(self.of)} letters")
+            value = tuple(self._of_letter(letter, name) for letter in value)
         check(isinstance(value, (tuple, list)), name, value, "a list of names")
         members = tuple(self._member(one, name) for one in value)
         names = [member.value for member in members]
         once = len(set(members)) == len(members)
         check(once, name, names, "a list that names each sampler once")
         return members
+
+    def _of_letter(self, letter: str, name: str) -> Enum:
+        member = self.letters.get(letter)
+        check(member is not None, name, letter, f"made of the letters {''.join(self.letters)}")
+        assert member is not None
+        return member
 
     def _member(self, value: object, name: str) -> Enum:
         known = {str(member.value): member for member in self.of} | dict(self.aliases)

@@ -158,6 +158,19 @@ _STAGE_NAMES = {
     "typical": Stage.TYPICAL_P,
     "temp": Stage.TEMPERATURE,
 }
+_STAGE_LETTERS = {
+    "e": Stage.PENALTIES,
+    "d": Stage.DRY,
+    "s": Stage.TOP_N_SIGMA,
+    "k": Stage.TOP_K,
+    "y": Stage.TYPICAL_P,
+    "p": Stage.TOP_P,
+    "m": Stage.MIN_P,
+    "x": Stage.XTC,
+    "i": Stage.INFILL,
+    "t": Stage.TEMPERATURE,
+}
+"""llama.cpp's letters of samplers. `top_a` is not a sampler of llama.cpp."""
 
 
 @with_documentation
@@ -255,7 +268,9 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = parameter(
         {},
         Biases(100),
-        "Added to the logits of the given token ids.",
+        "Added to the logits of the given token ids. Minus infinity excludes a token; in JSON it is"
+        " `false`. Requests may write a text in place of an id: the value holds for each token of"
+        " the text. They may also send a list of pairs.",
         source="OpenAI's API reference",
     )
     logprobs: int | None = parameter(
@@ -387,8 +402,9 @@ class SamplingParams:
             Stage.XTC,
             Stage.TEMPERATURE,
         ),
-        Members(Stage, _STAGE_NAMES),
-        "The samplers that run, in this order. Other samplers do not run.",
+        Members(Stage, _STAGE_NAMES, _STAGE_LETTERS),
+        "The samplers that run, in this order. Other samplers do not run. A string of llama.cpp's"
+        " letters also names samplers: `edskypmxit`.",
         source="llama.cpp",
     )
     bad_words: tuple[str, ...] = parameter(

@@ -340,6 +340,7 @@ class DrivenSequence:
         sequence = request.sequence
         sequence.prompt_tokens, sequence.driven = self._prompt_tokens, True
         sequence.mu = self._bounds[-1] if self._bounds else None
+        forbidden = (*sequence.rules.forbidden, *forbidden)
         sequence.rules = dataclasses.replace(sequence.rules, forbidden=forbidden)
         ticket = Ticket(sequence.id, self._thread.cancels, request)
         active = _Active(request, ticket, results)

@@ -161,6 +161,8 @@ class Engine(Closing):
                 f"the prompt has {tokens} tokens; this engine accepts at most {most}"
                 " (max_prompt_tokens). Send a shorter prompt",
                 param="prompt",
+                tokens=tokens,
+                context=most,
             )
         self._thread.check_length(tokens, output=output)
 

@@ -78,6 +78,8 @@ class Room:
             f"the prompt has {tokens} tokens; the {self._holder} holds {self._capacity}{included}."
             f" Send at most {most} tokens",
             param="prompt",
+            tokens=tokens,
+            context=self._capacity,
         )
 
     def limit_of(self, sequence: Sequence) -> int:

@@ -366,7 +366,8 @@ def allowed(vocabulary: int, params: SamplingParams, past: Past) -> Ids:
 def _before_mirostat(logits: NDArray[np.float32], params: SamplingParams, past: Past) -> Candidates:
     scores = logits.astype(np.float64)
     for token, bias in params.logit_bias.items():
-        scores[token] += bias
+        if math.isfinite(bias):  # the rules exclude the others
+            scores[token] += bias
     for token, bias in engram_bias(past.rules.engram, [*past.prompt, *past.output]).items():
         if token < len(scores):
             scores[token] += bias

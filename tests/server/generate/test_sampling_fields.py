@@ -59,7 +59,7 @@ def names_in(schema: type[SamplingSchema], row: Parameter) -> tuple[str, ...]:
 
 
 def params_of(schema: type[SamplingSchema], **fields: Any) -> SamplingParams:
-    return SamplingParams(**parameters_of(schema(**BODIES[schema] | fields)))
+    return SamplingParams(**parameters_of(schema(**BODIES[schema] | fields), FakeTokenizer()))
 
 
 @pytest.mark.parametrize("schema", BODIES)

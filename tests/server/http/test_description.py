@@ -67,8 +67,10 @@ def test_every_route_that_takes_something_says_what(description: dict[str, Any])
 def test_errors_have_the_shape_of_the_path_s_vendor(description: dict[str, Any]) -> None:
     for path, _, operation in operations(description):
         shape = operation["responses"]["500"]["content"]["application/json"]["schema"]["$ref"]
-        anthropic = path.startswith("/v1/messages")
-        assert shape == COMPONENTS + ("AnthropicError" if anthropic else "ErrorBody")
+        names = {"/v1/messages": "AnthropicError", "/infill": "NativeError"}
+        names |= {"/completion": "NativeError", "/apply": "NativeError"}
+        of = (name for start, name in names.items() if path.startswith(start))
+        assert shape == COMPONENTS + next(of, "ErrorBody")
 
 
 def test_streams_are_told_of(description: dict[str, Any]) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 MESSAGES = [{"role": "user", "content": "hello"}]
 BODIES: dict[str, dict[str, Any]] = {
     "/chat/completions": {"messages": MESSAGES, "max_tokens": 1},
-    "/completions": {"prompt": "hello", "max_tokens": 1},
     "/embeddings": {"input": "hello"},
     "/messages": {"model": "fake", "messages": MESSAGES, "max_tokens": 1},
     "/messages/count_tokens": {"model": "fake", "messages": MESSAGES},
@@ -36,6 +35,13 @@ def test_a_body_is_taken_at_both_paths(shared: Running, path: str) -> None:
 def test_what_is_read_is_at_both_paths(shared: Running, path: str) -> None:
     answers = [shared.get(version + path) for version in ("/v1", "")]
     assert [answer.status_code for answer in answers] == [200, 200]
+
+
+def test_completions_without_v1_are_those_of_llama_cpp(shared: Running) -> None:
+    body = {"prompt": "hello", "max_tokens": 1}
+    assert "choices" in shared.post("/v1/completions", body).json()
+    for path in ("/completions", "/completion", "/v1/completion"):
+        assert shared.post(path, body).json()["stop_type"] == "limit"
 
 
 def test_an_error_has_the_shape_of_the_route_s_vendor(shared: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
     if params.temperature > 0:  # so that it stays above 0 as float32
         numbers["temperature"] = max(params.temperature, _LEAST_TEMPERATURE)
     native = _native.SamplerParams(numbers, [stage.value for stage in params.samplers])
-    native.bias = dict(params.logit_bias)
+    native.bias = {id: bias for id, bias in params.logit_bias.items() if math.isfinite(bias)}
     native.bad_sequences = rules.bad_sequences
     native.end_tokens = rules.end_tokens
     native.forbidden = rules.forbidden

@@ -5,6 +5,7 @@ Both follow from the table `heddle.types.PARAMETERS`.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, create_model
@@ -16,10 +17,11 @@ from heddle.server.http.schema import Schema
 from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Sequence
 
     from heddle.parameters import Kind, Parameter
     from heddle.server.generate.service import Served
+    from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.types import SamplingParams
 
 
@@ -37,6 +39,8 @@ S = TypeVar("S", bound=SamplingSchema)
 
 _MOST_BIASES = 16_384
 """Most tokens of a logit bias. Each token takes 100 bytes until the request ends."""
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_LONGEST_ID = 9
 
 
 def offers(api: Api) -> Callable[[type[S]], type[S]]:
@@ -88,25 +92,24 @@ def _body_type(kind: Kind) -> Any:
         case TokenIds():
             return Annotated[types.TokenIds, Field(max_length=kind.most)]
         case Members():
-            return Annotated[types.Strings, Field(max_length=len(kind.of))]
+            return types.string_or_strings(len(kind.of))
         case Biases():
-            ids = Field(json_schema_extra={"propertyNames": {"pattern": "^[0-9]{1,9}$"}})
-            return Annotated[dict[str, float], Field(max_length=_MOST_BIASES), ids]
+            return types.biases(_MOST_BIASES)
     raise TypeError(f"no JSON form is known for {kind!r}")
 
 
-def parameters_of(body: SamplingSchema) -> dict[str, Any]:
+def parameters_of(body: SamplingSchema, tokenizer: Tokenizer) -> dict[str, Any]:
     """The sampling parameters in a body, as keyword arguments of `SamplingParams`.
 
     Raises:
-        InvalidRequestError: two names of a parameter have different values, or a key of a bias is
-            not a token id.
+        InvalidRequestError: two names of a parameter have different values, or the bias of a token
+            is not served.
     """
     fields = {}
     for row, names in body.offered:
         value = agreed(body, *names)
         if value is not None:
-            fields[row.name] = _value(value, row.kind, row.name)
+            fields[row.name] = _value(value, row.kind, row.name, tokenizer)
     return fields
 
 
@@ -121,7 +124,8 @@ def sampling_params(body: SamplingSchema, served: Served, **more: Any) -> Sampli
     Raises:
         InvalidRequestError: a value is out of range; or see :func:`parameters_of`.
     """
-    return served.engine.model.sampling_params(**parameters_of(body), **more)
+    model = served.engine.model
+    return model.sampling_params(**parameters_of(body, model.tokenizer), **more)
 
 
 def agreed(body: SamplingSchema, *names: str) -> Any:
@@ -142,15 +146,45 @@ def agreed(body: SamplingSchema, *names: str) -> Any:
     return value
 
 
-def _value(value: Any, kind: Kind, name: str) -> object:
+def _value(value: Any, kind: Kind, name: str, tokenizer: Tokenizer) -> object:
     """Convert the value in a body to the type that `SamplingParams` accepts."""
     if isinstance(kind, Biases):
-        return _by_token(value, name)
+        pairs = value.items() if isinstance(value, dict) else value
+        return _by_token(pairs, name, tokenizer)
     return (value,) if isinstance(kind, Strings) and isinstance(value, str) else value
 
 
-def _by_token(bias: Mapping[str, float], name: str) -> dict[int, float]:
-    for key in bias:
-        if not (key.isascii() and key.isdecimal() and len(key) < 10):
-            raise InvalidRequestError(f"{name} keys must be token ids, got {key!r}", param=name)
-    return {int(key): value for key, value in bias.items()}
+def _by_token(
+    pairs: Iterable[tuple[int | str, float]], name: str, tokenizer: Tokenizer
+) -> dict[int, float]:
+    """The sum of the biases of each token.
+
+    Raises:
+        InvalidRequestError: a text that looks like a number is no token id, or the texts have too
+            many tokens.
+    """
+    biases: dict[int, float] = {}
+    for key, bias in pairs:
+        for id in _ids_of(key, name, tokenizer):
+            biases[id] = biases.get(id, 0.0) + bias
+        if len(biases) > _MOST_BIASES:
+            raise InvalidRequestError(
+                f"the texts in {name} have more than {_MOST_BIASES:,} tokens; send fewer",
+                param=name,
+            )
+    return biases
+
+
+def _ids_of(key: int | str, name: str, tokenizer: Tokenizer) -> Sequence[int]:
+    """The token ids that a key of a logit bias means: an id, or a text with one or more tokens.
+
+    Raises:
+        InvalidRequestError: the key is a number, but no token id.
+    """
+    if isinstance(key, int):
+        return (key,)
+    if not _NUMBER.fullmatch(key):
+        return tokenizer.encode(key, add_special=False, parse_special=False)
+    if not key.isdecimal() or len(key) > _LONGEST_ID:
+        raise InvalidRequestError(f"{name} has no token of id {key!r}; send token ids", param=name)
+    return (int(key),)

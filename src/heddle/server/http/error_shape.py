@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
+from heddle.errors import ContextLengthError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -31,6 +33,8 @@ class ErrorFields(BaseModel):
     type: str
     param: str | None = Field(description="The field at fault; null if no field is at fault.")
     code: str
+    n_prompt_tokens: int | None = Field(None, description="Tokens of a prompt that is too long.")
+    n_ctx: int | None = Field(None, description="Most tokens of a request.")
 
 
 class ErrorBody(BaseModel):
@@ -47,8 +51,16 @@ def error_body(error: HeddleError) -> dict[str, Any]:
             "type": error.kind,
             "param": error.param,
             "code": error.code,
+            **overflow(error),
         }
     }
+
+
+def overflow(error: HeddleError) -> dict[str, int]:
+    """Sizes of a prompt and of the context, if the prompt is too long; under llama.cpp's names."""
+    if isinstance(error, ContextLengthError) and error.context:
+        return {"n_prompt_tokens": error.tokens, "n_ctx": error.context}
+    return {}
 
 
 DEFAULT = ErrorShape(error_body, ErrorBody)

@@ -7,7 +7,8 @@ selects a member of a union type, so that an error names the invalid element.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import math
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -64,6 +65,40 @@ def string_or_strings(most: int) -> Any:
         | Annotated[Strings, Field(max_length=most), Tag("<list of str>")]
         | Annotated[Strings, Tag("<list>")],
         shaped("a string or a list of strings"),
+    ]
+
+
+def _bias(value: object) -> float:
+    """A bias, or minus infinity for false: the sampler never draws the token."""
+    if value is False:
+        return -math.inf
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise PydanticCustomError(SHAPE, "Input should be a number or false")
+
+
+def _token(value: object) -> object:
+    if type(value) not in (int, str):
+        raise PydanticCustomError(SHAPE, "Input should be a token id or a text")
+    return value
+
+
+_Bias = Annotated[float, PlainValidator(_bias, json_schema_input_type=float | Literal[False])]
+_Token = Annotated[int | str, PlainValidator(_token, json_schema_input_type=int | str)]
+
+
+def biases(most: int) -> Any:
+    """The type of a logit bias: an object, or a list of pairs, with at most `most` entries.
+
+    A token is an id or a text. Keys of an object are strings, also those that hold ids.
+    """
+    pair = Annotated[tuple[_Token, _Bias], Field(strict=False)]  # JSON has lists, not tuples
+    pairs = list[pair]
+    return Annotated[
+        Annotated[dict[str, _Bias], Field(max_length=most), Tag("<dict>")]
+        | Annotated[pairs, Field(max_length=most), FIRST_FAULT, Tag("<list of list>")]
+        | Annotated[pairs, Tag("<list>")],
+        shaped("an object of biases by token, or a list of pairs of token and bias"),
     ]
 
 

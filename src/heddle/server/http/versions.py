@@ -1,7 +1,8 @@
 """Serves every route with and without `/v1`.
 
 The base URLs of some clients end in `/v1`, and the base URLs of others do not. So each path has a
-second spelling: `/chat/completions` is `/v1/chat/completions`, and `/v1/health` is `/health`. This
+second spelling: `/chat/completions` is `/v1/chat/completions`, and `/v1/health` is `/health`. If
+both spellings are routes, a path stays as it is: `/completions` is llama.cpp's route. This
 middleware writes the path as the route declares it, so that the check of keys and all later code
 sees one spelling. The OpenAPI description lists only this spelling.
 """
@@ -28,6 +29,7 @@ class BothSpellings:
         """`routes` are all routes of the application."""
         self._app = app
         paths = [route.path for route in routes if isinstance(route, Route)]
+        self._paths = frozenset(paths)
         self._with = {_first(path[3:]) for path in paths if path.startswith(_VERSION + "/")}
         self._without = {_first(path) for path in paths} - {"v1"} - self._with
 
@@ -38,6 +40,8 @@ class BothSpellings:
         await self._app(scope, receive, send)
 
     def _route_path(self, path: str) -> str:
+        if path in self._paths:
+            return path
         if _first(path) in self._with:
             return _VERSION + path
         short = path.removeprefix(_VERSION)

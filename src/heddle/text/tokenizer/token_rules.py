@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from heddle.step import TokenRules
@@ -19,5 +20,6 @@ def token_rules(params: SamplingParams, tokenizer: Tokenizer) -> TokenRules:
         tuple(sorted(ends)) if params.min_tokens else (),
         tokenizer.spellings(params.bad_words) if params.bad_words else (),
         tokenizer.breakers(params.dry_sequence_breakers) if params.dry_multiplier else None,
+        forbidden=tuple(id for id, bias in params.logit_bias.items() if bias == -math.inf),
         pieces=tokenizer.pieces if Stage.INFILL in params.samplers else None,
     )

@@ -223,4 +223,4 @@ def test_a_model_without_the_tokens_says_so(
 ) -> None:
     monkeypatch.setattr(FakeTokenizer, "fills_in", False)
     answer = shared.post("/infill", BODY)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_parameter")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "suffix")

@@ -1,10 +1,11 @@
-"""llama.cpp's API: infill, and chat templates."""
+"""llama.cpp's API: completion, infill, and chat templates."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.server.api.llamacpp import apply_template, infill
+from heddle.server.api.llamacpp import apply_template, completion, infill
+from heddle.server.api.llamacpp.errors import SHAPE
 from heddle.server.generate.api import Api
 
 if TYPE_CHECKING:
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
     return [
+        completion.routes(dispatcher),
         infill.routes(dispatcher),
         apply_template.routes(service),
     ]
 
 
-API = Api(_routes)
+API = Api(_routes, SHAPE)

@@ -193,9 +193,10 @@ def completion_params(body: CompletionRequest, served: Served) -> SamplingParams
         )
     _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
     counts = [count for count in (echoed, body.prompt_logprobs) if count is not None]
-    given = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | parameters_of(body)
+    model = served.engine.model
+    given = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | parameters_of(body, model.tokenizer)
     # best_of compares log probabilities, even if the answer does not show them.
-    return served.engine.model.sampling_params(
+    return model.sampling_params(
         **given,
         logprobs=0 if of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=max(counts, default=None),

@@ -1,0 +1,49 @@
+"""Errors in llama.cpp's shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field
+
+from heddle.errors import ContextLengthError
+from heddle.server.http.error_shape import ErrorShape, overflow
+
+if TYPE_CHECKING:
+    from heddle.errors import HeddleError
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    503: "unavailable_error",
+}
+
+
+class NativeFault(BaseModel):
+    code: int = Field(description="The HTTP status.")
+    message: str
+    type: str
+    param: str | None = Field(description="The field at fault; null if no field is at fault.")
+    n_prompt_tokens: int | None = Field(None, description="Tokens of a prompt that is too long.")
+    n_ctx: int | None = Field(None, description="Most tokens of a request.")
+
+
+class NativeError(BaseModel):
+    """An error in llama.cpp's shape, with the field at fault."""
+
+    error: NativeFault
+
+
+def native_error_body(error: HeddleError) -> dict[str, Any]:
+    """The error in llama.cpp's shape."""
+    kind = _TYPES.get(
+        error.status, "invalid_request_error" if error.status < 500 else "server_error"
+    )
+    if isinstance(error, ContextLengthError):
+        kind = "exceed_context_size_error"
+    fields = {"code": error.status, "message": error.message, "type": kind, "param": error.param}
+    return {"error": fields | overflow(error)}
+
+
+SHAPE = ErrorShape(native_error_body, NativeError)

@@ -1,0 +1,44 @@
+"""Writes sampling parameters as llama.cpp's `generation_settings`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from heddle.parameters import Api, Members
+from heddle.types import PARAMETERS
+
+if TYPE_CHECKING:
+    from heddle.server.generate.usage import Json
+    from heddle.types import SamplingParams
+
+RANDOM_SEED = 2**32 - 1
+"""llama.cpp's number for a random seed. Requests also write -1."""
+
+
+def generation_settings(params: SamplingParams, context: int) -> Json:
+    """The parameters under all names of llama.cpp's requests, from the table of parameters.
+
+    `context` is the most tokens of a sequence.
+    """
+    settings: Json = {"n_ctx": context}
+    for row in PARAMETERS:
+        value = _json(getattr(params, row.name), isinstance(row.kind, Members))
+        settings |= dict.fromkeys(row.names(Api.LLAMACPP), value)
+    del settings["cache_salt"]  # a secret of the client
+    if params.max_tokens is None:
+        settings |= {"max_tokens": -1, "n_predict": -1}
+    settings["seed"] = RANDOM_SEED if params.seed is None else params.seed
+    settings["logit_bias"] = [
+        {"token": id, "bias": bias if math.isfinite(bias) else False}
+        for id, bias in params.logit_bias.items()
+    ]
+    grammar = "" if params.grammar is None else params.grammar.text
+    rest = {"post_sampling_probs": False, "min_keep": 0, "lora": []}
+    return settings | {"n_probs": params.logprobs or 0, "grammar": grammar} | rest
+
+
+def _json(value: Any, is_list_of_members: bool) -> Any:
+    if is_list_of_members:
+        return [member.value for member in value]
+    return list(value) if isinstance(value, tuple) else value
