@@ -37,8 +37,9 @@ class Api(Flag):
     LLAMACPP = auto()
     RESPONSES = auto()
     MESSAGES = auto()
+    OLLAMA = auto()
     GENERATION = CHAT | COMPLETIONS | LLAMACPP
-    EXTENDED = GENERATION | RESPONSES
+    EXTENDED = GENERATION | RESPONSES | OLLAMA
     """APIs whose requests have more fields than the vendor defines."""
     ALL = EXTENDED | MESSAGES
     NONE = 0

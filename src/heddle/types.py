@@ -198,6 +198,7 @@ class SamplingParams:
             "max_completion_tokens": Api.CHAT,
             "n_predict": Api.GENERATION,
             "max_output_tokens": Api.RESPONSES,
+            "num_predict": Api.OLLAMA,
         },
         native=False,
     )

@@ -505,6 +505,18 @@ class Registry(Closing):
                 if self.default == entry.name:
                     self.default = next(iter(self._entries), "")
 
+    def keep(self, name: str, seconds: float) -> None:
+        """Unload a model after `seconds` without a request; negative: never.
+
+        The shortest time is 1 s, because the keeper looks at running requests that often.
+
+        Raises:
+            ModelNotFoundError: no model has this name.
+        """
+        with self._lock:
+            self._entry(name).keep_alive = 0.0 if seconds < 0 else max(1.0, seconds)
+            self._keep()
+
     def _keep(self) -> None:
         """Start the thread that unloads idle models, if there is work for it. Needs the lock."""
         if self._keeper is None and any(entry.keep_alive for entry in self._entries.values()):

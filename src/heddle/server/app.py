@@ -9,7 +9,7 @@ from starlette.routing import Route
 
 from heddle.config import ServerConfig
 from heddle.engine.backlog import Backlog
-from heddle.server.api import anthropic, llamacpp, native, openai, vllm
+from heddle.server.api import anthropic, llamacpp, native, ollama, openai, vllm
 from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
 from heddle.server.http import errors
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from heddle.engine.registry import Registry
 
 
-APIS = (openai.API, anthropic.API, llamacpp.API, vllm.API, native.API)
+APIS = (openai.API, anthropic.API, ollama.API, llamacpp.API, vllm.API, native.API)
 
 
 def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAPI:
@@ -55,13 +55,14 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     keys = keys_of(service.config)
     named = () if service.config.any_model else service.names
     schemas = {route.path_format: api.errors.schema for route, api in served}
+    streams = {route.path_format: api.stream for route, api in served}
     admin = {
         (route.path_format, method.lower())
         for route, _ in served
         if is_admin_route(route)
         for method in route.methods or ()
     }
-    app = Application(named, schemas, admin, keys)
+    app = Application(named, schemas, streams, admin, keys)
     app.add_middleware(errors.AnswerBugs)  # innermost: the others add headers to its responses
     app.add_middleware(RefuseWhileStopping)
     app.add_middleware(CheckKeys, keys=keys, host=service.config.host)

@@ -68,7 +68,7 @@ def test_errors_have_the_shape_of_the_path_s_vendor(description: dict[str, Any])
     for path, _, operation in operations(description):
         shape = operation["responses"]["500"]["content"]["application/json"]["schema"]["$ref"]
         names = {"/v1/messages": "AnthropicError", "/infill": "NativeError"}
-        names |= {"/completion": "NativeError", "/apply": "NativeError"}
+        names |= {"/completion": "NativeError", "/apply": "NativeError", "/api/": "OllamaError"}
         of = (name for start, name in names.items() if path.startswith(start))
         assert shape == COMPONENTS + next(of, "ErrorBody")
 

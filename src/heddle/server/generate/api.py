@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from heddle.server.http.encoding import EVENTS
 from heddle.server.http.error_shape import DEFAULT, ErrorShape
 
 if TYPE_CHECKING:
@@ -25,10 +26,12 @@ class Api:
     Attributes:
         routes: makes the API's routes for a service.
         errors: shape of the API's errors.
+        stream: media type of the API's streams.
         unserved: path patterns of the API for which this server has no route. Their errors have the
             API's shape.
     """
 
     routes: Routes
     errors: ErrorShape = DEFAULT
+    stream: str = EVENTS
     unserved: Sequence[str] = ()

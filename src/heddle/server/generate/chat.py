@@ -115,6 +115,7 @@ def chat_request(
     arguments: Callable[[], Json],
     *,
     open_schemas: bool | None,
+    before: Sequence[int] = (),
 ) -> tuple[GenerationRequest, Reading]:
     """Add the prompt of a conversation and the grammar of its calls to `request`.
 
@@ -126,6 +127,7 @@ def chat_request(
         use: the functions that the answer may call.
         arguments: makes the keyword arguments of `LoadedModel.chat_text`.
         open_schemas: the body's field `open_schemas`.
+        before: tokens of an earlier conversation, which this one continues.
 
     Raises:
         InvalidRequestError: the model has no chat template, its template refuses the messages, the
@@ -134,7 +136,7 @@ def chat_request(
     """
     params, use = close_schemas(request.params, use, open_schemas, served)
     candidates = compile_candidates(use)
-    prompt, reading = _chat_prompt(served, arguments(), use, params.grammar)
+    prompt, reading = _chat_prompt(served, arguments(), use, params.grammar, before)
     params = constrain(params, use, reading, served)
     request = replace(request, prompts=[prompt], params=params, compile_candidates=candidates)
     return request, reading
@@ -165,7 +167,11 @@ def bound_thinking(
 
 
 def _chat_prompt(
-    served: Served, arguments: Json, use: ToolUse, grammar: Grammar | None
+    served: Served,
+    arguments: Json,
+    use: ToolUse,
+    grammar: Grammar | None,
+    before: Sequence[int],
 ) -> tuple[list[int], Reading]:
     engine = served.engine
     model = engine.model
@@ -176,9 +182,16 @@ def _chat_prompt(
         text = dialect.text_opened(text)  # the grammar allows neither marks nor reasoning
     continues = arguments["continue_final_message"]
     begun = arguments["messages"][-1]["content"] if continues else ""
-    prompt = model.tokenizer.encode_chat(text)
+    prompt = joined_tokens(before, model.tokenizer.encode_chat(text), model.tokenizer.bos_id)
     engine.check_length(len(prompt))
     return prompt, dialect.reading(text, use.names, begun)
+
+
+def joined_tokens(before: Sequence[int], tokens: list[int], bos: int | None) -> list[int]:
+    """The tokens after those of an earlier conversation, which has a BOS token already."""
+    if not before:
+        return tokens
+    return [*before, *(tokens[1:] if tokens[:1] == [bos] else tokens)]
 
 
 def functions_of(tools: Sequence[FunctionTool] | None) -> list[Function]:

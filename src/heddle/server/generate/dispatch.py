@@ -76,12 +76,26 @@ class Dispatcher:
             HeddleError: the body is refused, the engine refuses the request, or a choice of a JSON
                 answer ended with this error.
         """
-        service = self._service
-        engine, request, writer = await service.take(
+        engine, request, writer = await self._service.take(
             http_request,
             schema,
             lambda body, served: (served.engine, *translate(body, served, http_request.scope)),
         )
+        return await self.generate(http_request, engine, request, writer)
+
+    async def generate(
+        self,
+        http_request: Request,
+        engine: Engine,
+        request: GenerationRequest,
+        writer: AnswerWriter,
+    ) -> Response:
+        """Submit the choices of a translated request, and return the answer.
+
+        Raises:
+            HeddleError: see :meth:`answer`.
+        """
+        service = self._service
         request = replace(request, params=salted(request.params, http_request, service))
         record = record_of(http_request.scope)
         record.describe(request.model, request.params, n=request.n, stream=request.stream)

@@ -84,7 +84,7 @@ class EventStream(Response):
         """Each prompt has `n` choices."""
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
-            media_type="text/event-stream",
+            media_type=writer.media_type,
         )
         del self.headers["content-length"]
         self._writer = writer

@@ -14,7 +14,7 @@ from heddle.errors import InvalidRequestError, ModelNotFoundError, ModelUnloaded
 from heddle.server.http.connection import unless_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from starlette.requests import Request
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
+
+LATEST = ":latest"
+"""The tag that names in Ollama's API have if they have no other tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +117,17 @@ class Service:
         Raises:
             ModelNotFoundError: it stands for no model.
         """
-        if not name or name in self.config.alias:
-            return self.registry.default
-        if name in self.registry:
-            return name
+        for spelling in _spellings(name or ""):
+            if not spelling or spelling in self.config.alias:
+                return self.registry.default
+            if spelling in self.registry:
+                return spelling
+        assert name is not None, "the default has been found"
         if self.config.any_model and len(name) <= MAX_MODEL_NAME:
             return self.registry.default
         known = ", ".join(map(repr, self.names)) or "none"
         raise ModelNotFoundError(
-            f"model {reprlib.repr(name)} is not loaded; this server has {known}. Send one of these"
+            f"model {reprlib.repr(name)} not found; this server has {known}. Send one of these"
             " names, load the model with POST /models/load, or start the server with --alias NAME"
             " or --any-model",
             param="model",
@@ -145,7 +150,7 @@ class Service:
             return translate(body, self.served(getattr(body, "model", None)))
 
         return await self.bodies.take(
-            request, schema, translated, lambda error: self._load(request, error)
+            request, schema, translated, lambda error: self.load(request, error)
         )
 
     async def engine(self, request: Request, name: str | None) -> Engine:
@@ -153,12 +158,22 @@ class Service:
         try:
             return self.served(name).engine
         except ModelUnloadedError as error:
-            await self._load(request, error)
+            await self.load(request, error)
         return self.served(name).engine
 
-    async def _load(self, request: Request, error: ModelUnloadedError) -> None:
+    async def load(self, request: Request, error: ModelUnloadedError) -> None:
         """Load the model that `error` names. The load continues if the client leaves."""
         await unless_gone(request.receive, loaded(self.registry.begin_known(error.model)))
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """The name, and the name with or without the tag `:latest`, which Ollama's clients add."""
+    yield name
+    bare = name.removesuffix(LATEST)
+    if bare not in ("", name):
+        yield bare
+    elif ":" not in name:
+        yield name + LATEST
 
 
 async def loaded(load: Future[Engine]) -> Engine:

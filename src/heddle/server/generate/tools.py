@@ -237,6 +237,15 @@ def constrain(
     return replace(params, grammar=grammar, shown_specials=shown)
 
 
+def call_object(arguments: str) -> Json | None:
+    """The arguments of a call as an object; None if the model wrote anything else."""
+    try:
+        value = from_json(arguments, allow_inf_nan=False)  # limits the depth
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def compile_candidates(use: ToolUse) -> list[Grammar]:
     """A grammar for each function. If the grammar of all does not compile, one of these says why.
 

@@ -6,6 +6,7 @@ import secrets
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from heddle.server.http.encoding import EVENTS
 from heddle.text.parsing.reading import PLAIN
 
 if TYPE_CHECKING:
@@ -19,17 +20,19 @@ if TYPE_CHECKING:
 
 
 class AnswerWriter(ABC):
-    """Writes one answer in the shape of an API, as one JSON document or as server-sent events.
+    """Writes one answer in the shape of an API, as one JSON document or as a stream of events.
 
     A stream has the `opening` of each choice, the `part`s and the `closing` of each choice, and the
     `ending`. After an error, `failure` is the last event. These methods return the bytes of events.
 
     Attributes:
+        media_type: media type of streams.
         id: id of the answer.
         reading: how to find text, reasoning and calls in a choice.
     """
 
     prefix: str
+    media_type: str = EVENTS
 
     def __init__(self, model: str, reading: Reading = PLAIN) -> None:
         self.reading = reading

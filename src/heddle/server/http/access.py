@@ -104,13 +104,26 @@ class CheckKeys:
             )
 
 
-def _check_admin(request: Request) -> None:
+def check_admin(request: Request) -> None:
+    """
+    Raises:
+        AuthenticationError, ForbiddenError: the request may not do what admin routes do.
+    """
     access: CheckKeys = request.scope[_ACCESS]
     access.check_admin(request)
 
 
-ADMIN = Depends(_check_admin)
+ADMIN = Depends(check_admin)
 """Makes a route an admin route: `@router.post(path, dependencies=[ADMIN])`."""
+
+
+def may_administer(request: Request) -> bool:
+    """Whether a request may do what admin routes do."""
+    try:
+        check_admin(request)
+    except (AuthenticationError, ForbiddenError):
+        return False
+    return True
 
 
 def is_admin_route(route: BaseRoute) -> bool:

@@ -52,6 +52,7 @@ class Application(FastAPI):
         self,
         models: Sequence[str],
         error_schemas: Mapping[str, type[BaseModel]],
+        streams: Mapping[str, str],
         admin: Set[tuple[str, str]],
         keys: Keys,
     ) -> None:
@@ -59,12 +60,14 @@ class Application(FastAPI):
         Args:
             models: names of the loaded model in requests; empty if the server accepts any name.
             error_schemas: schema of errors by path.
+            streams: media type of streams by path.
             admin: path and method, in lower case, of each admin route.
             keys: the keys of the server.
         """
         super().__init__(title="Heddle", summary="One forward pass per step carries everyone.")
         self._models = models
         self._error_schemas = error_schemas
+        self._streams = streams
         self._admin = admin
         self._keys = keys
 
@@ -72,7 +75,14 @@ class Application(FastAPI):
         """The OpenAPI description. The first call makes it."""
         if self.openapi_schema is None:
             description = super().openapi()
-            _complete(description, self._models, self._error_schemas, self._admin, self._keys)
+            _complete(
+                description,
+                self._models,
+                self._error_schemas,
+                self._streams,
+                self._admin,
+                self._keys,
+            )
         assert self.openapi_schema is not None
         return self.openapi_schema
 
@@ -81,6 +91,7 @@ def _complete(
     description: Json,
     models: Sequence[str],
     error_schemas: Mapping[str, type[BaseModel]],
+    streams: Mapping[str, str],
     admin: Set[tuple[str, str]],
     keys: Keys,
 ) -> None:
@@ -90,7 +101,7 @@ def _complete(
         components["schemas"].pop(unused, None)
     for error in dict.fromkeys(error_schemas.values()):
         shape = error.model_json_schema(ref_template=_COMPONENTS + "{model}")
-        components["schemas"] |= shape.pop("$defs") | {error.__name__: shape}
+        components["schemas"] |= shape.pop("$defs", {}) | {error.__name__: shape}
     if keys.has_admin or not keys.admits_all:
         components["securitySchemes"] = {
             "bearer": {"type": "http", "scheme": "bearer"},
@@ -107,7 +118,7 @@ def _complete(
             statuses |= _ADMIN if is_admin else {}
             _add_errors(operation, statuses, error_schemas[path])
             if "stream" in body.get("properties", {}):
-                operation["responses"]["200"]["content"]["text/event-stream"] = {}
+                operation["responses"]["200"]["content"][streams[path]] = {}
             if closed:
                 operation["security"] = [{"bearer": []}, {"x-api-key": []}]
 

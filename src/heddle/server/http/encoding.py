@@ -10,6 +10,11 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+EVENTS = "text/event-stream"
+"""Media type of server-sent events."""
+LINES = "application/x-ndjson"
+"""Media type of JSON documents, each in its own line."""
+
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -43,6 +48,11 @@ def encoded_event(data: bytes, name: str | None = None) -> bytes:
     """Make a server-sent event of data that is JSON; see :func:`event`."""
     head = b"" if name is None else f"event: {name}\n".encode()
     return head + b"data: " + data + b"\n\n"
+
+
+def line(data: Any) -> bytes:
+    """Encode `data` as JSON in its own line."""
+    return encode(data) + b"\n"
 
 
 def json_response(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json
-
 from heddle.server.api.anthropic.errors import anthropic_error_body
+from heddle.server.generate.tools import call_object
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import encode, event
 from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from heddle.errors import HeddleError
     from heddle.server.generate.usage import Json
-    from heddle.text.parsing.parts import Call, ParsedAnswer, Part
+    from heddle.text.parsing.parts import ParsedAnswer, Part
     from heddle.text.parsing.reading import Reading
     from heddle.types import Delta, Output, TokenLogprob
 
@@ -131,16 +130,10 @@ def _content(found: ParsedAnswer) -> list[Json]:
     if found.text:
         content.append({"type": "text", "text": found.text})
     return content + [
-        _tool_use(call.name, value) for call in found.calls if (value := _input(call)) is not None
+        _tool_use(call.name, value)
+        for call in found.calls
+        if (value := call_object(call.arguments)) is not None
     ]
-
-
-def _input(call: Call) -> Json | None:
-    try:
-        value = from_json(call.arguments, allow_inf_nan=False)  # limits the depth
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _thinking(text: str) -> Json:

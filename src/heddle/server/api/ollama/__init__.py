@@ -1,0 +1,26 @@
+"""Ollama's API: chats, prompts, embeddings and models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from heddle.server.api.ollama import generation, models
+from heddle.server.api.ollama.errors import SHAPE
+from heddle.server.generate.api import Api
+from heddle.server.http.encoding import LINES
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from heddle.server.generate.dispatch import Dispatcher
+    from heddle.server.generate.service import Service
+
+
+def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
+    return [
+        generation.routes(service, dispatcher),
+        models.routes(service),
+    ]
+
+
+API = Api(_routes, errors=SHAPE, stream=LINES, unserved=("/api/{rest:path}",))
