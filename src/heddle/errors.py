@@ -166,6 +166,13 @@ class QueueTimeoutError(OverloadedError):
     code = "queue_timeout"
 
 
+class NoSlotError(OverloadedError):
+    """No slot is free, and the client asked not to wait for a slot."""
+
+    status = 503
+    code = "no_slot"
+
+
 class BacklogError(OverloadedError):
     """Unread answers take too much memory, and this answer is the largest of them."""
 

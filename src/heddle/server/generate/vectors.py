@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from heddle.errors import ContextLengthError, OverloadedError
@@ -11,12 +12,14 @@ from heddle.server.http.record import record_of
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from starlette.types import Scope
 
     from heddle.embedding import EmbeddingParams
+    from heddle.engine.backlog import Backlog
     from heddle.engine.streams import AsyncStreams
+    from heddle.errors import BacklogError
     from heddle.server.generate.service import Served
 
 _AHEAD = 4
@@ -67,6 +70,69 @@ async def vectors(
         finally:
             record_of(scope).add(streams)
             streams.close()
+
+
+async def encoded_vectors(
+    prompts: Sequence[Sequence[int]],
+    params: EmbeddingParams,
+    served: Served,
+    scope: Scope,
+    encode: Callable[[int, array[float]], bytes],
+) -> list[bytes]:
+    """The result of `encode` for the index and the vector of each prompt, in order.
+
+    Raises:
+        HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
+    """
+    gathering = Gathering(served.backlog)
+    async with aclosing(vectors(prompts, params, served, scope)) as ready:
+        async for index, vector in ready:
+            gathering.add(index, encode(index, vector))
+    return gathering.take()
+
+
+class Gathering:
+    """Collects the encoded vectors of an answer. The backlog counts them.
+
+    Attributes:
+        held: bytes of the collected vectors.
+    """
+
+    def __init__(self, backlog: Backlog) -> None:
+        self.held = 0
+        self._backlog = backlog
+        self._parts: dict[int, bytes] = {}
+        self._failure: BacklogError | None = None
+        backlog.watch(self)
+
+    def add(self, index: int, part: bytes) -> None:
+        """Add the JSON of one vector.
+
+        Raises:
+            BacklogError: unread answers take too much memory, and this answer is the largest.
+        """
+        self._parts[index] = part
+        self.held += len(part)
+        self._backlog.check()
+        if self._failure is not None:
+            raise self._failure
+
+    def take(self) -> list[bytes]:
+        """Return all vectors in order. The backlog no longer counts them.
+
+        Raises:
+            BacklogError: see :meth:`add`.
+        """
+        if self._failure is not None:
+            raise self._failure
+        self.held = 0
+        return [part for _, part in sorted(self._parts.items())]
+
+    def cut(self, error: BacklogError) -> None:
+        """Discard all vectors. Later calls raise `error`."""
+        self._failure = error
+        self._parts.clear()
+        self.held = 0
 
 
 async def _submitted(

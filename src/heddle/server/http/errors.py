@@ -92,7 +92,7 @@ def from_validation(error: ValidationError) -> InvalidRequestError:
     kind, param = first["type"], _path(first["loc"])
     if kind == "json_invalid":
         return InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}")
-    if not param:
+    if not param and kind != UNSUPPORTED:
         return InvalidRequestError(
             f"the body must be a JSON object, got {reprlib.repr(first['input'])}"
         )
@@ -102,7 +102,9 @@ def from_validation(error: ValidationError) -> InvalidRequestError:
         return InvalidRequestError(f"missing required parameter: {param}", param=param)
     value = reprlib.repr(first["input"])
     if kind == UNSUPPORTED:
-        return UnsupportedParameterError(f"{param} {first['msg']}, got {value}", param=param)
+        name = param or "the body"
+        text = f"{name} {first['msg']}, got {value}"
+        return UnsupportedParameterError(text, param=param or None)
     expected = _PYDANTIC.sub(r"must \1 \2", first["msg"])
     return InvalidRequestError(f"{param} {expected}, got {value}", param=param)
 

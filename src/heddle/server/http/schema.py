@@ -15,7 +15,7 @@ class Schema(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def takes(schema: type[Schema]) -> dict[str, Any]:
+def takes(schema: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI entry of a route that reads its body itself, as a `schema`."""
     content = {"application/json": {"schema": schema.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}

@@ -104,17 +104,25 @@ def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> Non
     free |= {"generated_tokens": 0, "cached_tokens": 0, "step_tokens": 0, "tokens_per_second": 0}
     idle = {"utilisation": 0, "tokens_per_second": 0, "prompt_tokens_per_second": 0, "step": None}
     free["engine"] = idle
-    assert server.get("/slots").json() == [{"index": index} | free for index in (0, 1)]
+    free |= {"id_task": -1, "n_ctx": 512, "speculative": False, "is_processing": False}
+    free["next_token"] = {"has_next_token": False, "n_decoded": 0}
+    expected = [{"index": index, "id": index} | free for index in (0, 1)]
+    assert server.get("/slots?fail_on_no_slot=1").json() == expected
     server.executor.before_step = lambda step: server.executor.gate.clear() if step == 2 else None
     body = {"prompt": "hello", "n": 3, "stream": True, "ignore_eos": True, "max_tokens": 50}
     with server.stream("/v1/completions", body):
         server.until(lambda: server.executor.steps >= 3 and not server.executor.gate.is_set())
         first, second = server.get("/slots").json()
+        none = server.get("/slots?fail_on_no_slot=1")
         now = scrape(server)
         server.executor.gate.set()
     assert (first["index"], second["index"]) == (0, 1)
+    assert (none.status_code, none.json()["error"]["code"]) == (503, "no_slot")
     step = {"kind": "decode", "prompt_tokens": 0, "decodes": 2, "sequences": 2}
     for slot in (first, second):
+        assert slot["is_processing"] is True
+        assert (slot["id"], slot["id_task"]) == (slot["index"], slot["request"])
+        assert slot["next_token"]["n_decoded"] == slot["generated_tokens"]
         assert slot["state"] == "generating"
         assert slot["prompt_tokens"] == 5
         assert slot["generated_tokens"] >= 2

@@ -14,7 +14,7 @@ from fake_executor import embedding
 from fake_model import FakeTokenizer
 from heddle.engine.backlog import Backlog
 from heddle.errors import OverloadedError
-from heddle.server.api.openai.embeddings import Gathering
+from heddle.server.generate.vectors import Gathering
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,10 +1,10 @@
-"""llama.cpp's API: completion, infill, and chat templates."""
+"""llama.cpp's API: completion, infill, embeddings, chat templates, and properties."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.server.api.llamacpp import apply_template, completion, infill
+from heddle.server.api.llamacpp import apply_template, completion, embedding, infill, props
 from heddle.server.api.llamacpp.errors import SHAPE
 from heddle.server.generate.api import Api
 
@@ -19,7 +19,9 @@ def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
     return [
         completion.routes(dispatcher),
         infill.routes(dispatcher),
+        embedding.routes(service),
         apply_template.routes(service),
+        props.routes(service),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -27,6 +27,7 @@ class ApplyTemplateRequest(Schema):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: Tools | None = None
+    tool_choice: Literal["none", "auto", "required"] | None = None
 
 
 class Rendered(BaseModel):
@@ -56,5 +57,5 @@ def routes(service: Service) -> APIRouter:
 
 
 def _rendered(body: ApplyTemplateRequest, served: Served) -> Rendered:
-    arguments = template_arguments(body, use_of(functions_of(body.tools), None).tools)
+    arguments = template_arguments(body, use_of(functions_of(body.tools), body.tool_choice).tools)
     return Rendered(prompt=served.engine.model.chat_text(**arguments))

@@ -10,11 +10,12 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
+from heddle.errors import NoSlotError
 from heddle.server.api.native.metrics import Metrics
 from heddle.server.http.encoding import json_response
 
 if TYPE_CHECKING:
-    from heddle.engine.telemetry import ActivitySnapshot
+    from heddle.engine.telemetry import ActivitySnapshot, SlotSnapshot
     from heddle.server.generate.service import Service
 
 
@@ -48,16 +49,38 @@ def routes(service: Service) -> APIRouter:
         """Export metrics in Prometheus' text format."""
         return Response(exported.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    @router.get("/slots")
-    async def slots(model: str | None = None) -> Response:
-        """List the state of each slot of a model. Each has the engine's activity in `engine`."""
-        now = service.served(model).engine.snapshot()
+    @router.get("/slots", responses={503: {"description": "No slot is free."}})
+    async def slots(model: str | None = None, fail_on_no_slot: bool = False) -> Response:
+        """List the state of each slot of a model. Each has the engine's activity in `engine`.
+
+        With `fail_on_no_slot` this is a 503 if no slot is free, as in llama.cpp.
+        """
+        engine = service.served(model).engine
+        now = engine.snapshot()
+        if fail_on_no_slot and all(slot.request is not None for slot in now.slots):
+            raise NoSlotError(f"none of the {len(now.slots)} slots is free; try again later")
         shared = {"engine": _activity(now.activity)}
         return json_response(
-            [asdict(slot) | {"state": slot.state.value} | shared for slot in now.slots]
+            [
+                asdict(slot) | {"state": slot.state.value} | _native(slot, engine.context) | shared
+                for slot in now.slots
+            ]
         )
 
     return router
+
+
+def _native(slot: SlotSnapshot, context: int) -> dict[str, Any]:
+    """Further fields of a slot, under llama.cpp's names."""
+    busy = slot.request is not None
+    return {
+        "id": slot.index,
+        "id_task": slot.request if busy else -1,
+        "n_ctx": context,
+        "speculative": False,
+        "is_processing": busy,
+        "next_token": {"has_next_token": busy, "n_decoded": slot.generated_tokens},
+    }
 
 
 def _activity(now: ActivitySnapshot) -> dict[str, Any]:

@@ -188,4 +188,11 @@ def _described(name: str, status: ModelStatus, service: Service) -> dict[str, An
         "parameters": info.parameters,
         "max_input_tokens": engine.context,
         "max_tokens": engine.context,
+        "meta": {  # llama.cpp's
+            "n_vocab": info.vocabulary,
+            "n_ctx_train": engine.context,
+            "n_embd": engine.model.shape.width,
+            "n_params": info.parameters,
+            "size": info.file_bytes,
+        },
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import sys
-from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Request
@@ -18,7 +18,7 @@ from heddle.errors import InvalidRequestError, UnsupportedParameterError
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.request import prompts_of
-from heddle.server.generate.vectors import check_length, vectors
+from heddle.server.generate.vectors import check_length, encoded_vectors
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Prompt  # noqa: TC001  pydantic reads it
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
 
-    from starlette.types import Scope
-
-    from heddle.engine.backlog import Backlog
-    from heddle.errors import BacklogError
     from heddle.server.generate.service import Served, Service
 
 MAX_INPUTS = 2048
@@ -96,50 +92,6 @@ class PreparedEmbeddings:
     in_base64: bool
 
 
-class Gathering:
-    """Collects the encoded vectors of an answer. The backlog counts them.
-
-    Attributes:
-        held: bytes of the collected vectors.
-    """
-
-    def __init__(self, backlog: Backlog) -> None:
-        self.held = 0
-        self._backlog = backlog
-        self._parts: dict[int, bytes] = {}
-        self._failure: BacklogError | None = None
-        backlog.watch(self)
-
-    def add(self, index: int, part: bytes) -> None:
-        """Add the JSON of one vector.
-
-        Raises:
-            BacklogError: unread answers take too much memory, and this answer is the largest.
-        """
-        self._parts[index] = part
-        self.held += len(part)
-        self._backlog.check()
-        if self._failure is not None:
-            raise self._failure
-
-    def take(self) -> list[bytes]:
-        """Return all vectors in order. The backlog no longer counts them.
-
-        Raises:
-            BacklogError: see :meth:`add`.
-        """
-        if self._failure is not None:
-            raise self._failure
-        self.held = 0
-        return [part for _, part in sorted(self._parts.items())]
-
-    def cut(self, error: BacklogError) -> None:
-        """Discard all vectors. Later calls raise `error`."""
-        self._failure = error
-        self._parts.clear()
-        self.held = 0
-
-
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
@@ -152,7 +104,9 @@ def routes(service: Service) -> APIRouter:
         )
         params = salted(prepared.params, request, service)
         record_of(request.scope).describe(prepared.model, params)
-        parts = await unless_gone(request.receive, _embed(prepared, params, served, request.scope))
+        entry = partial(_entry, in_base64=prepared.in_base64)
+        made = encoded_vectors(prepared.prompts, params, served, request.scope, entry)
+        parts = await unless_gone(request.receive, made)
         tokens = sum(map(len, prepared.prompts))
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         frame = {"object": "list", "model": prepared.model, "usage": usage}
@@ -206,24 +160,6 @@ def _tokens(text: str | list[int], prompt_name: str | None, served: Served) -> l
             )
     check_length(tokens, "input", served)
     return tokens
-
-
-async def _embed(
-    prepared: PreparedEmbeddings,
-    params: EmbeddingParams,
-    served: Served,
-    scope: Scope,
-) -> list[bytes]:
-    """Compute the vectors and return the JSON of each, in order.
-
-    Raises:
-        HeddleError: the engine refuses a text or fails on it. All texts are cancelled.
-    """
-    gathering = Gathering(served.backlog)
-    async with aclosing(vectors(prepared.prompts, params, served, scope)) as ready:
-        async for index, vector in ready:
-            gathering.add(index, _entry(index, vector, in_base64=prepared.in_base64))
-    return gathering.take()
 
 
 def _entry(index: int, vector: array[float], *, in_base64: bool) -> bytes:

@@ -1,4 +1,5 @@
-"""Documents in the order of how well they answer a query: `/v1/rerank`, `/rerank`, `/v2/rerank`.
+"""Documents in the order of how well they answer a query: `/v1/rerank`, `/v2/rerank`, and
+llama.cpp's `/reranking`.
 
 The shapes are those that the clients of Jina, Cohere and vLLM share.
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 MAX_DOCUMENTS = 2048
 """Documents of one request."""
-_PATHS = ("/v1/rerank", "/v2/rerank")
+_PATHS = ("/v1/rerank", "/v1/reranking", "/v2/rerank")
 
 
 class TextDocument(Schema):

@@ -1,0 +1,78 @@
+"""llama.cpp's `/props` and `/lora-adapters`: what the server runs."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import RootModel
+from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+
+from heddle.server.api.llamacpp.settings import generation_settings
+from heddle.server.http.encoding import json_response
+from heddle.server.http.fields import only
+from heddle.server.http.schema import takes
+
+if TYPE_CHECKING:
+    from heddle.engine import Engine
+    from heddle.server.generate.service import Service
+    from heddle.server.generate.usage import Json
+
+
+class LoraAdapters(RootModel[Annotated[Any, only([])]]):
+    """Body of `POST /lora-adapters`: an empty list, because Heddle loads no adapters."""
+
+
+def routes(service: Service) -> APIRouter:
+    """The routes of one service."""
+    router = APIRouter()
+
+    @router.get("/props")
+    async def props(request: Request, model: str | None = None, autoload: bool = True) -> Response:
+        """Report the model, its chat template, and the defaults of sampling parameters.
+
+        With `autoload=false` this loads no model.
+        """
+        engine = await service.engine(request, model) if autoload else service.served(model).engine
+        return json_response(_props(engine, model or service.registry.default))
+
+    @router.get("/lora-adapters")
+    async def adapters() -> Response:
+        """List the LoRA adapters: there are none."""
+        return json_response([])
+
+    @router.post("/lora-adapters", openapi_extra=takes(LoraAdapters))
+    async def set_adapters(request: Request) -> Response:
+        """Accept an empty list of LoRA adapters."""
+        await service.bodies.take(request, LoraAdapters, lambda _: None)
+        return json_response({"success": True})
+
+    return router
+
+
+def _props(engine: Engine, name: str) -> Json:
+    model, tokenizer = engine.model, engine.model.tokenizer
+    text = tokenizer.token_text
+    return {
+        "default_generation_settings": {
+            "id": 0,
+            "n_ctx": engine.context,
+            "speculative": False,
+            "is_processing": False,
+            "params": generation_settings(model.sampling_params(), engine.context),
+        },
+        "total_slots": engine.config.slots,
+        "model_alias": name,
+        "model_path": str(model.info.path),
+        "modalities": {"vision": False, "audio": False},
+        "chat_template": "" if model.template is None else model.template.source,
+        "chat_template_caps": {},
+        "bos_token": "" if tokenizer.bos_id is None else text(tokenizer.bos_id),
+        "eos_token": "" if tokenizer.eos_id is None else text(tokenizer.eos_id),
+        "build_info": f"heddle {version('heddle')}",
+        "is_sleeping": False,
+        "endpoint_slots": True,
+        "endpoint_props": False,
+        "endpoint_metrics": True,
+    }
