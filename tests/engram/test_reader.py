@@ -19,6 +19,8 @@ from heddle.errors import EngramError, EngramFileError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from heddle.engram.records import Entry
+
 TRIGRAMS = {(1, 2, 3): {4: 7, 5: 9, 900: 1}, (2, 3, 4): {5: 1}, (0, 0, 0): {0: 2, 1: 2, 999: 3}}
 BACK_OFF = {**TRIGRAMS, (3,): {4: 8, 5: 9}, (999,): {1: 1}, (2, 3): {4: 2, 5: 2}}
 
@@ -247,12 +249,12 @@ def test_a_mutated_file_gives_a_typed_error_or_valid_entries(
                 assert error.field
 
 
-def looked_up(table: Engram) -> list[reader.Entry]:
+def looked_up(table: Engram) -> list[Entry]:
     found = [table.look_up(ngram) for ngram in BACK_OFF]
     return [entry for entry in found if entry is not None]
 
 
-def check(entries: list[reader.Entry], header: format.Header) -> None:
+def check(entries: list[Entry], header: format.Header) -> None:
     for entry in entries:
         frequencies = [frequency for _, frequency in entry.followers]
         assert frequencies == sorted(frequencies, reverse=True)

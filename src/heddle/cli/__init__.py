@@ -19,6 +19,7 @@ from heddle.cli.bench_prefix import bench_prefix
 from heddle.cli.bench_stress import bench_stress
 from heddle.cli.cached import list_models, remove
 from heddle.cli.chat import chat
+from heddle.cli.engram import engrams
 from heddle.cli.imatrix import imatrix
 from heddle.cli.inspect import inspect
 from heddle.cli.pull import pull
@@ -93,6 +94,7 @@ for command in (serve, chat, pull, inspect, suggest, quantize, imatrix):
 app.command("list")(list_models)
 app.command("rm")(remove)
 app.add_typer(benches, name="bench", help=bench.__doc__)
+app.add_typer(engrams, name="engram", help="Build, inspect, merge and prune engram tables.")
 
 
 def run(arguments: Sequence[str]) -> int:

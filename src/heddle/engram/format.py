@@ -45,6 +45,12 @@ class Vocabulary:
     size: int
     fingerprint: bytes
 
+    @classmethod
+    def of(cls, tokens: Iterable[tuple[bytes, bool]]) -> Vocabulary:
+        """The vocabulary of these tokens; see :func:`vocabulary_fingerprint`."""
+        known = list(tokens)
+        return cls(len(known), vocabulary_fingerprint(known))
+
 
 @dataclass(frozen=True, slots=True)
 class Header:

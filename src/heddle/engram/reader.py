@@ -9,7 +9,6 @@ access to a map would end the process.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from heddle.closing import Closing
 from heddle.engram.format import SLOT_BYTES, WORD, Header, hashes
-from heddle.engram.records import Records, pair_places
+from heddle.engram.records import Entry, Records, pair_places
 from heddle.errors import EngramError, EngramFileError
 
 if TYPE_CHECKING:
@@ -27,21 +26,6 @@ if TYPE_CHECKING:
 
 _PIECE = 4 << 20
 """Bytes of one read of the table or of the records, a multiple of a slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An n-gram and the tokens that followed it.
-
-    Attributes:
-        hash: FNV-1a 64 of the n-gram.
-        ngram: its tokens, the oldest first; None in version 1, which has only the hash.
-        followers: tokens with their frequencies, the most frequent first.
-    """
-
-    hash: int
-    ngram: tuple[int, ...] | None
-    followers: tuple[tuple[int, int], ...]
 
 
 class Engram(Closing):
@@ -111,11 +95,16 @@ class Engram(Closing):
             yield from self._entries_1()
             return
         for records in self.records():
-            hashed, starts = hashes(records.ngrams).tolist(), records.starts.tolist()
-            pairs = list(zip(records.tokens.tolist(), records.frequencies.tolist(), strict=True))
-            for index, (start, size) in enumerate(zip(starts, records.sizes.tolist(), strict=True)):
-                ngram = tuple(records.ngrams[index].tolist())
-                yield Entry(hashed[index], ngram, tuple(pairs[start : start + size]))
+            yield from records.entries()
+
+    def filter_ones(self) -> int:
+        """How many bits of the filter are set; 0 in version 1."""
+        ones = 0
+        for start in range(0, self.header.filter_bits // 8, _PIECE):
+            size = min(_PIECE, self.header.filter_bits // 8 - start)
+            raw = self._read(self.header.filter_offset + start, size, "filter")
+            ones += int(np.unpackbits(np.frombuffer(raw, np.uint8)).sum(dtype=np.int64))
+        return ones
 
     def records(self) -> Iterator[Records]:
         """The records of a table of version 2, ordered by length, then by tokens, in pieces.

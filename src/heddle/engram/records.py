@@ -7,8 +7,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.engram.format import hashes
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An n-gram and the tokens that followed it.
+
+    Attributes:
+        hash: FNV-1a 64 of the n-gram, 1 for 0.
+        ngram: its tokens, the oldest first; None in version 1, which has only the hash.
+        followers: tokens with their frequencies, the most frequent first.
+    """
+
+    hash: int
+    ngram: tuple[int, ...] | None
+    followers: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +62,16 @@ class Records:
     def totals(self) -> NDArray[np.uint64]:
         """The sum of each record's frequencies (count,)."""
         return np.add.reduceat(self.frequencies, self.starts, dtype=np.uint64)
+
+    def entries(self, places: Sequence[int] | None = None) -> Iterator[Entry]:
+        """The records at these places, by default all, one by one."""
+        places = range(len(self)) if places is None else places
+        hashed, starts = hashes(self.ngrams[places]).tolist(), self.starts
+        for place, hash in zip(places, hashed, strict=True):
+            pairs = slice(starts[place], starts[place] + self.sizes[place])
+            tokens, frequencies = self.tokens[pairs].tolist(), self.frequencies[pairs].tolist()
+            followers = tuple(zip(tokens, frequencies, strict=True))
+            yield Entry(hash, tuple(self.ngrams[place].tolist()), followers)
 
     def words(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The records as a file of version 2 has them, and where each starts, in words of 4 bytes.
