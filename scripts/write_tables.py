@@ -1,8 +1,9 @@
-"""Writes the table in docs/sampling.md from the program's table of sampling parameters.
+"""Writes the tables in docs/ that are made from tables of the program.
 
     python scripts/write_tables.py [--check]
 
-With --check it writes nothing, and exits with 1 if the page is out of date.
+The sampling parameters go to docs/sampling.md, the fields of vendors to docs/fields.md. With
+--check it writes nothing, and exits with 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -16,24 +17,90 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from heddle.parameters import Api
+from heddle.server.generate.vendor_fields.row import Outcome
+from heddle.server.generate.vendor_fields.table import VENDORS
 from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from heddle.parameters import Parameter
+    from heddle.server.generate.vendor_fields.row import Row
 
-PAGE = Path(__file__).parent.parent / "docs" / "sampling.md"
+DOCS = Path(__file__).parent.parent / "docs"
+
+ROUTES = {
+    Api.CHAT: "chat/completions",
+    Api.COMPLETIONS: "completions",
+    Api.RESPONSES: "responses",
+    Api.LLAMACPP: "completion, infill",
+    Api.MESSAGES: "messages",
+    Api.COUNT: "count_tokens",
+    Api.EMBEDDINGS: "embeddings",
+    Api.RERANK: "rerank",
+    Api.TOKENIZE: "tokenize",
+}
+"""The routes of the APIs, as the tables name them."""
 
 
-BEGIN, END = "<!-- parameters, by scripts/write_tables.py -->\n", "<!-- end of parameters -->\n"
+def written(page: str, name: str, lines: Sequence[str]) -> str:
+    """The page with `lines` between the two comments of the table `name`."""
+    begin = f"<!-- {name}, by scripts/write_tables.py -->\n"
+    end = f"<!-- end of {name} -->\n"
+    before, found_begin, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found_begin and found_end):
+        raise SystemExit(f"a page must have {begin.strip()} and {end.strip()}")
+    return "".join([before, begin, *(f"{line}\n" for line in lines), end, after])
 
 
-def written(page: str) -> str:
-    """The page with the program's table of parameters between two comments."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"{PAGE} must have {BEGIN.strip()} and {END.strip()}")
-    return "".join([before, begin, *(f"{line}\n" for line in _parameters()), end, after])
+def pages() -> dict[Path, str]:
+    """The pages with tables, as they should be."""
+    sampling, fields = DOCS / "sampling.md", DOCS / "fields.md"
+    return {
+        sampling: written(sampling.read_text("utf-8"), "parameters", _parameters()),
+        fields: written(fields.read_text("utf-8"), "fields", list(_fields())),
+    }
+
+
+# --- fields of vendors ---------------------------------------------------------------------------
+
+
+def _fields() -> Iterator[str]:
+    for vendor, rows in VENDORS.items():
+        yield from (f"## {vendor}", "", "Served:", "")
+        for routes, names in _served(rows).items():
+            yield from wrap(f"- {routes}: {', '.join(names)}", 104, subsequent_indent="  ")
+        yield from ("", "| without effect | routes | why |", "|---|---|---|")
+        for row in rows:
+            if row.outcome is Outcome.IGNORED:
+                yield _cells(f"`{row.path}`", _routes(row.apis), row.doc)
+        yield from ("", "| refused | accepted | routes | why |", "|---|---|---|---|")
+        for row in rows:
+            if row.outcome is Outcome.REFUSED:
+                accepted = ", ".join(f"`{json.dumps(one)}`" for one in row.neutral)
+                why = f"{row.doc}; {row.instead}" if row.instead else row.doc
+                yield _cells(f"`{row.path}`", accepted, _routes(row.apis), why)
+        yield ""
+
+
+def _served(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The served fields by their routes."""
+    by_routes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.outcome is Outcome.SERVED:
+            name = f"`{row.path}` ({row.doc})" if row.doc else f"`{row.path}`"
+            by_routes.setdefault(_routes(row.apis), []).append(name)
+    return by_routes
+
+
+def _routes(apis: Api) -> str:
+    if apis == Api.GENERATION | Api.RESPONSES:
+        return "all that generate, except messages"
+    return ", ".join(route for api, route in ROUTES.items() if api in apis)
+
+
+# --- sampling parameters -------------------------------------------------------------------------
 
 
 def _parameters() -> list[str]:
@@ -56,13 +123,16 @@ def _parameters() -> list[str]:
 
 
 def _row(row: Parameter) -> str:
-    cells = (
+    return _cells(
         ", ".join(f"`{name}`" for name in (row.name, *row.aliases)),
         _default(row.default),
         row.kind.words,
         row.doc,
         row.source,
     )
+
+
+def _cells(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -88,12 +158,12 @@ def _listed(names: list[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="Compare, write nothing.")
-    page = PAGE.read_text("utf-8")
-    new = written(page)
-    if not parser.parse_args().check:
-        PAGE.write_text(new, "utf-8")
-    elif new != page:
-        sys.exit("docs/sampling.md differs from the table of parameters; run write_tables.py")
+    only_check = parser.parse_args().check
+    for path, page in pages().items():
+        if not only_check:
+            path.write_text(page, "utf-8")
+        elif page != path.read_text("utf-8"):
+            sys.exit(f"{path.name} differs from its table in the program; run write_tables.py")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ _KEY = "parameter"
 
 
 class Api(Flag):
-    """The APIs whose requests offer a parameter."""
+    """The APIs whose requests have a field."""
 
     CHAT = auto()
     COMPLETIONS = auto()
@@ -38,6 +38,10 @@ class Api(Flag):
     RESPONSES = auto()
     MESSAGES = auto()
     OLLAMA = auto()
+    COUNT = auto()
+    EMBEDDINGS = auto()
+    RERANK = auto()
+    TOKENIZE = auto()
     GENERATION = CHAT | COMPLETIONS | LLAMACPP
     EXTENDED = GENERATION | RESPONSES | OLLAMA
     """APIs whose requests have more fields than the vendor defines."""

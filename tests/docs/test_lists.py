@@ -17,7 +17,10 @@ def test_the_tensor_types_are_those_of_the_table() -> None:
     assert sorted(listed) == sorted(kind.name for kind in TensorType.supported())
 
 
-def test_the_sampling_parameters_are_those_of_the_table() -> None:
+def test_pages_agree_with_the_tables_of_the_program() -> None:
+    """The sampling parameters and the fields of vendors."""
     script = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
-    page = (ROOT / "docs" / "sampling.md").read_text("utf-8")
-    assert script["written"](page) == page
+    pages: dict[Path, str] = script["pages"]()
+    for path, page in pages.items():
+        assert path.read_text("utf-8") == page
+    assert {path.name for path in pages} == {"sampling.md", "fields.md"}

@@ -12,6 +12,7 @@ from heddle.engine.backlog import Backlog
 from heddle.server.api import anthropic, llamacpp, native, ollama, openai, vllm
 from heddle.server.generate.dispatch import Dispatcher
 from heddle.server.generate.service import Service
+from heddle.server.generate.vendor_fields.table import CONSTRAINTS
 from heddle.server.http import errors
 from heddle.server.http.access import CheckKeys, is_admin_route
 from heddle.server.http.access_log import AccessLog
@@ -43,7 +44,7 @@ def create_app(registry: Registry, config: ServerConfig | None = None) -> FastAP
     config = config or ServerConfig()
     # After the load, because it would delay running streams later.
     registry.on_loaded(lambda _, engine: engine.model.tokenizer.prepare_grammars())
-    service = Service(registry, config, Backlog(config.backlog), Bodies(config))
+    service = Service(registry, config, Backlog(config.backlog), Bodies(config, CONSTRAINTS))
     dispatcher = Dispatcher(service)
     routers = [(router, api) for api in APIS for router in api.routes(service, dispatcher)]
     served = [

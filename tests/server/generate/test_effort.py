@@ -53,3 +53,73 @@ def test_what_is_said_to_the_template_itself_comes_first(asking: Talking) -> Non
     path, body = CASES[0]
     asking.post(path, body | {"chat_template_kwargs": {"reasoning_effort": "low"}})
     assert asking.prompt.startswith("Effort: low.")
+
+
+SWITCHED = templates.CHATML + "{% if enable_thinking %}thinks{% endif %}{# </think> #}"
+OFF: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": ASKED, "reasoning_effort": "none"}),
+    ("/v1/chat/completions", {"messages": ASKED, "thinking": {"type": "disabled"}}),
+    ("/v1/responses", {"input": "hello", "reasoning": {"effort": "none"}}),
+    (
+        "/v1/messages",
+        {
+            "model": "fake",
+            "max_tokens": 20,
+            "messages": ASKED,
+            "thinking": {"type": "disabled"},
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), OFF)
+def test_reasoning_is_turned_off_by_the_variable_of_the_template(
+    path: str, body: dict[str, Any]
+) -> None:
+    with talking_server(SWITCHED) as server:
+        server.says("Yes.")
+        answer = server.post(path, body)
+        assert (answer.status_code, HEADER in answer.headers) == (200, False)
+        assert not server.prompt.endswith("thinks")
+        server.post("/v1/chat/completions", {"messages": ASKED, "reasoning_effort": "low"})
+        assert server.prompt.endswith("thinks")
+
+
+@pytest.mark.parametrize(("path", "body"), OFF)
+def test_reasoning_is_turned_off_by_a_budget_of_zero(path: str, body: dict[str, Any]) -> None:
+    with talking_server(templates.THINKING) as server:
+        server.says("Long.</think>Yes.")
+        answer = server.post(path, body)
+        assert (answer.status_code, HEADER in answer.headers) == (200, False)
+        assert "Long" not in answer.text
+
+
+def test_a_chat_has_the_budget_of_thinking() -> None:
+    with talking_server(templates.THINKING) as server:
+        server.says("Long and long.</think>Yes.")
+        thinking = {"type": "enabled", "budget_tokens": 4}
+        answer = server.post("/v1/chat/completions", {"messages": ASKED, "thinking": thinking})
+        assert HEADER not in answer.headers
+        assert answer.json()["choices"][0]["message"]["reasoning_content"] == "Long"
+
+
+def test_limits_that_differ_are_an_error(asking: Talking) -> None:
+    thinking = {"type": "enabled", "budget_tokens": 4}
+    body = {"messages": ASKED, "thinking": thinking, "thinking_token_budget": 5}
+    answer = asking.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert "differ" in answer.json()["error"]["message"]
+
+
+def test_both_names_of_earlier_reasoning_reach_the_template() -> None:
+    shows = "{% for m in messages %}{{ m.reasoning_content }};{% endfor %}"
+    with talking_server(shows) as server:
+        server.says("Yes.")
+        earlier = {"role": "assistant", "content": "a"}
+        messages = [
+            earlier | {"reasoning": "one"},
+            earlier | {"reasoning_content": "two"},
+            *ASKED,
+        ]
+        server.post("/v1/chat/completions", {"messages": messages})
+        assert server.prompt.startswith("one;two;")

@@ -40,7 +40,7 @@ def run(work: Callable[[Bodies, threading.Event], Coroutine[Any, Any, None]]) ->
     async def bounded() -> None:
         gate = threading.Event()
         try:
-            await asyncio.wait_for(work(Bodies(ServerConfig()), gate), PATIENCE)
+            await asyncio.wait_for(work(Bodies(ServerConfig(), frozenset()), gate), PATIENCE)
         finally:
             gate.set()
 

@@ -82,7 +82,7 @@ async def settle() -> None:
 
 
 def run(work: Callable[[Bodies], Any]) -> None:
-    asyncio.run(asyncio.wait_for(work(Bodies(ServerConfig())), PATIENCE))
+    asyncio.run(asyncio.wait_for(work(Bodies(ServerConfig(), frozenset())), PATIENCE))
 
 
 def length_of(body: CompletionRequest) -> int:
@@ -129,7 +129,7 @@ def test_large_bodies_that_are_only_announced_take_no_place() -> None:
 
 def test_the_wait_for_a_place_is_not_held_against_a_body() -> None:
     async def work() -> None:
-        bodies = Bodies(ServerConfig())
+        bodies = Bodies(ServerConfig(), frozenset())
         bodies._timeout = 0.2  # type: ignore[assignment]
 
         def take(request: Any) -> asyncio.Task[int]:

@@ -42,7 +42,7 @@ LLAMA = {
 CHAT_HINTS = {
     "reasoning_effort": "low",
     "thinking": {"type": "enabled", "budget_tokens": 2048},
-    "thinking_token_budget": 8,
+    "thinking_token_budget": 2048,
     "verbosity": "low",
     "prediction": {"type": "content", "content": "x"},
     "response_fields": [""],

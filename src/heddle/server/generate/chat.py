@@ -14,17 +14,11 @@ from heddle.server.generate.tools import (
     constrain,
     function_of,
 )
-from heddle.server.http.hints import ignore
-from heddle.text.chat.dialect import EFFORT
-from heddle.text.constrained.thinking_budget import ThinkingBudget
 from heddle.types import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from starlette.types import Scope
-
-    from heddle.engine import Engine
     from heddle.server.generate.chat_fields import ChatMessage, FunctionTool
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served
@@ -94,20 +88,6 @@ def template_variables(kwargs: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return variables
 
 
-def effort_variables(effort: str | None, param: str, engine: Engine, scope: Scope) -> Json:
-    """The template variable for the reasoning effort in the field `param`.
-
-    If the template does not use the variable, the result is empty and the field counts as ignored.
-    """
-    template = engine.model.template
-    if effort is None:
-        return {}
-    if template is None or not template.dialect.asks_effort:
-        ignore(scope, param)
-        return {}
-    return {EFFORT: template.dialect.effort(effort)}
-
-
 def chat_request(
     served: Served,
     request: GenerationRequest,
@@ -140,30 +120,6 @@ def chat_request(
     params = constrain(params, use, reading, served)
     request = replace(request, prompts=[prompt], params=params, compile_candidates=candidates)
     return request, reading
-
-
-def bound_thinking(
-    request: GenerationRequest,
-    reading: Reading,
-    most: int | None,
-    param: str,
-    served: Served,
-    scope: Scope,
-) -> GenerationRequest:
-    """Limit the reasoning of each choice to `most` tokens, from the field `param`.
-
-    If the model does not reason, or if its tokens cannot spell the closing mark, the field counts
-    as ignored.
-    """
-    if most is None:
-        return request
-    model = served.engine.model
-    thinking = ThinkingBudget.of(most, reading, model.tokenizer)
-    assert model.template is not None, "the template wrote the prompt"
-    # If the prompt already closes the reasoning, the answer has none and follows any bound.
-    if thinking is None and (reading.marks is not None or model.template.dialect.marks is None):
-        ignore(scope, param)
-    return replace(request, thinking=thinking)
 
 
 def _chat_prompt(
@@ -228,9 +184,11 @@ def _plain(message: ChatMessage, path: str) -> Json:
     if not isinstance(content, str):
         content = joined(part.text for part in content)
     fields: Json = {"role": message.role, "content": content}
-    for name in ("name", "tool_call_id", "reasoning_content"):
+    for name in ("name", "tool_call_id"):
         if (value := getattr(message, name)) is not None:
             fields[name] = value
+    if (thoughts := message.reasoning_content or message.reasoning) is not None:
+        fields["reasoning_content"] = thoughts
     if calls:
         fields["tool_calls"] = [
             call_for_template(call.id, call.function.name, call.function.arguments)

@@ -9,14 +9,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from heddle.server.http.fields import FIRST_FAULT, only, shaped
+from heddle.parameters import Api
+from heddle.server.generate.vendor_fields.table import decided
+from heddle.server.http.fields import FIRST_FAULT, shaped
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 MAX_TOOLS = 1024
 """Most functions of a request, and most calls of a message."""
 
+_CHATS = Api.CHAT | Api.TOKENIZE
 
+
+@decided(_CHATS, "messages.content")
 class TextPart(Schema):
+    """A part of a message."""
+
     type: Literal["text"]
     text: str
 
@@ -32,6 +39,7 @@ Content = Annotated[
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
+@decided(_CHATS, "tools.function")
 class Function(Schema):
     """A function that the model may call. Without `parameters` it has no arguments."""
 
@@ -41,7 +49,10 @@ class Function(Schema):
     strict: bool | None = None
 
 
+@decided(_CHATS, "tools")
 class FunctionTool(Schema):
+    """A function as an element of `tools`."""
+
     type: Literal["function"]
     function: Function
 
@@ -66,11 +77,12 @@ class ToolCall(Schema):
     index: int | None = None
 
 
+@decided(_CHATS, "messages")
 class ChatMessage(Schema):
     """A message. Clients may send back the empty fields of an earlier answer.
 
     A message with `tool_calls` needs no `content`. OpenAI's client adds and sends back `parsed`,
-    its parsed form of the content.
+    its parsed form of the content. `reasoning` is a newer name of `reasoning_content`.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -79,12 +91,8 @@ class ChatMessage(Schema):
     tool_call_id: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     parsed: Any = None
-
-    function_call: Annotated[Any, only()] = None
-    refusal: Annotated[Any, only()] = None
-    audio: Annotated[Any, only()] = None
-    annotations: Annotated[Any, only([])] = None
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]

@@ -1,51 +1,29 @@
 """Fields that several APIs share, besides the sampling parameters (`parameters.py`).
 
-The server supports a field or refuses it by name. Null means the default.
+The table of vendors' fields (`vendor_fields/table.py`) adds the ignored and the refused fields.
+Null means the default.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from heddle.parameters import Api
 from heddle.server.generate.parameters import SamplingSchema
-from heddle.server.http.fields import Strings, only
-from heddle.server.http.hints import hint
+from heddle.server.generate.vendor_fields.table import decided
+from heddle.server.http.fields import Strings  # noqa: TC001  pydantic reads it
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 MAX_CHOICES = 128
 
-Tier = Literal["auto", "default", "flex", "scale", "priority", "standard_only"]
 
-
-class Labels(BaseModel):
-    """Fields of OpenAI's API for bookkeeping, caches and prices."""
-
-    user: Annotated[str | None, hint()] = None
-    metadata: Annotated[dict[str, str] | None, hint()] = None
-    safety_identifier: Annotated[str | None, hint()] = None
-    prompt_cache_key: Annotated[str | None, hint()] = None
-    prompt_cache_retention: Annotated[str | None, hint("in_memory", "in-memory")] = None
-    service_tier: Annotated[Tier | None, hint("auto", "default")] = None
-    store: Annotated[bool | None, hint(False)] = None
-
-
-class LlamaCppHints(BaseModel):
-    """Fields of llama.cpp for slots, its cache, and time limits of prompts and answers."""
-
-    cache_prompt: Annotated[bool | None, hint(True)] = None
-    id_slot: Annotated[int | None, hint(-1)] = None
-    t_max_prompt_ms: Annotated[float | None, hint(-1.0, 0.0)] = None
-    t_max_predict_ms: Annotated[float | None, hint(-1.0, 0.0)] = None
-    n_indent: Annotated[int | None, hint(0)] = None
-    timings_per_token: Annotated[bool | None, hint(False)] = None
-    response_fields: Annotated[list[str] | None, hint([])] = None
-
-
+@decided(Api.CHAT | Api.COMPLETIONS, "stream_options")
 class StreamOptions(Schema):
+    """Options of a stream."""
+
     include_usage: bool | None = None
-    include_obfuscation: Annotated[Any, only(False)] = None
 
 
 class JsonSchemaFormat(Schema):
@@ -62,6 +40,7 @@ class ResponseFormat(Schema):
     json_schema: JsonSchemaFormat | None = None
 
 
+@decided(Api.EXTENDED, "structured_outputs")
 class StructuredOutputs(Schema):
     """vLLM's constraint on the answer: exactly one of the first five fields."""
 
@@ -71,13 +50,8 @@ class StructuredOutputs(Schema):
     grammar: str | None = None
     json_object: bool | None = None
 
-    disable_any_whitespace: Annotated[Any, only(False)] = None
-    disable_additional_properties: Annotated[Any, only(False)] = None
-    whitespace_pattern: Annotated[Any, only()] = None
-    structural_tag: Annotated[Any, only()] = None
 
-
-class SamplingFields(SamplingSchema, Labels, LlamaCppHints):
+class SamplingFields(SamplingSchema):
     """Fields of every route that generates, except the routes of Anthropic's API."""
 
     model: str | None = None

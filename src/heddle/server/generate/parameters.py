@@ -134,16 +134,25 @@ def agreed(body: SamplingSchema, *names: str) -> Any:
     Raises:
         InvalidRequestError: the names have different values.
     """
-    given = [(name, value) for name in names if (value := getattr(body, name)) is not None]
+    return one_value([(name, getattr(body, name)) for name in names])[1]
+
+
+def one_value(fields: Sequence[tuple[str, Any]]) -> tuple[str, Any]:
+    """The first of `fields` whose value is not None, with its name; else "" and None.
+
+    Raises:
+        InvalidRequestError: another field has a different value.
+    """
+    given = [(name, value) for name, value in fields if value is not None]
     if not given:
-        return None
+        return "", None
     (first, value), *others = given
     for name, other in others:
         if other != value:
             raise InvalidRequestError(
                 f"{first} ({value}) and {name} ({other}) differ; send one of them", param=name
             )
-    return value
+    return first, value
 
 
 def _value(value: Any, kind: Kind, name: str, tokenizer: Tokenizer) -> object:

@@ -33,7 +33,7 @@ from heddle.server.http.lenient import parse_leniently
 from heddle.server.http.memory import trim_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable
+    from collections.abc import Awaitable, Callable, Hashable, Set
 
     from starlette.requests import Request
     from starlette.types import Scope
@@ -68,11 +68,16 @@ grammar."""
 class Bodies:
     """Reads, checks and translates the bodies of one application. Used from its event loop."""
 
-    def __init__(self, config: ServerConfig) -> None:
-        """`config` has the limits on the length of a body and on the time of its arrival."""
+    def __init__(self, config: ServerConfig, constraints: Set[str]) -> None:
+        """
+        Args:
+            config: has the limits on the length of a body and on the time of its arrival.
+            constraints: names of the fields that `--lenient` never ignores.
+        """
         self._limit = config.max_body
         self._timeout = config.body_timeout
         self._lenient = config.lenient
+        self._constraints = constraints
         self._places = asyncio.Semaphore(_PLACES)
         self._worker = ThreadPoolExecutor(1, "heddle-body")
         self._worker_of_large = ThreadPoolExecutor(1, "heddle-large-body")
@@ -212,7 +217,7 @@ class Bodies:
             except ValidationError:
                 if not self._lenient:
                     raise
-                return parse_leniently(raw, schema, scope)
+                return parse_leniently(raw, schema, scope, self._constraints)
         except ValidationError as error:
             raise from_validation(error) from None
 

@@ -3,17 +3,7 @@
 They ask for speed, price, effort, storage or bookkeeping. Agents and editors send them to every
 server. The server accepts a hint and names it in the answer's `x-heddle-ignored` header. A field
 that constrains the answer is never a hint: the server supports it or refuses it by name
-(`lenient.py`).
-
-| fields | /v1/chat/completions | /v1/completions | /v1/responses | /infill | /v1/messages |
-|---|---|---|---|---|---|
-| `Labels`, `LlamaCppHints` (`generate/fields.py`) | yes | yes | yes | yes | |
-| `ChatHints` (`api/openai/schemas.py`) | yes | | | | |
-| `ResponseHints` (`api/openai/response_schemas.py`) | | | yes | | |
-| `MessageHints` (`api/anthropic/schemas.py`) | | | | | yes |
-
-The schemas of objects declare the hints inside of them (`text.verbosity`, `reasoning.summary`,
-`tools.defer_loading`).
+(`lenient.py`). The table of vendors' fields (`generate/vendor_fields/`) says which they are.
 """
 
 from __future__ import annotations

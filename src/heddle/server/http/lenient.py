@@ -17,7 +17,7 @@ from heddle.errors import UnsupportedParameterError
 from heddle.server.http.hints import ignored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Set
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,21 +25,6 @@ S = TypeVar("S", bound=BaseModel)
 
 _UNKNOWN = "heddle.unknown_fields"
 """Key of the list of unknown fields in a request's ASGI scope."""
-_CONSTRAINTS = frozenset(
-    (
-        *("grammar", "json_schema", "ebnf", "regex", "structural_tag", "structured_outputs"),
-        *("response_format", "format", "output_format", "output_config", "text"),
-        *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-        *("guided_whitespace_pattern", "grammar_lazy", "grammar_triggers"),
-        *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
-        *("stop", "stop_sequences", "stop_words", "stop_regex", "stop_token_ids", "stop_strings"),
-        *("include_stop_str_in_output", "bad_words", "bad_words_ids", "allowed_token_ids"),
-        *("logit_bias", "min_tokens", "ignore_eos", "logits_processors"),
-        *("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens"),
-        *("n_predict", "truncate_prompt_tokens", "lora", "lora_path", "continue_final_message"),
-    )
-)
-"""Fields of all vendors that constrain an answer. An answer that ignores them is wrong."""
 _MOST_NAMED = 20
 _MOST_FAULTS = 1000
 _HARMLESS = re.compile(r"[^A-Za-z0-9_.-]")
@@ -64,15 +49,17 @@ class WarnOfUnknown:
         await self._app({**scope, _UNKNOWN: unknown}, receive, send_with_warning)
 
 
-def parse_leniently(raw: bytes, schema: type[S], scope: Scope) -> S:
+def parse_leniently(raw: bytes, schema: type[S], scope: Scope, constraints: Set[str]) -> S:
     """Parse the body without its unknown fields.
+
+    `constraints` are the names of fields of all vendors without which an answer could be wrong.
 
     Raises:
         pydantic.ValidationError: the body has another fault.
         UnsupportedParameterError: an unknown field is a constraint, at any depth of the body.
     """
     names = [
-        _checked(name, value)
+        _checked(name, value, constraints)
         for name, value in _unknown(schema.model_validate_json(raw, extra="allow"))
     ]
     parsed = schema.model_validate_json(raw, extra="ignore", context=ignored(scope))
@@ -95,14 +82,14 @@ def _unknown(value: object) -> Iterator[tuple[str, object]]:
         yield from (value.model_extra or {}).items()
 
 
-def _checked(name: str, value: object) -> str:
+def _checked(name: str, value: object, constraints: Set[str]) -> str:
     """The name of an unknown field that the server may ignore.
 
     Raises:
         UnsupportedParameterError: the field is a constraint.
     """
     is_neutral = value is False or value in (None, "", [], {})  # 0 is not: it is a value
-    if name in _CONSTRAINTS and not is_neutral:
+    if name in constraints and not is_neutral:
         raise UnsupportedParameterError(
             f"{name} is not supported by this server, and an answer without it could be wrong;"
             " leave it out",

@@ -34,6 +34,10 @@ form that is not JSON. Qwen3-Coder is an example."""
 EFFORT = "reasoning_effort"
 """Name of the template variable for how long the model reasons."""
 
+_SWITCHES = ("enable_thinking", "thinking")
+"""Names of template variables that turn reasoning on and off: in Qwen3 and GLM, in DeepSeek V3.1
+and Kimi K2."""
+
 _REASONING = (Marks("<think>", "</think>"), Marks("[THINK]", "[/THINK]"))
 
 
@@ -49,6 +53,7 @@ class Dialect:
         developer: the role to use for messages with the role `developer`. Many templates do not
             know this role.
         asks_effort: whether the template has a variable `reasoning_effort`, as the one of gpt-oss.
+        switches: the template's variables that turn reasoning on and off.
     """
 
     form: CallForm
@@ -56,6 +61,7 @@ class Dialect:
     marks: Marks | None
     developer: str
     asks_effort: bool
+    switches: Sequence[str]
 
     @classmethod
     def of(cls, template: str, variables: Collection[str]) -> Dialect:
@@ -65,8 +71,9 @@ class Dialect:
         if all(mark in template for mark in (START, CHANNEL, MESSAGE)):
             form, marks = HARMONY, REASONING
         developer = "developer" if "developer" in template else "system"
+        switches = [name for name in _SWITCHES if name in variables]
         asks_effort = EFFORT in variables
-        return cls(form or HERMES, form is not None, marks, developer, asks_effort)
+        return cls(form or HERMES, form is not None, marks, developer, asks_effort, switches)
 
     def conversation(
         self, messages: Sequence[Json], tools: Sequence[Json]

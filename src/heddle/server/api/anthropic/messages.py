@@ -15,6 +15,7 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.errors import InvalidRequestError
 from heddle.server.api.anthropic.schemas import (
+    Conversation,
     CountRequest,
     MessagesRequest,
     TextBlock,
@@ -23,12 +24,12 @@ from heddle.server.api.anthropic.schemas import (
     ToolUseBlock,
 )
 from heddle.server.api.anthropic.writer import MessageWriter
-from heddle.server.generate.chat import bound_thinking, chat_request, effort_variables, joined
+from heddle.server.generate.chat import chat_request, joined
 from heddle.server.generate.parameters import sampling_params
+from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import function_of, use_of
 from heddle.server.http.encoding import json_response
-from heddle.server.http.hints import ignore, ignored
 from heddle.server.http.schema import takes
 from heddle.types import Grammar
 
@@ -95,12 +96,11 @@ def from_messages(
         lambda: _template_arguments(body, use, served, scope),
         open_schemas=body.open_schemas,
     )
-    most = _thinking_budget(body, scope)
-    request = bound_thinking(request, reading, most, "thinking.budget_tokens", served, scope)
+    request = _reasoning(body).bound(request, reading, served, scope)
     return request, MessageWriter(model, len(request.prompts[0]), reading)
 
 
-def _count(body: CountRequest, served: Served, scope: Scope) -> int:
+def _count(body: Conversation, served: Served, scope: Scope) -> int:
     arguments = _template_arguments(body, _tool_use(body), served, scope)
     return len(served.engine.model.chat_prompt(**arguments))
 
@@ -116,7 +116,7 @@ def _grammar(config: OutputConfig | None) -> Grammar | None:
     return Grammar.json_schema(config.format.schema_, "output_config.format.schema")
 
 
-def _tool_use(body: CountRequest) -> ToolUse:
+def _tool_use(body: Conversation) -> ToolUse:
     """The functions that the answer may call.
 
     Raises:
@@ -140,7 +140,7 @@ def _tool_use(body: CountRequest) -> ToolUse:
     return use_of(functions, _CHOICES[choice.type], named=choice.name, parallel=parallel)
 
 
-def _template_arguments(body: CountRequest, use: ToolUse, served: Served, scope: Scope) -> Json:
+def _template_arguments(body: Conversation, use: ToolUse, served: Served, scope: Scope) -> Json:
     """Turn a body's messages and functions into keyword arguments of `LoadedModel.chat_text`.
 
     Raises:
@@ -151,34 +151,27 @@ def _template_arguments(body: CountRequest, use: ToolUse, served: Served, scope:
     ]
     if body.system:
         messages.insert(0, {"role": "system", "content": _text(body.system)})
-    effort = body.output_config.effort if body.output_config else None
-    variables = effort_variables(effort, "output_config.effort", served.engine, scope)
     continues = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
     return {
         "messages": messages,
         "tools": use.tools,
-        "variables": _thinking_variables(body, served, scope) | variables,
+        "variables": _reasoning(body).variables(served.engine, scope),
         "continue_final_message": continues,
         "add_generation_prompt": not continues,
     }
 
 
-def _thinking_variables(body: CountRequest, served: Served, scope: Scope) -> Json:
-    """The template variable for reasoning. If the model does not reason, `thinking` is ignored."""
-    if body.thinking is None:
-        return {}
-    template = served.engine.model.template
-    enabled = body.thinking.type != "disabled"
-    if enabled and template is not None and template.dialect.marks is None:
-        ignore(scope, "thinking")
-    return {"enable_thinking": enabled}
-
-
-def _thinking_budget(body: CountRequest, scope: Scope) -> int | None:
-    """Most tokens of reasoning; None: no limit, or the server ignores `thinking`."""
-    if body.thinking is None or "thinking" in ignored(scope):
-        return None
-    return body.thinking.budget_tokens
+def _reasoning(body: Conversation) -> ReasoningFields:
+    """What a body says about reasoning."""
+    config, thinking = body.output_config, body.thinking
+    return ReasoningFields(
+        config.effort if config else None,
+        "output_config.effort",
+        thinking.type != "disabled" if thinking else None,
+        "thinking",
+        thinking.budget_tokens if thinking else None,
+        "thinking.budget_tokens",
+    )
 
 
 def _plain(turn: Turn, place: int) -> list[Json]:

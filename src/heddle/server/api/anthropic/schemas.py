@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, Tag
+from pydantic import Field, Tag
 
 from heddle.parameters import Api
 from heddle.server.generate.chat_fields import MAX_TOOLS
-from heddle.server.generate.fields import Tier  # noqa: TC001  pydantic reads it
 from heddle.server.generate.parameters import SamplingSchema, offers
-from heddle.server.http.fields import FIRST_FAULT, only, shaped
-from heddle.server.http.hints import hint
+from heddle.server.generate.vendor_fields.table import decided
+from heddle.server.http.fields import FIRST_FAULT, shaped
 from heddle.server.http.schema import MAX_ITEMS, Schema
 from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH
+
+_ALL = Api.MESSAGES | Api.COUNT
 
 
 class Block(Schema):
@@ -26,10 +27,12 @@ class Block(Schema):
     cache_control: dict[str, Any] | None = None
 
 
+@decided(_ALL, "messages.content")
 class TextBlock(Block):
+    """Text of a message."""
+
     type: Literal["text"]
     text: str
-    citations: Annotated[Any, only([])] = None
 
 
 class ThinkingBlock(Block):
@@ -87,10 +90,7 @@ class Turn(Schema):
     content: TurnContent
 
 
-def _of_tools(name: str) -> AfterValidator:
-    return hint(False, path=f"tools.{name}")
-
-
+@decided(_ALL, "tools")
 class Tool(Schema):
     """A function that the client runs."""
 
@@ -100,8 +100,6 @@ class Tool(Schema):
     strict: bool | None = None
     type: Literal["custom"] | None = None
     cache_control: dict[str, Any] | None = None
-    eager_input_streaming: Annotated[bool | None, _of_tools("eager_input_streaming")] = None
-    defer_loading: Annotated[bool | None, _of_tools("defer_loading")] = None
 
 
 class ToolChoice(Schema):
@@ -112,12 +110,12 @@ class ToolChoice(Schema):
     disable_parallel_tool_use: bool | None = None
 
 
+@decided(_ALL, "thinking")
 class Thinking(Schema):
     """Whether the model reasons, and its most reasoning tokens, which count as `max_tokens` too."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=1)] | None = None
-    display: Annotated[Any, only("summarized")] = None
 
 
 class OutputFormat(Schema):
@@ -125,6 +123,7 @@ class OutputFormat(Schema):
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
+@decided(_ALL, "output_config")
 class OutputConfig(Schema):
     """Format of the answer's text, and the reasoning effort, which some chat templates use."""
 
@@ -132,14 +131,8 @@ class OutputConfig(Schema):
     effort: str | None = None
 
 
-class MessageHints(BaseModel):
-    """Hints of Anthropic's API."""
-
-    context_management: Annotated[dict[str, Any] | None, hint({})] = None
-
-
-class CountRequest(Schema, MessageHints):
-    """Body of `POST /v1/messages/count_tokens`."""
+class Conversation(Schema):
+    """The fields that both routes have."""
 
     model: str
     messages: Annotated[list[Turn], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
@@ -148,20 +141,20 @@ class CountRequest(Schema, MessageHints):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-
-    mcp_servers: Annotated[Any, only([])] = None
     cache_control: dict[str, Any] | None = None
 
 
-class UserLabel(Schema):
-    user_id: str | None = None
+@decided(Api.COUNT)
+class CountRequest(Conversation):
+    """Body of `POST /v1/messages/count_tokens`."""
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STRING_LENGTH)]
 
 
+@decided(Api.MESSAGES)
 @offers(Api.MESSAGES)
-class MessagesRequest(CountRequest, SamplingSchema):
+class MessagesRequest(Conversation, SamplingSchema):
     """Body of `POST /v1/messages`."""
 
     max_tokens: Annotated[int, Field(ge=1)]
@@ -169,7 +162,4 @@ class MessagesRequest(CountRequest, SamplingSchema):
         Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), FIRST_FAULT] | None
     ) = None
     stream: bool | None = None
-    metadata: Annotated[UserLabel | None, hint()] = None
-    service_tier: Annotated[Tier | None, hint("auto", "standard_only")] = None
-    container: Annotated[Any, only()] = None
     open_schemas: bool | None = None

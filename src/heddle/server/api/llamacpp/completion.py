@@ -16,6 +16,7 @@ from heddle.server.api.llamacpp.prompts import (
 )
 from heddle.server.api.llamacpp.requests import choices_of, native_answer, native_params
 from heddle.server.generate.parameters import offers
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.service import Served
 
 
+@decided(Api.LLAMACPP)
 @offers(Api.LLAMACPP)
 class NativeCompletionRequest(NativeFields):
     """Body of `POST /completion`.

@@ -12,6 +12,7 @@ from heddle.parameters import Api
 from heddle.server.api.llamacpp.fields import NativeFields
 from heddle.server.api.llamacpp.requests import choices_of, native_answer, native_params
 from heddle.server.generate.parameters import offers
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT
 from heddle.server.http.hints import ignore
 from heddle.server.http.schema import MAX_ITEMS, Schema, takes
@@ -36,6 +37,7 @@ class ExtraFile(Schema):
     time: Any = None
 
 
+@decided(Api.LLAMACPP)
 @offers(Api.LLAMACPP)
 class InfillRequest(NativeFields):
     """Body of `POST /infill`. The generated text continues `prompt`."""

@@ -8,7 +8,9 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from heddle.engine.request import check_tokens
-from heddle.server.http.fields import FIRST_FAULT, SHAPE, only
+from heddle.parameters import Api
+from heddle.server.generate.vendor_fields.table import decided
+from heddle.server.http.fields import FIRST_FAULT, SHAPE
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 if TYPE_CHECKING:
@@ -19,11 +21,11 @@ if TYPE_CHECKING:
     OnePrompt = str | list[int | str]
 
 
+@decided(Api.LLAMACPP, "prompt")
 class PromptObject(Schema):
     """A prompt as an object."""
 
     prompt_string: str
-    multimodal_data: Annotated[Any, only([])] = None
 
 
 def _shape(value: object) -> str:

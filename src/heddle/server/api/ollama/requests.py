@@ -8,16 +8,11 @@ from heddle.engine.request import check_tokens
 from heddle.errors import InvalidRequestError
 from heddle.server.api.ollama.fields import note_context
 from heddle.server.api.ollama.writer import ChatWriter, Clock, GenerateWriter
-from heddle.server.generate.chat import (
-    bound_thinking,
-    chat_request,
-    effort_variables,
-    joined_tokens,
-)
+from heddle.server.generate.chat import chat_request, joined_tokens
 from heddle.server.generate.parameters import parameters_of
+from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import NO_TOOLS, close_schemas, function_of, use_of
-from heddle.server.http.hints import ignore
 from heddle.text.parsing.reading import PLAIN
 from heddle.types import Grammar
 
@@ -128,7 +123,7 @@ def _conversation(
     """The request for the next message after `context` and `messages`, and its reading."""
     last = messages[-1]
     continues = last["role"] == "assistant" and "tool_calls" not in last
-    params = _sampling(body, served, scope)
+    params, reasoning = _sampling(body, served, scope), _reasoning(body.think)
     request, reading = chat_request(
         served,
         GenerationRequest(served.name, (), params, stream=body.stream is not False),
@@ -136,16 +131,14 @@ def _conversation(
         lambda: {
             "messages": messages,
             "tools": use.tools,
-            "variables": _thinking_variables(body.think, served, scope),
+            "variables": reasoning.variables(served.engine, scope),
             "continue_final_message": continues,
             "add_generation_prompt": not continues,
         },
         open_schemas=None,
         before=context,
     )
-    forbids = body.think is False and reading.marks is not None
-    most = 0 if forbids else None
-    return bound_thinking(request, reading, most, "think", served, scope), reading
+    return reasoning.bound(request, reading, served, scope), reading
 
 
 def _sampling(body: GenerationBody, served: Served, scope: Scope) -> SamplingParams:
@@ -195,17 +188,11 @@ def _tool_use(tools: Sequence[Tool]) -> ToolUse:
     return use_of(functions, None)
 
 
-def _thinking_variables(think: Think | None, served: Served, scope: Scope) -> Json:
-    """The template variables for reasoning. If the model does not reason, `think` is ignored."""
-    template = served.engine.model.template
-    if think is None or template is None:
-        return {}
-    variables: Json = {"enable_thinking": think is not False}
+def _reasoning(think: Think | None) -> ReasoningFields:
+    """What `think` says about reasoning."""
     if isinstance(think, str):
-        return variables | effort_variables(think, "think", served.engine, scope)
-    if think and template.dialect.marks is None:
-        ignore(scope, "think")
-    return variables
+        return ReasoningFields(think, "think")
+    return ReasoningFields(enabled=think, enabled_param="think")
 
 
 def _plain(message: Message, path: str) -> Json:

@@ -6,7 +6,7 @@ import base64
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -15,14 +15,15 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.embedding import EmbeddingParams
 from heddle.engine.request import check_tokens
 from heddle.errors import InvalidRequestError, UnsupportedParameterError
+from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.request import prompts_of
 from heddle.server.generate.vectors import check_length, encoded_vectors
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Prompt  # noqa: TC001  pydantic reads it
-from heddle.server.http.hints import hint
 from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema, takes
 
@@ -36,6 +37,7 @@ MAX_INPUTS = 2048
 """Most texts of one request, as in OpenAI's API."""
 
 
+@decided(Api.EMBEDDINGS)
 class EmbeddingRequest(Schema):
     """Body of `POST /v1/embeddings`. OpenAI's API does not have the last four fields."""
 
@@ -43,7 +45,6 @@ class EmbeddingRequest(Schema):
     input: Prompt
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
-    user: Annotated[str | None, hint()] = None
 
     pooling: Literal["mean", "last"] | None = None
     cache_salt: str | None = None

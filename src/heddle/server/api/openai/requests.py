@@ -14,14 +14,13 @@ from heddle.server.api.openai.completion_writers import (
 from heddle.server.api.openai.logprobs import Echo
 from heddle.server.api.openai.schemas import THINKING_BUDGETS
 from heddle.server.generate.chat import (
-    bound_thinking,
     chat_request,
-    effort_variables,
     functions_of,
     template_arguments,
 )
 from heddle.server.generate.constraints import generation_grammar
-from heddle.server.generate.parameters import agreed, parameters_of, sampling_params
+from heddle.server.generate.parameters import one_value, parameters_of, sampling_params
+from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest, prompts_of
 from heddle.server.generate.tools import NO_TOOLS, ToolUse, close_schemas, use_of
 
@@ -55,15 +54,16 @@ def from_chat(
     usage = _usage_wanted(body)
     served.check_choices(1, n)
     use = _tool_use(body)
-    effort = effort_variables(body.reasoning_effort, "reasoning_effort", served.engine, scope)
+    reasoning = _reasoning(body)
+    variables = reasoning.variables(served.engine, scope)
     request, reading = chat_request(
         served,
         GenerationRequest(model, (), params, n, bool(body.stream)),
         use,
-        lambda: template_arguments(body, use.tools, effort),
+        lambda: template_arguments(body, use.tools, variables),
         open_schemas=body.open_schemas,
     )
-    request = bound_thinking(request, reading, *_thinking_budget(body), served, scope)
+    request = reasoning.bound(request, reading, served, scope)
     options = AnswerOptions(usage, params.logprobs, body.prompt_logprobs, reading=reading)
     return request, ChatWriter(model, served.engine.model.tokenizer, options)
 
@@ -115,15 +115,24 @@ def _tool_use(body: ChatRequest) -> ToolUse:
     return use_of(functions, None, named=choice.function.name, parallel=parallel)
 
 
-def _thinking_budget(body: ChatRequest) -> tuple[int | None, str]:
-    """Most tokens of reasoning (None: no limit) and the name of the field with this limit.
+def _reasoning(body: ChatRequest) -> ReasoningFields:
+    """What a body says about reasoning.
 
     Raises:
-        InvalidRequestError: two fields have different values.
+        InvalidRequestError: two fields have different limits.
     """
-    most = agreed(body, *THINKING_BUDGETS)
-    name = next((name for name in THINKING_BUDGETS if getattr(body, name) is not None), "")
-    return None if most == -1 else most, name
+    thinking = body.thinking
+    limits = [(name, getattr(body, name)) for name in THINKING_BUDGETS]
+    limits.append(("thinking.budget_tokens", thinking and thinking.budget_tokens))
+    name, most = one_value(limits)
+    return ReasoningFields(
+        body.reasoning_effort,
+        "reasoning_effort",
+        None if thinking is None else thinking.type != "disabled",
+        "thinking",
+        None if most == -1 else most,
+        name,
+    )
 
 
 def _echoes(

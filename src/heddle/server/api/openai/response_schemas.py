@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
 from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName
 from heddle.server.generate.fields import SamplingFields
 from heddle.server.generate.parameters import offers
-from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, only, shaped
+from heddle.server.generate.vendor_fields.table import decided
+from heddle.server.http.fields import FIRST_FAULT, UNSUPPORTED, shaped
 from heddle.server.http.hints import hint
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
-_NOT_STORED = "this server stores no answers; send the whole conversation as `input`"
 
-
+@decided(Api.RESPONSES, "input.content")
 class TextPart(Schema):
     """Text of a message. A client may send back the other fields of an answer's text."""
 
     type: Literal["input_text", "output_text"]
     text: str
-    annotations: Annotated[Any, only([])] = None
     logprobs: list[Any] | None = None
     prompt_cache_breakpoint: dict[str, Any] | None = None
 
@@ -46,13 +45,13 @@ class Item(Schema):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
+@decided(Api.RESPONSES, "input.message")
 class MessageItem(Item):
     """A message, also one from an earlier answer."""
 
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
-    phase: Annotated[Any, only("final_answer")] = None
 
 
 class CallItem(Item):
@@ -77,13 +76,12 @@ class ReasoningText(Schema):
     text: str
 
 
+@decided(Api.RESPONSES, "input.reasoning")
 class ReasoningItem(Item):
     """Reasoning from an earlier answer. Some chat templates write it into the prompt."""
 
     type: Literal["reasoning"]
     content: Annotated[list[ReasoningText], Field(max_length=MAX_ITEMS), FIRST_FAULT] | None = None
-    summary: Annotated[Any, only([])] = None
-    encrypted_content: Annotated[Any, only()] = None
 
 
 def _type_of(item: object) -> str:
@@ -116,6 +114,7 @@ Input = Annotated[
 ]
 
 
+@decided(Api.RESPONSES, "tools")
 class FunctionTool(Schema):
     """A function that the model may call. Without `parameters` it has no arguments."""
 
@@ -148,23 +147,23 @@ class TextFormat(Schema):
     strict: bool | None = None
 
 
+@decided(Api.RESPONSES, "text")
 class TextConfig(Schema):
     """The format of the output."""
 
     format: TextFormat | None = None
-    verbosity: Annotated[str | None, hint("medium", path="text.verbosity")] = None
 
 
+@decided(Api.RESPONSES, "stream_options")
 class StreamOptions(Schema):
-    include_obfuscation: Annotated[Any, only(False)] = None
+    """Options of a stream."""
 
 
+@decided(Api.RESPONSES, "reasoning")
 class ReasoningConfig(Schema):
     """Settings of reasoning. Only some chat templates use `effort`."""
 
     effort: str | None = None
-    summary: Annotated[str | None, hint(path="reasoning.summary")] = None
-    generate_summary: Annotated[str | None, hint(path="reasoning.generate_summary")] = None
 
 
 LOGPROBS = "message.output_text.logprobs"
@@ -188,14 +187,9 @@ Included = Annotated[
 Metadata = dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]]
 
 
-class ResponseHints(BaseModel):
-    """Hints of OpenAI's API."""
-
-    context_management: Annotated[list[Any] | None, hint([])] = None
-
-
+@decided(Api.RESPONSES)
 @offers(Api.RESPONSES)
-class ResponsesRequest(SamplingFields, ResponseHints):
+class ResponsesRequest(SamplingFields):
     """Body of `POST /v1/responses`."""
 
     input: Input
@@ -211,14 +205,6 @@ class ResponsesRequest(SamplingFields, ResponseHints):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-
-    max_tool_calls: Annotated[Any, only()] = None
-    previous_response_id: Annotated[Any, only(instead=_NOT_STORED)] = None
-    conversation: Annotated[Any, only(instead=_NOT_STORED)] = None
-    background: Annotated[Any, only(False)] = None
-    truncation: Annotated[Any, only("disabled")] = None
-    prompt: Annotated[Any, only()] = None
-    response_format: Annotated[Any, only(instead="send it as text.format")] = None
 
     @property
     def form(self) -> TextFormat | None:

@@ -12,12 +12,14 @@ from heddle.server.api.openai.completion_writers import AnswerOptions
 from heddle.server.api.openai.response_messages import template_arguments, tool_use
 from heddle.server.api.openai.response_schemas import LOGPROBS, ResponsesRequest
 from heddle.server.api.openai.response_writer import ResponseWriter
-from heddle.server.generate.chat import chat_request, effort_variables
+from heddle.server.generate.chat import chat_request
 from heddle.server.generate.constraints import format_grammar, grammar_of
 from heddle.server.generate.parameters import sampling_params
+from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.http.encoding import encode
 from heddle.server.http.schema import takes
+from heddle.text.chat.dialect import EFFORT
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -53,7 +55,8 @@ def from_responses(
     model, params = served.name, _params(body, served)
     use = tool_use(body)
     effort = body.reasoning.effort if body.reasoning else None
-    variables = effort_variables(effort, "reasoning.effort", served.engine, scope)
+    reasoning = ReasoningFields(effort, "reasoning.effort")
+    variables = reasoning.variables(served.engine, scope)
     request, reading = chat_request(
         served,
         GenerationRequest(model, (), params, stream=bool(body.stream)),
@@ -61,8 +64,9 @@ def from_responses(
         lambda: template_arguments(body, use, variables),
         open_schemas=body.open_schemas,
     )
+    request = reasoning.bound(request, reading, served, scope)
     options = AnswerOptions(logprobs=params.logprobs, reading=reading)
-    repeated = _repeated(body, params, effort if variables else None)
+    repeated = _repeated(body, params, effort if EFFORT in variables else None)
     return request, ResponseWriter(model, served.engine.model.tokenizer, repeated, options)
 
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, Tag
+from pydantic import Field, Tag
 
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
 from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
 from heddle.server.generate.fields import MAX_CHOICES, GenerationFields
 from heddle.server.generate.parameters import offers
-from heddle.server.http.fields import Prompt, only, shaped
-from heddle.server.http.hints import hint
+from heddle.server.generate.vendor_fields.table import decided
+from heddle.server.http.fields import Prompt, shaped
 from heddle.server.http.schema import Schema
-
-
-class ChatHints(BaseModel):
-    """Hints of OpenAI's API, and LiteLLM's translations of Anthropic's fields."""
-
-    reasoning_effort: str | None = None  # some chat templates use it; see `effort_variables`
-    thinking: Annotated[dict[str, Any] | None, hint()] = None
-    verbosity: Annotated[str | None, hint("medium")] = None
-    prediction: Annotated[dict[str, Any] | None, hint()] = None
 
 
 class ChosenFunction(Schema):
@@ -45,11 +36,21 @@ THINKING_BUDGETS = ("thinking_token_budget", "thinking_budget_tokens")
 ThinkingBudget = Annotated[int, Field(ge=-1)]
 """-1: no limit."""
 
+
+@decided(Api.CHAT, "thinking")
+class Thinking(Schema):
+    """Whether the model reasons, and its most reasoning tokens."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Annotated[int, Field(ge=0)] | None = None
+
+
 PromptLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
+@decided(Api.CHAT)
 @offers(Api.CHAT)
-class ChatRequest(GenerationFields, ChatHints):
+class ChatRequest(GenerationFields):
     """Body of `POST /v1/chat/completions`."""
 
     messages: Messages
@@ -59,6 +60,8 @@ class ChatRequest(GenerationFields, ChatHints):
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    thinking: Thinking | None = None
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = None
     thinking_token_budget: ThinkingBudget | None = None
     thinking_budget_tokens: ThinkingBudget | None = None
@@ -66,13 +69,8 @@ class ChatRequest(GenerationFields, ChatHints):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     prompt_logprobs: PromptLogprobs | None = None
 
-    functions: Annotated[Any, only([])] = None
-    function_call: Annotated[Any, only("none", "auto")] = None
-    modalities: Annotated[Any, only(["text"])] = None
-    audio: Annotated[Any, only()] = None
-    web_search_options: Annotated[Any, only()] = None
 
-
+@decided(Api.COMPLETIONS)
 @offers(Api.COMPLETIONS)
 class CompletionRequest(GenerationFields):
     """Body of `POST /v1/completions`."""

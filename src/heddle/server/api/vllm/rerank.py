@@ -15,11 +15,12 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.embedding import EmbeddingParams, Pooling
+from heddle.parameters import Api
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.vectors import check_length, vectors
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import json_response
-from heddle.server.http.hints import hint
 from heddle.server.http.record import record_of
 from heddle.server.http.schema import Schema, takes
 
@@ -40,6 +41,7 @@ class TextDocument(Schema):
     text: str
 
 
+@decided(Api.RERANK)
 class RerankRequest(Schema):
     """Body of `POST /v1/rerank`. `instruction` and `cache_salt` are not of these APIs.
 
@@ -55,8 +57,6 @@ class RerankRequest(Schema):
     return_documents: bool | None = Field(
         None, description="whether results hold the text of their document; null: true"
     )
-    max_tokens_per_doc: Annotated[int | None, hint()] = None
-    user: Annotated[str | None, hint()] = None
 
     instruction: str | None = Field(None, description="what the documents are judged by")
     cache_salt: str | None = None

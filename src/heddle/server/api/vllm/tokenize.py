@@ -7,19 +7,21 @@ decides which shape a body has: vLLM's bodies have `prompt` or `messages`, llama
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError
+from heddle.parameters import Api
 from heddle.server.generate.chat import functions_of, template_arguments
 from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.tools import use_of
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.encoding import encode, json_response
-from heddle.server.http.fields import TokenIds, only
+from heddle.server.http.fields import TokenIds  # noqa: TC001  pydantic reads it
 from heddle.server.http.schema import Schema, takes
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ _AT_ONCE = 1 << 16
 """Token ids to encode at once. An id takes at least 100 bytes as an object before it is JSON."""
 
 
+@decided(Api.TOKENIZE)
 class TokenizeRequest(Schema):
     """Body of `POST /tokenize`, with one of `prompt`, `messages` and `content`."""
 
@@ -64,8 +67,6 @@ class TokenizeRequest(Schema):
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
-
-    chat_template: Annotated[Any, only()] = None
 
 
 class DetokenizeRequest(Schema):

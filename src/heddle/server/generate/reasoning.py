@@ -1,0 +1,95 @@
+"""How long the model reasons: turns a body's fields into template variables and a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from heddle.server.http.hints import ignore, ignored
+from heddle.text.chat.dialect import EFFORT
+from heddle.text.constrained.thinking_budget import ThinkingBudget
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from heddle.engine import Engine
+    from heddle.server.generate.request import GenerationRequest
+    from heddle.server.generate.service import Served
+    from heddle.text.chat.dialect import Dialect
+    from heddle.text.parsing.reading import Reading
+
+Json = dict[str, Any]
+
+_OFF = "none"
+"""The effort that turns reasoning off."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFields:
+    """What a body says about reasoning. Fields without effect count as ignored.
+
+    Attributes:
+        effort: how long to reason; "none": not at all. None: the body does not say it.
+        effort_param: the field with the effort.
+        enabled: whether to reason. None: the body does not say it.
+        enabled_param: the field that says whether to reason.
+        most: most reasoning tokens; None: no limit.
+        most_param: the field with the limit.
+    """
+
+    effort: str | None = None
+    effort_param: str = ""
+    enabled: bool | None = None
+    enabled_param: str = ""
+    most: int | None = None
+    most_param: str = ""
+
+    def variables(self, engine: Engine, scope: Scope) -> Json:
+        """The template variables for these fields. Empty if the template uses none of them."""
+        if engine.model.template is None:
+            return {}
+        dialect = engine.model.template.dialect
+        self._note_ignored(dialect, scope)
+        variables: Json = {}
+        if self._reasons is not None:
+            variables |= dict.fromkeys(dialect.switches, self._reasons)
+        if self.effort is not None and dialect.asks_effort:
+            variables[EFFORT] = dialect.effort(self.effort)
+        return variables
+
+    def bound(
+        self, request: GenerationRequest, reading: Reading, served: Served, scope: Scope
+    ) -> GenerationRequest:
+        """Limit the reasoning of each choice of `request`.
+
+        If reasoning is off and the prompt does not close it, the limit is 0. The limit counts as
+        ignored if the model does not reason, or if its tokens cannot spell the closing mark.
+        """
+        model = served.engine.model
+        assert model.template is not None, "the template wrote the prompt"
+        dialect = model.template.dialect
+        most, param = self.most, self.most_param
+        if self.enabled is False or (self._reasons is False and not dialect.asks_effort):
+            if reading.marks is None:
+                return request
+            most, param = 0, self.effort_param if self.enabled is None else self.enabled_param
+        if most is None or param.partition(".")[0] in ignored(scope):
+            return request
+        thinking = ThinkingBudget.of(most, reading, model.tokenizer)
+        # If the prompt already closes the reasoning, the answer has none and follows any bound.
+        if thinking is None and (reading.marks is not None or dialect.marks is None):
+            ignore(scope, param)
+        return replace(request, thinking=thinking)
+
+    @property
+    def _reasons(self) -> bool | None:
+        """Whether to reason. None: the fields do not say it."""
+        if self.enabled is not None or self.effort is None:
+            return self.enabled
+        return self.effort != _OFF
+
+    def _note_ignored(self, dialect: Dialect, scope: Scope) -> None:
+        if self.enabled and dialect.marks is None:
+            ignore(scope, self.enabled_param)
+        if self.effort not in (None, _OFF) and not dialect.asks_effort:
+            ignore(scope, self.effort_param)
