@@ -28,8 +28,8 @@ OPEN = {
 MAY_IMPORT = {
     "cli": {"bench", "server", "engine", "testing", "weights", "text", "engram"},
     "bench": {"engine"},
-    "server": {"engine", "text"},
-    "engine": {"scheduler", "executors", "cache", "disk", "text", "weights", "models"},
+    "server": {"engine", "text", "engram"},
+    "engine": {"scheduler", "executors", "cache", "disk", "text", "weights", "models", "engram"},
     "scheduler": {"cache"},
     "executors": {"cache", "models", "weights", "_native"},
     "cache": {"disk"},

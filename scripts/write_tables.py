@@ -141,6 +141,8 @@ def _default(value: Any) -> str:
         return str(value).lower()
     if value is None or value in ((), {}):
         return "none"
+    if isinstance(value, Enum):
+        return f"`{value.value}`"
     if isinstance(value, tuple):
         return ", ".join(f"`{_item(one)}`" for one in value)
     return f"{value:g}"

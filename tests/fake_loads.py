@@ -47,7 +47,7 @@ class Loads:
         self.executors.append(executor)
         model = fake_model(executor)
         model = replace(model, info=replace(model.info, id=source))
-        return Engine(model, config, more.get("turns"))
+        return Engine(model, config, more.get("turns"), more.get("engrams"))
 
 
 def generate(engine: Engine, tokens: int = 2) -> int:

@@ -16,6 +16,8 @@ from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.tokenizer.sequences import find_breakers, spell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from heddle.step import TokenGrammar, TokenSequences
     from heddle.types import Grammar
 
@@ -88,6 +90,9 @@ class FakeTokenizer:
 
     def token_text(self, token: int) -> str:
         return PIECES[token].decode(errors="replace") or "<end>"
+
+    def vocabulary_entries(self) -> Iterator[tuple[bytes, bool]]:
+        return ((piece, id == END) for id, piece in enumerate(PIECES))
 
     def control_id(self, text: str) -> int | None:
         return None

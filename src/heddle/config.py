@@ -7,6 +7,7 @@ environment.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from dataclasses import dataclass, field
@@ -171,6 +172,18 @@ class EngineConfig(HubConfig):
         "defaults of sampling parameters: auto = recommended by the model's files, none = Heddle's"
         " defaults",
         choices=("auto", "none"),
+    )
+    engram: tuple[str, ...] = _setting(
+        (),
+        "engram tables that requests may name, each NAME=PATH, separated by commas; repeatable",
+    )
+    engram_alpha: float = _setting(
+        0.2, "strength of engram tables in requests without `engram_alpha`", low=0, high=100
+    )
+    engram_unchecked: bool = _setting(
+        False,
+        "take engram tables of version 1, which do not say for which vocabulary they were built; by"
+        " default they are refused",
     )
     allow_nonfinite: bool = _setting(
         False, "load files with infinite or NaN weights; by default they are refused"
@@ -358,7 +371,7 @@ def _validate(config: HubConfig | RegistryConfig | ServerConfig) -> None:
         value = getattr(config, item.name)
         low, high = item.metadata.get("low"), item.metadata.get("high")
         choices = item.metadata.get("choices")
-        if low is not None and value < low:
+        if low is not None and not value >= low:  # NaN neither
             raise ConfigError(f"{item.name} must be at least {low}, got {value}", param=item.name)
         if high is not None and value > high:
             raise ConfigError(f"{item.name} must be at most {high}, got {value}", param=item.name)
@@ -380,8 +393,8 @@ class Setting:
         name: the field's name.
         option: command line option, such as `--kv-cache`; a SWITCH also has a `--no-` form.
         variable: environment variable, such as `HEDDLE_KV_CACHE`.
-        kind: the form of its text: NUMBER, SIZE, SWITCH, TEXT, or LIST (texts separated by
-            commas).
+        kind: the form of its text: NUMBER, DECIMAL, SIZE, SWITCH, TEXT, or LIST (texts separated
+            by commas).
         default: the field's default; for a LIST, its text.
         doc: one line of help.
     """
@@ -390,10 +403,10 @@ class Setting:
     option: str
     variable: str
     kind: str
-    default: int | str
+    default: float | str
     doc: str
 
-    def parse(self, text: str, source: str) -> int | str | tuple[str, ...]:
+    def parse(self, text: str, source: str) -> float | str | tuple[str, ...]:
         """The value that `text` means.
 
         Raises:
@@ -405,6 +418,8 @@ class Setting:
             return tuple(part.strip() for part in text.split(","))
         if self.kind == "SWITCH":
             return self._parse_switch(text, source)
+        if self.kind == "DECIMAL":
+            return self._parse_decimal(text, source)
         try:
             return parse_size(text) if self.kind == "SIZE" else int(text)
         except ConfigError as error:
@@ -413,6 +428,15 @@ class Setting:
             raise ConfigError(
                 f"{source}: {text!r} is not a whole number", param=self.name
             ) from None
+
+    def _parse_decimal(self, text: str, source: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ConfigError(f"{source}: {text!r} is not a number, such as 0.5", param=self.name)
+        return number
 
     def _parse_switch(self, text: str, source: str) -> bool:
         position = _SWITCH_POSITIONS.get(text.strip().lower())
@@ -433,6 +457,8 @@ def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
     kind = "NUMBER" if isinstance(default, int) else "TEXT"
     if isinstance(default, bool):
         kind = "SWITCH"
+    elif isinstance(default, float):
+        kind = "DECIMAL"
     elif isinstance(default, tuple):
         kind, default = "LIST", ",".join(default)
     return Setting(

@@ -94,6 +94,13 @@ class ModelNotFoundError(InvalidRequestError):
     code = "model_not_found"
 
 
+class EngramNotFoundError(InvalidRequestError):
+    """The request names an engram table, or the file of one, that there is not."""
+
+    status = 404
+    code = "engram_not_found"
+
+
 class ModelUnloadedError(ModelNotFoundError):
     """The model is known but not loaded yet. The server loads it, and never sends this error."""
 

@@ -276,6 +276,74 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """A member of an enumeration, or its value."""
+
+    of: type[Enum]
+
+    @property
+    def words(self) -> str:
+        """See :class:`Kind`."""
+        return " or ".join(f"`{member.value}`" for member in self.of)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values in requests."""
+        return tuple(str(member.value) for member in self.of)
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        known = {str(member.value): member for member in self.of}
+        member = value if isinstance(value, self.of) else known.get(str(value))
+        check(member is not None, name, value, " or ".join(map(repr, known)))
+        return member
+
+
+@dataclass(frozen=True, slots=True)
+class EngramChoice:
+    """An engram table that a request names, and its weight among the tables of the request."""
+
+    name: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engrams:
+    """At most `most` engram tables: a name, or a list of names and of objects with a weight."""
+
+    most: int
+    heaviest: float = 1000.0
+
+    @property
+    def words(self) -> str:
+        """See :class:`Kind`."""
+        return f'a name, or at most {self.most} names or `{{"name": ..., "weight": ...}}`'
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        items = [value] if isinstance(value, (str, dict, EngramChoice)) else value
+        check(isinstance(items, (tuple, list)), name, value, self.words)
+        check(len(items) <= self.most, name, value, self.words)
+        choices = tuple(self._choice(item, name) for item in items)
+        once = len({choice.name for choice in choices}) == len(choices)
+        check(once, name, [choice.name for choice in choices], "a list with each name once")
+        return choices
+
+    def _choice(self, item: Any, name: str) -> EngramChoice:
+        if isinstance(item, dict):
+            check(item.keys() <= {"name", "weight"} and "name" in item, name, item, self.words)
+            item = EngramChoice(**item)
+        elif isinstance(item, str):
+            item = EngramChoice(item)
+        check(isinstance(item, EngramChoice), name, item, self.words)
+        check(isinstance(item.name, str) and item.name != "", name, item.name, "names of tables")
+        weight = number(item.weight, f"{name}.weight")
+        within = 0 < weight <= self.heaviest
+        check(within, f"{name}.weight", weight, f"in (0, {self.heaviest:g}]")
+        return EngramChoice(item.name, weight)
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """An object of class `of`, or None."""
 

@@ -20,8 +20,11 @@ from heddle.parameters import (
     MAX_TOP_LOGPROBS,
     Api,
     Biases,
+    EngramChoice,
+    Engrams,
     Instance,
     Integer,
+    Member,
     Members,
     Number,
     Salt,
@@ -153,6 +156,13 @@ class Stage(Enum):
     TEMPERATURE = "temperature"
 
 
+class EngramForm(Enum):
+    """How the probabilities of an engram table become a bias."""
+
+    LIFT = "lift"
+    LITERAL = "literal"
+
+
 _STAGE_NAMES = {
     "typical_p": Stage.TYPICAL_P,
     "typical": Stage.TYPICAL_P,
@@ -178,11 +188,11 @@ _STAGE_LETTERS = {
 class SamplingParams:
     """How one request turns logits into tokens. Each field is a row of the table of parameters.
 
-    The sampler adds `logit_bias` to the logits and excludes the tokens that `bad_words` and
-    `min_tokens` forbid. Then the samplers run in the order of `samplers`. Each sampler gets the
-    candidates of the sampler before it. One draw selects a token from the last candidates. At
-    `temperature` 0 only penalties and DRY run, and the highest logit wins. Among equal logits the
-    lowest token id wins. Definitions and sources: docs/sampling.md.
+    The sampler adds `logit_bias` and the bias of engram tables to the logits. It excludes the
+    tokens that `bad_words` and `min_tokens` forbid. Then the samplers run in the order of
+    `samplers`. Each sampler gets the candidates of the sampler before it. One draw selects a token
+    from the last candidates. At `temperature` 0 only penalties and DRY run, and the highest logit
+    wins. Among equal logits the lowest token id wins. Definitions and sources: docs/sampling.md.
 
     Raises:
         InvalidRequestError: names the field and its value.
@@ -273,6 +283,38 @@ class SamplingParams:
         " `false`. Requests may write a text in place of an id: the value holds for each token of"
         " the text. They may also send a list of pairs.",
         source="OpenAI's API reference",
+    )
+    engram: tuple[EngramChoice, ...] = parameter(
+        (),
+        Engrams(8),
+        "[Engram tables](engrams.md) that bias the logits, by their names. Several tables are"
+        " merged: p is the mean of their probabilities by weight (default 1, at most 1,000).",
+        source="Heddle",
+        apis=Api.ALL,
+    )
+    engram_alpha: float | None = parameter(
+        None,
+        Number(0, 100, optional=True),
+        "Strength of the bias of engram tables; by default the server's `--engram-alpha`.",
+        source="Heddle",
+        apis=Api.ALL,
+        native=False,
+    )
+    engram_form: EngramForm = parameter(
+        EngramForm.LIFT,
+        Member(EngramForm),
+        "`lift` adds `engram_alpha` * (ln(p + 1e-10) - ln 1e-10) to the logits of the predicted"
+        " tokens. `literal` adds `engram_alpha` * ln(p + 1e-10), which lowers them against all"
+        " others.",
+        source="Heddle",
+        apis=Api.ALL,
+    )
+    engram_in_reasoning: bool = parameter(
+        True,
+        Switch(),
+        "Whether engram tables also bias the tokens of reasoning.",
+        source="Heddle",
+        apis=Api.ALL,
     )
     logprobs: int | None = parameter(
         None,

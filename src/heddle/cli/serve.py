@@ -76,6 +76,7 @@ def serve(
             _set_default(loaded, default)
             for name in added[:1] if registry.autoload else added:
                 loaded.begin_known(name).result()
+            loaded.check_engrams()
             run(
                 create_app(loaded, server),
                 loaded,

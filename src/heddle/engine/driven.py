@@ -24,6 +24,7 @@ from heddle.text.tokenizer.detokenizer import Detokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from heddle.engine.engrams import ModelEngrams
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Request
     from heddle.engine.thread import EngineThread
@@ -117,6 +118,7 @@ class DrivenSequence:
         continuations: Continuations,
         next_id: Callable[[], int],
         params: SamplingParams,
+        engrams: ModelEngrams,
         *,
         single_line: bool,
     ) -> None:
@@ -136,6 +138,7 @@ class DrivenSequence:
         self._owner = owner
         self._thread = thread
         self._model = model
+        self._engrams = engrams
         self._continuations = continuations
         self._next_id = next_id
         seed = random.getrandbits(63) if params.seed is None else params.seed
@@ -336,7 +339,14 @@ class DrivenSequence:
         """Ask the engine for a token in a new request."""
         self._end_request()
         results: SimpleQueue[Delta | None] = SimpleQueue()
-        request = prepare(self._model, self._next_id(), self._tokens, self._params, results.put)
+        request = prepare(
+            self._model,
+            self._next_id(),
+            self._tokens,
+            self._params,
+            results.put,
+            engrams=self._engrams,
+        )
         sequence = request.sequence
         sequence.prompt_tokens, sequence.driven = self._prompt_tokens, True
         sequence.mu = self._bounds[-1] if self._bounds else None

@@ -13,10 +13,12 @@ from heddle.closing import Closing
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.embedding import EmbeddingParams
 from heddle.engine.driven import DrivenSequence
+from heddle.engine.engrams import ModelEngrams
 from heddle.engine.loading import load_model
 from heddle.engine.request import Ticket, prepare
 from heddle.engine.streams import AsyncStream, AsyncStreams, Collector, Inbox, Mailbox, Stream
 from heddle.engine.thread import EngineThread
+from heddle.engram.library import EngramLibrary
 from heddle.errors import ContextLengthError, InvalidRequestError
 from heddle.executors.serving import served_config
 from heddle.text.constrained.trial import Trial
@@ -51,17 +53,28 @@ class Engine(Closing):
     Attributes:
         model: the loaded model.
         config: the settings.
+        engrams: the engram tables that requests may name.
     """
 
     def __init__(
-        self, model: LoadedModel, config: EngineConfig, turns: Turns | None = None
+        self,
+        model: LoadedModel,
+        config: EngineConfig,
+        turns: Turns | None = None,
+        engrams: EngramLibrary | None = None,
     ) -> None:
         """Start the engine thread. The engine now owns the model, and closes it.
 
         Engines with the same `turns` compute one at a time, with equal shares of the time.
+        `engrams` are the tables of several engines; None: the engine opens those of the settings.
+
+        Raises:
+            ConfigError: an engram table of the settings was built for another vocabulary.
+            EngramError, EngramFileError: a table cannot be read, or is damaged.
         """
         self.model = model
         self.config = served_config(config, model.shape)
+        self.engrams = _engrams(model, config, engrams)
         self._thread = EngineThread(model, self.config, turns)
         self._continuations = Continuations(model.tokenizer, model.shape.vocabulary)
         self._trial = Trial(model.tokenizer)
@@ -78,6 +91,7 @@ class Engine(Closing):
         *,
         progress: Progress | None = None,
         turns: Turns | None = None,
+        engrams: EngramLibrary | None = None,
     ) -> Engine:
         """Load a model and start an engine for it.
 
@@ -87,13 +101,15 @@ class Engine(Closing):
             config: settings.
             progress: shows the progress of the download and of loading.
             turns: shared with other engines that must not compute at the same time.
+            engrams: tables shared with other engines; None: those of the settings.
 
         Raises:
             ModelSourceError: the model cannot be found or fetched.
             ModelFileError, UnsupportedModelError: the model's file cannot be served.
             ConfigError: a setting does not fit the model or the machine.
+            EngramError, EngramFileError: an engram table cannot be read, or is damaged.
         """
-        return cls(load_model(model, config, progress), config, turns)
+        return cls(load_model(model, config, progress), config, turns, engrams)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -124,7 +140,14 @@ class Engine(Closing):
         `rules`, `client` and `log_id` are those of all requests, as for :meth:`generate_many`.
         """
         prepared = [
-            prepare(self.model, next(self._ids), *request, rules=rules, log_id=log_id)
+            prepare(
+                self.model,
+                next(self._ids),
+                *request,
+                engrams=self.engrams,
+                rules=rules,
+                log_id=log_id,
+            )
             for request in requests
         ]
         for request in prepared:
@@ -283,6 +306,7 @@ class Engine(Closing):
             self._continuations,
             next_id,
             params or self.model.sampling_params(),
+            self.engrams,
             single_line=single_line,
         )
 
@@ -359,3 +383,18 @@ class Engine(Closing):
         """
         self._trial.close()
         self._thread.stop(drain=drain)
+
+
+def _engrams(
+    model: LoadedModel, config: EngineConfig, shared: EngramLibrary | None
+) -> ModelEngrams:
+    """The tables for a model. Closes the model if a table of its own settings does not fit."""
+    if shared is not None:
+        return ModelEngrams(shared, model)
+    try:
+        engrams = ModelEngrams(EngramLibrary.of(config), model)
+        engrams.library.check([engrams])
+    except BaseException:
+        model.close()
+        raise
+    return engrams

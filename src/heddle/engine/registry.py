@@ -31,6 +31,7 @@ from heddle.engine.engine import Engine
 from heddle.engine.model_entry import Entry
 from heddle.engine.model_status import LoadProgress, ModelState, ModelStatus
 from heddle.engine.turns import Turns
+from heddle.engram.library import EngramLibrary
 from heddle.errors import (
     EngineClosedError,
     HeddleError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from heddle.engram.library import OpenEngram
     from heddle.weights.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ class Registry(Closing):
         config: settings of the registry.
         engine_config: settings of models that are loaded without settings of their own.
         default: name of the model for requests that name none; empty without a model.
+        engrams: the engram tables that requests may name, shared by all models.
     """
 
     def __init__(
@@ -69,15 +72,19 @@ class Registry(Closing):
         engine: EngineConfig = EngineConfig(),  # noqa: B008 - frozen
         *,
         progress: Progress | None = None,
+        engrams: EngramLibrary | None = None,
     ) -> None:
         """Know the models in the folder `models_dir`, and load none yet.
 
-        `engine` becomes `engine_config`. `progress` shows downloads and loads.
+        `engine` becomes `engine_config`. `progress` shows downloads and loads. `engrams` are open
+        engram tables; None: the registry opens those of `engine`.
 
         Raises:
-            ConfigError: there is no such folder.
+            ConfigError: there is no such folder, or an engram table of the settings is refused.
+            EngramError, EngramFileError: a table cannot be read, or is damaged.
         """
         self.config = config
+        self.engrams = EngramLibrary.of(engine) if engrams is None else engrams
         self.default = ""
         self.engine_config = engine
         self._allowed = AllowedModels(
@@ -100,7 +107,7 @@ class Registry(Closing):
     @classmethod
     def of(cls, engine: Engine) -> Registry:
         """A registry with one engine, which the caller keeps: it closes engine and registry."""
-        registry = cls(engine=engine.config)
+        registry = cls(engine=engine.config, engrams=engine.engrams.library)
         name, now = engine.model.info.id, time.monotonic()
         entry = Entry(name, str(engine.model.info.path), engine.config, known=True)
         entry.state, entry.engine = ModelState.LOADED, engine
@@ -209,6 +216,28 @@ class Registry(Closing):
                     retry_after=None,
                 )
         return ModelUnavailableError(f"model {entry.name!r} is {entry.state}; try again later")
+
+    # --- engram tables ---------------------------------------------------------------------------
+
+    def load_engram(self, name: str, path: str) -> OpenEngram:
+        """Open an engram table that a client names. It replaces a table of that name.
+
+        Raises:
+            ForbiddenError, EngramNotFoundError: see `AllowedModels.engram_at`.
+            HeddleError: the table is refused; see `EngramLibrary.load`.
+        """
+        found = self._allowed.engram_at(path)
+        return self.engrams.load(name, found, [one.engrams for one in self.engines.values()])
+
+    def check_engrams(self) -> None:
+        """Check that each engram table fits a loaded model, once all known models are loaded.
+
+        Raises:
+            ConfigError: a table fits none; names both fingerprints.
+        """
+        engines = self.engines
+        if len(engines) == len(self.names):
+            self.engrams.check([one.engrams for one in engines.values()])
 
     # --- load ------------------------------------------------------------------------------------
 
@@ -437,6 +466,7 @@ class Registry(Closing):
                     self._bounded(entry.config),
                     progress=entry.progress,
                     turns=self._turns,
+                    engrams=self.engrams,
                 )
             except OutOfMemoryError:
                 idle = self._least_recently_used() if self.config.memory else None

@@ -20,6 +20,7 @@ from heddle.types import Delta, FinishReason, Usage
 if TYPE_CHECKING:
     from collections import abc
 
+    from heddle.engine.engrams import ModelEngrams
     from heddle.engine.loading import LoadedModel
     from heddle.engine.wakeup import Cancels
     from heddle.step import Scored, TokenRules
@@ -143,13 +144,14 @@ def prepare(
     params: Params,
     sink: Sink,
     *,
+    engrams: ModelEngrams,
     rules: TokenRules | None = None,
     log_id: str = "",
 ) -> Request:
     """Check and tokenize a prompt, draw the seed, and make the request.
 
-    `rules` are the token rules of `params`, if they are already computed. `log_id` names the
-    request in lines of the log.
+    `engrams` has the tables that `params` may name. `rules` are the token rules of `params`, if
+    they are already computed. `log_id` names the request in lines of the log.
 
     Raises:
         InvalidRequestError: a token id is not in the vocabulary, one of `shown_specials` is not a
@@ -195,7 +197,7 @@ def prepare(
     stops = set(check_tokens(model, params.stop_token_ids, "stop_token_ids"))
     if not endless:
         stops |= tokenizer.eos_ids
-    rules = rules_of(model, params) if rules is None else rules
+    rules = rules_of(model, params, engrams) if rules is None else rules
     sequence = Sequence(request_id, params, tokens, len(tokens), frozenset(stops), rules)
     shown = [_control_token(tokenizer, text) for text in params.shown_specials]
     detokenizer = Detokenizer(tokenizer, params.stop, params.min_tokens, shown)
@@ -215,13 +217,16 @@ def _embedding_prompt(model: LoadedModel, prompt: Prompt, params: EmbeddingParam
     return prompt
 
 
-def rules_of(model: LoadedModel, params: SamplingParams) -> TokenRules:
+def rules_of(model: LoadedModel, params: SamplingParams, engrams: ModelEngrams) -> TokenRules:
     """The token rules of sampling parameters, with the grammar compiled.
 
     Raises:
+        InvalidRequestError: an engram table is unknown, or was built for another vocabulary.
         GrammarError: the grammar is wrong, or too large.
     """
     rules = token_rules(params, model.tokenizer)
+    if params.engram:
+        rules = replace(rules, engram=engrams.bias(params))
     if params.grammar is None:
         return rules
     return replace(rules, grammar=model.tokenizer.grammar(params.grammar))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from heddle.config import MAX_MODEL_NAME, user_path
 from heddle.errors import (
     ConfigError,
+    EngramNotFoundError,
     ForbiddenError,
     InvalidRequestError,
     ModelNotFoundError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _SUFFIX = ".gguf"
+_ENGRAM = ".engr"
 _CONFIG = "config.json"
 _MOST_ENTRIES = 10_000
 """Most files and folders in a model's folder. The check of links looks at all of them."""
@@ -80,6 +82,37 @@ class AllowedModels:
             return str(path)
         return self._hub_name(model)
 
+    def engram_at(self, path: str) -> Path:
+        """The engram table that `path` means: a file `*.engr` below `folder`.
+
+        Raises:
+            ForbiddenError: requests may not name it.
+            EngramNotFoundError: requests may name it, but there is no such file.
+        """
+        place = PurePosixPath(path)
+        if self.folder is None:
+            raise ForbiddenError(
+                "requests may load no engram; set --models-dir to the folder with the tables, or"
+                " start with --engram NAME=PATH",
+                param="path",
+            )
+        if place.is_absolute() and place.is_relative_to(self.folder):
+            place = place.relative_to(self.folder)
+        found = self.folder / place
+        leaves = place.is_absolute() or ".." in place.parts or not path.isprintable()
+        if leaves or place.suffix != _ENGRAM or not _is_inside(found, self.folder):
+            raise ForbiddenError(
+                f"engram {path[:80]!r} is no {_ENGRAM} file of the models' folder; send a path"
+                " relative to --models-dir",
+                param="path",
+            )
+        if not os.path.isfile(found):  # noqa: PTH113 - Path.is_file raises for a long name
+            raise EngramNotFoundError(
+                f"there is no engram {path[:80]!r} in the models' folder; send the path of a file",
+                param="path",
+            )
+        return found
+
     def in_folder(self) -> Iterator[tuple[str, Path]]:
         """Name and path of each model in the folder itself, in order. A link out of it is none."""
         if self.folder is None:
@@ -114,15 +147,10 @@ class AllowedModels:
     def _check_links(self, model: str, path: Path) -> None:
         """Refuse a model with a file that a symbolic link takes out of the folder."""
         assert self.folder is not None
-        root = self.folder.resolve()
         for count, file in enumerate(_files(path)):
             if count > _MOST_ENTRIES:
                 raise self._forbidden(model, f"has more than {_MOST_ENTRIES:,} files")
-            try:
-                is_inside = file.resolve().is_relative_to(root)
-            except (OSError, RuntimeError):  # RuntimeError: a circle of links, before Python 3.13
-                is_inside = False
-            if not is_inside:
+            if not _is_inside(file, self.folder):
                 link = file.relative_to(self.folder)
                 raise self._forbidden(model, f"has a link out of the models' folder: {str(link)!r}")
 
@@ -175,6 +203,14 @@ def _is_model(path: Path) -> bool:
     try:
         return (path.suffix == _SUFFIX and path.is_file()) or (path / _CONFIG).is_file()
     except OSError:  # such as a name that is too long
+        return False
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    """Whether `file` is in the folder, after all symbolic links are followed."""
+    try:
+        return file.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # RuntimeError: a circle of links, before Python 3.13
         return False
 
 

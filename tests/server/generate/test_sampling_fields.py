@@ -35,6 +35,9 @@ STRINGS_AND_LISTS: dict[str, Any] = {
     "logit_bias": {"7": 1.5},
     "ignore_eos": True,
     "cache_salt": "mine",
+    "engram": ["docs", {"name": "api", "weight": 2.5}],
+    "engram_form": "literal",
+    "engram_in_reasoning": False,
 }
 
 BODIES: dict[type[SamplingSchema], dict[str, Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from asyncio import to_thread
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -120,6 +121,7 @@ class Dispatcher:
         """The token rules of all choices. Slow work runs in threads, not in the event loop.
 
         Raises:
+            InvalidRequestError: an engram table is unknown, or was built for another vocabulary.
             GrammarError: the grammar does not compile.
         """
         bodies, params = self._service.bodies, request.params
@@ -137,7 +139,10 @@ class Dispatcher:
                 grammar = await bodies.compile(http_request, compiled)
         if request.thinking is not None:
             grammar = request.thinking.bound(grammar)
-        return replace(rules, grammar=grammar)
+        bias = None
+        if params.engram:  # in a thread: the first one computes the vocabulary's fingerprint
+            bias = await to_thread(engine.engrams.bias, params)
+        return replace(rules, grammar=grammar, engram=bias)
 
 
 async def _begun(http_request: Request, streams: AsyncStreams) -> None:

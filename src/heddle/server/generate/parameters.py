@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 from pydantic import Field, create_model
 
 from heddle.errors import InvalidRequestError
-from heddle.parameters import Api, Biases, Integer, Members, Number, Salt, Strings, Switch, TokenIds
+from heddle.parameters import (
+    Api,
+    Biases,
+    Engrams,
+    Integer,
+    Member,
+    Members,
+    Number,
+    Salt,
+    Strings,
+    Switch,
+    TokenIds,
+)
 from heddle.server.http import fields as types
 from heddle.server.http.schema import Schema
 from heddle.types import PARAMETERS
@@ -93,6 +105,10 @@ def _body_type(kind: Kind) -> Any:
             return Annotated[types.TokenIds, Field(max_length=kind.most)]
         case Members():
             return types.string_or_strings(len(kind.of))
+        case Member():
+            return Annotated[str, Field(json_schema_extra={"enum": list(kind.values)})]
+        case Engrams():
+            return types.engrams(kind.most)
         case Biases():
             return types.biases(_MOST_BIASES)
     raise TypeError(f"no JSON form is known for {kind!r}")
@@ -160,6 +176,9 @@ def _value(value: Any, kind: Kind, name: str, tokenizer: Tokenizer) -> object:
     if isinstance(kind, Biases):
         pairs = value.items() if isinstance(value, dict) else value
         return _by_token(pairs, name, tokenizer)
+    if isinstance(kind, Engrams):
+        items = [value] if isinstance(value, str) else value
+        return [item if isinstance(item, str) else item.model_dump() for item in items]
     return (value,) if isinstance(kind, Strings) and isinstance(value, str) else value
 
 

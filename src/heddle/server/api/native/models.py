@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from heddle.engine.model_status import ModelStatus
     from heddle.server.generate.service import Service
 
-_OF_THE_SERVER = {"offline"} | {
+_OF_THE_SERVER = {"offline", "engram", "engram_alpha", "engram_unchecked"} | {
     field.name
     for field in dataclasses.fields(EngineConfig)
     if isinstance(field.default, str) and "choices" not in field.metadata
 }
 """Settings that a request cannot change: all that take any text, because they name places of the
-machine, such as `prefix_cache_dir`."""
+machine, such as `prefix_cache_dir`. And those of engram tables, which all models share."""
 
 
 class _ModelConvertor(PathConvertor):
