@@ -138,6 +138,13 @@ class MalformedHTTPError(InvalidRequestError):
     code = "malformed_http"
 
 
+class UnsupportedRouteError(InvalidRequestError):
+    """A vendor's API has this route, and this server does not."""
+
+    status = 501
+    code = "unsupported_route"
+
+
 class MediaTypeError(InvalidRequestError):
     """The request body is declared as something other than JSON."""
 

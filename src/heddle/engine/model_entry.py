@@ -68,6 +68,13 @@ class Entry:
         engine = self.engine
         return None if engine is None else engine.health.poison
 
+    @property
+    def _idle_seconds_left(self) -> float | None:
+        if not self.keep_alive:
+            return None
+        used_at = time.monotonic() if self.in_flight else self.used_at
+        return max(0.0, used_at + self.keep_alive - time.monotonic())
+
     def status(self) -> ModelStatus:
         engine, loading = self.engine, self.state is ModelState.LOADING
         loaded = self.state is ModelState.LOADED
@@ -82,4 +89,5 @@ class Entry:
             device=engine.model.executor.summary if engine else None,
             uptime_seconds=time.monotonic() - self.loaded_at if engine else None,
             in_flight=self.in_flight,
+            idle_seconds_left=self._idle_seconds_left if loaded else None,
         )

@@ -38,6 +38,7 @@ class ModelStatus:
         device: the device and its memory, in words; None if it is not loaded.
         uptime_seconds: seconds since its load ended; None if it is not loaded.
         in_flight: requests that run or wait.
+        idle_seconds_left: seconds without a request until it is unloaded; None: it stays.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ModelStatus:
     device: str | None
     uptime_seconds: float | None
     in_flight: int
+    idle_seconds_left: float | None
 
 
 class LoadProgress:

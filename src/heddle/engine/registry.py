@@ -336,6 +336,25 @@ class Registry(Closing):
             self._check_loadable(entry)
             return self._begin(entry)
 
+    def source_of(self, model: str) -> str:
+        """The source that a client's `model` means: of a known model, or an allowed one.
+
+        Raises: see `AllowedModels.source_of`.
+        """
+        with self._lock:
+            entry = self._entries.get(model)
+        return self._allowed.source_of(model) if entry is None else entry.source
+
+    def forget(self, name: str) -> None:
+        """Know a model no longer, whose files are gone. It must not be loaded."""
+        with self._lock:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        del self._entries[name]
+        if self.default == name:
+            self.default = next(iter(self._entries), "")
+
     def _new_entry(
         self, source: str, name: str | None, config: EngineConfig | None, keep_alive: float | None
     ) -> Entry:
@@ -531,9 +550,7 @@ class Registry(Closing):
         with self._lock:
             entry.state, entry.engine, entry.load = ModelState.UNLOADED, None, None
             if not entry.known:
-                del self._entries[entry.name]
-                if self.default == entry.name:
-                    self.default = next(iter(self._entries), "")
+                self._forget(entry.name)
 
     def keep(self, name: str, seconds: float) -> None:
         """Unload a model after `seconds` without a request; negative: never.

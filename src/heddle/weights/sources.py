@@ -142,6 +142,11 @@ def name_before_fetch(model: str) -> str:
     return model if name is None else name.served
 
 
+def is_fetched(model: str) -> bool:
+    """Whether the files of `model` come from a wheel or from the hub, and so lie in a cache."""
+    return recipe_of(model) is not None or (not _exists(model) and parse(model) is not None)
+
+
 def _exists(model: str) -> bool:
     try:
         return user_path(model, "model").exists()

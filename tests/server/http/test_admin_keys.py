@@ -29,6 +29,8 @@ ADMIN_ROUTES = {
     ("/v1/models/unload", "post"),
     ("/v1/prefix_cache", "post"),
     ("/v1/prefix_cache", "delete"),
+    ("/api/pull", "post"),
+    ("/api/delete", "delete"),
 }
 
 

@@ -167,13 +167,18 @@ class Service:
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """The name, and the name with or without the tag `:latest`, which Ollama's clients add."""
+    """The name as it is, and without what Ollama's clients add to it: the tag `:latest`, and the
+    host of a name of the hub. Also with that tag, if it has none."""
     yield name
-    bare = name.removesuffix(LATEST)
-    if bare not in ("", name):
-        yield bare
-    elif ":" not in name:
-        yield name + LATEST
+    short = without_host(name)
+    for spelling in (short, short.removesuffix(LATEST), short + LATEST):
+        if spelling:
+            yield spelling
+
+
+def without_host(name: str) -> str:
+    """The name of a model of the hub without the hub's host, which Ollama's names have."""
+    return name.removeprefix("huggingface.co/").removeprefix("hf.co/")
 
 
 async def loaded(load: Future[Engine]) -> Engine:

@@ -31,8 +31,8 @@ _WITH_NAME = {
     404: "The request names a model that is not loaded.",
     503: "The server is stopping, or the model cannot answer now.",
 }
-_LOAD = "/v1/models/load"
-"""The route whose `model` may be a name that the server does not know yet."""
+_FETCHING = ("/v1/models/load", "/api/pull")
+"""The routes whose `model` may be a name that the server does not know yet."""
 _WITH_CHANGE = {503: "The server is stopping."}
 _WITH_BODY = {
     400: "A field is unknown or has an invalid value. The message names the field.",
@@ -112,7 +112,7 @@ def _complete(
             is_admin = (path, method) in admin
             closed = _needs_key(path, keys, is_admin=is_admin)
             body = _body_of(operation, components["schemas"])
-            if path != _LOAD:
+            if path not in _FETCHING:
                 _name_model(operation, body, models)
             statuses = _statuses(path, method, operation, body, closed=closed)
             statuses |= _ADMIN if is_admin else {}

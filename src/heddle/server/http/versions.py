@@ -31,7 +31,7 @@ class BothSpellings:
         paths = [route.path for route in routes if isinstance(route, Route)]
         self._paths = frozenset(paths)
         self._with = {_first(path[3:]) for path in paths if path.startswith(_VERSION + "/")}
-        self._without = {_first(path) for path in paths} - {"v1"} - self._with
+        self._without = {_first(path) for path in paths} - {"", "v1"} - self._with
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.server.api.ollama import generation, models
+from heddle.server.api.ollama import administration, embeddings, generation, models
 from heddle.server.api.ollama.errors import SHAPE
+from heddle.server.api.ollama.residence import Residence
 from heddle.server.generate.api import Api
 from heddle.server.http.encoding import LINES
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 
 
 def _routes(service: Service, dispatcher: Dispatcher) -> list[APIRouter]:
+    residence = Residence(service, dispatcher)
     return [
-        generation.routes(service, dispatcher),
+        generation.routes(residence),
+        embeddings.routes(service, residence),
         models.routes(service),
+        administration.routes(service),
     ]
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Tag
 from pydantic_core import PydanticCustomError
 
+from heddle.errors import InvalidRequestError
 from heddle.parameters import Api
 from heddle.server.generate.parameters import SamplingSchema, offers
 from heddle.server.http.fields import shaped
 from heddle.server.http.hints import hint, ignore
+from heddle.server.http.schema import Schema
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -54,6 +56,23 @@ def seconds_of(keep_alive: float | str) -> float:
         return keep_alive
     seconds = sum(float(count) * _UNITS[unit] for count, unit in re.findall(_STEP, keep_alive))
     return -seconds if keep_alive.startswith("-") else seconds
+
+
+class NamingBody(Schema):
+    """A body that names a model. `name` is the older name of `model`."""
+
+    model: Annotated[str, Field(min_length=1)] | None = None
+    name: str | None = None
+
+    def named(self) -> str:
+        """The name.
+
+        Raises:
+            InvalidRequestError: there is none.
+        """
+        if not (name := self.model or self.name):
+            raise InvalidRequestError("missing required parameter: model", param="model")
+        return name
 
 
 Format = Annotated[

@@ -8,19 +8,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.server.api.ollama.requests import from_chat, from_generate
-from heddle.server.api.ollama.residence import Residence
 from heddle.server.api.ollama.schemas import ChatRequest, GenerateRequest
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
-    from heddle.server.generate.dispatch import Dispatcher
-    from heddle.server.generate.service import Service
+    from heddle.server.api.ollama.residence import Residence
 
 
-def routes(service: Service, dispatcher: Dispatcher) -> APIRouter:
+def routes(residence: Residence) -> APIRouter:
     """The routes of one application."""
     router = APIRouter()
-    residence = Residence(service, dispatcher)
 
     @router.post("/api/chat", openapi_extra=takes(ChatRequest))
     async def chat(request: Request) -> Response:

@@ -5,15 +5,20 @@ Every name has a tag. Names of models with a colon have one already; the others 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter
-from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
+from fastapi import APIRouter, Request
+from starlette.responses import PlainTextResponse, Response
 
+from heddle.server.api.ollama.description import described_model
+from heddle.server.api.ollama.fields import NamingBody
 from heddle.server.generate.service import LATEST
 from heddle.server.http.encoding import json_response
+from heddle.server.http.fields import only
+from heddle.server.http.hints import hint
+from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
     from heddle.engine.loading import ModelInfo
@@ -24,6 +29,19 @@ Json = dict[str, Any]
 
 API_VERSION = "0.33.0"
 """Version of Ollama whose API this is. Some clients refuse versions that are too old for them."""
+
+
+_NEVER = datetime(2318, 1, 1, tzinfo=UTC)
+"""The end of a model that stays loaded. Ollama has the longest time of Go, 292 years from now."""
+
+
+class ShowRequest(NamingBody):
+    """Body of `POST /api/show`."""
+
+    verbose: Annotated[bool | None, hint(False)] = None
+    system: Annotated[Any, only("")] = None
+    template: Annotated[Any, only("")] = None
+    options: Annotated[Any, only({})] = None
 
 
 def routes(service: Service) -> APIRouter:
@@ -46,6 +64,30 @@ def routes(service: Service) -> APIRouter:
         models = [_listed(name, status, service) for name, status in named if status is not None]
         return json_response({"models": models})
 
+    @router.get("/api/ps")
+    async def running() -> Response:
+        """List the loaded models, in the shape of Ollama's API."""
+        models = [_running(status, service) for status in registry.status()]
+        return json_response({"models": [model for model in models if model]})
+
+    @router.post("/api/show", openapi_extra=takes(ShowRequest))
+    async def show(request: Request) -> Response:
+        """Describe a model, in the shape of Ollama's API. Most fields need a loaded model."""
+        body = await service.bodies.take(request, ShowRequest, lambda body: body)
+        name = service.name_of(body.named())
+        engine = registry.engines.get(name)
+        shown = {"modelfile": f"FROM {tagged(name)}\n", "model_info": {}, "capabilities": []}
+        info = None if engine is None else engine.model.info
+        described = {} if engine is None else described_model(engine)
+        more = {"details": details(info), "modified_at": modified_at(info)}
+        return json_response(shown | described | more)
+
+    @router.get("/", include_in_schema=False)
+    @router.head("/", include_in_schema=False)
+    async def root() -> Response:
+        """Tell Ollama's clients, which look for this text, that the server is there."""
+        return PlainTextResponse("Ollama is running")
+
     return router
 
 
@@ -65,6 +107,25 @@ def _listed(name: str, status: ModelStatus, service: Service) -> Json:
         "size": 0 if info is None else info.file_bytes,
         "digest": digest(status, info),
         "details": details(info),
+    }
+
+
+def _running(status: ModelStatus, service: Service) -> Json | None:
+    """A loaded model; None for another one."""
+    engine = service.registry.engines.get(status.name)
+    if engine is None:
+        return None
+    left, info = status.idle_seconds_left, engine.model.info
+    ends = _NEVER if left is None else datetime.now(UTC) + timedelta(seconds=left)
+    return {
+        "name": tagged(status.name),
+        "model": tagged(status.name),
+        "size": status.memory_bytes,
+        "size_vram": 0,
+        "digest": digest(status, info),
+        "details": details(info),
+        "expires_at": ends.isoformat(),
+        "context_length": engine.context,
     }
 
 

@@ -1,0 +1,55 @@
+"""Fetches models for clients of a server, and deletes fetched models."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from heddle.config import cache_home
+from heddle.engine.loading import find_model
+from heddle.errors import ForbiddenError, ModelLoadedError, ModelNotFoundError
+from heddle.hub_place import hub_place
+from heddle.weights.cached import remove
+from heddle.weights.sources import is_fetched
+
+if TYPE_CHECKING:
+    from heddle.engine.registry import Registry
+    from heddle.weights.progress import Progress
+
+
+def fetch(registry: Registry, source: str, progress: Progress) -> str:
+    """Fetch the files of a model without loading it, and make it known. Returns its name.
+
+    `source` is a result of `Registry.source_of`.
+
+    Raises:
+        ModelSourceError: there is no such model, or it cannot be fetched.
+        UnsupportedModelError: Heddle cannot run it.
+    """
+    name = find_model(source, progress, hub_place(registry.engine_config)).name
+    with suppress(ModelLoadedError):  # it is known already
+        registry.add(source, name=name)
+    return name
+
+
+def delete(registry: Registry, name: str) -> None:
+    """Unload a fetched model, forget it, and delete its files from their cache.
+
+    Raises:
+        ModelNotFoundError: no model has this name.
+        ModelUnavailableError: it loads or unloads.
+        ForbiddenError: its files are not in a cache.
+        ModelSourceError: its files are gone already.
+    """
+    source = registry.source_of(name)
+    if not is_fetched(source):
+        raise ForbiddenError(
+            f"model {name!r} is no fetched model, and only fetched models can be deleted; delete"
+            " its files yourself",
+            param="model",
+        )
+    with suppress(ModelNotFoundError):  # it is not loaded
+        registry.unload(name)
+    remove(source, cache_home(), hub_place(registry.engine_config))
+    if name in registry:
+        registry.forget(name)
