@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from heddle.defaults import SETTINGS, checked, parsed
 from heddle.errors import ConfigError
 from heddle.sizes import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from heddle.parameters import Parameter
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -185,6 +188,14 @@ class EngineConfig(HubConfig):
         "take engram tables of version 1, which do not say for which vocabulary they were built; by"
         " default they are refused",
     )
+    chat_template: str = _setting(
+        "", "file with a chat template in Jinja, in place of the model's; empty = the model's"
+    )
+    chat_template_kwargs: str = _setting(
+        "",
+        'JSON object with variables of chat templates, such as {"enable_thinking": false};'
+        " requests may send others",
+    )
     allow_nonfinite: bool = _setting(
         False, "load files with infinite or NaN weights; by default they are refused"
     )
@@ -318,8 +329,14 @@ class ServerConfig:
         " additionalProperties allow them",
     )
 
+    sampling: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata={"doc": "defaults of sampling parameters, by name", "parameters": True},
+    )
+
     def __post_init__(self) -> None:
         _validate(self)
+        object.__setattr__(self, "sampling", checked(self.sampling))  # the class is frozen
         check_keys(self.api_key, "api_key")
         check_keys(self.admin_key, "admin_key")
         _check_origins(self.cors)
@@ -393,8 +410,8 @@ class Setting:
         name: the field's name.
         option: command line option, such as `--kv-cache`; a SWITCH also has a `--no-` form.
         variable: environment variable, such as `HEDDLE_KV_CACHE`.
-        kind: the form of its text: NUMBER, DECIMAL, SIZE, SWITCH, TEXT, or LIST (texts separated
-            by commas).
+        kind: the form of its text: NUMBER, DECIMAL, SIZE, SWITCH, TEXT, LIST (texts separated by
+            commas), or PARAMETER (the default of a sampling parameter).
         default: the field's default; for a LIST, its text.
         doc: one line of help.
     """
@@ -406,12 +423,14 @@ class Setting:
     default: float | str
     doc: str
 
-    def parse(self, text: str, source: str) -> float | str | tuple[str, ...]:
+    def parse(self, text: str, source: str) -> object:
         """The value that `text` means.
 
         Raises:
             ConfigError: `text` has the wrong form; the message names `source`.
         """
+        if self.kind == "PARAMETER":
+            return parsed(self.name, text, source)
         if self.kind == "TEXT":
             return text
         if self.kind == "LIST":
@@ -448,9 +467,30 @@ class Setting:
 
 
 def settings(config: type[Config] | Config) -> tuple[Setting, ...]:
-    """The fields of a config class, in order. An instance gives its values as the defaults."""
+    """The fields of a config class, in order. An instance gives its values as the defaults.
+
+    The field with defaults of sampling parameters has a setting for each parameter.
+    """
     base = config() if isinstance(config, type) else config
-    return tuple(_describe(item, getattr(base, item.name)) for item in dataclasses.fields(base))
+    described: list[Setting] = []
+    for item in dataclasses.fields(base):
+        value = getattr(base, item.name)
+        if item.metadata.get("parameters"):
+            described += [_describe_parameter(row, value) for row in SETTINGS.values()]
+        else:
+            described.append(_describe(item, value))
+    return tuple(described)
+
+
+def _describe_parameter(row: Parameter, values: Mapping[str, object]) -> Setting:
+    return Setting(
+        name=row.name,
+        option="--" + row.name.replace("_", "-"),
+        variable="HEDDLE_" + row.name.upper(),
+        kind="PARAMETER",
+        default=str(values.get(row.name, "")),
+        doc=f"default of `{row.name}` in requests: {row.kind.words}",
+    )
 
 
 def _describe(item: dataclasses.Field[Any], default: Any) -> Setting:
@@ -494,8 +534,11 @@ def resolve(
         if text is not None:
             values[setting.name] = setting.parse(text, source)
             sources[setting.name] = source
+    base = config() if isinstance(config, type) else config
+    parameters = {name: values.pop(name) for name in SETTINGS.keys() & values.keys()}
+    if parameters and isinstance(base, ServerConfig):
+        values["sampling"] = {**base.sampling, **parameters}
     try:
-        base = config() if isinstance(config, type) else config
         return dataclasses.replace(base, **values)
     except ConfigError as error:
         source = sources[error.param or ""]

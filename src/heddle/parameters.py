@@ -267,9 +267,13 @@ class Members:
         assert member is not None
         return member
 
+    @property
+    def names(self) -> dict[str, Enum]:
+        """All names of members."""
+        return {str(member.value): member for member in self.of} | dict(self.aliases)
+
     def _member(self, value: object, name: str) -> Enum:
-        known = {str(member.value): member for member in self.of} | dict(self.aliases)
-        member = value if isinstance(value, self.of) else known.get(str(value))
+        member = value if isinstance(value, self.of) else self.names.get(str(value))
         check(member is not None, name, value, f"made of {', '.join(m.value for m in self.of)}")
         assert member is not None
         return member

@@ -17,6 +17,7 @@ from heddle.config import (
 )
 from heddle.errors import ConfigError
 from heddle.sizes import format_size, parse_size
+from heddle.types import Stage
 
 
 def test_defaults() -> None:
@@ -63,15 +64,53 @@ def test_an_error_names_where_the_value_came_from(
 @pytest.mark.parametrize("config", [EngineConfig, ServerConfig])
 def test_every_field_is_a_setting(config: type[EngineConfig] | type[ServerConfig]) -> None:
     described = settings(config)
-    assert [setting.name for setting in described] == [f.name for f in dataclasses.fields(config)]
+    fields = [field.name for field in dataclasses.fields(config) if field.name != "sampling"]
+    assert [one.name for one in described if one.kind != "PARAMETER"] == fields
     for setting in described:
         assert setting.option == "--" + setting.name.replace("_", "-")
         assert setting.variable == "HEDDLE_" + setting.name.upper()
         assert setting.doc
         text = str(setting.default)
-        if setting.kind != "LIST":  # an empty one cannot be written, or `--api-key ""` opened doors
+        # An empty list cannot be written, or `--api-key ""` opened doors.
+        if setting.kind not in ("LIST", "PARAMETER"):
             assert resolve(config, {setting.name: text}, {}) == config()
         assert resolve(config, {}, {setting.variable: text}) == config()
+
+
+def test_sampling_parameters_have_defaults_as_settings() -> None:
+    options = {"temperature": "0.5", "max_tokens": "-1", "samplers": "kpt"}
+    environ = {"HEDDLE_TOP_K": "3", "HEDDLE_TEMPERATURE": "2", "HEDDLE_MAX_TOKENS": ""}
+    stages = (Stage.TOP_K, Stage.TOP_P, Stage.TEMPERATURE)
+    expected = {"temperature": 0.5, "max_tokens": -1, "samplers": stages, "top_k": 3}
+    config = resolve(ServerConfig, options, environ)
+    assert config.sampling == expected
+    names = resolve(ServerConfig, {"samplers": "top_k, top_p,temperature"}, {}).sampling
+    assert names == {"samplers": stages}
+    assert resolve(config, {"min_p": "0.1"}, {}).sampling == expected | {"min_p": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("temperature", "warm", "--temperature: 'warm' is not a number"),
+        ("top_k", "1.5", "--top-k: '1.5' is not a number"),
+        ("top_p", "3", "--top-p: top_p must be in"),
+        ("samplers", "top_k,nothing", "--samplers: samplers must be made of"),
+        ("samplers", "nothing", "--samplers: samplers must be made of the letters"),
+    ],
+)
+def test_a_wrong_default_of_a_sampling_parameter_names_its_option(
+    name: str, text: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        resolve(ServerConfig, {name: text}, {})
+    assert refused.value.message.startswith(said)
+
+
+@pytest.mark.parametrize("name", ["priority", "stop", "logprobs", "nothing"])
+def test_other_fields_are_no_defaults(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"sampling has '{name}'"):
+        ServerConfig(sampling={name: 1})
 
 
 def test_keys_are_a_list_with_commas() -> None:

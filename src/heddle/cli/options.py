@@ -24,6 +24,7 @@ R = TypeVar("R")
 
 _TYPES: dict[str, Any] = {"SWITCH": bool, "LIST": list[str]}
 """The type of an option by the kind of its setting; str for other kinds."""
+_METAVARS = {"PARAMETER": "VALUE"}
 
 MODEL_HELP = (
     "A name of the Hugging Face hub (ORG/NAME or ORG/NAME:QUANT), a .gguf file, a folder, an alias,"
@@ -151,11 +152,13 @@ def _option(setting: Setting, panel: str) -> inspect.Parameter:
         default = format_size(int(default))
     elif switch:
         default = "on" if default else "off"
+    elif setting.kind == "PARAMETER":
+        default = default or "the model's"
     elif default == "":
         default = "none"
     option = typer.Option(
         f"{setting.option}/--no{setting.option[1:]}" if switch else setting.option,
-        metavar=None if switch else setting.kind,
+        metavar=None if switch else _METAVARS.get(setting.kind, setting.kind),
         help=f"{setting.doc} ({setting.variable}; default {default})",
         rich_help_panel=panel,
         show_default=False,

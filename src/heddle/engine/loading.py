@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from heddle.config import cache_home
+from heddle.config import cache_home, user_path
 from heddle.embedding import Pooling
 from heddle.errors import (
+    ConfigError,
     InvalidRequestError,
+    ModelFileError,
     OutOfMemoryError,
     UnsupportedModelError,
     UnsupportedParameterError,
@@ -267,7 +270,7 @@ def _load(
     try:
         # The weights come last, so that errors of tokenizer and template show early.
         tokenizer = Tokenizer.of(checkpoint.tokenizer())
-        template = _template(checkpoint, tokenizer)
+        template = _template(checkpoint, tokenizer, config)
         pooling = _pooling(config, checkpoint)
         recommended = config.generation_config != "none"
         sampling = checkpoint.recommended().checked() if recommended else {}
@@ -313,16 +316,55 @@ def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling | None:
         ) from None
 
 
-def _template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | None:
+def _template(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig
+) -> ChatTemplate | None:
+    """The chat template of the settings, else of the checkpoint; None if there is none.
+
+    Raises:
+        ConfigError: the settings name a file that cannot be read, or no template, or variables that
+            are not a JSON object.
+        ModelFileError: the checkpoint's template does not parse.
+    """
     from heddle.text.chat.template import ChatTemplate
 
-    if checkpoint.chat_template is None:
+    variables = _template_variables(config.chat_template_kwargs)
+    path = config.chat_template
+    source = _template_source(path) if path else checkpoint.chat_template
+    if source is None:
         return None
     bos, eos = (
         "" if token is None else tokenizer.token_text(token)
         for token in (tokenizer.bos_id, tokenizer.eos_id)
     )
-    return ChatTemplate(checkpoint.chat_template, bos, eos)
+    try:
+        return ChatTemplate(source, bos, eos, variables)
+    except ModelFileError as error:
+        if not path:
+            raise
+        raise ConfigError(f"--chat-template {path}: {error}", param="chat_template") from None
+
+
+def _template_source(path: str) -> str:
+    try:
+        return user_path(path, "--chat-template").read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--chat-template: cannot read {path!r}: {error}", param="chat_template"
+        ) from error
+
+
+def _template_variables(text: str) -> dict[str, Any]:
+    try:
+        variables = json.loads(text or "{}")
+    except ValueError:
+        variables = None
+    if not isinstance(variables, dict):
+        raise ConfigError(
+            f"--chat-template-kwargs must be a JSON object, got {text!r}",
+            param="chat_template_kwargs",
+        )
+    return variables
 
 
 def _info(model_id: str, checkpoint: Checkpoint, shape: ModelShape, mix: Mix) -> ModelInfo:

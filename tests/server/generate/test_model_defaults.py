@@ -49,6 +49,29 @@ def test_a_request_overrides_what_it_says_and_no_more(running: Running, path: st
     assert params.temperature == 0.6
 
 
+@pytest.mark.parametrize("path", BODIES)
+def test_defaults_of_the_server_come_before_those_of_the_model(
+    serve: Callable[..., Running], path: str
+) -> None:
+    server = serve(defaults=DEFAULTS, sampling={"top_k": 5, "min_p": 0.25})
+    params = sampled_with(server, path)
+    assert (params.temperature, params.top_k, params.min_p) == (0.6, 5, 0.25)
+    assert sampled_with(server, path, top_k=7).top_k == 7
+
+
+@pytest.mark.parametrize(("most", "limit"), [(3, 3), (-1, None)])
+def test_the_server_may_limit_tokens_by_default(
+    serve: Callable[..., Running], most: int, limit: int | None
+) -> None:
+    server = serve(sampling={"max_tokens": most, "seed": 3})
+    for path, body in BODIES.items():
+        if path != "/v1/messages":  # there the field is required
+            free = {name: value for name, value in body.items() if not name.startswith("max_")}
+            assert server.post(path, free).status_code == 200
+            [occupant] = server.executor.slots.values()
+            assert (occupant.params.max_tokens, occupant.params.seed) == (limit, 3)
+
+
 def test_a_response_repeats_the_temperature_that_held(running: Running) -> None:
     response = running.post("/v1/responses", BODIES["/v1/responses"])
     assert response.json()["temperature"] == 0.6

@@ -130,7 +130,7 @@ def parameters_of(body: SamplingSchema, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def sampling_params(body: SamplingSchema, served: Served, **more: Any) -> SamplingParams:
-    """The sampling parameters of a body. Parameters that it leaves out get the model's defaults.
+    """The sampling parameters of a body, with the defaults of the server and of the model.
 
     Args:
         body: the request's body.
@@ -140,8 +140,8 @@ def sampling_params(body: SamplingSchema, served: Served, **more: Any) -> Sampli
     Raises:
         InvalidRequestError: a value is out of range; or see :func:`parameters_of`.
     """
-    model = served.engine.model
-    return model.sampling_params(**parameters_of(body, model.tokenizer), **more)
+    given = parameters_of(body, served.engine.model.tokenizer)
+    return served.sampling_params(**given, **more)
 
 
 def agreed(body: SamplingSchema, *names: str) -> Any:

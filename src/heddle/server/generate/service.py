@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import reprlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from heddle.engine.backlog import Backlog
     from heddle.engine.registry import Registry
     from heddle.server.http.body import Bodies
+    from heddle.types import SamplingParams
 
 S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
@@ -50,6 +51,14 @@ class Served:
     engine: Engine
     config: ServerConfig
     backlog: Backlog
+
+    def sampling_params(self, **given: Any) -> SamplingParams:
+        """Sampling parameters: the values in `given`, else the server's defaults, else the model's.
+
+        Raises:
+            InvalidRequestError: a value is out of range.
+        """
+        return self.engine.model.sampling_params(**{**self.config.sampling, **given})
 
     def check_choices(self, prompts: int, n: int) -> None:
         """Refuse a request with more choices than slots and queue hold.

@@ -40,8 +40,20 @@ class ChatTemplate:
         dialect: how the model writes calls and reasoning, as the template shows.
     """
 
-    def __init__(self, source: str, bos_token: str, eos_token: str) -> None:
-        """Parse `source`. `bos_token` and `eos_token` are the texts of BOS and EOS.
+    def __init__(
+        self,
+        source: str,
+        bos_token: str,
+        eos_token: str,
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Parse `source`.
+
+        Args:
+            source: the template.
+            bos_token: text of BOS.
+            eos_token: text of EOS.
+            variables: defaults of variables. Variables of a request override them.
 
         Raises:
             ModelFileError: the template does not parse, or is too long.
@@ -61,7 +73,7 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _strftime_now
         try:
             self._template = environment.from_string(environment.bounded(source))
-            variables = meta.find_undeclared_variables(environment.parse(source))
+            read = meta.find_undeclared_variables(environment.parse(source))
         except Exception as error:  # Jinja's errors; Python's if Jinja's output does not compile
             raise ModelFileError(
                 f"the chat template does not parse: {_reason(error)}",
@@ -69,13 +81,14 @@ class ChatTemplate:
             ) from error
         self._environment = environment
         self.source = source
-        self.dialect = Dialect.of(source, variables)
+        self.dialect = Dialect.of(source, read)
         self._defaults = {
             "bos_token": bos_token,
             "eos_token": eos_token,
             "tools": None,
             "documents": None,
             "enable_thinking": True,
+            **(variables or {}),
         }
 
     def render(
@@ -97,7 +110,7 @@ class ChatTemplate:
         Raises:
             InvalidRequestError: the template refuses these messages, or fails on them.
         """
-        names = self._defaults | {"date_string": _strftime_now("%d %b %Y")} | variables
+        names = {"date_string": _strftime_now("%d %b %Y")} | self._defaults | variables
         names |= {
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,

@@ -32,10 +32,10 @@ def test_properties(shared: Running, path: str) -> None:
     assert (defaults["params"]["n_predict"], defaults["params"]["seed"]) == (-1, 2**32 - 1)
 
 
-def test_properties_show_the_model_s_defaults(serve: Callable[..., Running]) -> None:
-    server = serve(defaults={"temperature": 0.25, "top_k": 3})
+def test_properties_show_the_defaults_of_model_and_server(serve: Callable[..., Running]) -> None:
+    server = serve(defaults={"temperature": 0.25, "top_k": 3}, sampling={"min_p": 0.5})
     params = server.get("/props").json()["default_generation_settings"]["params"]
-    assert (params["temperature"], params["top_k"]) == (0.25, 3)
+    assert (params["temperature"], params["top_k"], params["min_p"]) == (0.25, 3, 0.5)
 
 
 def test_properties_of_an_unknown_model_are_a_404(shared: Running) -> None:

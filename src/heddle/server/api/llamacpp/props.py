@@ -10,12 +10,12 @@ from pydantic import RootModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.server.api.llamacpp.settings import generation_settings
+from heddle.server.generate.service import Served
 from heddle.server.http.encoding import json_response
 from heddle.server.http.fields import only
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
-    from heddle.engine import Engine
     from heddle.server.generate.service import Service
     from heddle.server.generate.usage import Json
 
@@ -35,7 +35,8 @@ def routes(service: Service) -> APIRouter:
         With `autoload=false` this loads no model.
         """
         engine = await service.engine(request, model) if autoload else service.served(model).engine
-        return json_response(_props(engine, model or service.registry.default))
+        served = Served(model or service.registry.default, engine, service.config, service.backlog)
+        return json_response(_props(served))
 
     @router.get("/lora-adapters")
     async def adapters() -> Response:
@@ -51,7 +52,8 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _props(engine: Engine, name: str) -> Json:
+def _props(served: Served) -> Json:
+    engine = served.engine
     model, tokenizer = engine.model, engine.model.tokenizer
     text = tokenizer.token_text
     return {
@@ -60,10 +62,10 @@ def _props(engine: Engine, name: str) -> Json:
             "n_ctx": engine.context,
             "speculative": False,
             "is_processing": False,
-            "params": generation_settings(model.sampling_params(), engine.context),
+            "params": generation_settings(served.sampling_params(), engine.context),
         },
         "total_slots": engine.config.slots,
-        "model_alias": name,
+        "model_alias": served.name,
         "model_path": str(model.info.path),
         "modalities": {"vision": False, "audio": False},
         "chat_template": "" if model.template is None else model.template.source,

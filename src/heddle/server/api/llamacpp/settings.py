@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from enum import Enum
+from typing import TYPE_CHECKING
 
-from heddle.parameters import Api, Members
+from heddle.parameters import Api, EngramChoice
 from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ def generation_settings(params: SamplingParams, context: int) -> Json:
     """
     settings: Json = {"n_ctx": context}
     for row in PARAMETERS:
-        value = _json(getattr(params, row.name), isinstance(row.kind, Members))
+        value = _json(getattr(params, row.name))
         settings |= dict.fromkeys(row.names(Api.LLAMACPP), value)
     del settings["cache_salt"]  # a secret of the client
     if params.max_tokens is None:
@@ -38,7 +40,9 @@ def generation_settings(params: SamplingParams, context: int) -> Json:
     return settings | {"n_probs": params.logprobs or 0, "grammar": grammar} | rest
 
 
-def _json(value: Any, is_list_of_members: bool) -> Any:
-    if is_list_of_members:
-        return [member.value for member in value]
-    return list(value) if isinstance(value, tuple) else value
+def _json(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_json(one) for one in value]
+    if isinstance(value, EngramChoice):
+        return asdict(value)
+    return value.value if isinstance(value, Enum) else value

@@ -162,7 +162,7 @@ def _sampling(body: GenerationBody, served: Served, scope: Scope) -> SamplingPar
         del given["seed"]
     if "repetition_penalty" in given:
         given = {"repeat_last_n": _PENALISED} | given
-    return served.engine.model.sampling_params(
+    return served.sampling_params(
         **given,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         grammar=_grammar(body.format),

@@ -202,10 +202,10 @@ def completion_params(body: CompletionRequest, served: Served) -> SamplingParams
         )
     _refuse_in_stream(body, body.prompt_logprobs, "prompt_logprobs")
     counts = [count for count in (echoed, body.prompt_logprobs) if count is not None]
-    model = served.engine.model
-    given = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | parameters_of(body, model.tokenizer)
+    least = {"max_tokens": DEFAULT_COMPLETION_TOKENS} | dict(served.config.sampling)
+    given = least | parameters_of(body, served.engine.model.tokenizer)
     # best_of compares log probabilities, even if the answer does not show them.
-    return model.sampling_params(
+    return served.sampling_params(
         **given,
         logprobs=0 if of > n and body.logprobs is None else body.logprobs,
         prompt_logprobs=max(counts, default=None),
