@@ -187,6 +187,10 @@ def test_records_out_of_order_are_refused(tmp_path: Path) -> None:
         changed = sound[:-48] + records
         with pytest.raises(EngramFileError, match="out of order"), opened(tmp_path, changed) as t:
             list(t.entries())
+    mixed = version_2({(3,): {3: 4}, (1, 2): {3: 4}})
+    changed = mixed[:-44] + mixed[-24:] + mixed[-44:-24]
+    with pytest.raises(EngramFileError, match="out of order"), opened(tmp_path, changed) as t:
+        list(t.entries())
 
 
 def test_claimed_sizes_are_not_allocated(tmp_path: Path) -> None:

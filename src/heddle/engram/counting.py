@@ -26,10 +26,10 @@ FAN_IN = 64
 _COPIES = 3
 """Copies of the rows that sorting and summing hold at once."""
 
-_TOKEN_BYTES = 40
-"""Bytes for each token beside the rows: the token, its place, the order of the sort."""
+_TOKEN_BYTES = 72
+"""Bytes for each token beside the rows (measured): the token, its places, the order of the sort."""
 
-_MERGE_COPIES = 12
+_MERGE_COPIES = 14
 """Copies of the blocks that merging and grouping hold at once."""
 
 

@@ -87,7 +87,7 @@ class TableWriter:
             self._write_table(file, header)
             with self._data_path.open("rb") as data:
                 file.seek(header.data_offset)
-                shutil.copyfileobj(data, file, 1 << 20)
+                shutil.copyfileobj(data, file, 1 << 18)
             file.flush()
             os.fsync(file.fileno())
 
