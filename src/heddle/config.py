@@ -267,6 +267,12 @@ class ServerConfig:
         low=1,
         high=86_400,
     )
+    stream_ping: float = _setting(
+        10.0,
+        "seconds between comments in a stream of events that waits for its first token; 0 = none",
+        low=0,
+        high=86_400,
+    )
     drain: int = _setting(
         5, "most seconds that a stopping server waits for running requests", low=0, high=86_400
     )

@@ -586,6 +586,25 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the prompt of one request is computed.
+
+    Attributes:
+        prompt_tokens: tokens of the prompt.
+        cached_tokens: prompt tokens that the prefix cache held when the request began; before: 0.
+        computed_tokens: prompt tokens that are cached, computed, or in the step in flight.
+        queue_seconds: time in the queue so far.
+        prompt_seconds: time since the request's first step so far; 0 before.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    queue_seconds: float = field(default=0.0, compare=False)
+    prompt_seconds: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """New text and tokens of one request from one step.
 

@@ -15,7 +15,7 @@ from heddle.scheduler.sequence import Sequence
 from heddle.step import NO_RULES
 from heddle.text.tokenizer.detokenizer import Detokenizer
 from heddle.text.tokenizer.token_rules import token_rules
-from heddle.types import Delta, FinishReason, Usage
+from heddle.types import Delta, FinishReason, Progress, Usage
 
 if TYPE_CHECKING:
     from collections import abc
@@ -55,6 +55,11 @@ class Ticket:
         """Token counts and times so far. Any thread may read them."""
         end = self._request.end
         return self._request.usage if end is None else end[1]
+
+    @property
+    def progress(self) -> Progress:
+        """How far the prompt is computed. Any thread may read it."""
+        return self._request.progress
 
     @property
     def finish(self) -> FinishReason | None:
@@ -108,6 +113,19 @@ class Request:
         """The request's id and its caller's name for it, for lines of the log."""
         number = self.sequence.id
         return f"{number} ({self.log_id})" if self.log_id else f"{number}"
+
+    @property
+    def progress(self) -> Progress:
+        """How far the prompt is computed. After the first token, it is computed."""
+        prompt, began, now = self.sequence.prompt_tokens, self.first_step_at, time.perf_counter()
+        done = self.first_token_at or self.end is not None
+        return Progress(
+            prompt,
+            self.sequence.cached_tokens or 0,
+            prompt if done else min(self.sequence.computed, prompt),
+            (began or now) - self.submitted_at,
+            (self.first_token_at or now) - began if began else 0.0,
+        )
 
     @property
     def usage(self) -> Usage:

@@ -179,6 +179,18 @@ class AsyncStreams:
         self._unfinished -= delta.finish is not None
         return index, delta
 
+    async def arrives(self, seconds: float) -> bool:
+        """Wait at most `seconds` for a delta. Returns whether the iteration now returns at once.
+
+        If the task is cancelled while it waits here, all requests are cancelled.
+        """
+        self._inbox.check_loop()
+        try:
+            return await self._inbox.arrives(seconds)
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
     async def begin(self) -> None:
         """Wait until the first delta has arrived. The iteration still returns it.
 
@@ -276,6 +288,17 @@ class Inbox:
         index, delta = self._deltas.popleft()
         self.held -= delta_bytes(delta)
         return index, delta
+
+    async def arrives(self, seconds: float) -> bool:
+        """Wait at most `seconds` for a delta. Returns whether `get` now returns or raises."""
+        if self._deltas or self._closed:
+            return True
+        timer = self._mailbox.loop.call_later(seconds, self._wake)
+        try:
+            await self._wait(patient=False)
+        finally:
+            timer.cancel()
+        return bool(self._deltas) or self._closed
 
     async def first_error(self) -> HeddleError | None:
         """Wait for the first delta. Returns its error, None if it has none. Raises as `get`."""

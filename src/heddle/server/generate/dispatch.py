@@ -108,7 +108,8 @@ class Dispatcher:
         if request.stream:
             if engine.config.queue_timeout:
                 await _begun(http_request, streams)
-            return EventStream(writer, streams, request.n, service.backlog)
+            ping = service.config.stream_ping
+            return EventStream(writer, streams, request.n, service.backlog, ping)
         receive = http_request.receive
         try:
             return await self._json_answers.response(writer, receive, streams, request.n)

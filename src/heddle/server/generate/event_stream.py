@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from heddle.errors import HeddleError
 from heddle.server.generate.json_answer import PIECE
 from heddle.server.generate.usage import totals
 from heddle.server.http.connection import ClientGoneError, unless_gone
+from heddle.server.http.encoding import EVENTS
 from heddle.server.http.errors import stopping
 from heddle.server.http.record import RequestRecord, record_of
 from heddle.types import FinishReason
@@ -26,7 +28,12 @@ if TYPE_CHECKING:
     from heddle.engine.streams import AsyncStreams
     from heddle.errors import BacklogError
     from heddle.server.generate.writer import AnswerWriter
-    from heddle.types import Delta, TokenLogprob, Usage
+    from heddle.types import Delta, Progress, TokenLogprob, Usage
+
+_PING = b": waiting\n\n"
+"""A comment of server-sent events, which clients skip."""
+_PROGRESS_SECONDS = 0.1
+"""Seconds between two looks at the progress of a prompt."""
 
 
 class ChoiceEvents:
@@ -71,6 +78,57 @@ class ChoiceEvents:
         self.held = 0
 
 
+class WaitingEvents:
+    """Events of a stream before the first token of each choice: progress, and comments.
+
+    Comments keep proxies and clients from closing a silent connection.
+    """
+
+    def __init__(self, writer: AnswerWriter, streams: AsyncStreams, ping: float) -> None:
+        """`ping` is the number of seconds between comments; 0: no comments."""
+        self._writer = writer
+        self._tickets = streams.tickets
+        self._ping = ping if writer.media_type == EVENTS else 0.0
+        self._shown: dict[int, Progress | None] = {}
+        if self._ping or writer.shows_progress:
+            self._shown = dict.fromkeys(range(len(streams)))
+        self._sent_at = time.monotonic()
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds until the next events; None after the first token of each choice."""
+        if not self._shown:
+            return None
+        if not self._writer.shows_progress:
+            return self._ping
+        return min(_PROGRESS_SECONDS, self._ping or _PROGRESS_SECONDS)
+
+    def events(self) -> bytes:
+        """Progress since the last call, or a comment if it is time for one."""
+        events = b"".join(map(self._progress, self._shown))
+        silent = time.monotonic() - self._sent_at
+        if not events and self._ping and silent >= self._ping:
+            events = _PING
+        if events:
+            self._sent_at = time.monotonic()
+        return events
+
+    def begun(self, index: int) -> bytes:
+        """The last progress of a choice. It has a token now."""
+        events = self._progress(index) if index in self._shown else b""
+        self._shown.pop(index, None)
+        return events
+
+    def _progress(self, index: int) -> bytes:
+        if not self._writer.shows_progress:
+            return b""
+        now = self._tickets[index].progress
+        if now == self._shown[index]:
+            return b""
+        self._shown[index] = now
+        return self._writer.progress(index, now)
+
+
 class EventStream(Response):
     """Streams an answer. The engine has already accepted its choices.
 
@@ -79,9 +137,21 @@ class EventStream(Response):
     """
 
     def __init__(
-        self, writer: AnswerWriter, streams: AsyncStreams, n: int, backlog: Backlog
+        self,
+        writer: AnswerWriter,
+        streams: AsyncStreams,
+        n: int,
+        backlog: Backlog,
+        ping: float = 0.0,
     ) -> None:
-        """Each prompt has `n` choices."""
+        """
+        Args:
+            writer: writes the events.
+            streams: the deltas of the choices.
+            n: choices of each prompt.
+            backlog: counts what the answer holds.
+            ping: seconds between comments before the first token; 0: no comments.
+        """
         super().__init__(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
             media_type=writer.media_type,
@@ -91,6 +161,7 @@ class EventStream(Response):
         self._streams = streams
         self._n = n
         self._backlog = backlog
+        self._waiting = WaitingEvents(writer, streams, ping)
         self._held_at_check = 0
         self._choices = [ChoiceEvents(writer, index) for index in range(len(streams))]
         self._held_by_choices = 0  # bytes; a sum over all choices at each event would be too slow
@@ -161,6 +232,14 @@ class EventStream(Response):
     async def _events(self) -> AsyncGenerator[bytes, None]:
         yield b"".join(choice.opening() for choice in self._choices)
         try:
+            while (pause := self._waiting.pause) is not None:
+                if not await self._streams.arrives(pause):
+                    if events := self._waiting.events():
+                        yield events
+                    continue
+                index, delta = await anext(self._streams)
+                events = self._waiting.begun(index) + self._events_of(index, delta)
+                yield self._counted(events)
             async for index, delta in self._streams:
                 if events := self._counted(self._events_of(index, delta)):
                     yield events

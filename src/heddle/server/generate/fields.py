@@ -70,3 +70,4 @@ class GenerationFields(SamplingFields):
     response_format: ResponseFormat | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None

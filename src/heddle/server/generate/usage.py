@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.types import Usage
+    from heddle.types import Progress, Usage
 
 Json = dict[str, Any]
 
@@ -62,6 +62,20 @@ def _rates(of: str, tokens: int, ms: float) -> Json:
         f"{of}_ms": ms,
         f"{of}_per_token_ms": ms / tokens if tokens else 0.0,
         f"{of}_per_second": 1e3 * tokens / ms if ms else 0.0,
+    }
+
+
+def prompt_progress(progress: Progress) -> Json:
+    """How far a prompt is computed, under llama.cpp's names, with times in ms.
+
+    `queue_ms` is the time before the first step; llama.cpp does not have this field.
+    """
+    return {
+        "total": progress.prompt_tokens,
+        "cache": progress.cached_tokens,
+        "processed": progress.computed_tokens,
+        "time_ms": 1e3 * progress.prompt_seconds,
+        "queue_ms": 1e3 * progress.queue_seconds,
     }
 
 

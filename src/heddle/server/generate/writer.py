@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Delta, Output, TokenLogprob
+    from heddle.types import Delta, Output, Progress, TokenLogprob
 
 
 class AnswerWriter(ABC):
@@ -27,12 +27,15 @@ class AnswerWriter(ABC):
 
     Attributes:
         media_type: media type of streams.
+        shows_progress: whether a stream has events of :meth:`progress` before the first token of
+            each choice.
         id: id of the answer.
         reading: how to find text, reasoning and calls in a choice.
     """
 
     prefix: str
     media_type: str = EVENTS
+    shows_progress: bool = False
 
     def __init__(self, model: str, reading: Reading = PLAIN) -> None:
         self.reading = reading
@@ -46,6 +49,10 @@ class AnswerWriter(ABC):
     @abstractmethod
     def opening(self, index: int) -> bytes:
         """Events before the first part of a choice."""
+
+    def progress(self, index: int, progress: Progress) -> bytes:
+        """Events about the prompt of a choice that has no token yet."""
+        return b""
 
     @abstractmethod
     def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:

@@ -63,6 +63,7 @@ def native_answer(
         body.response_fields or (),
         probabilities=params.logprobs is not None,
         tokens=bool(body.return_tokens),
+        progress=bool(body.return_progress),
         truncated=truncated,
     )
     return request, NativeWriter(served.name, model.tokenizer, options)

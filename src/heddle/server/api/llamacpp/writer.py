@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from heddle.server.api.llamacpp.errors import native_error_body
-from heddle.server.generate.usage import timings
+from heddle.server.generate.usage import prompt_progress, timings
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import array, encode, event
 from heddle.text.parsing.parts import Text
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.types import Delta, Output, TokenLogprob
+    from heddle.types import Delta, Output, Progress, TokenLogprob
 
 _LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -38,6 +38,7 @@ class NativeOptions:
         fields: names of the fields to write; empty: all fields. See :func:`selected`.
         probabilities: whether to write the log probabilities of tokens.
         tokens: whether an answer that is not a stream has its token ids.
+        progress: whether a stream shows the progress of prompts.
         truncated: whether the prompt lacks a part of the body.
     """
 
@@ -47,6 +48,7 @@ class NativeOptions:
     fields: Sequence[str] = ()
     probabilities: bool = False
     tokens: bool = False
+    progress: bool = False
     truncated: bool = False
 
 
@@ -62,6 +64,7 @@ class NativeWriter(AnswerWriter):
         super().__init__(model)
         self._tokenizer = tokenizer
         self._options = options
+        self.shows_progress = options.progress
         choices = len(options.prompts) * options.n
         self._predicted = [0] * choices
         self._has_new_line = [False] * choices
@@ -80,16 +83,10 @@ class NativeWriter(AnswerWriter):
     def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
         assert isinstance(part, Text), "the reading is PLAIN"
         self._note(index, part.text, len(tokens))
-        piece = {
-            "index": index,
-            "content": part.text,
-            "tokens": [one.token for one in tokens],
-            "stop": False,
-            "id_slot": _ANY_SLOT,
-            "tokens_predicted": self._predicted[index],
-            "tokens_evaluated": len(self._prompt(index)),
-        }
-        return event(piece | self._scores(tokens))
+        return event(self._piece(index, part.text, tokens) | self._scores(tokens))
+
+    def progress(self, index: int, progress: Progress) -> bytes:
+        return event(self._piece(index, "", ()) | {"prompt_progress": prompt_progress(progress)})
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
         self._note(index, "", len(tokens))
@@ -107,6 +104,18 @@ class NativeWriter(AnswerWriter):
 
     def _prompt(self, index: int) -> Sequence[int]:
         return self._options.prompts[index // self._options.n]
+
+    def _piece(self, index: int, text: str, tokens: Iterable[TokenLogprob]) -> Json:
+        """A part of a choice in a stream."""
+        return {
+            "index": index,
+            "content": text,
+            "tokens": [one.token for one in tokens],
+            "stop": False,
+            "id_slot": _ANY_SLOT,
+            "tokens_predicted": self._predicted[index],
+            "tokens_evaluated": len(self._prompt(index)),
+        }
 
     def _choice(
         self,

@@ -14,6 +14,7 @@ from heddle.server.api.openai.logprobs import (
     prompt_logprobs,
 )
 from heddle.server.generate.token_parts import parts_with_tokens
+from heddle.server.generate.usage import prompt_progress
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import encode, event
 from heddle.server.http.error_shape import error_body
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.token_parts import TokenSpelling
     from heddle.text.parsing.parts import Part
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Delta, Output, TokenLogprob
+    from heddle.types import Delta, Output, Progress, TokenLogprob
 
 Json = dict[str, Any]
 
@@ -66,6 +67,7 @@ class AnswerOptions:
 
     Attributes:
         usage: whether a stream ends with the token counts.
+        progress: whether a stream shows the progress of prompts.
         logprobs: number of likeliest tokens to show beside each token with its log probability;
             None: show no log probabilities.
         prompt_logprobs: the same for prompt tokens.
@@ -75,6 +77,7 @@ class AnswerOptions:
     """
 
     usage: bool = False
+    progress: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     best: int | None = None
@@ -93,6 +96,7 @@ class _CompletionsWriter(AnswerWriter):
         self._created = int(time.time())
         self._spelling = spelling
         self._options = options
+        self.shows_progress = options.progress
 
     def json(self, outputs: Sequence[Output], totals: Json) -> list[bytes]:
         """Encode choices one by one, because their objects take six times the memory."""
@@ -109,6 +113,11 @@ class _CompletionsWriter(AnswerWriter):
 
     def part(self, index: int, part: Part, tokens: Sequence[TokenLogprob]) -> bytes:
         return event(self._chunk([self._chunk_choice(index, part, tokens, None)]))
+
+    def progress(self, index: int, progress: Progress) -> bytes:
+        """A chunk with an empty choice and llama.cpp's field `prompt_progress`."""
+        chunk = self._chunk([self._chunk_choice(index, None, (), None)])
+        return event(chunk | {"prompt_progress": prompt_progress(progress)})
 
     def closing(self, index: int, tokens: Sequence[TokenLogprob], last: Delta) -> bytes:
         return event(self._chunk([self._chunk_choice(index, None, tokens, last.finish)]))

@@ -64,7 +64,8 @@ def from_chat(
         open_schemas=body.open_schemas,
     )
     request = reasoning.bound(request, reading, served, scope)
-    options = AnswerOptions(usage, params.logprobs, body.prompt_logprobs, reading=reading)
+    progress = bool(body.return_progress)
+    options = AnswerOptions(usage, progress, params.logprobs, body.prompt_logprobs, reading=reading)
     return request, ChatWriter(model, served.engine.model.tokenizer, options)
 
 
@@ -93,6 +94,7 @@ def from_completion(
         served.engine.check_length(len(prompt), output=params.max_tokens != 0)
     options = AnswerOptions(
         usage,
+        bool(body.return_progress),
         body.logprobs,
         body.prompt_logprobs,
         best=n if of > n else None,
