@@ -291,6 +291,11 @@ class ServerConfig:
         "form of lines in the log: text, or json = one object a line",
         choices=("text", "json"),
     )
+    metric_names: str = _setting(
+        "heddle",
+        "names of metrics: heddle, or llamacpp = also llama.cpp's, of the default model",
+        choices=("heddle", "llamacpp"),
+    )
     otel_endpoint: str = _setting(
         "",
         "URL of an OpenTelemetry collector (OTLP over HTTP) that gets a span of each request; needs"

@@ -98,6 +98,31 @@ def test_health_says_whether_the_file_is_still_what_was_loaded(
     assert state() == "missing"
 
 
+def test_metrics_under_llama_cpp_s_names(serve: Callable[..., Running]) -> None:
+    server = serve(metric_names="llamacpp", slots=2)
+    for letter in "ab":
+        body = {"prompt": letter * 5, "max_tokens": 4, "ignore_eos": True}
+        assert server.post("/completion", body).status_code == 200
+    server.until(server.idle)
+    now = {
+        name.removeprefix("llamacpp:"): value
+        for name, value in scrape(server).items()
+        if name.startswith("llamacpp:")
+    }
+    assert (now["prompt_tokens_total"], now["tokens_predicted_total"]) == (10, 8)
+    assert (now["n_tokens_max"], now["requests_processing"], now["requests_deferred"]) == (9, 0, 0)
+    assert now["prompt_seconds_total"] > 0
+    assert now["tokens_predicted_seconds_total"] > 0
+    assert now["n_decode_total"] >= 8
+    assert 0 < now["n_busy_slots_per_decode"] <= 1
+    assert now.keys() >= {"prompt_tokens_seconds", "predicted_tokens_seconds"}
+    assert 0 <= now["kv_cache_usage_ratio"] <= 1
+
+
+def test_llama_cpp_s_names_are_off_by_default(shared: Running) -> None:
+    assert "llamacpp:" not in shared.get("/metrics").text
+
+
 def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> None:
     server = serve(slots=2)
     free: dict[str, Any] = {"state": "free", "request": None, "prompt_tokens": 0, "computed": 0}

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def routes(service: Service) -> APIRouter:
     """The routes of one service."""
     router = APIRouter()
-    exported = Metrics(service.registry, service.backlog)
+    llamacpp = service.config.metric_names == "llamacpp"
+    exported = Metrics(service.registry, service.backlog, llamacpp=llamacpp)
 
     @router.get("/health", responses={503: {"description": "The engine has stopped or failed."}})
     @router.head("/health", include_in_schema=False)  # some health checkers send HEAD

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from heddle.server.api.native.llamacpp_metrics import LlamaCppCollector
 from heddle.server.api.native.metric_table import (
     BACKLOG_ROWS,
     DISK_ROWS,
@@ -58,7 +59,8 @@ HISTOGRAMS = {
 class Metrics:
     """All metrics of a registry's models and of their server, in a separate registry."""
 
-    def __init__(self, models: Registry, backlog: Backlog) -> None:
+    def __init__(self, models: Registry, backlog: Backlog, *, llamacpp: bool = False) -> None:
+        """`llamacpp` says whether to export llama.cpp's metrics, too."""
         self._registry = CollectorRegistry()
         self._histograms = {
             key: Histogram(name, text, (LABEL,), buckets=buckets, registry=self._registry)
@@ -68,6 +70,8 @@ class Metrics:
             "heddle_server_tasks", "Tasks of the server's event loop.", registry=self._registry
         )
         self._registry.register(SnapshotCollector(models, backlog))
+        if llamacpp:
+            self._registry.register(LlamaCppCollector(models))
         models.on_loaded(self._observe)
 
     def _observe(self, model: str, engine: Engine) -> None:
