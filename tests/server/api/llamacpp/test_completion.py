@@ -102,6 +102,15 @@ def test_without_a_limit_it_ends_by_itself(shared: Running) -> None:
     assert answer["generation_settings"]["n_predict"] == -1
 
 
+@pytest.mark.parametrize(("most", "truncated"), [(-1, True), (600, True), (507, False)])
+def test_an_output_that_fills_the_context_is_truncated(
+    shared: Running, most: int, truncated: bool
+) -> None:
+    answer = shared.post("/completion", BODY | {"n_predict": most}).json()
+    assert (answer["stop_type"], answer["tokens_predicted"]) == ("limit", 507)
+    assert answer["truncated"] is truncated
+
+
 @pytest.mark.parametrize("seed", [-1, 2**32 - 1, None])
 def test_a_seed_may_be_random(shared: Running, seed: int | None) -> None:
     answers = [

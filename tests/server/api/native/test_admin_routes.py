@@ -110,6 +110,7 @@ def test_metrics_under_llama_cpp_s_names(serve: Callable[..., Running]) -> None:
         if name.startswith("llamacpp:")
     }
     assert (now["prompt_tokens_total"], now["tokens_predicted_total"]) == (10, 8)
+    assert now["prompt_tokens_cached_total"] == 0
     assert (now["n_tokens_max"], now["requests_processing"], now["requests_deferred"]) == (9, 0, 0)
     assert now["prompt_seconds_total"] > 0
     assert now["tokens_predicted_seconds_total"] > 0
@@ -130,7 +131,8 @@ def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> Non
     idle = {"utilisation": 0, "tokens_per_second": 0, "prompt_tokens_per_second": 0, "step": None}
     free["engine"] = idle
     free |= {"id_task": -1, "n_ctx": 512, "speculative": False, "is_processing": False}
-    free["next_token"] = {"has_next_token": False, "n_decoded": 0}
+    free["next_token"] = [{"has_next_token": False, "n_decoded": 0}]
+    free |= {f"n_prompt_tokens{kind}": 0 for kind in ("", "_processed", "_cache")}
     expected = [{"index": index, "id": index} | free for index in (0, 1)]
     assert server.get("/slots?fail_on_no_slot=1").json() == expected
     server.executor.before_step = lambda step: server.executor.gate.clear() if step == 2 else None
@@ -147,7 +149,8 @@ def test_slots_while_requests_run_and_wait(serve: Callable[..., Running]) -> Non
     for slot in (first, second):
         assert slot["is_processing"] is True
         assert (slot["id"], slot["id_task"]) == (slot["index"], slot["request"])
-        assert slot["next_token"]["n_decoded"] == slot["generated_tokens"]
+        assert slot["next_token"][0]["n_decoded"] == slot["generated_tokens"]
+        assert slot["n_prompt_tokens_processed"] + slot["n_prompt_tokens_cache"] == 5
         assert slot["state"] == "generating"
         assert slot["prompt_tokens"] == 5
         assert slot["generated_tokens"] >= 2

@@ -58,16 +58,14 @@ def _props(served: Served) -> Json:
     text = tokenizer.token_text
     return {
         "default_generation_settings": {
-            "id": 0,
             "n_ctx": engine.context,
-            "speculative": False,
-            "is_processing": False,
             "params": generation_settings(served.sampling_params(), engine.context),
         },
         "total_slots": engine.config.slots,
         "model_alias": served.name,
         "model_path": str(model.info.path),
-        "modalities": {"vision": False, "audio": False},
+        "model_ftype": model.info.quantisation,
+        "modalities": {"vision": False, "video": False, "audio": False},
         "chat_template": "" if model.template is None else model.template.source,
         "chat_template_caps": {},
         "bos_token": "" if tokenizer.bos_id is None else text(tokenizer.bos_id),

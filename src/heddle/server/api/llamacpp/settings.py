@@ -16,6 +16,21 @@ if TYPE_CHECKING:
 
 RANDOM_SEED = 2**32 - 1
 """llama.cpp's number for a random seed. Requests also write -1."""
+_CONSTANT: Json = {
+    "n_keep": 0,
+    "n_discard": 0,
+    "min_keep": 0,
+    "stream": False,
+    "grammar_lazy": False,
+    "grammar_triggers": [],
+    "preserved_tokens": [],
+    "chat_format": "Content-only",
+    "reasoning_format": "none",
+    "timings_per_token": False,
+    "post_sampling_probs": False,
+    "lora": [],
+}
+"""Settings of llama.cpp that have one value here."""
 
 
 def generation_settings(params: SamplingParams, context: int) -> Json:
@@ -36,8 +51,7 @@ def generation_settings(params: SamplingParams, context: int) -> Json:
         for id, bias in params.logit_bias.items()
     ]
     grammar = "" if params.grammar is None else params.grammar.text
-    rest = {"post_sampling_probs": False, "min_keep": 0, "lora": []}
-    return settings | {"n_probs": params.logprobs or 0, "grammar": grammar} | rest
+    return settings | {"n_probs": params.logprobs or 0, "grammar": grammar} | _CONSTANT
 
 
 def _json(value: object) -> object:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.types import Delta, Output, Progress, TokenLogprob
+    from heddle.types import Delta, Output, Progress, TokenLogprob, Usage
 
 _LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""
@@ -147,13 +147,19 @@ class NativeWriter(AnswerWriter):
             "generation_settings": options.settings,
             "prompt": self._tokenizer.decode(self._prompt(index), skip_special=False),
             "has_new_line": self._has_new_line[index],
-            "truncated": options.truncated,
+            "truncated": options.truncated or self._fills_context(end.finish, usage),
             **_stop(end.finish, end.stop),
             "tokens_cached": usage.cached_tokens,
             "timings": timings([usage]),
             **self._scores(scored),
         }
         return selected(choice, options.fields) if options.fields else choice
+
+    def _fills_context(self, finish: FinishReason, usage: Usage) -> bool:
+        """Whether the context ended the output, and not the limit of the request."""
+        total = usage.prompt_tokens + usage.completion_tokens
+        full = finish is FinishReason.LENGTH and total >= self._options.settings["n_ctx"]
+        return full and usage.completion_tokens != self._options.settings["n_predict"]
 
     def _scores(self, tokens: Iterable[TokenLogprob]) -> Json:
         """`completion_probabilities` of tokens, if the request asks for it."""

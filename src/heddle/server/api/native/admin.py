@@ -73,14 +73,17 @@ def routes(service: Service) -> APIRouter:
 
 def _native(slot: SlotSnapshot, context: int) -> dict[str, Any]:
     """Further fields of a slot, under llama.cpp's names."""
-    busy = slot.request is not None
+    busy, prompt = slot.request is not None, min(slot.computed, slot.prompt_tokens)
     return {
         "id": slot.index,
         "id_task": slot.request if busy else -1,
         "n_ctx": context,
         "speculative": False,
         "is_processing": busy,
-        "next_token": {"has_next_token": busy, "n_decoded": slot.generated_tokens},
+        "n_prompt_tokens": slot.prompt_tokens,
+        "n_prompt_tokens_processed": max(0, prompt - slot.cached_tokens),
+        "n_prompt_tokens_cache": slot.cached_tokens,
+        "next_token": [{"has_next_token": busy, "n_decoded": slot.generated_tokens}],
     }
 
 

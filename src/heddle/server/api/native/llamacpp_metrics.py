@@ -26,11 +26,13 @@ class Phases:
     Attributes:
         prompt_seconds: time of prefill.
         predicted_seconds: time of decode.
+        cached_tokens: prompt tokens of the prefix cache.
         most_tokens: most tokens of a request, prompt and output.
     """
 
     prompt_seconds: float = 0.0
     predicted_seconds: float = 0.0
+    cached_tokens: int = 0
     most_tokens: int = 0
 
     def on_submit(self) -> None:
@@ -48,6 +50,7 @@ class Phases:
     def on_finish(self, reason: FinishReason, usage: Usage) -> None:
         self.prompt_seconds += usage.prompt_seconds
         self.predicted_seconds += usage.completion_seconds
+        self.cached_tokens += usage.cached_tokens
         self.most_tokens = max(self.most_tokens, usage.prompt_tokens + usage.completion_tokens)
 
 
@@ -63,6 +66,10 @@ _TOTALS: dict[str, tuple[str, Callable[[_Moment], float]]] = {
     "prompt_tokens": (
         "Prompt tokens that steps computed.",
         lambda at: at.now.computed_prompt_tokens,
+    ),
+    "prompt_tokens_cached": (
+        "Prompt tokens of finished requests that the prefix cache held.",
+        lambda at: at.phases.cached_tokens,
     ),
     "prompt_seconds": ("Time of prefill.", lambda at: at.phases.prompt_seconds),
     "tokens_predicted": ("Generated tokens.", lambda at: at.now.generated_tokens),

@@ -190,9 +190,10 @@ def _described(name: str, status: ModelStatus, service: Service) -> dict[str, An
         "max_tokens": engine.context,
         "meta": {  # llama.cpp's
             "n_vocab": info.vocabulary,
-            "n_ctx_train": engine.context,
+            "n_ctx": engine.context,
             "n_embd": engine.model.shape.width,
             "n_params": info.parameters,
             "size": info.file_bytes,
+            "ftype": info.quantisation,
         },
     }
