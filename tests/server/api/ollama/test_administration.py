@@ -11,28 +11,21 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from fake_hub import FakeHub, Repository, fake_hub
 from fake_loads import Loads
-from gguf_writer import gguf_bytes
 from heddle.config import RegistryConfig, ServerConfig
 from heddle.engine import Engine
 from heddle.engine.registry import Registry
 from heddle.server.http.hints import HEADER
 from live_server import live_server
-from models.tiny.llama import PLAIN
 from patience import PATIENCE
+from tiny_hub import TINY, tiny_hub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-TOKENIZER = {
-    "tokenizer.ggml.model": "gpt2",
-    "tokenizer.ggml.tokens": [*(chr(ord("A") + i) for i in range(PLAIN.vocabulary - 1)), "AB"],
-    "tokenizer.ggml.merges": ["A B"],
-    "tokenizer.chat_template": "{{ messages[0].content }}",
-}
-TINY = gguf_bytes(PLAIN.metadata() | TOKENIZER, PLAIN.tensors())
+    from fake_hub import FakeHub
+
 BOSS = {"authorization": "Bearer sk-boss"}
 
 
@@ -134,12 +127,7 @@ def test_without_autoload_a_prompt_does_not_change_the_time(start: Callable[...,
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    """A hub with one tiny model, and empty caches."""
-    monkeypatch.setenv("HEDDLE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    with fake_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        hub.repositories["org/tiny"] = Repository.of({"tiny-F32.gguf": TINY})
+    with tiny_hub(tmp_path, monkeypatch) as hub:
         yield hub
 
 
