@@ -135,3 +135,5 @@ def test_the_code_on_a_page_runs(path: Path, address: str) -> None:
         for value in made:
             if isinstance(value, (LLM, Engine, OpenAI, Anthropic)):
                 value.close()
+            elif type(value).__module__.partition(".")[0] in ("ollama", "langchain_ollama"):
+                value._client.close()
