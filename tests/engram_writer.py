@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    Entries = Mapping[tuple[int, ...], Mapping[int, int]]
-    """For each n-gram the tokens that followed it, with their frequencies."""
+Entries = Mapping[tuple[int, ...], Mapping[int, int]]
+"""For each n-gram the tokens that followed it, with their frequencies."""
 
 FINGERPRINT = bytes(range(32))
 
 
-def fnv1a(tokens: tuple[int, ...]) -> int:
+def fnv1a(tokens: Sequence[int]) -> int:
     result = 0xCBF29CE484222325
     for byte in struct.pack(f"<{len(tokens)}I", *tokens):
         result = (result ^ byte) * 0x100000001B3 % 2**64
@@ -79,7 +81,7 @@ def version_2(
 
     With another `hash_of`, all n-grams can have one hash.
     """
-    orders = [len(ngram) for ngram in entries]
+    orders = [len(ngram) for ngram in entries] or [1]
     data, offsets = b"", []
     ordered = sorted(entries, key=lambda ngram: (len(ngram), ngram))
     for ngram in ordered:
@@ -102,3 +104,15 @@ def version_2(
     header += struct.pack("<4Q", size, len(entries), bits, 128)
     header += struct.pack("<4Q", at, at + len(table), len(data), vocabulary)
     return (header + fingerprint).ljust(128, b"\0") + bytes(filter_bytes) + table + data
+
+
+def write_version_1(path: Path, entries: Entries) -> Path:
+    path.write_bytes(version_1(entries))
+    return path
+
+
+def write_version_2(
+    path: Path, entries: Entries, vocabulary: int, fingerprint: bytes = FINGERPRINT
+) -> Path:
+    path.write_bytes(version_2(entries, vocabulary=vocabulary, fingerprint=fingerprint))
+    return path

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from engram_writer import write_version_1, write_version_2
 from fake_executor import VOCABULARY, FakeExecutor
 from fake_loads import Loads
 from fake_model import FakeTokenizer, fake_model
@@ -22,7 +23,6 @@ from heddle.errors import (
 )
 from heddle.text.chat.template import ChatTemplate
 from heddle.types import SamplingParams
-from packed_engrams import write_version_1, write_version_2
 from talking_model import LetterTokenizer
 
 if TYPE_CHECKING:

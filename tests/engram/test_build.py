@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engram_writer import FINGERPRINT, falling, version_1, version_2
+from heddle._native import Engram as NativeEngram
 from heddle.engram import build as building
 from heddle.engram import counting
 from heddle.engram.build import Form, build
@@ -255,3 +256,17 @@ def test_a_table_needs_an_existing_folder(tmp_path: Path) -> None:
     with pytest.raises(EngramError, match=r"cannot write .*absent"):
         output = tmp_path / "absent" / "x.engr"
         build(output, found, Characters(), SMALL, Form(), Silent())
+
+
+def test_the_native_reader_finds_what_was_built(tmp_path: Path) -> None:
+    contents = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog"]
+    built(tmp_path, contents, form_of(range(1, 4)))
+    counts = counted(contents, range(1, 4))
+    with (tmp_path / "out.engr").open("rb") as file:
+        table = NativeEngram(file.fileno(), SMALL.size)
+    assert table.fingerprint == FINGERPRINT
+    for ngram, followers in counts.items():
+        total = sum(followers.values())
+        expected = [(token, pytest.approx(often / total)) for token, often in falling(followers)]
+        assert table.predict(list(ngram)) == expected
+    assert table.predict(list(map(ord, "zz"))) == []

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engram_writer import Entries, fnv1a, write_version_1, write_version_2
 from heddle._native import Engram
-from packed_engrams import Table, fnv, write_version_1, write_version_2
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 VOCABULARY = 50
-TABLE: Table = {
+TABLE: Entries = {
     (3, 4, 5): {6: 3, 7: 1},
     (4, 5): {8: 1, 9: 2, 10: 1},
     (5,): {11: 5},
@@ -32,11 +32,11 @@ def opened(path: Path, vocabulary: int = 0) -> Engram:
         return Engram(file.fileno(), vocabulary)
 
 
-def two(tmp_path: Path, table: Table = TABLE) -> Path:
+def two(tmp_path: Path, table: Entries = TABLE) -> Path:
     return write_version_2(tmp_path / "two.engr", table, VOCABULARY, bytes(range(32)))
 
 
-def trigrams(count: int = 200) -> Table:
+def trigrams(count: int = 200) -> Entries:
     rng = np.random.default_rng(count)
     ngrams = {tuple(map(int, row)) for row in rng.integers(0, VOCABULARY, (count, 3))}
     return {ngram: {int(t): 1 + int(t) % 4 for t in rng.integers(0, 50, 5)} for ngram in ngrams}
@@ -210,7 +210,7 @@ def test_a_damaged_file_is_refused_or_predicts_sound_tokens(
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 6))):
         at = 4 * data.draw(st.integers(0, len(content) // 4 - 1))
-        value = data.draw(st.sampled_from([0, 1, 2, 255, 2**31, 2**32 - 1, fnv([5]) % 2**32]))
+        value = data.draw(st.sampled_from([0, 1, 2, 255, 2**31, 2**32 - 1, fnv1a([5]) % 2**32]))
         struct.pack_into("<I", content, at, value)
     path.write_bytes(content[: data.draw(st.sampled_from([None, len(content) - 3, 150]))])
     try:

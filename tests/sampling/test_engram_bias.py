@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from engram_writer import Entries, write_version_2
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
 from heddle.step import EngramBias, TokenRules
 from heddle.testing.engram_bias import engram_bias
 from heddle.testing.reference_sampler import Past, sample
 from heddle.types import SamplingParams
-from packed_engrams import Table, write_version_2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
-    Opened: TypeAlias = Callable[[Table], _native.Engram]
+    Opened: TypeAlias = Callable[[Entries], _native.Engram]
 
 VOCABULARY = 12
 OPEN, CLOSE = 10, 11
@@ -30,7 +30,7 @@ GREEDY = SamplingParams(temperature=0, seed=0)
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Opened:
-    def make(table: Table) -> _native.Engram:
+    def make(table: Entries) -> _native.Engram:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.engr"
         with write_version_2(path, table, VOCABULARY).open("rb") as file:
             return _native.Engram(file.fileno())

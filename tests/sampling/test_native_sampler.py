@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engram_writer import write_version_2
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
 from heddle.step import EngramBias, TokenPieces, TokenRules, TokenSequences
 from heddle.testing.philox import uniform
 from heddle.testing.reference_sampler import Past, adapted_mu, filtered, sample
 from heddle.types import PARAMETERS, SamplingParams, Stage
-from packed_engrams import write_version_2
 
 
 def native(params, past=Past()):  # noqa: B008

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from engram_writer import write_version_2
 from fake_executor import VOCABULARY, FakeExecutor
 from fake_model import FakeTokenizer, fake_model
 from heddle import Engine, EngineConfig, Registry, RegistryConfig
 from heddle.config import ServerConfig
 from heddle.engram.format import vocabulary_fingerprint
 from live_server import live_server
-from packed_engrams import write_version_2
 from patience import PATIENCE
 
 if TYPE_CHECKING:

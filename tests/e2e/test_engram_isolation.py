@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.test_exactness import bits, run_alone, run_together
+from engram_writer import write_version_2
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.types import EngramForm, Grammar, SamplingParams, Stage
-from packed_engrams import write_version_2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from packed_engrams import Table
+    from engram_writer import Entries
 
 pytestmark = pytest.mark.model
 
@@ -31,7 +31,7 @@ TEXTS = {
 }
 
 
-def ngrams(texts: Sequence[Sequence[int]]) -> Table:
+def ngrams(texts: Sequence[Sequence[int]]) -> Entries:
     """The frequencies of what follows one to three tokens."""
     table: dict[tuple[int, ...], dict[int, int]] = {}
     for text in texts:
