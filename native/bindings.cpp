@@ -20,6 +20,7 @@
 #include <variant>
 
 #include "engram.h"
+#include "lookup.h"
 #include "machine_limits.h"
 #include "program.h"
 
@@ -179,7 +180,8 @@ class Submitted {
   public:
     Submitted(nb::object owner, Ints ids, Ints positions, const IntRows& spans, Ints pages,
               const Ints& rows, const nb::list& samplers, bool may_sample,
-              const std::optional<IntRows>& scored, std::vector<std::tuple<int, int, Sums>> pooled)
+              const std::optional<IntRows>& scored, std::vector<std::tuple<int, int, Sums>> pooled,
+              const std::vector<int>& guesses)
         : owner_(std::move(owner)),
           program_(nb::cast<Program&>(owner_)),
           ids_(std::move(ids)),
@@ -194,9 +196,7 @@ class Submitted {
         step_.ids = ids_.data();
         step_.positions = positions_.data();
         step_.rows.assign(rows.data(), rows.data() + rows.size());
-        for (nb::handle sampler : samplers_) {
-            step_.samplers.push_back(nb::cast<Sampler*>(sampler));
-        }
+        add_draws(guesses);
         step_.may_sample = may_sample;
         add_spans(step_, spans, pages_, program_.caches());
         add_readout(step_, program_, scored, pooled_);
@@ -216,13 +216,28 @@ class Submitted {
         if (!open_) throw std::invalid_argument("the step was finished before");
         if (!close()) return std::nullopt;
         nb::list picks;
-        for (const Pick& pick : step_.picks) picks.append(pick_tuple(pick));
+        for (const std::vector<Pick>& of_draw : step_.picks) {
+            nb::list made;
+            for (const Pick& pick : of_draw) made.append(pick_tuple(pick));
+            picks.append(made);
+        }
         nb::list scores;
         for (const Score& s : step_.scores) scores.append(nb::make_tuple(s.logprob, s.rank, s.top));
         return nb::make_tuple(picks, scores);
     }
 
   private:
+    void add_draws(const std::vector<int>& guesses) {
+        if (!guesses.empty() && guesses.size() != samplers_.size()) {
+            throw std::invalid_argument("as many numbers of guesses as samplers");
+        }
+        int first = 0;
+        for (size_t i = 0; i < samplers_.size(); ++i) {
+            const int count = guesses.empty() ? 1 : 1 + guesses[i];
+            step_.draws.push_back({nb::cast<Sampler*>(samplers_[i]), first, count});
+            first += count;
+        }
+    }
     bool close() {
         open_ = false;
         nb::gil_scoped_release release;
@@ -413,11 +428,17 @@ void bind_sampler(nb::module_& m) {
             &Sampler::set_mu, "Mirostat's bound in bits; None without mirostat.")
         .def(
             "allow_only",
-            [](Sampler& s, nb::bytes mask) {
-                const auto* bits = static_cast<const uint8_t*>(mask.data());
-                s.allow_only({bits, bits + mask.size()});
+            [](Sampler& s, const nb::args& masks) {
+                std::vector<Sampler::Mask> copies;
+                for (nb::handle mask : masks) {
+                    const auto bytes = nb::cast<nb::bytes>(mask);
+                    const auto* bits = static_cast<const uint8_t*>(bytes.data());
+                    copies.emplace_back(bits, bits + bytes.size());
+                }
+                s.allow_only(std::move(copies));
             },
-            nb::arg("mask"), "Tokens t with bit t % 8 of mask[t // 8] may be picked; empty: all.")
+            "Tokens t with bit t % 8 of mask[t // 8] may be picked; empty: all. A mask for each "
+            "number of guesses.")
         .def("observe_prompt",
              [](Sampler& s, Ints tokens) {
                  s.observe_prompt(tokens.data(), static_cast<int64_t>(tokens.size()));
@@ -467,6 +488,17 @@ void bind_engram(nb::module_& m) {
                 return pairs;
             },
             nb::arg("tokens"), "What follows the tokens: (token, probability), falling.");
+}
+
+void bind_lookup(nb::module_& m) {
+    nb::class_<Lookup>(m, "Lookup", "Guesses tokens by earlier occurrences; see native/lookup.h.")
+        .def(nb::init<>())
+        .def("append",
+             [](Lookup& l, Ints tokens) {
+                 l.append(tokens.data(), static_cast<int64_t>(tokens.size()));
+             })
+        .def("guess", &Lookup::guess, nb::arg("most"))
+        .def("__len__", &Lookup::size);
 }
 
 using Matrices = std::vector<std::shared_ptr<Matrix>>;
@@ -584,17 +616,19 @@ void bind_program(nb::module_& m) {
             "begin",
             [](nb::object self, Ints ids, Ints positions, IntRows spans, Ints pages, Ints rows,
                const nb::list& samplers, bool may_sample, std::optional<IntRows> scored,
-               std::vector<std::tuple<int, int, Sums>> pooled) {
+               std::vector<std::tuple<int, int, Sums>> pooled, const std::vector<int>& guesses) {
                 return std::make_unique<Submitted>(
                     std::move(self), std::move(ids), std::move(positions), spans, std::move(pages),
-                    rows, samplers, may_sample, scored, std::move(pooled));
+                    rows, samplers, may_sample, scored, std::move(pooled), guesses);
             },
             nb::arg("ids"), nb::arg("positions"), nb::arg("spans"), nb::arg("pages"),
             nb::arg("rows"), nb::arg("samplers"), nb::arg("may_sample") = true,
             nb::arg("scored") = nb::none(), nb::arg("pooled") = nb::make_tuple(),
+            nb::arg("guesses") = nb::make_tuple(),
             "Starts a step and returns it. Spans are (first row, tokens, first position) and, for "
             "each cache, (index of the first page in pages, number of that page), scored rows "
-            "(row, target, top), pooled ones (first row, rows, sums).")
+            "(row, target, top), pooled ones (first row, rows, sums). A sampler with n guesses has "
+            "n + 1 rows.")
         .def("abandon", &Program::abandon,
              "End the step in flight soon and later ones at once, for good. Any thread may call.")
         .def_prop_ro("pooled_width", &Program::pooled_width)
@@ -676,5 +710,6 @@ NB_MODULE(_native, m) {
     bind_storage(m);
     bind_engram(m);
     bind_sampler(m);
+    bind_lookup(m);
     bind_program(m);
 }

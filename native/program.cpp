@@ -294,7 +294,7 @@ void Program::check(const Step& step) const {
     };
     require(step.tokens >= 1 && step.tokens <= max_tokens_, "token count");
     require(static_cast<int>(step.rows.size()) <= max_rows_, "row count");
-    require(step.samplers.empty() || step.samplers.size() == step.rows.size(), "sampler count");
+    check_draws(step);
     for (int i = 0; i < step.tokens; ++i) {
         require(step.ids[i] >= 0 && step.ids[i] < vocabulary_, "token id");
         require(step.positions[i] >= 0 && step.positions[i] < max_position_, "position");
@@ -304,6 +304,22 @@ void Program::check(const Step& step) const {
         require(span.first_position >= 0, "position");
         require(causal_ || span.first_position == 0, "span, not of a whole sequence");
         check_tables(span);
+    }
+}
+
+// The draws of a step divide its rows. The rows of a draw are consecutive tokens.
+void Program::check_draws(const Step& step) const {
+    size_t rows = 0;
+    for (const Draw& draw : step.draws) {
+        bool good = draw.count >= 1 && static_cast<size_t>(draw.count) <= step.rows.size() - rows;
+        for (int i = 1; good && i < draw.count; ++i) {
+            good = step.rows[rows + i] == step.rows[rows + i - 1] + 1;
+        }
+        if (!good) throw std::invalid_argument("a step has bad rows of a sampler");
+        rows += draw.count;
+    }
+    if (!step.draws.empty() && rows != step.rows.size()) {
+        throw std::invalid_argument("a step has bad sampler count");
     }
 }
 
@@ -359,7 +375,7 @@ void Program::begin(Step& step) {
             caches_[cache]->reached(span.tables[cache].at(span.last_page()));
         }
     }
-    step.picks.assign(step.samplers.size(), Pick{});
+    step.picks.assign(step.draws.size(), {});
     step.scores.assign(step.scored.size(), Score{});
     wanted_ = step.rows;
     for (const ScoredRow& scored : step.scored) wanted_.push_back(scored.row);

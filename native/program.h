@@ -151,6 +151,7 @@ class Program final : private Task {
     void check_tables(const Span& span) const;
     void append(std::unique_ptr<Instruction> instruction);
     void check(const Step& step) const;
+    void check_draws(const Step& step) const;
     void check_readout(const Step& step) const;
     // A pass runs instructions over a part of the wanted rows.
     void begin_pass(int first_instruction, int last_instruction, int first_row, int row_count);

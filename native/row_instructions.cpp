@@ -212,14 +212,21 @@ class Sample final : public Instruction {
     explicit Sample(int logits) : Instruction("sample"), logits_(logits) {}
     // Sampled rows come before all others, and fit the first pass.
     int items(const Program& p) const override {
-        return first_row(p) == 0 ? static_cast<int>(step(p).samplers.size()) : 0;
+        return first_row(p) == 0 ? static_cast<int>(step(p).draws.size()) : 0;
     }
     void run(Program& p, int item, int) override {
         Step& s = step(p);
         // The caller sets this flag before it computes, so it never waits here for itself.
         while (!s.may_sample.load(std::memory_order_acquire)) std::this_thread::yield();
-        s.picks[item] =
-            s.samplers[item]->pick(kernels(p), row(p, logits_, item), width(p, logits_));
+        const Draw& draw = s.draws[item];
+        for (int i = 0; i < draw.count && draw.sampler->may_pick(i); ++i) {
+            const int r = draw.first + i;
+            s.picks[item].push_back(
+                draw.sampler->pick(kernels(p), row(p, logits_, r), width(p, logits_), i));
+            // Rows after a wrong guess are of another text. A failed pick equals no guess.
+            const bool more = i + 1 < draw.count;
+            if (more && s.picks[item].back().token != s.ids[s.rows[r] + 1]) break;
+        }
     }
 
   private:

@@ -49,11 +49,14 @@ void Sampler::find_end() {
     }
 }
 
-Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary) {
+Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary, int guesses) {
     Pick result;
     if (!candidates_.reset(kernels, logits, vocabulary)) return result;
     if (params_.logprobs >= 0) report(result);
-    if (!mask_.empty()) candidates_.allow_only(mask_.data(), mask_.size());
+    if (!masks_.empty() && !masks_[guesses].empty()) {
+        const Mask& mask = masks_[guesses];
+        candidates_.allow_only(mask.data(), mask.size());
+    }
     const auto add = [](float logit, float bias) { return logit + bias; };
     candidates_.edit(params_.bias, add);
     if (engram_.is_on()) candidates_.edit(engram_.after(state_.history.tokens()), add);

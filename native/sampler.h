@@ -31,11 +31,19 @@ class Sampler {
     void observe_prompt(const int32_t* tokens, int64_t count);
     void observe_output(int token);
 
-    // Sets the tokens that may be picked from now on; see Candidates::allow_only. Empty for all.
-    void allow_only(std::vector<uint8_t> mask) { mask_ = std::move(mask); }
+    using Mask = std::vector<uint8_t>;
 
-    // Chooses a token and observes it. Overwrites `logits`.
-    Pick pick(const Kernels& kernels, float* logits, int vocabulary);
+    // Sets the tokens that may be picked from now on; see Candidates::allow_only. Mask i is for the
+    // pick after i guesses; an empty mask allows all tokens, and no masks allow all picks.
+    void allow_only(std::vector<Mask> masks) { masks_ = std::move(masks); }
+
+    // Whether a token can be picked after `guesses` guesses.
+    bool may_pick(int guesses) const {
+        return masks_.empty() || static_cast<size_t>(guesses) < masks_.size();
+    }
+
+    // Chooses a token and observes it. Overwrites `logits`. Requires may_pick(guesses).
+    Pick pick(const Kernels& kernels, float* logits, int vocabulary, int guesses = 0);
 
     const SamplerParams& params() const { return params_; }
 
@@ -52,7 +60,7 @@ class Sampler {
     std::vector<const Stage*> chain_;
     SamplerState state_;
     EngramBias engram_;
-    std::vector<uint8_t> mask_;
+    std::vector<Mask> masks_;
     Candidates candidates_;
 };
 

@@ -40,18 +40,26 @@ struct PooledRow {
     double* sum;  // (width,)
 };
 
+// The rows from which one sampler picks: those of a sequence's last token that is known, and of the
+// guesses after it. A guess is the token after its row, `ids[row + 1]`.
+struct Draw {
+    Sampler* sampler;
+    int first;  // index in `Step::rows`
+    int count;
+};
+
 struct Step {
     int tokens = 0;
     const int32_t* ids = nullptr;        // (tokens,)
     const int32_t* positions = nullptr;  // (tokens,)
     std::vector<Span> spans;
-    std::vector<PageTable> tables;   // of all spans
-    std::vector<int32_t> rows;       // token rows whose logits are wanted
-    std::vector<Sampler*> samplers;  // one per row; empty leaves the logits alone
+    std::vector<PageTable> tables;  // of all spans
+    std::vector<int32_t> rows;      // token rows whose logits are wanted
+    std::vector<Draw> draws;        // of all rows; empty leaves the logits alone
     std::vector<ScoredRow> scored;
-    std::vector<PooledRow> pooled;  // added to their sums in this order
-    std::vector<Pick> picks;        // filled by the step, one per sampler
-    std::vector<Score> scores;      // filled by the step, one per scored row
+    std::vector<PooledRow> pooled;         // added to their sums in this order
+    std::vector<std::vector<Pick>> picks;  // filled by the step, one or more for each draw
+    std::vector<Score> scores;             // filled by the step, one per scored row
     // Whether the samplers may run. Other threads may make their masks during the step.
     // Program::finish sets it.
     std::atomic<bool> may_sample{true};

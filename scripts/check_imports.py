@@ -29,8 +29,12 @@ MAY_IMPORT = {
     "cli": {"bench", "server", "engine", "testing", "weights", "text", "engram"},
     "bench": {"engine"},
     "server": {"engine", "text", "engram"},
-    "engine": {"scheduler", "executors", "cache", "disk", "text", "weights", "models", "engram"},
+    "engine": {
+        *{"scheduler", "drafting", "executors", "cache", "disk", "text", "weights", "models"},
+        "engram",
+    },
     "scheduler": {"cache"},
+    "drafting": {"_native"},
     "executors": {"cache", "models", "weights", "_native"},
     "cache": {"disk"},
     "disk": set(),

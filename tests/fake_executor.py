@@ -308,11 +308,14 @@ class FakeExecutor:
         end = chunk.start + len(chunk.tokens)
         assert chunk.tokens, "a chunk without tokens"
         assert occupant.computed in (None, chunk.start), "a gap, or tokens computed twice"
-        assert list(chunk.tokens) == occupant.history[chunk.start : end]
+        known = chunk.start + chunk.known
+        assert chunk.known > 0, "a chunk of guesses alone"
+        assert list(chunk.tokens[: chunk.known]) == occupant.history[chunk.start : known]
         assert len(chunk.pages) == -(-end // PAGE_TOKENS), "more or fewer pages than tokens need"
         asked = occupant.params
         generates = isinstance(asked, SamplingParams) and asked.max_tokens != 0
-        assert chunk.sample == (generates and end == len(occupant.history))
+        assert chunk.sample == (generates and known == len(occupant.history))
+        assert not chunk.guesses or (chunk.sample and not self.snapshots)
         for position, token in enumerate(chunk.tokens, chunk.start):
             number, place = position // PAGE_TOKENS, position % PAGE_TOKENS
             self.content[chunk.pages[number]][place] = token
@@ -320,7 +323,7 @@ class FakeExecutor:
                 of[window.pages[number - window.first]][place] = token
         if self.snapshots:
             self._fold(chunk)
-        occupant.computed = end
+        occupant.computed = known
 
     def _fold(self, chunk: Chunk) -> None:
         """A small recurrence: the state after each token depends on all tokens before."""
@@ -347,26 +350,37 @@ class FakeExecutor:
             return []
         if occupant.failure is not None:
             return [Failed(chunk.slot, occupant.failure)]
-        if self.poisonous(history):
-            return [Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
         if (ready := self.defers(history)) is not None:
             assert occupant.computed is not None
             occupant.computed -= 1
             if self.snapshots:  # the last token is computed again
                 self.states[chunk.slot] = state_after(history[:-1])
             return [Deferred(chunk.slot, ready)]
+        outcomes: list[Sampled | Failed | Deferred] = []
+        for guess in (*chunk.tokens[chunk.known :], None):
+            if self.poisonous(occupant.history):
+                return [*outcomes, Failed(chunk.slot, NonFiniteLogitsError("the logits are NaN"))]
+            outcomes.append(self._sample(chunk, occupant))
+            if occupant.history[-1] != guess or isinstance(outcomes[-1], Failed):
+                break
+            assert occupant.computed is not None
+            occupant.computed += 1
+        return outcomes
+
+    def _sample(self, chunk: Chunk, occupant: Occupant) -> Sampled | Failed:
+        history = occupant.history
         token = self._choose(occupant, history)
         if occupant.grammar is not None:
             try:
                 allowed = tokens_of(occupant.grammar.next_mask(occupant.unseen))
             except GrammarError as error:
-                return [Failed(chunk.slot, error)]
+                return Failed(chunk.slot, error)
             if allowed and token not in allowed:  # an empty mask allows all
                 token = self._draw(allowed, occupant, history)
             occupant.unseen = [token]
-        occupant.history.append(token)
-        bound = mirostat_bound(occupant.history, occupant.params)
-        return [Sampled(chunk.slot, token, math.nan, mu=bound)]
+        history.append(token)
+        bound = mirostat_bound(history, occupant.params)
+        return Sampled(chunk.slot, token, math.nan, mu=bound)
 
     def _check_window(
         self, chunk: Chunk, number: int, window: WindowPages, history: Sequence[int]

@@ -233,8 +233,12 @@ class Sampler:
     def mu(self, value: float) -> None: ...
     @property
     def logprobs(self) -> int: ...
-    def allow_only(self, mask: bytes) -> None:
-        """From now on pick only tokens t with bit t % 8 of mask[t // 8] set; empty: all."""
+    def allow_only(self, *masks: bytes) -> None:
+        """From now on pick only tokens t with bit t % 8 of mask[t // 8] set; empty: all.
+
+        Mask i is for the pick after i guesses. A step picks after no more guesses than it has masks
+        for; without masks, all tokens are allowed everywhere.
+        """
     def observe_prompt(self, tokens: _Ints) -> None: ...
     def observe_output(self, tokens: _Ints) -> None: ...
     def pick(self, isa: str, logits: _Floats) -> Pick:
@@ -243,14 +247,23 @@ class Sampler:
         The token is -1 if a logit is NaN or infinite, and -2 if all tokens are forbidden.
         """
 
+class Lookup:
+    """Guesses the next tokens of a text from earlier occurrences of its end; native/lookup.h."""
+
+    def append(self, tokens: _Ints) -> None: ...
+    def guess(self, most: int) -> tuple[list[int], int]:
+        """Up to `most` tokens, and how many tokens before them occurred earlier (2 to 16, or 0)."""
+    def __len__(self) -> int: ...
+
 class Step:
     """A step that a program computes. Dropping this object waits for the step's end."""
 
-    def finish(self) -> tuple[list[Pick], list[Score]] | None:
+    def finish(self) -> tuple[list[list[Pick]], list[Score]] | None:
         """Let the samplers run, and compute with the other threads until the step has ended.
 
         Returns:
-            Picks, one per sampler; the token is -1 if a logit is NaN or infinite. And scores, one
+            Picks of each sampler, one more than the guesses that it confirmed; the token is -1 if a
+            logit is NaN or infinite. And scores, one
             per scored row: log probability, rank, and the likeliest tokens; the rank is 0 if a
             logit is NaN or infinite. None if the step was abandoned.
 
@@ -333,6 +346,7 @@ class Program:
         may_sample: bool = True,
         scored: _Ints | None = None,
         pooled: Sequence[tuple[int, int, _Doubles]] = (),
+        guesses: Sequence[int] = (),
     ) -> Step:
         """Start a step. The threads of the runtime compute it, and `Step.finish` joins them.
 
@@ -340,7 +354,8 @@ class Program:
         (index of the first page in `pages`, number of that page). Scored rows (n, 3) are (token
         row, target token, how many of the likeliest to report). `pooled` has (first token row,
         rows, sums); the states of the rows are added to the sums (pooled_width,), one row after
-        the other. Without `may_sample` no sampler runs before `Step.finish`.
+        the other. Without `may_sample` no sampler runs before `Step.finish`. A sampler with n of
+        `guesses` has n + 1 of the `rows`, of consecutive tokens; the last n tokens are guesses.
 
         Raises:
             ValueError: the step is refused. Nothing was computed.

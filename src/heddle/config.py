@@ -157,6 +157,12 @@ class EngineConfig(HubConfig):
         " none = as stored",
         choices=("none", "q8_0", "q6_k", "q5_k", "q4_k", "q4_0", "mxfp4"),
     )
+    speculation: str = _setting(
+        "auto",
+        "whether steps guess tokens and check them: auto = where that is faster, off = only for"
+        " requests that ask; the output is the same",
+        choices=("auto", "off"),
+    )
     model_memory: int = _setting(
         0,
         "most bytes of memory for weights, KV cache and buffers of one model; 0 = what the machine"

@@ -8,17 +8,15 @@ numbers of the native sampler, and the table of docs/sampling.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, Flag, auto
 from functools import partial
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from heddle.checks import check, check_salt, integer, number
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 T = TypeVar("T")
 
@@ -345,6 +343,49 @@ class Engrams:
         within = 0 < weight <= self.heaviest
         check(within, f"{name}.weight", weight, f"in (0, {self.heaviest:g}]")
         return EngramChoice(item.name, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How the tokens of one request are guessed. Guesses never change the output.
+
+    Attributes:
+        drafter: "auto": any drafter, where it is expected to be faster; "off": no guesses; else the
+            name of the only drafter.
+        length: number of guesses in each step; None: as many as are expected to be faster.
+    """
+
+    drafter: str = "auto"
+    length: int | None = None
+
+    MOST: ClassVar[int] = 31
+
+    @property
+    def off(self) -> bool:
+        """Whether nothing is guessed."""
+        return self.drafter == "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Speculations:
+    """A :class:`Speculation`, the name of its drafter, a map with its fields, or None."""
+
+    words: ClassVar[str] = "auto, off, or an object with drafter and length"
+
+    def take(self, value: Any, name: str) -> object:
+        """See :class:`Kind`."""
+        if value is None or isinstance(value, Speculation):
+            return value
+        if isinstance(value, str):
+            value = {"drafter": value}
+        good = isinstance(value, Mapping) and value.keys() <= {"drafter", "length"}
+        check(good and isinstance(value.get("drafter", ""), str), name, value, self.words)
+        length = value.get("length")
+        if length is not None:
+            length = integer(length, f"{name}.length")
+            in_range = 1 <= length <= Speculation.MOST
+            check(in_range, f"{name}.length", length, f"in [1, {Speculation.MOST}]")
+        return Speculation(value.get("drafter", "auto"), length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,12 @@ token and goes out with the next binding.
 A chunk leaves keys and values. A plan can also ask a chunk for three results: the next token
 (`sample`), log probabilities of prompt tokens (:class:`Scoring`), and the hidden states of an
 embedding (:class:`Pool`).
+
+A chunk that samples may end with guesses: tokens that nobody has sampled yet. The executor samples
+after the last known token. As long as the sampled token equals the guess at its place, the executor
+goes on and samples after that guess. So a step yields as many tokens as steps without guesses would
+yield one by one, and the same ones: logits do not depend on later tokens, and the sampler sees the
+same history and the same random number at each index.
 """
 
 from __future__ import annotations
@@ -74,6 +80,10 @@ class GrammarState(Protocol):
         Raises:
             GrammarError: following the grammar costs too much.
         """
+        ...
+
+    def rewind(self, count: int) -> bool:
+        """Take back the last `count` tokens. False: it cannot, and must not be used again."""
         ...
 
 
@@ -231,12 +241,14 @@ class Chunk:
     Attributes:
         slot: the sequence's slot. At most one chunk per slot and step.
         start: absolute position of `tokens[0]`; all positions before it are in the pages.
-        tokens: token ids at positions start, start + 1, ...; at least one.
+        tokens: token ids at positions start, start + 1, ...; at least one that is not a guess.
         pages: page ids covering positions [0, start + len(tokens)), of the group of all positions.
         sample: whether to sample a next token from the last token's logits.
         score: log probabilities of prompt tokens to compute, or None.
         pool: hidden states to add to the slot's sum, or None.
         windows: pages of each windowed group. They cover all positions that the tokens see.
+        guesses: how many of the last tokens are guesses. Only with `sample`, and not for models
+            with fixed-size state.
     """
 
     slot: int
@@ -247,6 +259,12 @@ class Chunk:
     score: Scoring | None = None
     pool: Pool | None = None
     windows: Sequence[WindowPages] = ()
+    guesses: int = 0
+
+    @property
+    def known(self) -> int:
+        """How many of the tokens are not guesses."""
+        return len(self.tokens) - self.guesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +381,11 @@ class Deferred:
     ready: Future[None]
 
 
+def most_rows(slots: int) -> int:
+    """Most tokens of a step, guesses included, after which it may sample."""
+    return max(slots, 32)
+
+
 Outcome: TypeAlias = Sampled | Scored | Pooled | Failed | Deferred
 
 
@@ -371,7 +394,8 @@ class StepResult:
     """The results of a step's chunks.
 
     Attributes:
-        sampled: an entry for each chunk with `sample`, in chunk order.
+        sampled: entries for each chunk with `sample`, in chunk order: one, and one more for each
+            guess that its token confirmed. Only the last entry of a chunk may be a failure.
         scored: an entry for each chunk with `score`, in chunk order.
         pooled: an entry for each chunk whose `pool` is complete, in chunk order.
     """

@@ -28,6 +28,8 @@ from heddle.parameters import (
     Members,
     Number,
     Salt,
+    Speculation,
+    Speculations,
     Strings,
     Switch,
     TokenIds,
@@ -350,6 +352,15 @@ class SamplingParams:
         apis=Api.ALL,
         native=False,
     )
+    speculation: Speculation | None = parameter(
+        None,
+        Speculations(),
+        "Whether steps guess tokens of the output and check them: `auto` where that is faster,"
+        " `off`, or an object that names a `drafter` and perhaps a `length`. The output is the"
+        " same. By default the server's `--speculation` decides.",
+        apis=Api.ALL,
+        native=False,
+    )
     min_tokens: int = parameter(
         0,
         Integer(0, MAX_INT32),
@@ -575,6 +586,8 @@ class Usage:
         prompt_seconds: time from the request's first step to its first token.
         completion_seconds: time from its first to its last token.
         queue_seconds: time from its submission to its first step. If it ended before, to its end.
+        drafted_tokens: guesses of its tokens that steps computed.
+        accepted_tokens: how many of these guesses were right.
     """
 
     prompt_tokens: int
@@ -583,6 +596,8 @@ class Usage:
     prompt_seconds: float = field(default=0.0, compare=False)
     completion_seconds: float = field(default=0.0, compare=False)
     queue_seconds: float = field(default=0.0, compare=False)
+    drafted_tokens: int = field(default=0, compare=False)
+    accepted_tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

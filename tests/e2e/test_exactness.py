@@ -1,7 +1,8 @@
 """A request's tokens and logprobs are bit-equal whatever shares the batch, on the default model.
 
-One engine, with one slot and one thread, computes every request by itself. All other engines, with
-other neighbours, chunks, threads, kernels and page pools, must give the same bits.
+One engine, with one slot and one thread, computes every request by itself, without guesses. All
+other engines, with other neighbours, chunks, threads, kernels, page pools and guesses, must give
+the same bits.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from heddle.types import Output
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("costless_guesses")]
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, logprobs=5, ignore_eos=True)
 DRAWN = replace(GREEDY, temperature=0.9, top_p=0.95, seed=7)
@@ -58,7 +59,7 @@ def run_together(engine: Engine, requests: Sequence[tuple[str, SamplingParams]] 
 
 @pytest.fixture(scope="module")
 def expected(model_path):
-    config = EngineConfig(slots=1, threads=1, prefix_cache=False)
+    config = EngineConfig(slots=1, threads=1, prefix_cache=False, speculation="off")
     with Engine.load(model_path, config) as engine:
         return run_alone(engine)
 
@@ -68,11 +69,13 @@ def test_the_requests_differ(expected):
     assert len({result[0] for result in expected}) == len(REQUESTS)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_among_seven_others(model_path, expected, threads):
-    with Engine.load(model_path, EngineConfig(threads=threads)) as engine:
+@pytest.mark.parametrize(("threads", "speculation"), [(1, "auto"), (2, "auto"), (2, "off")])
+def test_among_seven_others(model_path, expected, threads, speculation):
+    config = EngineConfig(threads=threads, speculation=speculation)
+    with Engine.load(model_path, config) as engine:
         assert run_together(engine) == expected
         assert run_together(engine, REQUESTS[::-1]) == expected[::-1]
+        assert (engine.snapshot().accepted_tokens > 0) == (speculation == "auto")
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512])
@@ -91,7 +94,7 @@ def test_in_small_mixed_steps(model_path, expected):
 def test_after_preemption(model_path):
     """Seven sequences that start in 16 pages and want 26 in the end."""
     requests = [(p, replace(params, max_tokens=60)) for p, params in REQUESTS if len(p) < 1000]
-    with Engine.load(model_path, EngineConfig(slots=1)) as engine:
+    with Engine.load(model_path, EngineConfig(slots=1, speculation="off")) as engine:
         expected = run_alone(engine, requests)
         page_bytes = engine.model.executor.memory.page_bytes
     with Engine.load(model_path, EngineConfig(kv_cache=16 * page_bytes)) as engine:
@@ -111,12 +114,13 @@ def test_at_every_instruction_level(model_path, expected, isa):
 def test_with_keys_and_values_in_q8_0(model_path, expected):
     """Other bits than f16 gives, and as exact in chunks, in company and after preemption."""
     requests = [(p, replace(params, max_tokens=60)) for p, params in REQUESTS if len(p) < 1000]
-    alone = EngineConfig(slots=1, threads=1, kv_type="q8_0")
+    alone = EngineConfig(slots=1, threads=1, kv_type="q8_0", speculation="off")
     with Engine.load(model_path, alone) as engine:
         results = run_alone(engine, requests)
         page_bytes = engine.model.executor.memory.page_bytes
     assert results[0][1] != expected[0][1]
     crowded = replace(alone, slots=8, threads=2, batch_tokens=50, kv_cache=16 * page_bytes)
+    crowded = replace(crowded, speculation="auto")
     with Engine.load(model_path, crowded) as engine:
         assert run_together(engine, requests) == results
         assert engine.snapshot().preemptions > 0

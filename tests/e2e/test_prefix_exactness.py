@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from heddle.types import Output
 
+pytestmark = pytest.mark.usefixtures("costless_guesses")
+
 TAILS = (" One day", " Her daughter asked:", "\n\nQuestion: what is a reed?\n", " 1 2 3", " And")
 GREEDY = SamplingParams(temperature=0, max_tokens=12, logprobs=5, ignore_eos=True)
 DRAWN = replace(GREEDY, temperature=0.9, top_p=0.95, seed=7)
@@ -73,7 +75,7 @@ class Case:
     ],
 )
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    config = EngineConfig(slots=1, threads=1, prefix_cache=False)
+    config = EngineConfig(slots=1, threads=1, prefix_cache=False, speculation="off")
     with Engine.load(request.param, config) as engine:
         encode = engine.model.tokenizer.encode
         prefix = encode(STORY * 4)[: 4 * PAGE_TOKENS + 5]

@@ -16,7 +16,7 @@ from heddle.types import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("costless_guesses")]
 
 LOOP = "The cat sat on the mat. The cat sat on the mat. The cat sat on the"
 STORY = "Once upon a time there was a loom in a long room, and"
@@ -45,7 +45,7 @@ def engine(model_path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def expected(model_path):
-    config = EngineConfig(slots=1, threads=1, prefix_cache=False)
+    config = EngineConfig(slots=1, threads=1, prefix_cache=False, speculation="off")
     with Engine.load(model_path, config) as engine:
         return run_alone(engine, REQUESTS)
 

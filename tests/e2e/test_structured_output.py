@@ -16,7 +16,7 @@ from heddle.engine.engine import Engine
 from heddle.errors import GrammarError, InvalidRequestError
 from heddle.types import FinishReason, Grammar, SamplingParams
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.usefixtures("costless_guesses")]
 
 PERSON = {
     "type": "object",
@@ -58,7 +58,9 @@ def run_together(engine, requests):
 
 @pytest.fixture(scope="module")
 def expected(model_path):
-    with Engine.load(model_path, EngineConfig(slots=1, threads=1, prefix_cache=False)) as engine:
+    with Engine.load(
+        model_path, EngineConfig(slots=1, threads=1, prefix_cache=False, speculation="off")
+    ) as engine:
         return [bits(engine.complete(*request)) for request in REQUESTS]
 
 
@@ -199,3 +201,17 @@ def test_what_leaves_nothing_ends_that_request_alone(engine, expected):
 def test_a_grammar_that_is_refused_is_refused_at_once(engine):
     with pytest.raises(GrammarError, match="grammar cannot be served"):
         engine.complete("x", replace(DRAWN, grammar=Grammar.json_schema({"type": "nope"})))
+
+
+def test_guesses_go_through_grammars(model_path, expected):
+    """A JSON text that the prompt has already: guesses are right, and masks go back."""
+    person = expected[0][0]
+    prompt = f"{person}\n{person}\n"
+    params = replace(DRAWN, temperature=0, grammar=Grammar.json_schema(PERSON))
+    results = []
+    for speculation in ("off", "auto"):
+        with Engine.load(model_path, EngineConfig(threads=2, speculation=speculation)) as engine:
+            output = engine.complete(prompt, params)
+            results.append(bits(output))
+            assert (output.usage.accepted_tokens > 0) == (speculation == "auto")
+    assert results[0] == results[1]

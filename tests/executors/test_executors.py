@@ -532,6 +532,10 @@ class Countdown:
             raise self.failure
         return (1 << 20 - self.seen).to_bytes(4, "little")
 
+    def rewind(self, count: int) -> bool:
+        self.seen -= count
+        return True
+
 
 def constrained(executor: Executor, rules: TokenRules, output: Sequence[int] = ()) -> list[object]:
     """The outcomes of two steps in slot 0."""

@@ -10,7 +10,7 @@ import pytest
 
 from heddle.errors import EngineFailedError, GrammarError, HeddleError
 from heddle.executors.cpu.grammar_masks import GrammarMasks
-from heddle.step import Binding, TokenRules
+from heddle.step import Binding, Chunk, TokenRules
 from heddle.types import SamplingParams
 from patience import PATIENCE
 
@@ -32,13 +32,20 @@ class Grammar:
             raise self.failure
         return bytes(tokens)
 
+    def rewind(self, count: int) -> bool:
+        raise AssertionError(f"{count} tokens were not guessed")
+
 
 @dataclass
 class Sampler:
     masks: list[bytes] = field(default_factory=list)
 
-    def allow_only(self, mask: bytes) -> None:
-        self.masks.append(mask)
+    def allow_only(self, *masks: bytes) -> None:
+        self.masks += masks
+
+
+def chunks(*slots: int, guesses: Sequence[int] = ()) -> list[Chunk]:
+    return [Chunk(slot, 0, [1, *guesses], [0], True, guesses=len(guesses)) for slot in slots]
 
 
 def bind(masks: GrammarMasks, slot: int, grammar: Grammar | None, output: list[int]) -> None:
@@ -53,7 +60,7 @@ def two() -> Callable[[Exception], tuple[GrammarMasks, list[Sampler]]]:
         masks, samplers = GrammarMasks(), [Sampler(), Sampler()]
         bind(masks, 0, Grammar(failure), [])
         bind(masks, 1, Grammar(), [7])
-        fill = masks.begin_masks(dict(enumerate(samplers)))
+        fill = masks.begin_masks(chunks(0, 1), dict(enumerate(samplers)))
         assert fill is not None
         fill()
         return masks, samplers
@@ -79,9 +86,9 @@ def test_a_grammar_that_fails_ends_its_own_request(
 
 def test_a_grammar_gets_the_tokens_since_its_last_mask(two: Callable) -> None:
     masks, samplers = two(GrammarError("too much"))
-    masks.observe(1, 3)
-    masks.observe(1, 4)
-    masks.begin_masks({1: samplers[1]})()
+    masks.observe(1, [3])
+    masks.observe(1, [4])
+    masks.begin_masks(chunks(1), {1: samplers[1]})()
     assert samplers[1].masks == [b"\7", b"\3\4"]
 
 
@@ -101,7 +108,7 @@ def test_a_late_mask_is_used_in_a_later_step() -> None:
     late = masks.late(0)
     assert late is not None
     assert masks.late(1) is None
-    masks.observe(1, 8)
+    masks.observe(1, [8])
     gate.set()
     late.result(PATIENCE)
     fill(masks, samplers)
@@ -125,7 +132,7 @@ def test_a_mask_that_waits_is_not_made_for_a_sequence_that_has_left() -> None:
     masks, samplers = GrammarMasks(), [Sampler(), Sampler()]
     bind(masks, 0, Slow(), [5])
     bind(masks, 1, Telling(), [7])
-    assert masks.begin_masks(dict(enumerate(samplers))) is not None
+    assert masks.begin_masks(chunks(0, 1), dict(enumerate(samplers))) is not None
     bind(masks, 1, Telling(), [8])
     gate.set()
     fill(masks, samplers)
@@ -133,7 +140,7 @@ def test_a_mask_that_waits_is_not_made_for_a_sequence_that_has_left() -> None:
 
 
 def fill(masks: GrammarMasks, samplers: list[Sampler]) -> None:
-    give = masks.begin_masks(dict(enumerate(samplers)))
+    give = masks.begin_masks(chunks(0, 1), dict(enumerate(samplers)))
     assert give is not None
     give()
 
@@ -154,3 +161,72 @@ def test_a_thread_that_does_not_start_ends_only_the_request(monkeypatch) -> None
     fill(masks, samplers)
     assert masks.failure(0) is None
     assert samplers[0].masks == [b"", b"\5"]
+
+
+@dataclass
+class Letters:
+    """Allows the token after the last one, and those after it that are named."""
+
+    can_rewind: bool
+    also: tuple[int, ...] = ()
+    seen: list[int] = field(default_factory=list)
+    calls: list[list[int]] = field(default_factory=list)
+
+    def begin(self) -> Letters:
+        self.seen = []
+        return self
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        self.calls.append(list(tokens))
+        self.seen += tokens
+        allowed = {len(self.seen), *self.also}
+        return sum(1 << token for token in allowed).to_bytes(2, "little")
+
+    def rewind(self, count: int) -> bool:
+        del self.seen[len(self.seen) - count :]
+        return self.can_rewind
+
+
+@pytest.mark.parametrize("can_rewind", [True, False])
+def test_masks_after_guesses_and_the_way_back(can_rewind: bool) -> None:
+    grammar, sampler = Letters(can_rewind, also=(9,)), Sampler()
+    masks = GrammarMasks()
+    bind(masks, 0, grammar, [9, 9])  # type: ignore[arg-type]
+
+    def masks_of(*guesses: int) -> list[list[int]]:
+        sampler.masks.clear()
+        give = masks.begin_masks(chunks(0, guesses=guesses), {0: sampler})  # type: ignore[dict-item]
+        assert give is not None
+        give()
+        return [[t for t in range(16) if mask[t // 8] >> t % 8 & 1] for mask in sampler.masks]
+
+    assert masks_of(2, 3, 9, 6) == [[2, 9], [3, 9], [4, 9], [5, 9]]  # 6 is not allowed there
+    masks.observe(0, [2, 9])  # the first guess was right
+    assert masks_of(4) == [[4, 9], [5, 9]]
+    assert grammar.seen == [9, 9, 2, 9, 4]
+    masks.observe(0, [4, 5])
+    assert masks_of() == [[6, 9]]
+    assert grammar.seen == [9, 9, 2, 9, 4, 5]
+    again = [call for call in grammar.calls if len(call) > 3]
+    assert again == ([] if can_rewind else [[9, 9, 2, 9]])
+
+
+def test_late_masks_of_other_guesses_are_not_used() -> None:
+    gate = threading.Event()
+
+    class Slow(Letters):
+        def next_mask(self, tokens: Sequence[int]) -> bytes:
+            assert gate.wait(PATIENCE)
+            return super().next_mask(tokens)
+
+    masks, sampler = GrammarMasks(), Sampler()
+    bind(masks, 0, Slow(True, also=(7,)), [])  # type: ignore[arg-type]
+    for guesses in ((0, 1), (0, 7)):
+        give = masks.begin_masks(chunks(0, guesses=guesses), {0: sampler})  # type: ignore[dict-item]
+        assert give is not None
+        give()
+        gate.set()
+        if (late := masks.late(0)) is not None:
+            late.result(PATIENCE)
+    allowed = [[t for t in range(16) if mask[t // 8] >> t % 8 & 1] for mask in sampler.masks[1:]]
+    assert allowed == [[0, 7], [1, 7]], "the mask after 0, 1 is not the one after 0, 7"

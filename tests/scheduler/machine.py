@@ -29,6 +29,8 @@ from steps import execute
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from heddle.scheduler.speculation import Speculator
+
 prompts = st.lists(st.integers(1, 31), min_size=1, max_size=8) | st.integers(1, 120).map(
     lambda length: [7] * length
 )
@@ -61,7 +63,10 @@ class Machine(RuleBasedStateMachine):
         self.capacity = min(context, pages * PAGE_TOKENS)
         self.executor = self.make_executor(pages)
         self.cache = self.make_cache(pages)
-        self.scheduler = Scheduler(slots, batch_tokens, queue, self.cache, context)
+        speculator = self.make_speculator()
+        self.scheduler = Scheduler(
+            slots, batch_tokens, queue, self.cache, context, speculator=speculator
+        )
         self.put_off_once: set[tuple[int, ...]] = set()
         self.live: list[Sequence] = []  # in arrival order
         self.expected: dict[int, list[int]] = {}
@@ -82,6 +87,9 @@ class Machine(RuleBasedStateMachine):
 
     def make_executor(self, pages: int) -> FakeExecutor:
         return FakeExecutor(pages, defers=self.put_off)
+
+    def make_speculator(self) -> Speculator | None:
+        return None
 
     def make_cache(self, pages: int) -> CacheManager:
         return CacheManager(self.executor.memory)
@@ -196,7 +204,7 @@ class Machine(RuleBasedStateMachine):
         result = execute(self.executor, plan)
         if poisoned is not None:
             kinds = (result.sampled, result.scored, result.pooled)
-            result = StepResult(*(tuple(self.poison(one, poisoned) for one in k) for k in kinds))
+            result = StepResult(*(self.poison(one, poisoned) for one in kinds))
         for sequence, outcome, finish in self.scheduler.update(result):
             assert sequence in self.live, "an event for a sequence that ended"
             assert finish is self.take(sequence, outcome)
@@ -204,8 +212,11 @@ class Machine(RuleBasedStateMachine):
                 self.live.remove(sequence)
 
     @staticmethod
-    def poison(outcome: Any, slot: int) -> Any:
-        return Failed(slot, HeddleError("poisoned")) if outcome.slot == slot else outcome
+    def poison(outcomes: tuple[Any, ...], slot: int) -> Any:
+        """The outcomes, with a failure in place of the last one of a slot."""
+        last = max((i for i, one in enumerate(outcomes) if one.slot == slot), default=None)
+        failure = Failed(slot, HeddleError("poisoned"))
+        return tuple(failure if i == last else one for i, one in enumerate(outcomes))
 
     def take(self, sequence: Sequence, outcome: object) -> FinishReason | None:
         """Compare an outcome with the model; returns how the request should have ended."""
@@ -248,8 +259,8 @@ class Machine(RuleBasedStateMachine):
     def check_plan(self, plan: StepPlan) -> None:
         """Check the budget, the order of service, and that no sequence is left out."""
         self.cache.check_integrity()
-        sizes = {chunk.slot: len(chunk.tokens) for chunk in plan.chunks}
-        assert 1 <= sum(sizes.values()) <= self.batch_tokens
+        assert 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self.batch_tokens
+        sizes = {chunk.slot: chunk.known for chunk in plan.chunks}
         running = [s for s in self.live if s.slot >= 0]
         decodes = [s for s in running if s.generating]
         assert all(sizes.get(s.slot, 1) == 1 for s in decodes)

@@ -63,7 +63,10 @@ class TenAtMost(Pace):
     def __init__(self) -> None:
         self.observed: list[tuple[int, int, float]] = []
 
-    def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:  # type: ignore[override]
+    def observe(  # type: ignore[override]
+        self, decodes: int, prompt_tokens: int, seconds: float, guesses: int = 0
+    ) -> None:
+        assert not guesses
         self.observed.append((decodes, prompt_tokens, seconds))
 
     def allowance(self, decodes: int) -> int:
@@ -352,7 +355,7 @@ def test_a_result_that_does_not_match_the_plan_is_refused() -> None:
     rig = Rig()
     rig.add(1, prompt=2)
     rig.scheduler.schedule()
-    with pytest.raises(ValueError, match="one outcome for each request"):
+    with pytest.raises(ValueError, match="an outcome for each request"):
         rig.scheduler.update(StepResult((Sampled(3, 1, 0.0),)))
 
 

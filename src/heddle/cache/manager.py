@@ -206,6 +206,17 @@ class CacheManager:
                 window.pages += [group.pool.take() for _ in range(missing)]
         return True
 
+    def shrink(self, table: PageTable, tokens: int) -> None:
+        """Give back the pages after positions [0, tokens): they held wrong guesses only."""
+        extra = len(table.pages) - pages_for(tokens)
+        if extra <= 0:
+            return
+        for page in table.pages[-extra:]:
+            self._pool.let_go(page)
+        del table.pages[-extra:]
+        for group, window in zip(self._windows, table.windows, strict=False):
+            group.shrink(window, extra)
+
     def give_back(self, table: PageTable, tokens: Sequence[int], computed: int) -> None:
         """Publish, then give back, windowed pages that no position from `computed` on sees."""
         for group, window in zip(self._windows, table.windows, strict=False):

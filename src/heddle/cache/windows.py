@@ -96,6 +96,12 @@ class WindowGroup:
         for page in passed:
             self.pool.let_go(page)
 
+    def shrink(self, window: WindowPages, count: int) -> None:
+        """Release the last `count` pages."""
+        for page in window.pages[-count:]:
+            self.pool.let_go(page)
+        del window.pages[-count:]
+
     def copied(self, window: WindowPages) -> None:
         """Release `source`: the executor has copied its content."""
         if window.source is not None:

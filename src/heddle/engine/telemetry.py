@@ -155,6 +155,8 @@ class EngineSnapshot:
             not count; tokens that preemption dropped do.
         generated_tokens: tokens sampled for requests, since the start.
         preemptions: how often a request was preempted, since the start.
+        drafted_tokens: guesses that steps computed, since the start.
+        accepted_tokens: how many of these guesses were right.
         pages_used, pages_total: KV pages that running requests hold, and all KV pages.
         steps: steps computed since the start.
         step_seconds: wall time of all steps, planning and delivery included.
@@ -172,6 +174,8 @@ class EngineSnapshot:
     computed_prompt_tokens: int
     generated_tokens: int
     preemptions: int
+    drafted_tokens: int
+    accepted_tokens: int
     pages_used: int
     pages_total: int
     steps: int

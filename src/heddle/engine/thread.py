@@ -25,6 +25,7 @@ from heddle.disk.tier import PATIENCE
 from heddle.engine.activity import Activity
 from heddle.engine.admission import Admission
 from heddle.engine.disk import open_disk_tier
+from heddle.engine.drafters import drafters
 from heddle.engine.health import Health, HealthState, Poison, poison_of
 from heddle.engine.slowness import Slowness
 from heddle.engine.telemetry import ActivitySnapshot, Counters, EngineSnapshot, SlotSnapshot
@@ -38,9 +39,11 @@ from heddle.errors import (
     QueueTimeoutError,
     StepAbandonedError,
 )
+from heddle.parameters import Speculation
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import SlotState
+from heddle.scheduler.speculation import Speculator
 from heddle.step import Deferred, Failed, Pooled, Sampled, Scored
 from heddle.types import Delta, FinishReason, TokenLogprob
 
@@ -88,6 +91,12 @@ class EngineThread:
             disk=open_disk_tier(model, config, self._wakeup.notify),
         )
         self._pace = Pace(config.max_gap_ms / 1e3 or None)
+        self._speculator = Speculator(
+            drafters(),
+            self._pace,
+            Speculation.MOST,
+            default=config.speculation == "auto",
+        )
         self._scheduler = Scheduler(
             config.slots,
             config.batch_tokens,
@@ -96,6 +105,7 @@ class EngineThread:
             model.shape.context,
             self._pace,
             model.executor.work.score_cost,
+            speculator=self._speculator,
             whole_prompts=not model.shape.causal,
         )
         self._admission = Admission(config)
@@ -158,11 +168,14 @@ class EngineThread:
         Raises:
             ContextLengthError, OverloadedError, InvalidRequestError: see `Scheduler.add`.
             OutOfMemoryError, ClientLimitError: see `Admission.check`.
+            InvalidRequestError: a request asks for a drafter that this engine does not have.
             EngineClosedError, ModelPoisonedError: the thread ends or has ended, or it runs in the
                 parent process of this fork.
         """
         with self._accepting():
             sequences = [request.sequence for request in requests]
+            for sequence in sequences:
+                self._speculator.check(sequence)
             self._admission.check(sequences)
             self._scheduler.add(*sequences)
             self._admission.begin(sequences)
@@ -251,6 +264,8 @@ class EngineThread:
             computed_prompt_tokens=self._scheduler.computed_prompt_tokens,
             generated_tokens=self._counters.generated_tokens,
             preemptions=self._scheduler.preemptions,
+            drafted_tokens=self._speculator.drafted,
+            accepted_tokens=self._speculator.accepted,
             pages_used=self._cache.pages - self._cache.available,
             pages_total=self._cache.pages,
             steps=sum(activity.steps.values()),
@@ -516,6 +531,8 @@ class EngineThread:
 
     def _deliver_tokens(self, events: list[TokenEvent]) -> None:
         for event in events:
+            if event.sequence.id not in self._requests:
+                continue  # an earlier token of the same step completed a stop string
             try:
                 self._deliver_event(event)
             except Exception as cause:

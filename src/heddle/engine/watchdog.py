@@ -156,7 +156,7 @@ class Watchdog:
 
 def step_allowance(plan: StepPlan, pace: Pace) -> float:
     """Seconds that a step may take beyond the limit."""
-    decodes = sum(chunk.sample and len(chunk.tokens) == 1 for chunk in plan.chunks)
+    decodes = sum(chunk.sample and chunk.known == 1 for chunk in plan.chunks)
     tokens = sum(len(chunk.tokens) for chunk in plan.chunks)
     expected = pace.expected_seconds(decodes, tokens - decodes)
     return _FIRST_TOKEN * tokens if expected is None else _PATIENCE * expected

@@ -16,21 +16,23 @@ if TYPE_CHECKING:
     from heddle.step import Chunk
 
 
-def non_finite(chunk: Chunk) -> NonFiniteLogitsError:
-    """The error of a sequence whose logits or states are NaN or infinite."""
+def non_finite(chunk: Chunk, right: int = 0) -> NonFiniteLogitsError:
+    """The error of a sequence whose logits or states are NaN or infinite after `right` guesses
+    that are right."""
+    tokens = chunk.start + chunk.known + right
     return NonFiniteLogitsError(
-        f"the model's numbers after the first {chunk.start + len(chunk.tokens)} tokens are NaN or"
-        " infinite. The model file may be damaged in weights that these tokens use: fetch it again,"
-        " or send another prompt"
+        f"the model's numbers after the first {tokens} tokens are NaN or infinite. The model file"
+        " may be damaged in weights that these tokens use: fetch it again, or send another prompt"
     )
 
 
-def nothing_allowed(chunk: Chunk) -> NothingAllowedError:
-    """The error of a sequence whose constraints leave no token to choose."""
+def nothing_allowed(chunk: Chunk, right: int = 0) -> NothingAllowedError:
+    """The error of a sequence whose constraints leave no token to choose after `right` guesses
+    that are right."""
+    tokens = chunk.start + chunk.known + right
     return NothingAllowedError(
-        f"the constraints leave no token to choose after {chunk.start + len(chunk.tokens)} tokens:"
-        " bad_words excludes all tokens that the grammar, or the text to continue, allows. Send"
-        " fewer bad_words",
+        f"the constraints leave no token to choose after {tokens} tokens: bad_words excludes all"
+        " tokens that the grammar, or the text to continue, allows. Send fewer bad_words",
         param="bad_words",
     )
 

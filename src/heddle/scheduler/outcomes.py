@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Sequence as Many
+
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Chunk, Outcome, StepResult
     from heddle.types import FinishReason
@@ -32,18 +35,38 @@ def outcomes_of(
     Raises:
         ValueError: the result does not answer the plan.
     """
-    kinds: tuple[tuple[tuple[Outcome, ...], list[Sequence]], ...] = (
-        (result.scored, [s for s, chunk in carried if chunk.score is not None]),
-        (result.sampled, [s for s, chunk in carried if chunk.sample]),
-        (result.pooled, [s for s, chunk in carried if chunk.pool and chunk.pool.complete]),
-    )
-    pairs: list[tuple[Sequence, Outcome]] = []
-    for outcomes, sequences in kinds:
-        if [outcome.slot for outcome in outcomes] != [s.slot for s in sequences]:
-            raise ValueError(
-                "a step result must hold one outcome for each request of the plan, in order; its"
-                f" slots are {[outcome.slot for outcome in outcomes]}, the plan's"
-                f" {[s.slot for s in sequences]}"
-            )
-        pairs += zip(sequences, outcomes, strict=True)
-    return pairs
+    scored = [s for s, chunk in carried if chunk.score is not None]
+    pooled = [s for s, chunk in carried if chunk.pool and chunk.pool.complete]
+    return [
+        *_pairs(scored, result.scored),
+        *_pairs(_sampled(carried, result), result.sampled),
+        *_pairs(pooled, result.pooled),
+    ]
+
+
+def _sampled(carried: list[tuple[Sequence, Chunk]], result: StepResult) -> list[Sequence]:
+    """The sequences that sample, each as often as the result has outcomes for it.
+
+    A chunk with guesses may have one outcome more for each guess.
+    """
+    sequences, index, slots = [], 0, [outcome.slot for outcome in result.sampled]
+    for sequence, chunk in carried:
+        if chunk.sample:
+            end = index + 1
+            while end <= index + chunk.guesses and slots[end : end + 1] == [sequence.slot]:
+                end += 1
+            sequences += [sequence] * (end - index)
+            index = end
+    return sequences
+
+
+def _pairs(
+    sequences: list[Sequence], outcomes: Many[Outcome]
+) -> Iterator[tuple[Sequence, Outcome]]:
+    if [outcome.slot for outcome in outcomes] != [s.slot for s in sequences]:
+        raise ValueError(
+            "a step result must hold an outcome for each request of the plan, in order; its slots"
+            f" are {[outcome.slot for outcome in outcomes]}, the plan's"
+            f" {[s.slot for s in sequences]}"
+        )
+    return zip(sequences, outcomes, strict=True)

@@ -27,6 +27,9 @@ _FIRST_TOKENS = 16  # prompt tokens that a step allows before any step was timed
 # Cost of a prompt token beside decodes, relative to its cost in a step of only prompts: tiles of
 # few tokens are slower. Used until a step with both was measured.
 _MIXED_COST = 2.0
+_RECENT_GUESSES = 9
+_GUESS_COST = 0.25  # of a guess, relative to a step that decodes, before anything else is known
+_REFRESH = 64  # steps with guesses, after which one step has none
 
 
 class Pace:
@@ -39,21 +42,68 @@ class Pace:
     def __init__(self, max_gap: float | None = None) -> None:
         self._max_gap = max_gap
         self._decode: dict[int, deque[float]] = {}  # n -> seconds of steps with n decodes only
+        # n -> k -> seconds that k guesses added to steps with n decodes
+        self._guess: dict[int, dict[int, deque[float]]] = {}
+        self._since: dict[int, int] = {}  # n -> steps with guesses since the last without
         # Seconds for one prompt token: in steps with decodes, and in steps of prompts alone.
         self._mixed: deque[float] = deque(maxlen=_RECENT_TOKENS)
         self._idle: deque[float] = deque(maxlen=_RECENT_TOKENS)
 
-    def observe(self, decodes: int, prompt_tokens: float, seconds: float) -> None:
+    def observe(self, decodes: int, prompt_tokens: float, seconds: float, guesses: int = 0) -> None:
         """Record the time of a step with `decodes` decodes and `prompt_tokens` prompt tokens.
 
-        `prompt_tokens` is a cost: a scored token counts more than 1.
+        `prompt_tokens` is a cost: a scored token counts more than 1. A step with `guesses` has no
+        prompt tokens.
         """
-        if prompt_tokens == 0:
+        if guesses:
+            self._observe_guesses(decodes, guesses, seconds)
+        elif prompt_tokens == 0:
             self._decode.setdefault(decodes, deque(maxlen=_RECENT_DECODES)).append(seconds)
+            self._since[decodes] = 0
         elif decodes == 0:
             self._idle.append(seconds / prompt_tokens)
         elif (alone := self._decode_seconds(decodes)) is not None:
             self._mixed.append(max(seconds - alone, 0.0) / prompt_tokens)
+
+    def _observe_guesses(self, decodes: int, guesses: int, seconds: float) -> None:
+        self._since[decodes] = self._since.get(decodes, 0) + 1
+        alone = self._decode_seconds(decodes)
+        if alone is not None:
+            added = self._guess.setdefault(decodes, {})
+            recent = added.setdefault(guesses, deque(maxlen=_RECENT_GUESSES))
+            recent.append(max(seconds - alone, 0.0))
+
+    def guess_seconds(self, decodes: int, guesses: int) -> float | None:
+        """Expected time of a step with decodes and guesses.
+
+        None if nothing is known, or if the next step should have no guesses so that the time
+        without them stays known: steps become longer as sequences grow.
+        """
+        if decodes not in self._decode or self._since.get(decodes, 0) >= _REFRESH:
+            return None
+        return median(self._decode[decodes]) + self._added_seconds(decodes, guesses)
+
+    def _added_seconds(self, decodes: int, guesses: int) -> float:
+        """Seconds that guesses add to a step: on the line between the nearest numbers measured.
+
+        After the last number, a guess costs as much as a token of a prompt.
+        """
+        known = self._guess.get(decodes, {})
+        low, at_low = 0, 0.0
+        for high in sorted(known):
+            at_high = max(median(known[high]), at_low)
+            if high >= guesses:
+                return at_low + (at_high - at_low) * (guesses - low) / (high - low)
+            low, at_low = high, at_high
+        if self._idle:
+            slope = median(self._idle)
+        else:
+            slope = at_low / low if low else _GUESS_COST * median(self._decode[decodes])
+        return at_low + (guesses - low) * slope
+
+    def longest_step(self, alone: float) -> float:
+        """Longest step, in seconds, if the decodes alone take `alone` seconds."""
+        return GAP * alone if self._max_gap is None else self._max_gap
 
     def allowance(self, decodes: int) -> int:
         """Number of prompt tokens that a step allows beside `decodes` decodes; at least 4."""
@@ -61,8 +111,8 @@ class Pace:
         token = self._token_seconds()
         if alone is None or token is None:
             return _FIRST_TOKENS
-        gap = GAP * alone if self._max_gap is None else self._max_gap
-        return max(_LEAST_TOKENS, round((gap - alone) / token)) if token > 0.0 else _FIRST_TOKENS
+        gap = self.longest_step(alone) - alone
+        return max(_LEAST_TOKENS, round(gap / token)) if token > 0.0 else _FIRST_TOKENS
 
     def expected_seconds(self, decodes: int, prompt_tokens: float) -> float | None:
         """Expected time of a step; None if no such step was measured."""

@@ -54,15 +54,17 @@ from heddle.scheduler.queue import OUTPUT_COST, Queue
 from heddle.scheduler.room import Room
 from heddle.scheduler.waits import WaitReason, wait_of_running
 from heddle.state import PAGE_TOKENS
-from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored
+from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored, most_rows
 from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Sequence as Many
 
     from heddle.cache.manager import CacheManager, PageCounts, Restore
     from heddle.scheduler.pace import Pace
     from heddle.scheduler.sequence import Sequence
+    from heddle.scheduler.speculation import Speculator
     from heddle.step import Chunk, Outcome, StepPlan, StepResult
 
 
@@ -81,6 +83,7 @@ class Scheduler:
         context: most tokens of one sequence.
         pace: limits the prompt tokens of steps that also decode; None: no limit.
         score_cost: extra cost of scoring a token, where computing a token costs 1.
+        speculator: guesses tokens; None: no guesses.
         whole_prompts: one step computes all tokens of a sequence. `batch_tokens` must be at least
             `context`, and the cache must give no prefix hits.
 
@@ -100,6 +103,7 @@ class Scheduler:
         pace: Pace | None = None,
         score_cost: float = 0.0,
         *,
+        speculator: Speculator | None = None,
         whole_prompts: bool = False,
     ) -> None:
         assert not whole_prompts or batch_tokens >= context, "every sequence must fit in a step"
@@ -110,6 +114,9 @@ class Scheduler:
         self._room = Room(slots, queue, context, cache.pages * PAGE_TOKENS)
         self._cache = cache
         self._snapshot_every = cache.snapshot_tokens
+        # A state cannot forget the guesses that turn out wrong.
+        self._speculator = None if self._snapshot_every else speculator
+        self._most_rows = min(most_rows(slots), batch_tokens)
         self._slots: list[Sequence | None] = [None] * slots
         self._live: dict[int, Sequence] = {}  # not ended
         self._queue = Queue()
@@ -223,6 +230,7 @@ class Scheduler:
             # The loop ends when only the first sequence runs: its pages always fit.
             self._preempt(gives_pages(self._running))
             shares = self._assign_tokens()
+        guesses = self._guess(shares) if self._speculator is not None else {}
         builder, every = PlanBuilder(self._cache), self._snapshot_every
         chunks, in_flight = builder.chunks, self._in_flight
         for sequence, count in shares:
@@ -230,7 +238,7 @@ class Scheduler:
                 builder.bind(sequence, self._bind(sequence))
             if sequence.table.source is not None:
                 builder.copy_pages(sequence)
-            chunk = sequence.chunk(count)
+            chunk = sequence.chunk(count, guesses.get(sequence.id, ()))
             if every and sequence.computed + count == next_snapshot(sequence, every):
                 builder.snapshot(sequence)
             chunks.append(chunk)
@@ -249,20 +257,23 @@ class Scheduler:
             ValueError: the result does not answer the plan.
         """
         carried, self._in_flight = self._in_flight, []
-        if seconds is not None:
-            self._room.rate.observe(sum(len(chunk.tokens) for _, chunk in carried), seconds)
-        if self._pace is not None and seconds is not None:
-            decodes = sum(sequence.generating for sequence, _ in carried)
-            cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
-            self._pace.observe(decodes, cost - decodes, seconds)
         outcomes = outcomes_of(carried, result)
+        guessed = any(chunk.guesses for _, chunk in carried)
+        wrong = self._wrong_guesses(carried, outcomes) if guessed else {}
+        counts = [
+            (sequence, len(chunk.tokens) - wrong.get(sequence.id, 0)) for sequence, chunk in carried
+        ]
+        if seconds is not None:
+            self._measure(carried, seconds)
+            self._room.rate.observe(sum(count for _, count in counts), seconds)
         if self._queue.shared:
             self._queue.serve(
-                (one, OUTPUT_COST if one.generating else len(chunk.tokens))
-                for one, chunk in carried
+                (one, OUTPUT_COST * count if one.generating else count) for one, count in counts
             )
-        for sequence, chunk in carried:
-            self._count_computed(sequence, len(chunk.tokens))
+        if self._speculator is not None:
+            self._learn(carried, outcomes)
+        for sequence, count in counts:
+            self._count_computed(sequence, count)
         events = []
         for sequence, outcome in outcomes:
             if isinstance(outcome, Failed):
@@ -273,6 +284,10 @@ class Scheduler:
             elif not sequence.ended:
                 events.append(TokenEvent(sequence, outcome, self._apply(sequence, outcome)))
         for sequence, _ in carried:
+            if sequence.id in wrong:
+                # Right guesses after the token that ended the sequence do not count.
+                sequence.computed = min(sequence.computed, sequence.total - 1)
+                self._cache.shrink(sequence.table, sequence.total)
             if not sequence.ended and sequence.computed == sequence.limit:
                 self._end(sequence)
                 events.append(TokenEvent(sequence, None, FinishReason.LENGTH))
@@ -464,6 +479,56 @@ class Scheduler:
                 budget -= math.ceil(count * cost)
                 shares.append((sequence, count))
         return shares
+
+    def _guess(self, shares: list[tuple[Sequence, int]]) -> dict[int, Many[int]]:
+        """The guesses of a step by sequence id, with pages for them. Only if no prompt shares it.
+
+        No sequence is preempted for guesses: without free pages, there are fewer guesses.
+        """
+        assert self._speculator is not None
+        if not all(sequence.generating and count for sequence, count in shares):
+            return {}
+        decoding = [sequence for sequence, _ in shares if not sequence.driven]
+        guesses = self._speculator.guess(decoding, self._most_rows - len(shares))
+        for sequence in decoding:
+            if sequence.id in guesses:
+                most = len(guesses[sequence.id])
+                if not self._cache.grow(sequence.table, sequence.total + most):
+                    held = len(sequence.table.pages) * PAGE_TOKENS
+                    guesses[sequence.id] = guesses[sequence.id][: held - sequence.total]
+        return guesses
+
+    def _wrong_guesses(
+        self, carried: list[tuple[Sequence, Chunk]], outcomes: list[tuple[Sequence, Outcome]]
+    ) -> dict[int, int]:
+        """How many guesses were wrong, by sequence id, for each sequence with guesses."""
+        wrong = {sequence.id: chunk.guesses + 1 for sequence, chunk in carried if chunk.guesses}
+        for sequence, _ in outcomes:
+            if sequence.id in wrong:
+                wrong[sequence.id] -= 1
+        return wrong
+
+    def _learn(
+        self, carried: list[tuple[Sequence, Chunk]], outcomes: list[tuple[Sequence, Outcome]]
+    ) -> None:
+        """Tell the speculator which tokens were sampled."""
+        assert self._speculator is not None
+        tokens: dict[int, list[int]] = {}
+        for sequence, outcome in outcomes:
+            if isinstance(outcome, Sampled):
+                tokens.setdefault(sequence.id, []).append(outcome.token)
+        for sequence, chunk in carried:
+            if sequence.id in tokens:
+                self._speculator.learn(sequence, tokens[sequence.id], chunk.guesses)
+
+    def _measure(self, carried: list[tuple[Sequence, Chunk]], seconds: float) -> None:
+        """Tell the pace how long the step took."""
+        if self._pace is None:
+            return
+        guesses = sum(chunk.guesses for _, chunk in carried)
+        decodes = sum(sequence.generating for sequence, _ in carried)
+        cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
+        self._pace.observe(decodes, cost - decodes - guesses, seconds, guesses)
 
     def _prompt_order(self) -> Callable[[Sequence], tuple[int, float]]:
         """The order in which prompts get tokens. A leader takes the place of its first follower."""

@@ -12,9 +12,11 @@ from heddle.step import NO_RULES, Chunk, Pool, Scoring
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+    from collections.abc import Sequence as Many
     from concurrent.futures import Future
 
     from heddle.cache.manager import Restore
+    from heddle.scheduler.guessing import Guessing
     from heddle.step import TokenRules
     from heddle.types import SamplingParams
 
@@ -87,6 +89,7 @@ class Sequence:
         arrival: its place among the waiting sequences of its client.
         rank: its place among the running sequences of its class: when it got its slot.
         total_at_start: number of its tokens when it got its slot.
+        guessing: its drafters and what is known of their guesses; None before the first guess.
     """
 
     id: int
@@ -115,6 +118,7 @@ class Sequence:
     arrival: int = 0
     rank: int = 0
     total_at_start: int = 0
+    guessing: Guessing | None = field(default=None, repr=False)
     priority: int = field(init=False)
     account: Account = field(init=False, repr=False)
     pooling: Pooling | None = field(init=False)
@@ -152,19 +156,23 @@ class Sequence:
         """Whether logprobs of its prompt are not all reported yet."""
         return self.prompt_logprobs is not None and self.scored < self.prompt_tokens
 
-    def chunk(self, count: int) -> Chunk:
-        """The chunk of its next `count` tokens, and what the step reads from them."""
+    def chunk(self, count: int, guesses: Many[int] = ()) -> Chunk:
+        """The chunk of its next `count` tokens, and what the step reads from them.
+
+        Guesses follow only the last of its tokens.
+        """
         start = self.computed
         end = start + count
         return Chunk(
             self.slot,
             start,
-            self.tokens[start:end],
+            [*self.tokens[start:end], *guesses],
             self.table.pages,
             sample=end == len(self.tokens) < self.limit,
             score=self._scoring(start, end) if self.scores else None,
             pool=self._pool(start, end) if self.pooling is not None else None,
             windows=self.table.windows,
+            guesses=len(guesses),
         )
 
     def _scoring(self, start: int, end: int) -> Scoring | None:

@@ -229,7 +229,7 @@ class ReferenceExecutor:
         for chunk in plan.chunks:
             rows = self._rows(chunk)
             if chunk.sample:
-                sampled.append(self._sample(chunk, rows[-1][1][0]))
+                sampled += self._samples(chunk, [row[0] for _, row in rows[chunk.known - 1 :]])
             if chunk.score is not None:
                 scored.append(_scored(chunk, [logits for _, logits in rows]))
             if chunk.pool is not None:
@@ -265,7 +265,15 @@ class ReferenceExecutor:
         batch: Batch[NDArray[Any]] = Batch(np.array(token), np.array([position]), wanted)
         return compute(self._forward, ReferenceOps([SequenceChunk(cache, position, token)]), batch)
 
-    def _sample(self, chunk: Chunk, logits: Float32) -> Sampled | Failed:
+    def _samples(self, chunk: Chunk, rows: list[Float32]) -> Iterator[Sampled | Failed]:
+        """The outcomes of a chunk. `rows` has the logits of its last known token and guesses."""
+        for right, logits in enumerate(rows):
+            yield (outcome := self._sample(chunk, logits, right))
+            guess = chunk.tokens[chunk.known + right] if right < chunk.guesses else None
+            if not isinstance(outcome, Sampled) or outcome.token != guess:
+                return
+
+    def _sample(self, chunk: Chunk, logits: Float32, right: int) -> Sampled | Failed:
         self._logits = logits
         sequence = self._sequences[chunk.slot]
         binding, params = sequence.binding, sequence.binding.params
@@ -279,12 +287,12 @@ class ReferenceExecutor:
             failure = EngineFailedError(f"the request's grammar failed: {cause}")
             return Failed(chunk.slot, failure)
         if not np.isfinite(logits).all():
-            return Failed(chunk.slot, non_finite(chunk))
+            return Failed(chunk.slot, non_finite(chunk, right))
         past = Past(
             binding.prompt, tuple(sequence.output), binding.rules, sequence.mu, mask or None
         )
         if not len(allowed(len(logits), params, past)):
-            return Failed(chunk.slot, nothing_allowed(chunk))
+            return Failed(chunk.slot, nothing_allowed(chunk, right))
         try:
             chosen = sample(logits, params, past)
             sequence.mu = _next_mu(logits, params, past, chosen.token)
@@ -317,7 +325,7 @@ def _next_mu(logits: Float32, params: SamplingParams, past: Past, token: int) ->
 
 def _is_wanted(chunk: Chunk, index: int) -> bool:
     """Whether the plan reads the token's state or logits."""
-    sampled = chunk.sample and index == len(chunk.tokens) - 1
+    sampled = chunk.sample and index >= chunk.known - 1
     score, pool = chunk.score, chunk.pool
     scored = score is not None and 0 <= index - score.first < len(score.targets)
     return sampled or scored or (pool is not None and index >= pool.first)

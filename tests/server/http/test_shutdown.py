@@ -272,7 +272,7 @@ def test_a_connection_that_comes_during_the_stop_is_closed(
     monkeypatch.setattr(HTTPProtocol, "shutdown", lambda _: None)
     server = serve(drain=0)
     with socket.create_connection(server.address) as client:
-        server.until(lambda: server.server.server_state.connections)
+        server.until(lambda: bool(server.server.server_state.connections))
         server.server.handle_exit(signal.SIGTERM, None)
         server.thread.join(PATIENCE)
         client.settimeout(PATIENCE)

@@ -60,7 +60,7 @@ class Layout:
         ids, positions: (T,).
         spans: (S, 3 + 2 * groups), see `Program.begin`.
         pages: page ids of all spans and groups.
-        rows: (R,) token rows to sample from.
+        rows: (R,) token rows to sample from. A chunk with n guesses has n + 1 rows.
         scored: (token row, target, alternatives) of each token to score.
         pooled: (first token row, number of tokens, sums) of each chunk to pool.
     """
@@ -92,7 +92,7 @@ class Layout:
             self.pages.extend(window.pages)
         self.spans.append(span)
         if chunk.sample:
-            self.rows.append(begin + count - 1)
+            self.rows.extend(range(begin + count - 1 - chunk.guesses, begin + count))
         if chunk.score is not None:
             first, top = begin + chunk.score.first, chunk.score.top
             targets = enumerate(chunk.score.targets, first)

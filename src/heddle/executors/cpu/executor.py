@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -49,7 +50,7 @@ from heddle.executors.serving import (
 )
 from heddle.models.registry import build
 from heddle.state import PAGE_TOKENS
-from heddle.step import Deferred, Failed, Sampled, StepResult
+from heddle.step import Deferred, Failed, Sampled, StepResult, most_rows
 from heddle.types import SamplingParams
 from heddle.weights.mix import Mix
 
@@ -87,10 +88,6 @@ SOURCES = (
 
 _NOTHING_LEFT = -2
 """The value that a sampler returns instead of a token if all tokens are forbidden."""
-
-_LEAST_ROWS = 16
-"""Fewest rows of logits in the program's buffer. A step that scores hundreds of tokens reads the
-output matrix once per this many rows. With a vocabulary of 152,000, they take 10 MB."""
 
 
 def load(
@@ -243,13 +240,14 @@ class CpuExecutor:
         layout = Layout.of(plan, self._sums)
         sampling = [chunk for chunk in plan.chunks if chunk.sample]
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
-        fill = self._masks.begin_masks({c.slot: self._samplers[c.slot] for c in sampling})
+        fill = self._masks.begin_masks(sampling, self._samplers)
+        guesses = [c.guesses for c in sampling] if any(c.guesses for c in sampling) else ()
         scored_rows, may_sample = layout.scored_rows(), fill is None
         try:
             for copy in plan.copies:
                 self._kv.copy(copy)
             step = self._program.begin(
-                *layout.arrays(), samplers, may_sample, scored_rows, layout.pooled
+                *layout.arrays(), samplers, may_sample, scored_rows, layout.pooled, guesses
             )
         except ValueError as error:
             raise EngineFailedError(f"the step was refused: {error}") from error
@@ -271,7 +269,7 @@ class CpuExecutor:
         if read is None:
             raise StepAbandonedError("the step was abandoned")
         picks, scores = read
-        sampled = tuple(map(self._sampled, sampling, samplers, picks))
+        sampled = tuple(chain.from_iterable(map(self._sampled, sampling, samplers, picks)))
         return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums))
 
     def _bind(self, binding: Binding) -> None:
@@ -293,22 +291,29 @@ class CpuExecutor:
             return make_sampler(SamplingParams(temperature=0, seed=0))
 
     def _sampled(
-        self, chunk: Chunk, sampler: _native.Sampler, pick: _native.Pick
-    ) -> Sampled | Failed | Deferred:
-        late = self._masks.late(chunk.slot)
+        self, chunk: Chunk, sampler: _native.Sampler, picks: list[_native.Pick]
+    ) -> list[Sampled | Failed | Deferred]:
+        """The outcomes of a chunk: one, and one more for each guess that was confirmed."""
+        slot = chunk.slot
+        late = self._masks.late(slot)
         if late is not None:
-            return Deferred(chunk.slot, late)
-        token, logprob, top = pick
-        failure = (
-            self._sampler_failures.get(chunk.slot)
-            or self._masks.failure(chunk.slot)
-            or _failure(token, chunk)
-        )
+            return [Deferred(slot, late)]
+        failure = self._sampler_failures.get(slot) or self._masks.failure(slot)
         if failure is not None:
-            return Failed(chunk.slot, failure)
-        self._masks.observe(chunk.slot, token)
-        known = logprob if sampler.logprobs >= 0 else math.nan
-        return Sampled(chunk.slot, token, known, tuple(top), sampler.mu)
+            return [Failed(slot, failure)]
+        # Mirostat's bound is the one after the last token. Nothing needs those before.
+        wanted, mu = sampler.logprobs >= 0, sampler.mu
+        outcomes: list[Sampled | Failed | Deferred] = [
+            Sampled(slot, token, logprob if wanted else math.nan, tuple(top), mu)
+            for token, logprob, top in picks
+        ]
+        tokens = [token for token, _, _ in picks]
+        failure = _failure(tokens[-1], chunk, len(tokens) - 1)
+        if failure is not None:
+            outcomes[-1] = Failed(slot, failure)
+        else:
+            self._masks.observe(slot, tokens)
+        return outcomes
 
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
         """Run a plan without sampling. Returns logits (R, vocabulary) of chunks that sample."""
@@ -357,10 +362,12 @@ def _extra_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
 
 
 def _most_rows(config: EngineConfig) -> int:
-    return min(max(config.slots, _LEAST_ROWS), config.batch_tokens)
+    return min(most_rows(config.slots), config.batch_tokens)
 
 
-def _finished(step: _native.Step) -> tuple[list[_native.Pick], list[_native.Score]] | None:
+def _finished(
+    step: _native.Step,
+) -> tuple[list[list[_native.Pick]], list[_native.Score]] | None:
     """The result of `Step.finish`. Raises errors of compute threads as EngineFailedError."""
     try:
         return step.finish()
@@ -376,8 +383,8 @@ def _out_of_memory() -> EngineFailedError:
     )
 
 
-def _failure(token: int, chunk: Chunk) -> HeddleError | None:
-    """The error for a sampler's negative result; None if the result is a token."""
+def _failure(token: int, chunk: Chunk, right: int) -> HeddleError | None:
+    """The error for a sampler's negative result after right guesses; None if it is a token."""
     if token >= 0:
         return None
-    return nothing_allowed(chunk) if token == _NOTHING_LEFT else non_finite(chunk)
+    return nothing_allowed(chunk, right) if token == _NOTHING_LEFT else non_finite(chunk, right)

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from heddle.errors import EngineFailedError, GrammarError
 from heddle.executors.cpu.mask_threads import MaskTask, MaskThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from heddle import _native
     from heddle.errors import HeddleError
-    from heddle.step import Binding, GrammarState, TokenGrammar
+    from heddle.step import Binding, Chunk, GrammarState, TokenGrammar
 
 _log = logging.getLogger(__name__)
 
@@ -33,19 +34,26 @@ class _SlotGrammar:
 
     def __init__(self, grammar: TokenGrammar, output: list[int]) -> None:
         self.failure: HeddleError | None = None
-        self.mask = b""  # mask for the next token; valid when `task` is done
+        # Masks for the next token and after each guess; valid when `task` is done.
+        self.masks = [b""]
         self.task: MaskTask | None = None  # the work that makes the mask; None after its token
         self.late: Future[None] | None = None  # done when the late mask is ready
-        self._unseen = output  # tokens that `_state` has not seen yet
+        self._output = output
+        self._seen = 0  # leading tokens of the output that `_state` has seen
+        self._guessed: list[int] = []  # guesses that `_state` has seen after the output
         self._grammar = grammar
         self._state: GrammarState | None = None
 
-    def begin(self) -> MaskTask | None:
-        """New work that makes the next token's mask; None if such work has already begun."""
+    def begin(self, guesses: Sequence[int]) -> MaskTask | None:
+        """New work that makes the masks; None if work for the next token has already begun."""
         if self.task is not None:
             return None
-        self.task = MaskTask(self._make)
+        self.task = MaskTask(partial(self._make, guesses))
         return self.task
+
+    def masks_for(self, guesses: Sequence[int]) -> list[bytes]:
+        """The masks that are right for these guesses. Late masks may be those of others."""
+        return self.masks[: 1 + _common(guesses, self._guessed)]
 
     def give_up(self, task: MaskTask, cause: Exception) -> None:
         """Fail: no thread does the work."""
@@ -53,24 +61,49 @@ class _SlotGrammar:
         task.given_up = True
         task.run()
 
-    def observe(self, token: int) -> None:
-        """Record that the sequence continues with `token`."""
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Record that the sequence continues with `tokens`. Confirmed guesses are among them."""
         self.task = None
-        self._unseen.append(token)
+        guessed, self._guessed = self._guessed, []
+        right = _common(guessed, tokens)
+        self._output += tokens
+        self._seen += right
+        wrong = len(guessed) - right
+        if wrong and self._state is not None and not self._state.rewind(wrong):
+            self._state, self._seen = None, 0
 
-    def _make(self) -> None:
-        """Set `mask`; empty if all tokens are allowed. An error sets `failure`."""
-        unseen, self._unseen = self._unseen, []
-        self.mask = b""
+    def _make(self, guesses: Sequence[int]) -> None:
+        """Set `masks`; a mask is empty if all tokens are allowed. An error sets `failure`."""
+        self.masks = [b""]
         try:
             if self._state is None:
                 self._state = self._grammar.begin()
-            self.mask = self._state.next_mask(unseen)
+            unseen, self._seen = self._output[self._seen :], len(self._output)
+            self.masks = [self._state.next_mask(unseen)]
         except GrammarError as error:
             self.failure = error
         except Exception as cause:  # other requests of the step must not fail too
             _log.exception("a grammar failed")
             self.failure = EngineFailedError(f"the request's grammar failed: {cause}")
+        else:
+            self._add_masks(self._state, guesses)
+
+    def _add_masks(self, state: GrammarState, guesses: Sequence[int]) -> None:
+        """Add the masks after the guesses, as far as the grammar allows the guesses.
+
+        A mask that cannot be made is no failure: the guess before it may be wrong.
+        """
+        for guess in guesses:
+            if not _allows(self.masks[-1], guess):
+                return
+            try:
+                mask = state.next_mask((guess,))
+            except Exception:
+                self._state, self._seen, self._guessed = None, 0, []
+                del self.masks[1:]
+                return
+            self._guessed.append(guess)
+            self.masks.append(mask)
 
 
 class GrammarMasks:
@@ -88,31 +121,34 @@ class GrammarMasks:
         if binding.rules.grammar is not None:
             self._grammars[binding.slot] = _SlotGrammar(binding.rules.grammar, list(binding.output))
 
-    def begin_masks(self, samplers: Mapping[int, _native.Sampler]) -> Callable[[], None] | None:
-        """Begin to make the masks of these slots.
+    def begin_masks(
+        self, chunks: Sequence[Chunk], samplers: Mapping[int, _native.Sampler]
+    ) -> Callable[[], None] | None:
+        """Begin to make the masks of these chunks. `samplers` are by slot.
 
         Returns a function that waits for the masks and gives them to the samplers; None if no slot
         has a grammar.
         """
         wanted = [
-            (slot_grammar, sampler)
-            for slot, sampler in samplers.items()
-            if (slot_grammar := self._grammars.get(slot)) is not None
+            (slot_grammar, samplers[chunk.slot], chunk.tokens[len(chunk.tokens) - chunk.guesses :])
+            for chunk in chunks
+            if (slot_grammar := self._grammars.get(chunk.slot)) is not None
         ]
-        for slot_grammar, _ in wanted:
-            if (task := slot_grammar.begin()) is not None:
+        for slot_grammar, _, guesses in wanted:
+            if (task := slot_grammar.begin(guesses)) is not None:
                 try:
                     self._threads.begin(task)
                 except RuntimeError as cause:  # other requests of the step must not fail
                     slot_grammar.give_up(task, cause)
         return partial(self._fill, wanted) if wanted else None
 
-    def _fill(self, wanted: list[tuple[_SlotGrammar, _native.Sampler]]) -> None:
-        tasks = [slot_grammar.task for slot_grammar, _ in wanted if slot_grammar.task is not None]
+    def _fill(self, wanted: list[tuple[_SlotGrammar, _native.Sampler, Sequence[int]]]) -> None:
+        tasks = [one.task for one, _, _ in wanted if one.task is not None]
         self._threads.wait(tasks)
-        for (slot_grammar, sampler), task in zip(wanted, tasks, strict=True):
+        for (slot_grammar, sampler, guesses), task in zip(wanted, tasks, strict=True):
             slot_grammar.late = task.when_done()
-            sampler.allow_only(slot_grammar.mask if slot_grammar.late is None else _NOTHING)
+            late = slot_grammar.late is not None
+            sampler.allow_only(*([_NOTHING] if late else slot_grammar.masks_for(guesses)))
 
     def late(self, slot: int) -> Future[None] | None:
         """A future that is done when the slot's late mask is ready; None if it was not late."""
@@ -124,8 +160,18 @@ class GrammarMasks:
         slot_grammar = self._grammars.get(slot)
         return None if slot_grammar is None else slot_grammar.failure
 
-    def observe(self, slot: int, token: int) -> None:
-        """Record that the slot's sequence continues with `token`."""
+    def observe(self, slot: int, tokens: Sequence[int]) -> None:
+        """Record that the slot's sequence continues with `tokens`."""
         slot_grammar = self._grammars.get(slot)
         if slot_grammar is not None:
-            slot_grammar.observe(token)
+            slot_grammar.observe(tokens)
+
+
+def _allows(mask: bytes, token: int) -> bool:
+    return not mask or (token // 8 < len(mask) and bool(mask[token // 8] >> token % 8 & 1))
+
+
+def _common(tokens: Sequence[int], others: Sequence[int]) -> int:
+    """How many leading tokens are equal."""
+    pairs = zip(tokens, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

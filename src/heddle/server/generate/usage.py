@@ -25,12 +25,24 @@ def total_usage(usages: Sequence[Usage], choices_per_prompt: int) -> Json:
     prompt = sum(group[0].prompt_tokens for group in by_prompt)
     cached = sum(min(usage.cached_tokens for usage in group) for group in by_prompt)
     completion = sum(usage.completion_tokens for usage in usages)
-    return {
+    counts: Json = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    drafted, accepted = _guesses(usages)
+    if drafted:
+        counts["completion_tokens_details"] = {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        }
+    return counts
+
+
+def _guesses(usages: Sequence[Usage]) -> tuple[int, int]:
+    """Guesses that steps computed, and how many were right."""
+    return sum(one.drafted_tokens for one in usages), sum(one.accepted_tokens for one in usages)
 
 
 def timings(usages: Sequence[Usage]) -> Json:
@@ -39,7 +51,8 @@ def timings(usages: Sequence[Usage]) -> Json:
     `prompt_n` counts computed prompt tokens; `cache_n` counts cached prompt tokens. Token counts
     are sums over all choices; times are maxima. The time of the first token counts as prompt time.
     So rates of the output use one token less than `predicted_n` for each choice. `queue_ms` is the
-    time before the first step; llama.cpp does not have this field.
+    time before the first step; llama.cpp does not have this field. `draft_n` and
+    `draft_n_accepted` count guesses, if there were any.
     """
     cached = sum(usage.cached_tokens for usage in usages)
     prompt = sum(usage.prompt_tokens for usage in usages) - cached
@@ -47,6 +60,8 @@ def timings(usages: Sequence[Usage]) -> Json:
     later = sum(max(0, usage.completion_tokens - 1) for usage in usages)
     prompt_ms = 1e3 * max((usage.prompt_seconds for usage in usages), default=0.0)
     predicted_ms = 1e3 * max((usage.completion_seconds for usage in usages), default=0.0)
+    drafted, accepted = _guesses(usages)
+    guesses = {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}
     return {
         "cache_n": cached,
         "prompt_n": prompt,
@@ -54,6 +69,7 @@ def timings(usages: Sequence[Usage]) -> Json:
         "queue_ms": 1e3 * max((usage.queue_seconds for usage in usages), default=0.0),
         **_rates("prompt", prompt, prompt_ms),
         **_rates("predicted", later, predicted_ms),
+        **guesses,
     }
 
 

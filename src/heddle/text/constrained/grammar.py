@@ -127,6 +127,11 @@ class MatcherState:
             raise self._refused(_reason(self._matcher))
         return mask
 
+    def rewind(self, count: int) -> bool:
+        """See `heddle.step.GrammarState`."""
+        del self._tokens[len(self._tokens) - count :]
+        return self._matcher.rollback(count)
+
     def _refused(self, reason: str) -> GrammarError:
         param = self._grammar.param
         return GrammarError(
@@ -182,6 +187,10 @@ class LateState:
             if not self._free:
                 self._look(self._text.push(token))
         return b"" if self._state is None else self._state.next_mask(())
+
+    def rewind(self, count: int) -> bool:
+        """See `heddle.step.GrammarState`. The text and its watch cannot go back."""
+        return False
 
     def _look(self, text: str) -> None:
         begun = self._watch(text)

@@ -100,6 +100,10 @@ class BoundState:
         forced = self._next_of_closing()
         return _only(forced) if not mask or _allows(mask, forced) else mask
 
+    def rewind(self, count: int) -> bool:
+        """See `heddle.step.GrammarState`. The text cannot go back."""
+        return False
+
     def _observe(self, token: int) -> None:
         self._text += self._detokenizer.push(token)
         if not self._reasons:

@@ -101,6 +101,18 @@ ROWS: tuple[Row[Moment], ...] = (
     Row("heddle_generated_tokens", _TOTAL, "Generated tokens.", lambda at: at.now.generated_tokens),
     Row("heddle_preemptions", _TOTAL, "Preemptions of sequences.", lambda at: at.now.preemptions),
     Row(
+        "heddle_drafted_tokens",
+        _TOTAL,
+        "Guesses of tokens that steps computed.",
+        lambda at: at.now.drafted_tokens,
+    ),
+    Row(
+        "heddle_accepted_tokens",
+        _TOTAL,
+        "Guesses that were right.",
+        lambda at: at.now.accepted_tokens,
+    ),
+    Row(
         "heddle_steps",
         _TOTAL,
         "Computed steps, by what they compute.",

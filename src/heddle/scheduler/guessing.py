@@ -1,0 +1,87 @@
+"""What speculation keeps for one sequence: its drafters, and how often their guesses were right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from collections.abc import Sequence as Many
+
+GRADES = 16
+"""Number of grades of guesses."""
+
+_OWN_WEIGHT, _SHARED_WEIGHT = 1 / 8, 1 / 64
+"""Weight of the newest guess in the share of right guesses, of a sequence and of all."""
+FIRST_CHANCE = 0.5
+"""Share of right guesses before any guess of a grade was seen."""
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of one sequence."""
+
+    def append(self, tokens: Many[int]) -> None:
+        """The sequence continues with `tokens`; first its prompt."""
+        ...
+
+    def guess(self, most: int) -> tuple[Many[int], int]:
+        """Up to `most` guesses, and the grade of the first, from 0 to GRADES - 1.
+
+        Each guess counts as one grade better than the guess before it, because that guess is then
+        known to be right.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Drafting:
+    """A drafter of one sequence, its last guesses, and how often guesses were right, by grade."""
+
+    drafter: Drafter
+    shared: list[float]
+    chances: list[float | None] = field(default_factory=lambda: [None] * GRADES)
+    guesses: Many[int] = ()
+    grade: int = 0
+
+    def likelihoods(self) -> Iterator[float]:
+        """For each guess, how likely it and all guesses before it are right."""
+        likelihood = 1.0
+        for index in range(len(self.guesses)):
+            likelihood *= self._chance(self.grade + index)
+            yield likelihood
+
+    def _chance(self, grade: int) -> float:
+        grade = min(grade, GRADES - 1)
+        own = self.chances[grade]
+        return self.shared[grade] if own is None else own
+
+    def learn(self, tokens: Many[int]) -> None:
+        """Compare the guesses with the tokens that were sampled."""
+        for index, (guess, token) in enumerate(zip(self.guesses, tokens, strict=False)):
+            grade, right = min(self.grade + index, GRADES - 1), float(guess == token)
+            own = self._chance(grade)
+            self.chances[grade] = own + _OWN_WEIGHT * (right - own)
+            self.shared[grade] += _SHARED_WEIGHT * (right - self.shared[grade])
+            if guess != token:
+                break
+
+
+@dataclass(slots=True)
+class Guessing:
+    """What speculation keeps for a sequence.
+
+    Attributes:
+        draftings: its drafters.
+        length: number of guesses that its request asks for; None: as many as pay.
+        seen: number of its tokens that the drafters know.
+        best: the drafter whose guesses count in the step being planned; None if there is none.
+        drafted, accepted: guesses that steps computed, and how many of them were right.
+    """
+
+    draftings: list[Drafting]
+    length: int | None
+    seen: int = 0
+    best: Drafting | None = None
+    drafted: int = 0
+    accepted: int = 0

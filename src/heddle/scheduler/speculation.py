@@ -1,0 +1,178 @@
+"""Decides which guesses a step computes: tokens that a drafter expects after a sequence's last one.
+
+A step that computes k guesses of a sequence yields 1 to k + 1 of its tokens (`step.py`). Guesses
+never change a result, so this module may decide by measured times. It asks two questions:
+
+* How likely is a guess right? A drafter grades its guesses. For each grade of each drafter, a
+  sequence keeps the share of right guesses. It learns from all guesses of its drafters, also from
+  those that no step computed: the sampled token shows whether they were right. So a sequence whose
+  guesses became good is noticed, and guesses that stay bad cost nothing.
+* What does a step with k more tokens cost? The pace measures it (`pace.py`).
+
+It then takes the number of guesses with the most expected tokens per second over all sequences of
+the step. If many sequences share the step, a further token costs about as much as it yields at
+best, so speculation ends by itself.
+"""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from heddle.errors import InvalidRequestError
+from heddle.scheduler.guessing import FIRST_CHANCE, GRADES, Drafting, Guessing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from collections.abc import Sequence as Many
+
+    from heddle.scheduler.guessing import Drafter
+    from heddle.scheduler.pace import Pace
+    from heddle.scheduler.sequence import Sequence
+
+_LEAST_GAIN = 1.03
+"""Least expected gain for which a step computes guesses. The estimates are not better than this."""
+_LEAST_CHANCE = 0.05
+"""Guesses that are less likely are not considered."""
+
+
+class Speculator:
+    """Guesses for the sequences of a scheduler.
+
+    Args:
+        drafters: make a drafter for a sequence, by the name of the kind of drafter; None: this
+            sequence can have no such drafter.
+        pace: knows what steps cost.
+        most: most guesses of one sequence in one step.
+        default: whether to guess for requests that do not say.
+
+    Attributes:
+        drafted, accepted: guesses that steps computed, and how many of them were right.
+    """
+
+    def __init__(
+        self,
+        drafters: Mapping[str, Callable[[Sequence], Drafter | None]],
+        pace: Pace,
+        most: int,
+        *,
+        default: bool = True,
+    ) -> None:
+        self._drafters = drafters
+        self._pace = pace
+        self._most = most
+        self._default = default
+        self._shared = {name: [FIRST_CHANCE] * GRADES for name in drafters}
+        self.drafted = 0
+        self.accepted = 0
+
+    def check(self, sequence: Sequence) -> None:
+        """Raise InvalidRequestError if the sequence asks for a drafter that is not there."""
+        asked = getattr(sequence.params, "speculation", None)
+        if asked is not None and asked.drafter not in {"auto", "off", *self._drafters}:
+            raise InvalidRequestError(
+                f"speculation names the drafter {asked.drafter!r}; this model has"
+                f" {', '.join(self._drafters)}. Name one of them, auto, or off",
+                param="speculation",
+            )
+
+    def guess(self, sequences: list[Sequence], rows: int) -> dict[int, Many[int]]:
+        """The guesses of the next step, by sequence id: for sequences that decode, at most `rows`.
+
+        A sequence gets no guesses at or beyond its limit: nothing is sampled there.
+        """
+        asked: dict[int, Many[int]] = {}
+        free: list[tuple[Sequence, Drafting]] = []
+        for sequence in sequences:
+            most = min(self._most, rows, sequence.limit - sequence.total - 1)
+            guessing = self._guessing(sequence) if most > 0 else None
+            if guessing is None:
+                continue
+            self._look(guessing, sequence, most)
+            if guessing.best is None:
+                continue
+            if guessing.length is None:
+                free.append((sequence, guessing.best))
+            else:
+                asked[sequence.id] = guesses = guessing.best.guesses[: guessing.length]
+                rows -= len(guesses)
+        if free:
+            already = sum(map(len, asked.values()))
+            asked.update(self._that_pay(free, len(sequences), already, rows))
+        return asked
+
+    def learn(self, sequence: Sequence, tokens: Many[int], computed: int) -> None:
+        """Note the sampled tokens of a step that computed this many guesses of the sequence."""
+        guessing = sequence.guessing
+        if guessing is None:
+            return
+        for drafting in guessing.draftings:
+            drafting.learn(tokens)
+            drafting.guesses = ()
+        accepted = min(computed, len(tokens) - 1)
+        guessing.drafted += computed
+        guessing.accepted += accepted
+        self.drafted += computed
+        self.accepted += accepted
+
+    def _guessing(self, sequence: Sequence) -> Guessing | None:
+        """What is kept for the sequence, made at its first call; None if it wants no guesses."""
+        if sequence.guessing is not None:
+            return sequence.guessing if sequence.guessing.draftings else None
+        asked = sequence.params.speculation  # type: ignore[union-attr]  # only texts decode
+        wanted = self._default if asked is None else not asked.off
+        draftings = [
+            Drafting(drafter, self._shared[name])
+            for name, make in self._drafters.items()
+            if wanted and (asked is None or asked.drafter in ("auto", name))
+            if (drafter := make(sequence)) is not None
+        ]
+        length = None if asked is None else asked.length
+        sequence.guessing = Guessing(draftings, length)
+        return sequence.guessing if draftings else None
+
+    def _look(self, guessing: Guessing, sequence: Sequence, most: int) -> None:
+        """Ask the drafters of a sequence, and choose the one whose next guess is the likeliest."""
+        new = sequence.tokens[guessing.seen :]
+        guessing.seen = sequence.total
+        guessing.best, likeliest = None, 0.0
+        for drafting in guessing.draftings:
+            drafting.drafter.append(new)
+            drafting.guesses, drafting.grade = drafting.drafter.guess(most)
+            chance = next(drafting.likelihoods(), 0.0)
+            if chance > likeliest:
+                guessing.best, likeliest = drafting, chance
+
+    def _that_pay(
+        self, free: list[tuple[Sequence, Drafting]], decodes: int, already: int, rows: int
+    ) -> dict[int, Many[int]]:
+        """The guesses with which the step yields the most tokens per second.
+
+        `already` guesses are asked for in any case.
+        """
+        alone = self._pace.guess_seconds(decodes, already)
+        if alone is None:
+            return {}
+        # A guess is less likely than those before it, so the likeliest ones hold no gaps.
+        chances = chain.from_iterable(
+            ((likelihood, sequence.id) for likelihood in drafting.likelihoods())
+            for sequence, drafting in free
+        )
+        likeliest = nlargest(rows, (one for one in chances if one[0] >= _LEAST_CHANCE))
+        best, count, tokens = _LEAST_GAIN * decodes / alone, 0, float(decodes)
+        for number, (likelihood, _) in enumerate(likeliest, 1):
+            tokens += likelihood
+            seconds = self._pace.guess_seconds(decodes, already + number)
+            if seconds is None or (decodes > 1 and seconds > self._pace.longest_step(alone)):
+                break
+            if tokens / seconds > best:
+                best, count = tokens / seconds, number
+        counts: dict[int, int] = {}
+        for _, id in likeliest[:count]:
+            counts[id] = counts.get(id, 0) + 1
+        return {
+            sequence.id: drafting.guesses[: counts[sequence.id]]
+            for sequence, drafting in free
+            if sequence.id in counts
+        }

@@ -1,0 +1,163 @@
+"""Which guesses a step computes, by their likelihood and by what steps cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle.errors import InvalidRequestError
+from heddle.parameters import Speculation
+from heddle.scheduler.pace import Pace
+from heddle.scheduler.sequence import Sequence
+from heddle.scheduler.speculation import Speculator
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Many
+
+
+class Fixed:
+    """Always guesses 1, 2, 3, ..., with one grade."""
+
+    def __init__(self, grade: int = 2) -> None:
+        self.grade = grade
+
+    def append(self, tokens: Many[int]) -> None:
+        pass
+
+    def guess(self, most: int) -> tuple[Many[int], int]:
+        return range(1, 1 + most), self.grade
+
+
+def decoding(identity: int, **params: object) -> Sequence:
+    sequence = Sequence(identity, SamplingParams(seed=0, **params), [5, 6], 1, frozenset())  # type: ignore[arg-type]
+    sequence.limit, sequence.computed = 100, 1
+    return sequence
+
+
+def measured(decodes: int, alone: float, per_guess: float) -> Pace:
+    pace = Pace(max_gap=1e9)
+    for _ in range(9):
+        pace.observe(decodes, 0, alone)
+        for guesses in range(1, 32):
+            pace.observe(decodes, 0, alone + guesses * per_guess, guesses)
+        pace.observe(decodes, 0, alone)
+    return pace
+
+
+def speculator(pace: Pace, drafter: Fixed | None = None) -> Speculator:
+    return Speculator({"fixed": lambda _: drafter or Fixed()}, pace, 31)
+
+
+def teach(one: Speculator, sequence: Sequence, *, right: bool, times: int = 60) -> None:
+    """Let the sequence see guesses of grade 2 and later that are right, or wrong."""
+    for _ in range(times):
+        one.guess([sequence], 30)
+        one.learn(sequence, range(1, 33) if right else [9], 31 if right else 0)
+
+
+def test_nothing_is_guessed_before_a_step_was_measured() -> None:
+    assert speculator(Pace()).guess([decoding(0)], 30) == {}
+
+
+@pytest.mark.parametrize(
+    ("cost", "right", "least", "most"),
+    [
+        (0.0, True, 20, 31),
+        (0.05, True, 20, 31),
+        (0.5, True, 2, 31),
+        (0.3, False, 0, 0),
+        (1.1, True, 0, 0),
+    ],
+)
+def test_as_many_as_pay(cost: float, right: bool, least: int, most: int) -> None:
+    """`cost` is that of a guess, relative to a step."""
+    one, sequence = speculator(measured(1, 1.0, cost)), decoding(0)
+    teach(one, sequence, right=right)
+    guesses = one.guess([sequence], 31).get(0, ())
+    assert least <= len(guesses) <= most
+    assert list(guesses) == list(range(1, 1 + len(guesses)))
+
+
+def test_sequences_learn_apart_and_lend_newcomers_a_first_estimate() -> None:
+    one, good, bad = speculator(measured(2, 1.0, 0.2)), decoding(0), decoding(1)
+    teach(one, good, right=True)
+    teach(one, bad, right=False)
+    assert set(one.guess([good, bad], 30)) == {0}
+
+
+def test_guesses_that_were_not_computed_teach_too() -> None:
+    """The next token shows whether the first guess was right, at no cost."""
+    one, sequence = speculator(measured(1, 1.0, 0.4)), decoding(0)
+    teach(one, sequence, right=False)
+    assert one.guess([sequence], 30) == {}
+    for _ in range(30):
+        one.guess([sequence], 30)
+        one.learn(sequence, [1], 0)
+    assert one.guess([sequence], 30)
+
+
+def test_a_request_that_asks_gets_its_length_and_one_that_declines_none() -> None:
+    one = speculator(measured(2, 1.0, 5.0))
+    asks, declines = (
+        decoding(0, speculation=Speculation("fixed", 4)),
+        decoding(1, speculation=Speculation("off")),
+    )
+    assert {k: list(v) for k, v in one.guess([asks, declines], 30).items()} == {0: [1, 2, 3, 4]}
+    assert one.guess([asks], 2) == {0: range(1, 3)}
+
+
+def test_no_guess_lies_at_the_limit() -> None:
+    one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
+    teach(one, sequence, right=True)
+    sequence.limit = 5  # tokens 2, 3 and 4 are still to come; nothing is sampled after token 4
+    assert len(one.guess([sequence], 30)[0]) == 2
+    sequence.limit = 3
+    assert one.guess([sequence], 30) == {}
+
+
+def test_streams_do_not_wait_longer_than_the_gap() -> None:
+    pace = measured(2, 1.0, 0.1)
+    one, sequences = speculator(pace), [decoding(0), decoding(1)]
+    for sequence in sequences:
+        teach(one, sequence, right=True)
+    assert sum(map(len, one.guess(sequences, 30).values())) > 4
+    pace._max_gap = 1.25
+    assert sum(map(len, one.guess(sequences, 30).values())) == 2
+
+
+def test_usage_counts_what_was_computed() -> None:
+    one, sequence = speculator(measured(1, 1.0, 0.0)), decoding(0)
+    one.guess([sequence], 30)
+    one.learn(sequence, [1, 2, 7], 5)
+    assert sequence.guessing is not None
+    assert (sequence.guessing.drafted, sequence.guessing.accepted) == (5, 2)
+    assert (one.drafted, one.accepted) == (5, 2)
+
+
+def test_an_unknown_drafter_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InvalidRequestError, match="'oracle'; this model has fixed"):
+        speculator(Pace()).check(decoding(0, speculation=Speculation("oracle")))
+
+
+def test_the_time_without_guesses_stays_known() -> None:
+    pace = measured(1, 1.0, 0.1)
+    for _ in range(64):
+        assert pace.guess_seconds(1, 3) == pytest.approx(1.3)
+        pace.observe(1, 0, 1.3, 3)
+    assert pace.guess_seconds(1, 3) is None
+    pace.observe(1, 0, 1.0)
+    assert pace.guess_seconds(1, 3) == pytest.approx(1.3)
+
+
+def test_costs_lie_on_lines_between_those_measured() -> None:
+    pace = Pace()
+    pace.observe(0, 100, 10.0)  # 0.1 s for a token of a prompt
+    pace.observe(2, 0, 1.0)
+    assert pace.guess_seconds(3, 1) is None
+    assert pace.guess_seconds(2, 4) == pytest.approx(1.4)
+    pace.observe(2, 0, 1.2, 4)
+    assert [pace.guess_seconds(2, n) for n in (2, 4, 6)] == pytest.approx([1.1, 1.2, 1.4])
+    pace.observe(2, 0, 1.1, 8)  # less than with 4: costs never fall
+    assert pace.guess_seconds(2, 8) == pytest.approx(1.2)
