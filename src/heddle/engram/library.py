@@ -12,7 +12,6 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from heddle._native import Engram
 from heddle.config import user_path
 from heddle.errors import (
     ConfigError,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from heddle._native import Engram
     from heddle.config import EngineConfig
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

@@ -1,0 +1,126 @@
+"""Guesses of drafters in an engine, and what callers see of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fake_executor import solo_output
+from heddle.drafting.engram import EngramDrafter
+from heddle.drafting.lookup import LookupDrafter
+from heddle.errors import InvalidRequestError
+from heddle.step import EngramBias
+from heddle.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from conftest import Start
+    from heddle.scheduler.sequence import Sequence as SequenceOf
+
+
+class Table:
+    """Predicts by the last token."""
+
+    def __init__(self, rows: dict[int, list[tuple[int, float]]]) -> None:
+        self.rows = rows
+
+    def predict(self, tokens: Sequence[int]) -> list[tuple[int, float]]:
+        return self.rows.get(tokens[-1], []) if tokens else []
+
+
+def test_an_engram_guesses_while_it_is_sure() -> None:
+    table = Table({1: [(2, 0.8), (9, 0.2)], 2: [(3, 1.0)], 3: [(4, 0.2), (5, 0.2)]})
+    drafter = EngramDrafter(EngramBias(((table, 1.0),), 0.0))
+    drafter.append([7] * 20)
+    assert drafter.guess(5) == ([], 0)
+    drafter.append([1])
+    assert drafter.guess(5) == ([2, 3], 12)
+    assert drafter.guess(1) == ([2], 12)
+
+
+def test_tables_count_by_weight_and_equals_go_to_the_lower_token() -> None:
+    tables = ((Table({1: [(8, 1.0)]}), 1.0), (Table({1: [(6, 1.0)]}), 1.0), (Table({}), 5.0))
+    assert EngramDrafter(EngramBias(tables, 0.0))._likeliest([1]) == (6, 0.5)
+
+
+def test_a_lookup_guesses_what_followed() -> None:
+    drafter = LookupDrafter()
+    drafter.append([5, 6, 7, 8])
+    assert drafter.guess(3) == ([], 0)
+    drafter.append([5, 6])
+    assert drafter.guess(3) == ([7, 8, 5], 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (7, "speculation must be auto, off, or an object"),
+        ({"drafter": "lookup", "depth": 3}, "speculation must be auto, off, or an object"),
+        ({"length": 0}, "speculation.length must be in [1, 31], got 0"),
+        ({"length": 99}, "speculation.length must be in [1, 31], got 99"),
+    ],
+)
+def test_wrong_fields_are_named(given: object, said: str) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        SamplingParams(speculation=given)  # type: ignore[arg-type]
+    assert said in error.value.message
+
+
+class Oracle:
+    """Guesses the output that the fake executor gives, as far as it is told."""
+
+    def __init__(self, sequence: SequenceOf, wrong_at: int) -> None:
+        prompt = sequence.tokens[: sequence.prompt_tokens]
+        self.output = solo_output(prompt, sequence.params, sequence.limit)
+        self.output[wrong_at : wrong_at + 1] = [0] * (wrong_at < len(self.output))
+        self.said = -sequence.prompt_tokens
+
+    def append(self, tokens: Sequence[int]) -> None:
+        self.said += len(tokens)
+
+    def guess(self, most: int) -> tuple[Sequence[int], int]:
+        return self.output[self.said : self.said + most], 0
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {"oracle": lambda sequence: Oracle(sequence, wrong_at=9)}
+    monkeypatch.setattr("heddle.engine.thread.drafters", lambda: made)
+
+
+GUESS = {"drafter": "oracle", "length": 4}
+
+
+@pytest.mark.usefixtures("oracle")
+@pytest.mark.parametrize("more", [{}, {"max_tokens": 7}, {"ignore_eos": True, "max_tokens": 60}])
+def test_the_output_is_the_same_and_usage_counts_guesses(start: Start, more: dict) -> None:
+    engine = start()
+    plain = engine.complete("hello", SamplingParams(seed=3, speculation="off", **more))
+    guessed = engine.complete("hello", SamplingParams(seed=3, speculation=GUESS, **more))
+    assert guessed == plain
+    assert plain.usage.drafted_tokens == 0
+    assert guessed.usage.drafted_tokens >= guessed.usage.accepted_tokens > 0
+    figures = engine.snapshot()
+    assert figures.drafted_tokens == guessed.usage.drafted_tokens
+    assert figures.accepted_tokens == guessed.usage.accepted_tokens
+    assert figures.pages_used == 0
+
+
+@pytest.mark.usefixtures("oracle")
+def test_a_stop_string_inside_a_step_ends_the_output_there(start: Start) -> None:
+    engine = start(slots=1)
+    free = SamplingParams(seed=3, ignore_eos=True, max_tokens=40, speculation="off")
+    text = engine.complete("hello", free).text
+    for place in range(1, 9):
+        stop = text[place : place + 2]
+        stopped = SamplingParams(seed=3, ignore_eos=True, stop=(stop,), speculation=GUESS)
+        assert engine.complete("hello", stopped).text == text[: text.index(stop)]
+    assert engine.complete("hello", free).text == text
+
+
+@pytest.mark.usefixtures("oracle")
+def test_a_drafter_that_is_not_there_is_refused(start: Start) -> None:
+    with pytest.raises(InvalidRequestError, match="'crystal ball'; this model has oracle"):
+        start().complete("hello", SamplingParams(speculation="crystal ball"))
