@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from heddle.engram.format import vocabulary_fingerprint
 from heddle.step import EngramBias
 from heddle.types import EngramForm
 
@@ -34,6 +33,8 @@ class ModelEngrams:
     @cached_property
     def fingerprint(self) -> bytes:
         """The fingerprint of the model's vocabulary. Computing it takes 0.1 s."""
+        from heddle.engram.format import vocabulary_fingerprint  # it loads numpy
+
         return vocabulary_fingerprint(self._model.tokenizer.vocabulary_entries())
 
     def bias(self, params: SamplingParams) -> EngramBias | None:

@@ -218,6 +218,8 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 
 
 def _opened(path: Path) -> Engram:
+    from heddle._native import Engram  # here, so that importing heddle stays light
+
     if not path.is_file():
         raise EngramError(f"{path} is not a file; name a table of `heddle engram build`")
     try:

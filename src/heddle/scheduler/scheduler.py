@@ -184,7 +184,7 @@ class Scheduler:
         sequence = self._live.pop(sequence_id, None)
         if sequence is None:
             return False
-        sequence.ended = True
+        sequence.end()
         if not sequence.paused:
             if sequence.slot < 0:
                 self._queue.remove(sequence)
@@ -625,7 +625,7 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         self._room.rate.observe_output(sequence.output_tokens)
-        sequence.ended = True
+        sequence.end()
         del self._live[sequence.id]
         self._queue.leave(sequence)
 

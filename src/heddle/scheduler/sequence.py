@@ -175,6 +175,12 @@ class Sequence:
             guesses=len(guesses),
         )
 
+    def end(self) -> None:
+        """Note that it has ended. Its drafters are of no more use; a caller may keep the rest."""
+        self.ended = True
+        if self.guessing is not None:
+            self.guessing.draftings.clear()
+
     def _scoring(self, start: int, end: int) -> Scoring | None:
         """The prompt tokens whose logprobs the positions [start, end) give; None if none."""
         first, until = max(1, self.scored), min(end + 1, self.prompt_tokens)
