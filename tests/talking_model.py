@@ -80,6 +80,10 @@ class LetterTokenizer:
     def known_grammar(self, grammar: Grammar) -> TokenGrammar | None:
         return self._grammars.known(grammar)
 
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        shown = (id for id in ids if not (skip_special and self.is_special(id)))
+        return "".join(map(self.token_text, shown))
+
     def token_bytes(self, id: int) -> bytes:
         return self._pieces.get(id, "").encode()
 

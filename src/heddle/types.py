@@ -65,6 +65,8 @@ class GrammarKind(Enum):
     REGEX = "regex"
     CHOICE = "choice"
     LARK = "lark"
+    GBNF = "gbnf"
+    STRUCTURAL_TAG = "structural_tag"
 
 
 class Beginning(Protocol):
@@ -93,8 +95,9 @@ class Grammar:
     Attributes:
         kind: the language of `text`.
         text: a JSON schema; a regular expression in Rust's syntax, for the whole output; a JSON
-            list of strings that the output must be one of; or a grammar in llguidance's form of
-            Lark. At most 131,072 characters.
+            list of strings that the output must be one of; a grammar in llguidance's form of Lark;
+            a grammar in llama.cpp's form (GBNF); or xgrammar's structural tag, as JSON. At most
+            131,072 characters.
         param: the request's field that holds the grammar, for errors.
         beginning: detects where the grammar starts; None: at the first token. Text before the start
             is free. An output without a start is free too.
@@ -135,6 +138,16 @@ class Grammar:
     def choice(cls, choices: Sequence[str], param: str = "grammar") -> Grammar:
         """A grammar of the strings in `choices`."""
         return cls(GrammarKind.CHOICE, json.dumps(list(choices)), param)
+
+    @classmethod
+    def gbnf(cls, grammar: str, param: str = "grammar") -> Grammar:
+        """A grammar, in llama.cpp's form, of text that the rule `root` matches."""
+        return cls(GrammarKind.GBNF, grammar, param)
+
+    @classmethod
+    def structural_tag(cls, tag: Mapping[str, object], param: str = "grammar") -> Grammar:
+        """A grammar of free text with parts that are constrained, in xgrammar's form."""
+        return cls(GrammarKind.STRUCTURAL_TAG, json.dumps(tag), param)
 
     @classmethod
     def lark(cls, grammar: str, param: str = "grammar") -> Grammar:

@@ -73,12 +73,12 @@ def test_known_fields_are_held_to_what_they_may_be(
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/v1/chat/completions", {"grammar": 'root ::= "x"'}),
-        ("/v1/chat/completions", {"json_schema": {"type": "object"}}),
+        ("/v1/chat/completions", {"grammar_triggers": [{"type": "word"}]}),
+        ("/v1/chat/completions", {"stop_regex": "a"}),
         ("/v1/chat/completions", {"stop_sequences": ["x"]}),
         ("/v1/chat/completions", {"max_new_tokens": 2}),
         ("/v1/completions", {"tools": [{"type": "function"}]}),
-        ("/v1/completions", {"regex": "a+"}),
+        ("/v1/embeddings", {"grammar": "x"}),
         ("/v1/responses", {"response_format": {"type": "json_object"}}),
         ("/v1/responses", {"max_tokens": 4}),
         ("/v1/messages", {"stop": "x"}),
@@ -87,6 +87,7 @@ def test_known_fields_are_held_to_what_they_may_be(
 )
 def test_a_constraint_is_never_dropped(lenient: Running, path: str, fields: dict[str, Any]) -> None:
     bodies: dict[str, Any] = {"/v1/completions": {"prompt": "a"}, "/v1/responses": {"input": "a"}}
+    bodies["/v1/embeddings"] = {"input": "a"}
     body = bodies.get(path, CHAT | {"model": "fake"}) | fields
     for more in ({"foo": 1}, {f"field{i}": i for i in range(2000)}):
         answer = lenient.post(path, body | more)

@@ -1,18 +1,20 @@
 """Finds the grammar in a body's fields.
 
-The fields are `response_format` and `text.format` (OpenAI), `structured_outputs` (vLLM) and
-`guided_*` (older versions of vLLM).
+The fields are `response_format` and `text.format` (OpenAI), `structured_outputs` and `guided_*`
+(vLLM), `grammar` and `json_schema` (llama.cpp), and `regex` and `ebnf` (SGLang).
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heddle.errors import InvalidRequestError
+from heddle.text.constrained.gbnf.syntax import is_gbnf
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from heddle.server.generate.fields import (
         GenerationFields,
         ResponseFormat,
@@ -51,10 +53,32 @@ def generation_grammar(body: GenerationFields) -> Grammar | None:
 
 
 def _response_format(form: ResponseFormat | None) -> Grammar | None:
+    """The grammar of `response_format`, also with llama.cpp's `schema` beside its type.
+
+    Raises:
+        InvalidRequestError: the format lacks a field of its type, or has another type's field.
+    """
     if form is None:
         return None
+    field = "response_format"
+    if form.type == "structural_tag":
+        tag = form.model_dump(exclude_none=True, by_alias=True)
+        return Grammar.structural_tag(tag, field)
+    for name in ("structures", "triggers", "format", "at_least_one"):
+        if getattr(form, name) is not None:
+            raise InvalidRequestError(
+                f"{field} of type {form.type!r} cannot have {field}.{name}", param=f"{field}.{name}"
+            )
+    if form.schema_ is not None and form.type != "text" and form.json_schema is None:
+        return Grammar.json_schema(form.schema_, f"{field}.schema")
+    if form.schema_ is not None:
+        raise InvalidRequestError(
+            f"{field}.schema needs the type 'json_object' or 'json_schema', and no"
+            f" {field}.json_schema",
+            param=f"{field}.schema",
+        )
     schema = None if form.json_schema is None else form.json_schema.schema_
-    return format_grammar("response_format", form.type, schema, "json_schema", ".schema")
+    return format_grammar(field, form.type, schema, "json_schema", ".schema")
 
 
 def format_grammar(
@@ -83,14 +107,20 @@ def format_grammar(
 
 
 def _guided_grammars(body: SamplingFields) -> list[Grammar | None]:
-    schema, regex, choice = body.guided_json, body.guided_regex, body.guided_choice
-    lark = body.guided_grammar
+    fields: list[tuple[str, Any, Callable[[Any, str], Grammar]]] = [
+        ("guided_json", body.guided_json, _of_schema),
+        ("guided_regex", body.guided_regex, Grammar.regex),
+        ("guided_choice", body.guided_choice, Grammar.choice),
+        ("guided_grammar", body.guided_grammar, _of_text),
+        ("json_schema", body.json_schema, _of_schema),
+        ("grammar", body.grammar or None, _of_text),
+        ("regex", body.regex, Grammar.regex),
+        ("ebnf", body.ebnf, Grammar.gbnf),
+    ]
+    outputs = body.structured_outputs
     return [
-        None if body.structured_outputs is None else _structured(body.structured_outputs),
-        None if schema is None else _of_schema(schema),
-        None if regex is None else Grammar.regex(regex, "guided_regex"),
-        None if choice is None else Grammar.choice(choice, "guided_choice"),
-        None if lark is None else Grammar.lark(lark, "guided_grammar"),
+        None if outputs is None else _structured(outputs),
+        *(None if value is None else make(value, name) for name, value, make in fields),
     ]
 
 
@@ -102,25 +132,36 @@ def _structured(outputs: StructuredOutputs) -> Grammar:
         GrammarError: the grammar is too long.
     """
     field = "structured_outputs"
-    schema, regex, choice, lark = outputs.json_, outputs.regex, outputs.choice, outputs.grammar
-    forms = {
-        "json": schema is not None and partial(_of_schema, schema),
-        "regex": regex is not None and partial(Grammar.regex, regex),
-        "choice": choice is not None and partial(Grammar.choice, choice),
-        "grammar": lark is not None and partial(Grammar.lark, lark),
-        "json_object": bool(outputs.json_object) and partial(Grammar.json_schema, _ANY_OBJECT),
+    forms: dict[str, tuple[Any, Callable[[Any, str], Grammar]]] = {
+        "json": (outputs.json_, _of_schema),
+        "regex": (outputs.regex, Grammar.regex),
+        "choice": (outputs.choice, Grammar.choice),
+        "grammar": (outputs.grammar, _of_text),
+        "json_object": (_ANY_OBJECT if outputs.json_object else None, _of_schema),
+        "structural_tag": (outputs.structural_tag, _of_tag),
     }
-    given = {name: make for name, make in forms.items() if make}
+    given = {name: form for name, form in forms.items() if form[0] is not None}
     if len(given) != 1:
         got = " and ".join(given) or "none"
         raise InvalidRequestError(
             f"{field} needs exactly one of {', '.join(forms)}; got {got}", param=field
         )
-    [(name, make)] = given.items()
-    return make(f"{field}.{name}")
+    [(name, (value, make))] = given.items()
+    return make(value, f"{field}.{name}")
 
 
-def _of_schema(schema: dict[str, object] | str, param: str = "guided_json") -> Grammar:
+def _of_schema(schema: dict[str, object] | str, param: str) -> Grammar:
     if isinstance(schema, str):
         return Grammar(GrammarKind.JSON_SCHEMA, schema, param)
     return Grammar.json_schema(schema, param)
+
+
+def _of_tag(tag: dict[str, object] | str, param: str) -> Grammar:
+    if isinstance(tag, str):
+        return Grammar(GrammarKind.STRUCTURAL_TAG, tag, param)
+    return Grammar.structural_tag(tag, param)
+
+
+def _of_text(text: str, param: str) -> Grammar:
+    """A grammar in GBNF or Lark; its text shows which."""
+    return Grammar.gbnf(text, param) if is_gbnf(text) else Grammar.lark(text, param)

@@ -36,19 +36,27 @@ class JsonSchemaFormat(Schema):
 
 
 class ResponseFormat(Schema):
-    type: Literal["text", "json_object", "json_schema"]
+    """OpenAI's formats, `schema` as in llama.cpp, and xgrammar's structural tags as in vLLM."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    structures: Annotated[list[dict[str, Any]], Field(max_length=MAX_ITEMS)] | None = None
+    triggers: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
+    at_least_one: bool | None = None
+    format: dict[str, Any] | None = None
 
 
 @decided(Api.EXTENDED, "structured_outputs")
 class StructuredOutputs(Schema):
-    """vLLM's constraint on the answer: exactly one of the first five fields."""
+    """vLLM's constraint on the answer: exactly one of these fields."""
 
     json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
     regex: str | None = None
     choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: dict[str, Any] | str | None = None
 
 
 class SamplingFields(SamplingSchema):
@@ -59,6 +67,10 @@ class SamplingFields(SamplingSchema):
     guided_regex: str | None = None
     guided_choice: Annotated[Strings, Field(max_length=MAX_ITEMS)] | None = None
     guided_grammar: str | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     open_schemas: bool | None = None

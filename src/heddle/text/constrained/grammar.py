@@ -20,6 +20,8 @@ from weakref import WeakValueDictionary
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from heddle.errors import GrammarError
+from heddle.text.constrained.gbnf.lark import lark
+from heddle.text.constrained.structural_tag import structural_tag_source
 from heddle.text.tokenizer.detokenizer import Detokenizer
 from heddle.types import Grammar, GrammarKind
 
@@ -278,7 +280,7 @@ class GrammarCompiler:
         with self._lock:  # only one thread makes the tokenizer
             tokenizer = self._tokenizer
         try:
-            source = _source(grammar)
+            source = _source(grammar, self._tokens)
         except ValueError as error:
             raise _refused(grammar, str(error)) from error
         matcher = partial(LLMatcher, tokenizer, source, log_level=0, limits=_LIMITS)
@@ -345,11 +347,12 @@ def _on_deep_stack(task: Callable[[], T]) -> T:
 _starting = threading.Lock()  # the stack size of new threads is process-wide
 
 
-def _source(grammar: Grammar) -> str:
-    """The grammar in llguidance's format.
+def _source(grammar: Grammar, tokens: Tokens) -> str:
+    """The grammar in llguidance's format, for a model with these tokens.
 
     Raises:
-        ValueError: a schema or a list of choices is not valid JSON, or the list is wrong.
+        ValueError: a schema or a list of choices is not valid JSON, the list is wrong, or a
+            grammar in another form than Lark is wrong.
     """
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         return LLMatcher.grammar_from_json_schema(
@@ -362,7 +365,10 @@ def _source(grammar: Grammar) -> str:
         if not choices or not all(isinstance(one, str) and one for one in choices):
             raise ValueError("it must be a list of non-empty strings")
         return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
-    return LLMatcher.grammar_from_lark(grammar.text)
+    if grammar.kind is GrammarKind.STRUCTURAL_TAG:
+        return structural_tag_source(grammar.text, {"whitespace_pattern": JSON_SPACE}, tokens)
+    text = lark(grammar.text, tokens) if grammar.kind is GrammarKind.GBNF else grammar.text
+    return LLMatcher.grammar_from_lark(text)
 
 
 def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:

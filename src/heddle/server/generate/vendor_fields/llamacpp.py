@@ -12,8 +12,8 @@ _OPENAI = Api.CHAT | Api.COMPLETIONS | Api.RESPONSES
 _CONTEXT = "the server never drops tokens of a full context"
 
 ROWS = (
-    *refused(_ALL, "grammar", "constrains the answer", "", instead="use guided_grammar"),
-    *refused(_ALL, "json_schema", "constrains the answer", instead="use response_format"),
+    *served(_ALL, "grammar json_schema", constrains=True),
+    *served(Api.GENERATION, "schema", within="response_format", constrains=True),
     *refused(_ALL, "grammar_lazy", "changes where a grammar begins", False),
     *refused(_ALL, "grammar_triggers", "changes where a grammar begins", []),
     *ignored(_ALL, "preserved_tokens", list[Any], "has no effect without `grammar_lazy`", []),

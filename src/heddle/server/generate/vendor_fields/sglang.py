@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heddle.parameters import Api
-from heddle.server.generate.vendor_fields.row import ignored, refused
+from heddle.server.generate.vendor_fields.row import ignored, refused, served
 
 _ALL = Api.GENERATION | Api.RESPONSES
 _PLACE = "says where to compute"
@@ -13,8 +13,7 @@ _ADDS = "adds fields to the answer"
 _IMAGES = "is about images, which the server refuses"
 
 ROWS = (
-    *refused(_ALL, "regex", "constrains the answer", instead="use guided_regex"),
-    *refused(_ALL, "ebnf", "constrains the answer", instead="use guided_grammar"),
+    *served(_ALL, "regex ebnf", constrains=True),
     *refused(_ALL, "stop_regex", "ends the answer", [], instead="use stop"),
     *refused(_ALL, "no_stop_trim", "adds to the text", False),
     *refused(_ALL, "custom_logit_processor", "changes the answer"),

@@ -16,15 +16,9 @@ ROWS = (
     *served(_ALL, "structured_outputs", constrains=True),
     *served(
         _ALL,
-        "json regex choice grammar json_object",
+        "json regex choice grammar json_object structural_tag",
         within="structured_outputs",
         constrains=True,
-    ),
-    *refused(
-        _ALL,
-        "structural_tag",
-        "constrains parts of the answer",
-        within="structured_outputs",
     ),
     *refused(
         _ALL,
@@ -35,6 +29,12 @@ ROWS = (
     ),
     *refused(_ALL, "whitespace_pattern", "changes the grammar", within="structured_outputs"),
     *served(_ALL, "guided_json guided_regex guided_choice guided_grammar", constrains=True),
+    *served(
+        Api.GENERATION,
+        "structures triggers at_least_one format",
+        within="response_format",
+        constrains=True,
+    ),
     *refused(_ALL, "guided_whitespace_pattern", "changes the grammar"),
     *ignored(_ALL, "guided_decoding_backend", str, "names a library"),
     *refused(_ALL, "allowed_token_ids", "constrains the tokens", [], instead="use logit_bias"),

@@ -1,0 +1,1 @@
+"""llama.cpp's grammars (GBNF): their syntax, and their translation to llguidance's Lark."""
