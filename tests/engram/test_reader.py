@@ -193,6 +193,22 @@ def test_records_out_of_order_are_refused(tmp_path: Path) -> None:
         list(t.entries())
 
 
+def test_slots_that_point_elsewhere_are_refused(tmp_path: Path) -> None:
+    sound = version_2({(1, 2): {3: 4}, (7, 8): {3: 4}})
+    with opened(tmp_path, sound) as table:
+        table.check_slots()
+        start, end = table.header.table_offset, table.header.data_offset
+    slots = [bytearray(sound[at : at + 16]) for at in range(start, end, 16)]
+    one, two = (slot for slot in slots if any(slot))
+    one[8:], two[8:] = two[8:], one[8:]
+    changed = sound[:start] + b"".join(slots) + sound[end:]
+    with pytest.raises(EngramFileError, match="do not point"), opened(tmp_path, changed) as table:
+        table.check_slots()
+    emptied = sound[:start] + bytes(16) * 4 + sound[end:]
+    with pytest.raises(EngramFileError, match="has 0 entries"), opened(tmp_path, emptied) as table:
+        table.check_slots()
+
+
 def test_claimed_sizes_are_not_allocated(tmp_path: Path) -> None:
     record = lambda words: [2, 2**31, *words[2:]]  # noqa: E731
     for content in (patched(16, u64(2**62)), patched(32, u64(2**62)), damaged(record)):

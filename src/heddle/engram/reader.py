@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
@@ -106,6 +106,43 @@ class Engram(Closing):
             ones += int(np.unpackbits(np.frombuffer(raw, np.uint8)).sum(dtype=np.int64))
         return ones
 
+    def slots(self) -> Iterator[NDArray[Any]]:
+        """The slots that are used, in pieces, with the fields `hash` and `offset`.
+
+        Raises:
+            EngramFileError: their number is not that of the header.
+        """
+        header, count = self.header, 0
+        for start in range(0, header.table_size * SLOT_BYTES, _PIECE):
+            size = min(_PIECE, header.table_size * SLOT_BYTES - start)
+            raw = self._read(header.table_offset + start, size, "table")
+            slots = np.frombuffer(raw, header.slot)
+            used = slots[slots["hash"] != 0]
+            count += len(used)
+            yield used
+        if count != header.entries:
+            self._bad("table", f"has {count:,} entries; the header says {header.entries:,}")
+
+    def check_slots(self) -> None:
+        """Check that the slots of a table of version 2 point at its records, each at its own.
+
+        Compares a sum over the slots with the same sum over the records, so that this takes no
+        memory for either.
+
+        Raises:
+            EngramFileError: they do not, or the records are damaged.
+        """
+        expected = found = start = 0
+        for records in self.records():
+            lengths = 4 * (2 + records.order + 2 * records.sizes)
+            offsets = start + np.cumsum(lengths) - lengths
+            expected += _slot_sum(hashes(records.ngrams), offsets.astype(np.uint64))
+            start += int(lengths.sum())
+        for slots in self.slots():
+            found += _slot_sum(slots["hash"], slots["offset"])
+        if (expected - found) % 2**64:
+            self._bad("table", "has slots that do not point at the records of their n-grams")
+
     def records(self) -> Iterator[Records]:
         """The records of a table of version 2, ordered by length, then by tokens, in pieces.
 
@@ -197,18 +234,9 @@ class Engram(Closing):
         return None
 
     def _entries_1(self) -> Iterator[Entry]:
-        header, count = self.header, 0
-        for start in range(0, header.table_size * SLOT_BYTES, _PIECE):
-            size = min(_PIECE, header.table_size * SLOT_BYTES - start)
-            slots = np.frombuffer(
-                self._read(header.table_offset + start, size, "table"), header.slot
-            )
-            for slot in slots[slots["hash"] != 0]:
-                count += 1
+        for slots in self.slots():
+            for slot in slots:
                 yield self._entry_at(int(slot["hash"]), int(slot["offset"]))
-        if count != header.entries:
-            problem = f"has {count:,} entries; the header says {header.entries:,}"
-            self._bad("table", problem)
 
     def _entry_at(self, hashed: int, offset: int) -> Entry:
         """The entry whose record starts at `offset` in the data."""
@@ -262,6 +290,11 @@ def _ascend(rows: NDArray[np.uint32]) -> bool:
     return bool(
         (np.take_along_axis(after, column, 1) > np.take_along_axis(before, column, 1)).all()
     )
+
+
+def _slot_sum(hashed: NDArray[np.uint64], offsets: NDArray[np.uint64]) -> int:
+    """A sum that depends on which hash has which offset, but not on their order."""
+    return int((hashed * (offsets * np.uint64(2) + np.uint64(1))).sum(dtype=np.uint64))
 
 
 def _columns(words: NDArray[np.uint32], bounds: NDArray[np.int64]) -> Iterator[Records]:

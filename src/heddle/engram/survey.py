@@ -33,7 +33,7 @@ class OrderFigures:
 
 
 def survey(table: Engram, most: int) -> list[OrderFigures]:
-    """Figures for each length of n-grams. Reads and checks all entries.
+    """Figures for each length of n-grams. Reads and checks all records and slots.
 
     `most`: how many of the most frequent n-grams of a length to keep.
 
@@ -46,6 +46,7 @@ def survey(table: Engram, most: int) -> list[OrderFigures]:
     if header.version == 1:
         _add_entries(figures[header.longest], table.entries(), most)
     else:
+        table.check_slots()
         for records in table.records():
             _add_records(figures[records.order], records, most)
     return list(figures.values())
