@@ -18,7 +18,7 @@ from heddle.weights.progress import Silent
 if TYPE_CHECKING:
     from pathlib import Path
 
-TOKENS = 100_000
+TOKENS = 70_000
 
 
 @pytest.mark.parametrize("vocabulary", [3_000, 200_000])

@@ -234,7 +234,7 @@ def test_every_truncation_is_refused(tmp_path: Path, sound: bytes) -> None:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     sound=st.sampled_from([version_1(TRIGRAMS), version_2(BACK_OFF)]),
