@@ -143,4 +143,5 @@ def test_a_model_without_the_tokens_says_so(
 ) -> None:
     monkeypatch.setattr(FakeTokenizer, "fills_in", False)
     answer = shared.post("/infill", BODY)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "suffix")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_suffix")
+    assert "fake has no fill-in-the-middle tokens" in answer.json()["error"]["message"]

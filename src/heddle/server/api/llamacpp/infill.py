@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
+from heddle.errors import UnsupportedParameterError
 from heddle.parameters import Api
 from heddle.server.api.llamacpp.fields import NativeFields
 from heddle.server.api.llamacpp.requests import choices_of, native_answer, native_params
@@ -71,7 +72,14 @@ def from_infill(
     """
     params, n, engine = native_params(body, served), choices_of(body), served.engine
     tokenizer = engine.model.tokenizer
-    prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)
+    try:
+        prompt = tokenizer.encode_fill_in(body.input_prefix, body.input_suffix)
+    except UnsupportedParameterError as error:
+        raise UnsupportedParameterError(
+            f"{engine.model.info.id} has no fill-in-the-middle tokens, which /infill needs. Serve a"
+            " model that has them, such as qwen2.5-coder-1.5b",
+            param="input_suffix",
+        ) from error
     prompt += tokenizer.encode(
         body.prompt or "", add_special=False, parse_special=False, continues=True
     )
