@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from fake_model import FakeTokenizer
+from heddle.server.http.hints import HEADER
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -131,6 +132,13 @@ def test_long_texts_are_cut_unless_the_body_forbids_it(shared: Running) -> None:
     assert "input[0]" not in embed(shared, input="a", truncate=False)
     refused = shared.post("/api/embed", {"model": "fake", "input": "a" * 600, "truncate": False})
     assert (refused.status_code, "600 tokens" in refused.json()["error"]) == (400, True)
+
+
+def test_options_have_no_effect_on_vectors(shared: Running) -> None:
+    body = {"model": "fake", "input": "ab", "options": {"temperature": 0.5, "num_ctx": 64}}
+    answer = shared.post("/api/embed", body | {"keep_alive": "5m"})
+    assert answer.json()["embeddings"] == embed(shared, input="ab")["embeddings"]
+    assert set(answer.headers[HEADER].split(", ")) == {"options", "keep_alive"}
 
 
 def test_fewer_dimensions(shared: Running) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import Field, Tag
@@ -13,7 +13,7 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import InvalidRequestError
-from heddle.server.api.ollama.fields import KeepAlive, ModelName, Options, note_context
+from heddle.server.api.ollama.fields import KeepAlive, ModelName  # noqa: TC001  for pydantic
 from heddle.server.api.ollama.writer import Clock
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
@@ -21,6 +21,7 @@ from heddle.server.generate.vectors import check_length, encoded_vectors
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Strings, shaped
+from heddle.server.http.hints import hint
 from heddle.server.http.record import record_of
 from heddle.server.http.schema import MAX_ITEMS, Schema, takes
 
@@ -42,14 +43,15 @@ Texts = Annotated[
 class EmbedRequest(Schema):
     """Body of `POST /api/embed`. A text that is too long is cut, unless `truncate` is false.
 
-    A vector with fewer `dimensions` is the first part of the whole vector, with length 1.
+    A vector with fewer `dimensions` is the first part of the whole vector, with length 1. Options
+    have no effect on a vector.
     """
 
     model: ModelName
     input: Texts | None = None
     truncate: bool | None = None
     dimensions: Annotated[int, Field(ge=0)] | None = None
-    options: Options | None = None
+    options: Annotated[dict[str, Any] | None, hint({})] = None
     keep_alive: KeepAlive | None = None
 
 
@@ -58,7 +60,7 @@ class EmbeddingRequest(Schema):
 
     model: ModelName
     prompt: str | None = None
-    options: Options | None = None
+    options: Annotated[dict[str, Any] | None, hint({})] = None
     keep_alive: KeepAlive | None = None
 
 
@@ -89,7 +91,6 @@ def routes(service: Service, residence: Residence) -> APIRouter:
 
         def translated(body: EmbedRequest, served: Served) -> tuple[_Prepared, Clock]:
             residence.keep(request, body.model, body.keep_alive)
-            note_context(body.options, served, request.scope)
             return _prepared(body, served), Clock.of(request.scope)
 
         prepared, clock = await service.take(request, EmbedRequest, translated)
@@ -105,7 +106,6 @@ def routes(service: Service, residence: Residence) -> APIRouter:
 
         def translated(body: EmbeddingRequest, served: Served) -> _Prepared:
             residence.keep(request, body.model, body.keep_alive)
-            note_context(body.options, served, request.scope)
             texts = [_tokens(body.prompt, "prompt", served, cuts=True)] if body.prompt else []
             return _Prepared(served, texts, 0)
 
