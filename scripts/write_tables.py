@@ -39,6 +39,9 @@ ROUTES = {
     Api.EMBEDDINGS: "embeddings",
     Api.RERANK: "rerank",
     Api.TOKENIZE: "tokenize",
+    Api.OLLAMA_CHAT: "chat",
+    Api.OLLAMA_GENERATE: "generate",
+    Api.OLLAMA_EMBED: "embed",
 }
 """The routes of the APIs, as the tables name them."""
 

@@ -35,12 +35,15 @@ class Api(Flag):
     LLAMACPP = auto()
     RESPONSES = auto()
     MESSAGES = auto()
-    OLLAMA = auto()
+    OLLAMA_CHAT = auto()
+    OLLAMA_GENERATE = auto()
+    OLLAMA_EMBED = auto()
     COUNT = auto()
     EMBEDDINGS = auto()
     RERANK = auto()
     TOKENIZE = auto()
     GENERATION = CHAT | COMPLETIONS | LLAMACPP
+    OLLAMA = OLLAMA_CHAT | OLLAMA_GENERATE
     EXTENDED = GENERATION | RESPONSES | OLLAMA
     """APIs whose requests have more fields than the vendor defines."""
     ALL = EXTENDED | MESSAGES

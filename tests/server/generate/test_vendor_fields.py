@@ -9,6 +9,8 @@ import pytest
 from heddle.parameters import Api
 from heddle.server.api.anthropic import schemas as messages
 from heddle.server.api.llamacpp import completion, infill
+from heddle.server.api.ollama import schemas as ollama
+from heddle.server.api.ollama.embeddings import EmbedRequest
 from heddle.server.api.openai import embeddings, response_schemas, schemas
 from heddle.server.api.vllm import rerank, tokenize
 from heddle.server.generate import chat_fields, fields
@@ -49,6 +51,12 @@ BODIES: list[tuple[Api, str, type[BaseModel]]] = [
     (Api.MESSAGES, "tools", messages.Tool),
     (Api.MESSAGES, "thinking", messages.Thinking),
     (Api.MESSAGES, "output_config", messages.OutputConfig),
+    (Api.OLLAMA_CHAT, "", ollama.ChatRequest),
+    (Api.OLLAMA_CHAT, "messages", ollama.Message),
+    (Api.OLLAMA_CHAT, "tools", ollama.Tool),
+    (Api.OLLAMA_GENERATE, "", ollama.GenerateRequest),
+    (Api.OLLAMA_GENERATE, "options", ollama.Options),
+    (Api.OLLAMA_EMBED, "", EmbedRequest),
 ]
 
 
@@ -57,7 +65,8 @@ def declared(schema: type[BaseModel]) -> set[str]:
 
 
 def known(api: Api, within: str = "") -> set[str]:
-    parameters = {name for row in PARAMETERS if not within for name in row.names(api)}
+    place = "options" if api & Api.OLLAMA else ""
+    parameters = {name for row in PARAMETERS if within == place for name in row.names(api)}
     return {row.name for row in rows_of(api, within)} | parameters
 
 
@@ -95,6 +104,9 @@ SMALL: dict[Api, tuple[str, dict[str, Any]]] = {
     Api.MESSAGES: ("/v1/messages", {"model": "fake", "messages": ASKED, "max_tokens": 1}),
     Api.COUNT: ("/v1/messages/count_tokens", {"model": "fake", "messages": ASKED}),
     Api.EMBEDDINGS: ("/v1/embeddings", {"input": "hello"}),
+    Api.OLLAMA_CHAT: ("/api/chat", {"model": "fake", "messages": ASKED, "stream": False}),
+    Api.OLLAMA_GENERATE: ("/api/generate", {"model": "fake", "prompt": "hello", "stream": False}),
+    Api.OLLAMA_EMBED: ("/api/embed", {"model": "fake", "input": "hello"}),
 }
 VALUES = {
     bool: (True, False),
@@ -135,9 +147,10 @@ def test_refused_fields_are_named(shared: Running, api: Api) -> None:
     for row in rows:
         answer = shared.post(path, body | {row.name: "no such value"})
         error = answer.json()["error"]
+        message = error if isinstance(error, str) else error["message"]
         assert answer.status_code == 400
-        assert f"{row.name} is not supported by this server" in error["message"]
-        assert row.instead in error["message"]
+        assert f"{row.name} is not supported by this server" in message
+        assert row.instead in message
     neutral = {row.name: row.neutral[-1] for row in rows if row.neutral}
     answer = shared.post(path, body | neutral)
     assert (answer.status_code, HEADER in answer.headers) == (200, False), answer.json()

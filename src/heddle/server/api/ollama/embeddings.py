@@ -13,11 +13,13 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import InvalidRequestError
+from heddle.parameters import Api
 from heddle.server.api.ollama.fields import KeepAlive, ModelName  # noqa: TC001  for pydantic
 from heddle.server.api.ollama.writer import Clock
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.vectors import check_length, encoded_vectors
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Strings, shaped
@@ -40,6 +42,7 @@ Texts = Annotated[
 ]
 
 
+@decided(Api.OLLAMA_EMBED)
 class EmbedRequest(Schema):
     """Body of `POST /api/embed`. A text that is too long is cut, unless `truncate` is false.
 
@@ -51,7 +54,6 @@ class EmbedRequest(Schema):
     input: Texts | None = None
     truncate: bool | None = None
     dimensions: Annotated[int, Field(ge=0)] | None = None
-    options: Annotated[dict[str, Any] | None, hint({})] = None
     keep_alive: KeepAlive | None = None
 
 

@@ -11,8 +11,9 @@ from pydantic_core import PydanticCustomError
 from heddle.errors import InvalidRequestError
 from heddle.parameters import Api
 from heddle.server.generate.parameters import SamplingSchema, offers
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import shaped
-from heddle.server.http.hints import hint, ignore
+from heddle.server.http.hints import ignore
 from heddle.server.http.schema import Schema
 
 if TYPE_CHECKING:
@@ -86,49 +87,21 @@ Think = Annotated[
 ]
 
 
-def _ignored(name: str, *neutral: object) -> AfterValidator:
-    return hint(*neutral, path=f"options.{name}")
+@decided(Api.OLLAMA, "options")
+@offers(Api.OLLAMA)
+class Options(SamplingSchema):
+    """`options` of a request that generates.
 
-
-class LoadOptions(SamplingSchema):
-    """Options that Ollama reads when it loads a model, or for context shifts. All are hints.
-
-    A model has the context and the threads of the server's settings. The server refuses a prompt
-    that does not fit the context. Ollama itself no longer reads the options of the last group.
+    A negative `num_predict` is no limit. A `seed` of -1 is a random seed. A model has the context
+    of the server's settings, and the server refuses a prompt that does not fit.
     """
 
+    num_predict: int | None = None
     num_ctx: int | None = None
-    num_batch: Annotated[int | None, _ignored("num_batch")] = None
-    num_gpu: Annotated[int | None, _ignored("num_gpu", -1)] = None
-    main_gpu: Annotated[int | None, _ignored("main_gpu", 0)] = None
-    num_thread: Annotated[int | None, _ignored("num_thread", 0)] = None
-    use_mmap: Annotated[bool | None, _ignored("use_mmap")] = None
-    num_keep: Annotated[int | None, _ignored("num_keep")] = None
-    draft_num_predict: Annotated[int | None, _ignored("draft_num_predict")] = None
-
-    numa: Annotated[bool | None, _ignored("numa", False)] = None
-    low_vram: Annotated[bool | None, _ignored("low_vram", False)] = None
-    f16_kv: Annotated[bool | None, _ignored("f16_kv", True)] = None
-    logits_all: Annotated[bool | None, _ignored("logits_all", False)] = None
-    vocab_only: Annotated[bool | None, _ignored("vocab_only", False)] = None
-    use_mlock: Annotated[bool | None, _ignored("use_mlock", False)] = None
-    embedding_only: Annotated[bool | None, _ignored("embedding_only", False)] = None
-    tfs_z: Annotated[float | None, _ignored("tfs_z", 1.0, 1)] = None
-    penalize_newline: Annotated[bool | None, _ignored("penalize_newline", True)] = None
 
 
-def note_context(options: LoadOptions | None, served: Served, scope: Scope) -> None:
+def note_context(options: Options | None, served: Served, scope: Scope) -> None:
     """Note `num_ctx` as ignored if it is longer than the context of the model, as served here."""
     wanted = None if options is None else options.num_ctx
     if wanted is not None and wanted > served.engine.context:
         ignore(scope, "options.num_ctx")
-
-
-@offers(Api.OLLAMA)
-class Options(LoadOptions):
-    """`options` of a request that generates: sampling parameters and hints.
-
-    A negative `num_predict` is no limit. A `seed` of -1 is a random seed.
-    """
-
-    num_predict: int | None = None

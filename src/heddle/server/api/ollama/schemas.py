@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from heddle.parameters import MAX_TOP_LOGPROBS
+from heddle.parameters import MAX_TOP_LOGPROBS, Api
 from heddle.server.api.ollama.fields import (  # noqa: TC001  pydantic reads them
     Format,
     KeepAlive,
@@ -18,8 +18,8 @@ from heddle.server.api.ollama.fields import (  # noqa: TC001  pydantic reads the
     Think,
 )
 from heddle.server.generate.chat_fields import MAX_TOOLS, Function
-from heddle.server.http.fields import FIRST_FAULT, TokenIds, only
-from heddle.server.http.hints import hint
+from heddle.server.generate.vendor_fields.table import decided
+from heddle.server.http.fields import FIRST_FAULT, TokenIds
 from heddle.server.http.schema import MAX_ITEMS, Schema
 
 
@@ -41,6 +41,7 @@ def _lower(role: object) -> object:
     return role.lower() if isinstance(role, str) else role
 
 
+@decided(Api.OLLAMA_CHAT, "messages")
 class Message(Schema):
     """A message. `tool_name` and `tool_call_id` say which call a message of a tool answers."""
 
@@ -51,16 +52,13 @@ class Message(Schema):
     tool_name: str | None = None
     tool_call_id: str | None = None
 
-    images: Annotated[Any, only([])] = None
 
-
+@decided(Api.OLLAMA_CHAT, "tools")
 class Tool(Schema):
     """A function that the model may call."""
 
     type: Literal["function"] | None = None
     function: Function
-
-    items: Annotated[Any, only()] = None
 
 
 class GenerationBody(Schema):
@@ -77,10 +75,9 @@ class GenerationBody(Schema):
     think: Think | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    truncate: Annotated[bool | None, hint(False)] = None
-    shift: Annotated[bool | None, hint(False)] = None
 
 
+@decided(Api.OLLAMA_CHAT)
 class ChatRequest(GenerationBody):
     """Body of `POST /api/chat`. Without messages it loads or unloads the model."""
 
@@ -93,6 +90,7 @@ class ChatRequest(GenerationBody):
         return not self.messages
 
 
+@decided(Api.OLLAMA_GENERATE)
 class GenerateRequest(GenerationBody):
     """Body of `POST /api/generate`. Without a prompt it loads or unloads the model.
 
@@ -104,12 +102,6 @@ class GenerateRequest(GenerationBody):
     system: str | None = None
     context: TokenIds | None = None
     raw: bool | None = None
-
-    template: Annotated[Any, only("", instead="send the rendered prompt with raw: true")] = None
-    images: Annotated[Any, only([])] = None
-    width: Annotated[Any, only(0)] = None
-    height: Annotated[Any, only(0)] = None
-    steps: Annotated[Any, only(0)] = None
 
     @property
     def is_empty(self) -> bool:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 from pydantic import BaseModel, Field, create_model
 
-from heddle.server.generate.vendor_fields import anthropic, llamacpp, openai, sglang, vllm
+from heddle.server.generate.vendor_fields import (
+    anthropic,
+    llamacpp,
+    ollama,
+    openai,
+    sglang,
+    vllm,
+)
 from heddle.server.generate.vendor_fields.row import Outcome
 from heddle.server.http.fields import only
 from heddle.server.http.hints import hint
@@ -30,6 +37,7 @@ VENDORS: Mapping[str, tuple[Row, ...]] = {
     "vLLM": vllm.ROWS,
     "llama.cpp": llamacpp.ROWS,
     "SGLang": sglang.ROWS,
+    "Ollama": ollama.ROWS,
 }
 """The rows by the vendor that documents the field. A field of several vendors has one row."""
 
