@@ -34,6 +34,7 @@ STRINGS_AND_LISTS: dict[str, Any] = {
     "stop_token_ids": [3, 7],
     "logit_bias": {"7": 1.5},
     "ignore_eos": True,
+    "speculation": "off",
     "cache_salt": "mine",
     "engram": ["docs", {"name": "api", "weight": 2.5}],
     "engram_form": "literal",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from heddle.parameters import Api, EngramChoice
+from heddle.parameters import Api
 from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
@@ -57,6 +57,6 @@ def generation_settings(params: SamplingParams, context: int) -> Json:
 def _json(value: object) -> object:
     if isinstance(value, tuple):
         return [_json(one) for one in value]
-    if isinstance(value, EngramChoice):
+    if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return value.value if isinstance(value, Enum) else value
