@@ -109,7 +109,10 @@ class Bodies:
         """
         declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if declared != "application/json":
-            raise MediaTypeError(f"Content-Type must be application/json, got {declared!r}")
+            raise MediaTypeError(
+                f"Content-Type must be application/json, got {declared!r}; send this header (curl:"
+                " -H 'Content-Type: application/json')"
+            )
         length = request.headers.get("content-length")  # a number: h11 refuses anything else
         if length is not None and int(length) > self._limit:
             raise self._too_large()
