@@ -1,20 +1,64 @@
-"""Fetches models for clients of a server, and deletes fetched models."""
+"""Fetches models for clients of a server, describes their files, and deletes fetched models."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from heddle.config import cache_home
 from heddle.engine.loading import find_model
-from heddle.errors import ForbiddenError, ModelLoadedError, ModelNotFoundError
+from heddle.errors import ForbiddenError, HeddleError, ModelLoadedError, ModelNotFoundError
 from heddle.hub_place import hub_place
 from heddle.weights.cached import remove
 from heddle.weights.sources import is_fetched
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from heddle.engine.registry import Registry
     from heddle.weights.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What the files of a model say without a load.
+
+    Attributes:
+        path: the file or folder.
+        architecture: name of the architecture; empty if the files do not say it.
+        parameters: number of weights.
+        quantisation: the tensor type of most bytes.
+        created: when the path was written, in seconds since 1970.
+        sampling: sampling parameters that the files recommend.
+        metadata: all metadata of the files, by their names.
+    """
+
+    path: Path
+    architecture: str
+    parameters: int
+    quantisation: str
+    created: int
+    sampling: Mapping[str, object]
+    metadata: Mapping[str, object]
+
+
+def facts_of(registry: Registry, name: str) -> FileFacts | None:
+    """What the files of a known model say; None if they are not on this machine or not readable."""
+    from heddle.weights.inspect import describe
+
+    place = replace(hub_place(registry.engine_config), offline=True)
+    try:
+        path = find_model(registry.source_of(name), place=place).path
+        read, created = describe(path), int(path.stat().st_mtime)
+    except (HeddleError, OSError):
+        return None
+    kind = read.tensors[0].type if read.tensors else ""
+    architecture = read.architecture or ""
+    return FileFacts(
+        path, architecture, read.parameters, kind, created, read.sampling, read.metadata
+    )
 
 
 def fetch(registry: Registry, source: str, progress: Progress) -> str:

@@ -145,6 +145,12 @@ def test_a_model_is_fetched_used_and_deleted(hub: FakeHub, tmp_path: Path, name:
         again = server.post("/api/pull", model=name, stream=False)
         assert (again.json(), len(hub.fetched())) == ({"status": "success"}, fetched)
         assert server.names("/api/tags") == ["one:latest", "org/tiny:F32"]
+        shown = server.post("/api/show", model="org/tiny:F32").json()  # it is not loaded
+        assert (shown["details"]["family"], shown["details"]["format"]) == ("llama", "gguf")
+        assert shown["capabilities"] == ["completion", "tools"]
+        assert shown["template"] == "{{ messages[0].content }}"
+        assert shown["model_info"]["general.architecture"] == "llama"
+        assert server.names() == []
         asked = [{"role": "user", "content": "ABC"}]
         answer = server.ask(model=name.removeprefix("hf:"), messages=asked)
         assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""Describes a loaded model for `/api/show`."""
+"""Describes a model for `/api/show`: a loaded one, or the files of another one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from heddle.parameters import Api
 from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from heddle.engine import Engine
+    from heddle.engine.fetching import FileFacts
 
 Json = dict[str, Any]
 
@@ -19,23 +22,38 @@ def described_model(engine: Engine) -> Json:
     """Template, default options, sizes and capabilities of a model."""
     model = engine.model
     return {
-        "parameters": _parameters(engine),
+        "parameters": _parameters(model.sampling_defaults, engine.context),
         "template": "" if model.template is None else model.template.source,
         "model_info": _sizes(engine),
         "capabilities": _capabilities(engine),
     }
 
 
-def _parameters(engine: Engine) -> str:
+def described_files(facts: FileFacts | None) -> Json:
+    """The same of the files of a model that is not loaded; None: they are not on this machine.
+
+    A model without a chat template in its metadata is not known to call functions.
+    """
+    metadata = {} if facts is None else dict(facts.metadata)
+    template = str(metadata.pop("tokenizer.chat_template", ""))
+    is_plain = (str, int, float, bool)
+    return {
+        "parameters": _parameters({} if facts is None else facts.sampling),
+        "template": template,
+        "model_info": {name: value for name, value in metadata.items() if type(value) in is_plain},
+        "capabilities": ["completion", *(["tools"] if template else [])],
+    }
+
+
+def _parameters(defaults: Mapping[str, object], context: int | None = None) -> str:
     """A line for each default of a sampling parameter, under Ollama's names."""
     names = {row.name: row.names(Api.OLLAMA) for row in PARAMETERS}
-    defaults = engine.model.sampling_defaults
     lines = [
         f"{names[name][-1]:<30} {json.dumps(value)}"
         for name, value in defaults.items()
-        if names[name]
+        if names.get(name)
     ]
-    return "\n".join([*lines, f"{'num_ctx':<30} {engine.context}"])
+    return "\n".join(lines if context is None else [*lines, f"{'num_ctx':<30} {context}"])
 
 
 def _sizes(engine: Engine) -> Json:

@@ -5,14 +5,16 @@ Every name has a tag. Names of models with a colon have one already; the others 
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
-from heddle.server.api.ollama.description import described_model
+from heddle.engine.fetching import facts_of
+from heddle.server.api.ollama.description import described_files, described_model
 from heddle.server.api.ollama.fields import NamingBody
 from heddle.server.generate.service import LATEST
 from heddle.server.http.encoding import json_response
@@ -21,6 +23,8 @@ from heddle.server.http.hints import hint
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from heddle.engine.loading import ModelInfo
     from heddle.engine.model_status import ModelStatus
     from heddle.server.generate.service import Service
@@ -33,6 +37,21 @@ API_VERSION = "0.33.0"
 
 _NEVER = datetime(2318, 1, 1, tzinfo=UTC)
 """The end of a model that stays loaded. Ollama has the longest time of Go, 292 years from now."""
+
+
+class Facts(Protocol):
+    """What is known of a model's files."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def quantisation(self) -> str: ...
+    @property
+    def created(self) -> int: ...
 
 
 class ShowRequest(NamingBody):
@@ -72,13 +91,17 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/api/show", openapi_extra=takes(ShowRequest))
     async def show(request: Request) -> Response:
-        """Describe a model, in the shape of Ollama's API. Most fields need a loaded model."""
+        """Describe a model, in the shape of Ollama's API."""
         body = await service.bodies.take(request, ShowRequest, lambda body: body)
         name = service.name_of(body.named())
         engine = registry.engines.get(name)
-        shown = {"modelfile": f"FROM {tagged(name)}\n", "model_info": {}, "capabilities": []}
-        info = None if engine is None else engine.model.info
-        described = {} if engine is None else described_model(engine)
+        shown = {"modelfile": f"FROM {tagged(name)}\n"}
+        info: Facts | None
+        if engine is None:
+            info = facts = await asyncio.to_thread(facts_of, registry, name)
+            described = described_files(facts)
+        else:
+            info, described = engine.model.info, described_model(engine)
         more = {"details": details(info), "modified_at": modified_at(info)}
         return json_response(shown | described | more)
 
@@ -129,8 +152,8 @@ def _running(status: ModelStatus, service: Service) -> Json | None:
     }
 
 
-def modified_at(info: ModelInfo | None) -> str:
-    """When a model's files were written; the year 1970 for a model that is not loaded."""
+def modified_at(info: Facts | None) -> str:
+    """When a model's files were written; the year 1970 if that is not known."""
     return datetime.fromtimestamp(info.created if info else 0, UTC).isoformat()
 
 
@@ -143,8 +166,8 @@ def digest(status: ModelStatus, info: ModelInfo | None) -> str:
     return sha256(repr((status.source, sorted(stamps.items()))).encode()).hexdigest()
 
 
-def details(info: ModelInfo | None) -> Json:
-    """`details` of a model; without values if the model is not loaded."""
+def details(info: Facts | None) -> Json:
+    """`details` of a model; without values if nothing is known of it."""
     is_gguf = info is not None and info.path.suffix == ".gguf"
     family = info.architecture if info else ""
     return {
