@@ -34,7 +34,7 @@ _LARGEST_VOCABULARY = 2**20
 """Bound on token ids of version 1, which does not say its vocabulary. No model has as many."""
 
 
-class Vocabulary(Protocol):
+class ModelVocabulary(Protocol):
     """The vocabulary of a loaded model."""
 
     @property
@@ -67,11 +67,11 @@ class OpenEngram:
         """Whether the file says its vocabulary, which version 1 does not."""
         return self.table.version > 1
 
-    def fits(self, vocabulary: Vocabulary) -> bool:
+    def fits(self, vocabulary: ModelVocabulary) -> bool:
         """Whether the table may be used with this vocabulary."""
         return not self.is_checked or self.table.fingerprint == vocabulary.fingerprint
 
-    def check(self, vocabularies: Sequence[Vocabulary]) -> None:
+    def check(self, vocabularies: Sequence[ModelVocabulary]) -> None:
         """Check that the table fits one of these vocabularies.
 
         Raises:
@@ -127,7 +127,7 @@ class EngramLibrary:
         return library
 
     def load(
-        self, name: str, path: Path, vocabularies: Sequence[Vocabulary] | None = None
+        self, name: str, path: Path, vocabularies: Sequence[ModelVocabulary] | None = None
     ) -> OpenEngram:
         """Open the table at `path` under `name`. It replaces a table of that name.
 
@@ -184,7 +184,7 @@ class EngramLibrary:
         """All tables."""
         return tuple(self._tables.values())
 
-    def check(self, vocabularies: Sequence[Vocabulary]) -> None:
+    def check(self, vocabularies: Sequence[ModelVocabulary]) -> None:
         """Check that each table fits one of these vocabularies.
 
         Raises:
@@ -193,7 +193,7 @@ class EngramLibrary:
         for one in self.tables:
             one.check(vocabularies)
 
-    def find(self, name: str, vocabulary: Vocabulary) -> Engram:
+    def find(self, name: str, vocabulary: ModelVocabulary) -> Engram:
         """The table that a request names.
 
         Raises:
