@@ -260,6 +260,13 @@ void Candidates::put(int token, float logit) {
     }
 }
 
+void Candidates::add(const std::vector<std::pair<int, float>>& biases) {
+    for (const auto& [token, bias] : biases) {
+        if (has(token)) put(token, std::clamp(logits_[token] + bias, -FLT_MAX, FLT_MAX));
+    }
+    if (!biases.empty()) find_peak();
+}
+
 void Candidates::exclude(int token) {
     if (token >= vocabulary_ || logits_[token] == -INFINITY) return;
     put(token, -INFINITY);

@@ -68,6 +68,8 @@ class Candidates {
     // the temperature applied so far.
     template <typename Map, typename F>
     void edit(const Map& by_token, F f);
+    // Adds to the logits of tokens, each of which is given once. Call before the first cut.
+    void add(const std::vector<std::pair<int, float>>& biases);
     void exclude(int token);                       // before the first cut
     void exclude(const std::vector<int>& tokens);  // also fast for most of a vocabulary
     // Excludes all tokens t whose bit t % 8 of mask[t / 8] is 0. Call right after `reset`.

@@ -23,7 +23,7 @@ constexpr uint64_t kFilterBitsPerEntry = 16;
 // 100 million entries has about 100 slots. A damaged table must not cost more time than this.
 constexpr uint64_t kMostProbes = 4096;
 constexpr uint64_t kSlotsPerRead = 8;
-constexpr uint64_t kPairsPerRead = 512;
+constexpr uint64_t kBytesPerRead = 1024;  // of a record; most fit
 
 // Files are little-endian, as are all machines that Heddle runs on.
 template <typename T>
@@ -252,47 +252,39 @@ std::vector<Prediction> Engram::look_up(const int* ngram, size_t order) const {
     return {};
 }
 
-// Reads the record at `offset` of the data. False if it is another n-gram's record or damaged.
+// Reads the record at `offset` of the data. False if it is another n-gram's record or damaged. No
+// token follows twice, so a sound record has at most as many pairs as the vocabulary has tokens.
 bool Engram::read_record(uint64_t offset, const int* ngram, size_t order,
                          std::vector<Prediction>& found) const {
-    std::array<uint8_t, 8 + 4 * kLongestOrder> head;
-    const uint64_t bytes = header_.version == 1 ? 4 : 8 + 4 * order;
-    if (offset > header_.data_bytes || header_.data_bytes - offset < bytes) return false;
-    const uint64_t at = header_.data_at + offset;
-    if (read(at, head.data(), bytes) != bytes) return false;
-    uint32_t followers = load<uint32_t>(head.data());
+    std::array<uint8_t, kBytesPerRead> piece;
+    if (offset > header_.data_bytes) return false;
+    const uint64_t end = header_.data_at + header_.data_bytes;
+    uint64_t at = header_.data_at + offset;  // where the piece begins
+    uint64_t have = read(at, piece.data(), std::min(kBytesPerRead, end - at));
+    uint64_t used = header_.version == 1 ? 4 : 8 + 4 * order;
+    if (have < used) return false;
+    uint32_t followers = load<uint32_t>(piece.data());
     if (header_.version == 2) {
-        followers = load<uint32_t>(head.data() + 4);
-        if (load<uint32_t>(head.data()) != order ||
-            std::memcmp(head.data() + 8, ngram, 4 * order) != 0) {
+        if (followers != order || std::memcmp(piece.data() + 8, ngram, 4 * order) != 0)
             return false;
-        }
+        followers = load<uint32_t>(piece.data() + 4);
     }
-    return read_followers(at + bytes, header_.data_at + header_.data_bytes, followers, found);
-}
-
-// Reads `count` pairs from `at` on, which end before `end`. No token follows twice, so a sound
-// record has at most as many pairs as the vocabulary has tokens.
-bool Engram::read_followers(uint64_t at, uint64_t end, uint32_t count,
-                            std::vector<Prediction>& found) const {
-    if (count > header_.vocabulary || count > (end - at) / kPairBytes) return false;
+    if (followers > std::min(header_.vocabulary, (end - at - used) / kPairBytes)) return false;
     found.clear();
     uint64_t sum = 0;
-    std::array<uint8_t, kPairsPerRead * kPairBytes> pairs;
-    for (uint64_t done = 0; done < count;) {
-        const uint64_t some = std::min<uint64_t>(kPairsPerRead, count - done);
-        if (read(at + done * kPairBytes, pairs.data(), some * kPairBytes) != some * kPairBytes) {
-            return false;
+    for (uint32_t i = 0; i < followers; ++i, used += kPairBytes) {
+        if (have - used < kPairBytes) {
+            at += used;
+            have = read(at, piece.data(), std::min(kBytesPerRead, end - at));
+            used = 0;
+            if (have < kPairBytes) return false;
         }
-        for (uint64_t i = 0; i < some; ++i) {
-            const uint32_t token = load<uint32_t>(pairs.data() + i * kPairBytes);
-            const uint32_t frequency = load<uint32_t>(pairs.data() + i * kPairBytes + 4);
-            sum += frequency;
-            if (found.size() == kMostPredictions || frequency == 0) continue;
-            if (token >= header_.vocabulary) continue;
-            found.push_back({static_cast<int>(token), static_cast<double>(frequency)});
-        }
-        done += some;
+        const uint32_t token = load<uint32_t>(piece.data() + used);
+        const uint32_t frequency = load<uint32_t>(piece.data() + used + 4);
+        sum += frequency;
+        if (found.size() == kMostPredictions || frequency == 0) continue;
+        if (token >= header_.vocabulary) continue;
+        found.push_back({static_cast<int>(token), static_cast<double>(frequency)});
     }
     for (Prediction& one : found) one.probability /= static_cast<double>(sum);
     return !found.empty();

@@ -77,8 +77,6 @@ class Engram {
     std::vector<Prediction> look_up(const int* ngram, size_t order) const;
     bool read_record(uint64_t offset, const int* ngram, size_t order,
                      std::vector<Prediction>& found) const;
-    bool read_followers(uint64_t at, uint64_t end, uint32_t count,
-                        std::vector<Prediction>& found) const;
 
     int file_;
     uint64_t file_bytes_ = 0;

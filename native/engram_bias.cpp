@@ -28,24 +28,32 @@ void EngramBias::follow_reasoning(const std::vector<int>& tokens) {
     }
 }
 
-std::unordered_map<int, float> EngramBias::after(const std::vector<int>& tokens) {
+const std::vector<std::pair<int, float>>& EngramBias::after(const std::vector<int>& tokens) {
+    bias_.clear();
     follow_reasoning(tokens);
-    if (reasons_) return {};
-    std::unordered_map<int, double> merged;
+    if (reasons_) return bias_;
+    masses_.clear();
     double weights = 0.0;
     for (const auto& [table, weight] : settings_.tables) {
         const std::vector<Prediction> found = table->predict(tokens.data(), tokens.size());
         if (found.empty()) continue;
         weights += weight;
-        for (const Prediction& one : found) merged[one.token] += weight * one.probability;
+        for (const Prediction& one : found) {
+            masses_.emplace_back(one.token, weight * one.probability);
+        }
     }
-    std::unordered_map<int, float> bias;
+    // Stable, so that the masses of a token are added in the order of the tables.
+    std::stable_sort(masses_.begin(), masses_.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
     const double lift = settings_.literal ? 0.0 : std::log(kEpsilon);
-    for (const auto& [token, mass] : merged) {
+    for (size_t i = 0; i < masses_.size();) {
+        const int token = masses_[i].first;
+        double mass = 0.0;
+        for (; i < masses_.size() && masses_[i].first == token; ++i) mass += masses_[i].second;
         const double score = std::log(mass / weights + kEpsilon) - lift;
-        bias[token] = static_cast<float>(settings_.alpha * score);
+        bias_.emplace_back(token, static_cast<float>(settings_.alpha * score));
     }
-    return bias;
+    return bias_;
 }
 
 }  // namespace heddle

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -28,16 +27,18 @@ class EngramBias {
 
     bool is_on() const { return !settings_.tables.empty(); }
 
-    // The bias of the token after `tokens`, by token. Each call gets the tokens of the call before
-    // and perhaps more of them.
-    std::unordered_map<int, float> after(const std::vector<int>& tokens);
+    // Tokens and what to add to their logits after `tokens`, each token once. Each call gets the
+    // tokens of the call before and perhaps more of them. The result holds until the next call.
+    const std::vector<std::pair<int, float>>& after(const std::vector<int>& tokens);
 
   private:
     void follow_reasoning(const std::vector<int>& tokens);
 
     EngramSettings settings_;
     bool reasons_ = false;
-    size_t followed_ = 0;  // tokens that `reasons_` covers
+    size_t followed_ = 0;                         // tokens that `reasons_` covers
+    std::vector<std::pair<int, double>> masses_;  // scratch
+    std::vector<std::pair<int, float>> bias_;
 };
 
 }  // namespace heddle

@@ -57,9 +57,8 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary, int gu
         const Mask& mask = masks_[guesses];
         candidates_.allow_only(mask.data(), mask.size());
     }
-    const auto add = [](float logit, float bias) { return logit + bias; };
-    candidates_.edit(params_.bias, add);
-    if (engram_.is_on()) candidates_.edit(engram_.after(state_.history.tokens()), add);
+    candidates_.edit(params_.bias, [](float logit, float bias) { return logit + bias; });
+    if (engram_.is_on()) candidates_.add(engram_.after(state_.history.tokens()));
     forbid();
     if (!std::isfinite(candidates_.peak())) {
         result.token = kNothingLeft;
