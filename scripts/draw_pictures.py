@@ -4,7 +4,8 @@
     python scripts/draw_pictures.py --check    # exits with 1 if one is out of date
 
 `life-of-a-token.svg` comes from the tables in docs/index.md, `rooms.svg` from the import directions
-in scripts/check_imports.py, and `speed.svg` from benchmarks/results.
+in scripts/check_imports.py, `speed.svg` from benchmarks/results, and `engram-bias.svg` from the
+reference of the bias.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ import sys
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from check_imports import MAY_IMPORT
+from heddle.step import EngramBias
+from heddle.testing.engram_bias import engram_bias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
@@ -94,6 +101,16 @@ def box(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 def arrow(path: str) -> str:
     return f'<path class="arrow" d="{path}" marker-end="url(#tip)"/>'
+
+
+def line(x: float, y: float, to_x: float, to_y: float) -> str:
+    return f'<path class="arrow" d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>'
+
+
+def thick_line(x: float, y: float, to_x: float, to_y: float, kind: str) -> str:
+    corners = ((x, y - 2), (to_x, to_y - 2), (to_x, to_y + 2), (x, y + 2))
+    points = " ".join(f"{at:.1f},{height:.1f}" for at, height in corners)
+    return f'<polygon class="{kind}" points="{points}"/>'
 
 
 def life_of_a_token() -> str:
@@ -227,7 +244,48 @@ def speed() -> str:
     return svg(760, 280, "Tokens per second of Heddle and llama.cpp at 1 to 8 streams", parts)
 
 
-DRAWN = {"life-of-a-token.svg": life_of_a_token, "rooms.svg": rooms, "speed.svg": speed}
+class _Certain:
+    """An engram table that predicts token 0 with probability `p`."""
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def predict(self, tokens: Sequence[int]) -> list[tuple[int, float]]:
+        return [(0, self.p)]
+
+
+def engram_bias_picture() -> str:
+    """The bias of engram tables over the probability, in both forms, for an alpha of 1."""
+    left, right, middle, scale = 70, 540, 200, 6.6
+    parts = [
+        text(left, 22, "bias at alpha 1, by p (logarithmic)", "head"),
+        line(left, middle, right, middle),
+        text(right + 12, middle + 5, "tokens that the table does not predict: 0"),
+    ]
+    for height in (-20, -10, 10, 20):
+        y = middle - scale * height
+        parts += [line(left, y, left + 6, y), text(left - 8, y + 4, f"{height}", "small", "end")]
+    for power in range(-4, 1):
+        x = right + (right - left) * power / 4
+        parts.append(line(x, middle - 4, x, middle + 4))
+        parts.append(text(x, middle - 10, f"{10.0**power:g}", "small", "middle"))
+    for literal, kind, label in ((False, "first", "lift (default)"), (True, "second", "literal")):
+        bias = [
+            engram_bias(EngramBias(((_Certain(p), 1.0),), 1.0, literal), [])[0] for p in (1e-4, 1)
+        ]
+        low, high = (middle - scale * one for one in bias)
+        parts.append(thick_line(left, low, right, high, kind))
+        beside = (left + 10, low + 18) if literal else (right + 12, high + 5)
+        parts.append(text(*beside, label))
+    return svg(860, 370, "Bias of engram tables by probability, in both forms", parts)
+
+
+DRAWN = {
+    "life-of-a-token.svg": life_of_a_token,
+    "rooms.svg": rooms,
+    "speed.svg": speed,
+    "engram-bias.svg": engram_bias_picture,
+}
 
 
 def main() -> int:
