@@ -114,7 +114,7 @@ def test_merge_and_prune(table: str, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["build", "absent", "-o", "x", "--model", "m"], "absent does not exist"),
+        (["build", "absent", "-o", "x", "--model", "m"], "'absent' does not exist"),
         (
             ["build", "absent", "-o", "x", "--model", "m", "--memory", "much"],
             "'much' is not a size",

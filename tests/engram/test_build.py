@@ -253,11 +253,13 @@ def test_a_form_out_of_range_is_refused(arguments: dict[str, int], says: str) ->
         Form(**arguments)
 
 
-def test_a_table_needs_an_existing_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "says"), [("absent/x.engr", "No such file or directory"), ("texts", "it is a folder")]
+)
+def test_a_table_needs_a_place(tmp_path: Path, name: str, says: str) -> None:
     found = find_texts([str(write_texts(tmp_path / "texts", ["abc"]))], print)
-    with pytest.raises(EngramError, match=r"cannot write .*absent"):
-        output = tmp_path / "absent" / "x.engr"
-        build(output, found, Characters(), SMALL, Form(), Silent())
+    with pytest.raises(EngramError, match=rf"cannot write .*{name}: {says}"):
+        build(tmp_path / name, found, Characters(), SMALL, Form(), Silent())
 
 
 def test_the_native_reader_finds_what_was_built(tmp_path: Path) -> None:

@@ -81,8 +81,9 @@ def test_an_error_names_the_text_and_the_byte(
 
 
 def test_what_is_absent_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngramError, match="absent does not exist"):
-        find_texts([str(tmp_path / "absent")], print)
+    for name in (str(tmp_path / "absent"), ""):
+        with pytest.raises(EngramError, match=f"'{name}' does not exist"):
+            find_texts([name], print)
     with pytest.raises(EngramError, match="no text files"):
         find_texts([str(tmp_path)], print)
     text = text_at(tmp_path / "gone", "text")

@@ -205,8 +205,10 @@ def workspace(output: Path) -> Iterator[Path]:
     """A folder for temporary files beside `output`; removed at the end.
 
     Raises:
-        EngramError: the folder of `output` does not exist, or its disk is full.
+        EngramError: `output` is a folder, its folder does not exist, or its disk is full.
     """
+    if output.is_dir():
+        raise EngramError(f"cannot write {output}: it is a folder. Name a file.")
     try:
         with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
             yield Path(folder)

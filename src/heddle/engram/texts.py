@@ -109,16 +109,18 @@ def _texts_at(name: str, note: Callable[[str], None]) -> Iterator[Text]:
     path = Path(name)
     if name == STDIN:
         yield Text("standard input", None, None)
-    elif path.is_dir():
+    elif name and path.is_dir():  # Path("") would be the current folder
         for file in _walk(path):
             if _has_zero(file):
                 note(f"{file} is not text; left out")
             else:
                 yield Text(str(file), file.stat().st_size, file)
-    elif path.exists():
+    elif name and path.exists():
         yield Text(name, path.stat().st_size if path.is_file() else None, path)
     else:
-        raise EngramError(f"{name} does not exist. Name a file, a folder, or - for standard input.")
+        raise EngramError(
+            f"{name!r} does not exist. Name a file, a folder, or - for standard input."
+        )
 
 
 def _walk(folder: Path) -> list[Path]:
