@@ -12,10 +12,12 @@ import pytest
 from ollama import AsyncClient, Client, ResponseError
 from pydantic import BaseModel
 
+import templates
 from heddle import Engine, EngineConfig
 from heddle.config import DEFAULT_MODEL, RegistryConfig, ServerConfig
 from heddle.engine.registry import Registry
 from live_server import live_server
+from talking_model import talking_server
 from tiny_hub import tiny_hub
 
 if TYPE_CHECKING:
@@ -133,6 +135,21 @@ def test_tools_are_described_and_results_are_read(client: Client) -> None:
     ]
     answered = client.chat(**BODY | {"messages": [*QUESTION, *turns]}, tools=[add])
     assert answered.prompt_eval_count > asked.prompt_eval_count
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_and_thinking_of_a_model_that_knows_them(*, stream: bool) -> None:
+    said = '<think>Hm.</think><tool_call>\n{"name": "add", "arguments": {"first": 1}}\n</tool_call>'
+    tool = {"type": "function", "function": {"name": "add"}}
+    body: Any = {"model": "fake", "messages": QUESTION, "options": {"seed": 0}}
+    with talking_server(templates.QWEN3) as server, Client(server.url) as client:
+        server.says(said)
+        answer = client.chat(**body, tools=[tool], think=True, stream=stream)
+        parts = list(answer) if stream else [answer]
+    [call] = [call for part in parts for call in part.message.tool_calls or ()]
+    assert (call.function.name, call.function.arguments) == ("add", {"first": 1})
+    assert "".join(part.message.thinking or "" for part in parts) == "Hm."
+    assert told(parts) == ""
 
 
 def test_thinking_of_a_model_that_does_not_reason(client: Client) -> None:
