@@ -176,7 +176,7 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"conversation": "c"}, "conversation is not supported"),
         ({"background": True}, "background is not supported"),
         ({"truncation": "auto"}, "truncation is not supported"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type must be"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0].type must be"),
         ({"tools": [{"type": "function", "name": "no good"}]}, "tools[0].name"),
         ({"tool_choice": "required"}, "tool_choice requires a call, but tools is missing"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type must be"),

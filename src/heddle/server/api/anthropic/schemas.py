@@ -86,7 +86,9 @@ TurnContent = Annotated[
 
 
 class Turn(Schema):
-    role: Literal["user", "assistant"]
+    """A message. Claude Code puts messages of the role `system` into the conversation, too."""
+
+    role: Literal["user", "assistant", "system"]
     content: TurnContent
 
 

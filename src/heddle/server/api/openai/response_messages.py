@@ -43,7 +43,7 @@ def tool_use(body: ResponsesRequest) -> ToolUse:
     """
     functions = [
         function_of(tool, tool.parameters, f"tools[{place}].parameters")
-        for place, tool in enumerate(body.tools or ())
+        for place, tool in body.functions
     ]
     choice, parallel = body.tool_choice, body.parallel_tool_calls is not False
     if choice is None or isinstance(choice, str):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, ValidationInfo
 
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
 from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName
@@ -125,6 +125,33 @@ class FunctionTool(Schema):
     strict: bool | None = None
 
 
+_HOSTED = ("web_search", "web_search_preview", "image_generation", "namespace", "tool_search")
+"""Tools that the server leaves out: a model without them answers in another way. Codex sends them
+with every request."""
+
+
+def _note_tool(kind: str, info: ValidationInfo) -> str:
+    if info.context is not None:
+        info.context.append(f"tools ({kind})")
+    return kind
+
+
+class HostedTool(BaseModel):
+    """A tool that this server does not have. It is ignored, whatever its fields are."""
+
+    type: Annotated[str, AfterValidator(_note_tool)]
+
+
+def _tag_of_tool(value: object) -> str:
+    return "<hosted>" if isinstance(value, dict) and value.get("type") in _HOSTED else "<function>"
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("<function>")] | Annotated[HostedTool, Tag("<hosted>")],
+    Discriminator(_tag_of_tool),
+]
+
+
 class FunctionChoice(Schema):
     type: Literal["function"]
     name: str
@@ -201,10 +228,16 @@ class ResponsesRequest(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     stream_options: StreamOptions | None = None
     metadata: Annotated[Metadata, Field(max_length=16)] | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
+    tools: Annotated[list[AnyTool], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def functions(self) -> list[tuple[int, FunctionTool]]:
+        """The functions in `tools`, each with its place there."""
+        tools = enumerate(self.tools or ())
+        return [(place, tool) for place, tool in tools if isinstance(tool, FunctionTool)]
 
     @property
     def form(self) -> TextFormat | None:

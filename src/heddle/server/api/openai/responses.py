@@ -123,7 +123,7 @@ def _repeated(body: ResponsesRequest, params: SamplingParams, effort: str | None
         "temperature": params.temperature,
         "text": {"format": form.model_dump(by_alias=True) if form else {"type": "text"}},
         "tool_choice": _tool_choice(body),
-        "tools": [_tool(tool) for tool in body.tools or ()],
+        "tools": [_tool(tool) for _, tool in body.functions],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": "disabled",

@@ -22,13 +22,13 @@ ROWS = (
     *served(_ALL, "cache_control", doc=_CACHE),
     *served(Api.MESSAGES, "stream"),
     *served(_THINKING, "type budget_tokens", within="thinking"),
-    *refused(
+    *ignored(
         _THINKING,
         "display",
-        "would hide the reasoning",
+        str,
+        "the answer has the reasoning, also if it may be left out",
         "summarized",
         within="thinking",
-        constrains=False,
     ),
     *ignored(
         _THINKING, "block_binding", Any, "the server does not read signatures", within="thinking"

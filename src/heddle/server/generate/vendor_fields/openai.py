@@ -145,6 +145,7 @@ ROWS = (
     ),
     *refused(_ITEMS, "background", "needs stored answers", False),
     *ignored(_ITEMS, "background_options", dict[str, Any], "has no effect without `background`"),
+    *ignored(_ITEMS, "client_metadata", dict[str, Any], _LABEL),
     *ignored(_ITEMS, "access_programs", dict[str, Any], "selects the vendor's access rules"),
     *ignored(_ITEMS, "image", dict[str, Any], "is about images, which the server refuses"),
     *ignored(

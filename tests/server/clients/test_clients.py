@@ -1,0 +1,54 @@
+"""Requests of agents and chat programs, from `data/`, have the outcome that is written there.
+
+Each file names the version of the client, or the file and the commit that build the request. The
+fields are the client's, the texts are ours. `ignored` lists the fields in `x-heddle-ignored`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import templates
+from heddle.server.http.hints import HEADER
+from talking_model import talking_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from talking_model import Talking
+
+CLIENTS = [
+    json.loads(path.read_text("utf-8"))
+    for path in sorted((Path(__file__).parent / "data").glob("*.json"))
+]
+REQUESTS = [
+    pytest.param(request, id=f"{client['client']} {request['what']}")
+    for client in CLIENTS
+    for request in client["requests"]
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Talking]:
+    """A strict server of a model that does not reason."""
+    with talking_server(templates.HERMES) as server:
+        yield server
+
+
+def test_each_client_has_its_source() -> None:
+    names = [client["client"] for client in CLIENTS]
+    assert names == ["Claude Code", "Codex", "Continue", "Open WebUI", "SillyTavern"]
+    assert all(client["source"] for client in CLIENTS)
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_request_has_its_outcome(server: Talking, request_: dict[str, Any]) -> None:
+    server.says("a")
+    response = server.post(request_["path"], request_["body"])
+    assert response.status_code == request_["status"], response.text
+    told = response.headers.get(HEADER)
+    assert sorted(told.split(", ") if told else []) == sorted(request_["ignored"])
