@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram_writer import write_version_2
+from fake_model import FakeTokenizer
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
 from heddle.step import EngramBias, TokenPieces, TokenRules, TokenSequences
 from heddle.testing.philox import uniform
 from heddle.testing.reference_sampler import Past, adapted_mu, filtered, sample
+from heddle.text.tokenizer.token_rules import token_rules
 from heddle.types import PARAMETERS, SamplingParams, Stage
 
 
@@ -88,6 +91,18 @@ def test_a_bias_brings_nothing_back():
     sampler = native(SamplingParams(temperature=0, seed=1, logit_bias={3: 100.0}))
     sampler.allow_only(bytes([0b00000001]))
     assert sampler.pick("auto", np.zeros(8, np.float32))[0] == 0
+
+
+def test_a_bias_of_minus_infinity_excludes_a_token():
+    """Also at the highest logit; other tokens keep their biases."""
+    params = SamplingParams(temperature=0, seed=1, logprobs=0, logit_bias={7: -math.inf, 2: 3.5})
+    rules = token_rules(params, FakeTokenizer())
+    assert rules.forbidden == (7,)
+    logits = np.arange(8, dtype=np.float32)
+    assert native(params, Past(rules=rules)).pick("auto", logits)[0] == 6
+    logits[6] = 5.0
+    token, logprob = native(params, Past(rules=rules)).pick("auto", logits)[:2]
+    assert (token, math.isfinite(logprob)) == (2, True)  # 2 + 3.5 is above 5
 
 
 def test_the_native_sampler_has_the_numbers_of_the_table():
