@@ -142,9 +142,10 @@ LAYERS = (
     ("cli",),
     ("bench", "server"),
     ("engine", "testing"),
-    ("scheduler", "executors", "text"),
-    ("cache", "models", "engram"),
-    ("disk", "weights", "_native"),
+    ("drafting", "executors", "text"),
+    ("scheduler", "models", "engram"),
+    ("cache", "weights", "_native"),
+    ("disk",),
 )
 """Rooms from top to bottom. A room imports only from lower layers; `rooms` checks this."""
 
@@ -155,6 +156,7 @@ ROOM_SAYS = {
     "engine": "one thread a model; streams",
     "testing": "the reference, in NumPy",
     "scheduler": "which tokens in which step",
+    "drafting": "guesses of next tokens",
     "executors": "plans to arrays and kernels",
     "text": "tokenizer, chat, grammars",
     "cache": "pages and the prefix tree",
