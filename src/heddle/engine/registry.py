@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+LONGEST_KEPT = 1e9
+"""Most seconds that a model is kept without a request. A thread cannot wait for much longer."""
 STEADY = 600
 """Seconds without poison after which `auto_recover` counts from 0 again."""
 
@@ -555,13 +557,16 @@ class Registry(Closing):
     def keep(self, name: str, seconds: float) -> None:
         """Unload a model after `seconds` without a request; negative: never.
 
-        The shortest time is 1 s, because the keeper looks at running requests that often.
+        The shortest time is 1 s, because the keeper looks at running requests that often. The
+        longest one is LONGEST_KEPT.
 
         Raises:
             ModelNotFoundError: no model has this name.
         """
         with self._lock:
-            self._entry(name).keep_alive = 0.0 if seconds < 0 else max(1.0, seconds)
+            self._entry(name).keep_alive = (
+                0.0 if seconds < 0 else min(max(1.0, seconds), LONGEST_KEPT)
+            )
             self._keep()
 
     def _keep(self) -> None:

@@ -110,6 +110,9 @@ def test_with_autoload_requests_load_and_keep_models(start: Callable[..., Server
     assert timedelta(minutes=9) < left() < timedelta(minutes=11)
     assert HEADER not in server.ask(keep_alive="1h30m").headers
     assert timedelta(minutes=89) < left() < timedelta(minutes=91)
+    for forever in (1e300, "99999999999h"):
+        assert server.ask(keep_alive=forever).status_code == 200
+        assert left() > timedelta(days=10_000)
     server.ask(keep_alive=-1)
     assert left() > timedelta(days=36_500)
 

@@ -59,8 +59,8 @@ class Residence:
             if body.is_empty:
                 return body
             served = service.served(body.model)
-            self.keep(request, body.model, body.keep_alive)
             generation, writer = translate(body, served, request.scope)
+            self.keep(request, body.model, body.keep_alive)
             return served.engine, generation, writer
 
         made = await service.bodies.take(
