@@ -52,3 +52,30 @@ def test_a_request_has_its_outcome(server: Talking, request_: dict[str, Any]) ->
     assert response.status_code == request_["status"], response.text
     told = response.headers.get(HEADER)
     assert sorted(told.split(", ") if told else []) == sorted(request_["ignored"])
+
+
+def test_a_system_message_of_claude_code_stays_in_its_place(server: Talking) -> None:
+    server.says("a")
+    messages = [
+        {"role": "user", "content": "one"},
+        {"role": "system", "content": [{"type": "text", "text": "two"}]},
+        {"role": "user", "content": "three"},
+    ]
+    server.post("/v1/messages", {"model": "fake", "max_tokens": 3, "messages": messages})
+    places = [server.prompt.index(text) for text in ("one", "two", "three")]
+    assert places == sorted(places)
+    assert "<|im_start|>system\ntwo" in server.prompt
+
+
+def test_codex_calls_functions_beside_tools_that_are_left_out(server: Talking) -> None:
+    [body] = [
+        request["body"]
+        for client in CLIENTS
+        for request in client["requests"]
+        if (client["client"], request["what"]) == ("Codex", "begins a turn")
+    ]
+    server.says('<tool_call>{"name": "get_goal", "arguments": {"cmd": "a"}}</tool_call>')
+    answer = server.post("/v1/responses", body | {"stream": False}).json()
+    assert [item["type"] for item in answer["output"]] == ["function_call"]
+    assert [tool["name"] for tool in answer["tools"]] == ["exec_command", "view_image", "get_goal"]
+    assert "web_search" not in server.prompt

@@ -134,7 +134,7 @@ def test_count_tokens(client: anthropic.Anthropic) -> None:
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"stop_sequences": ["a"] * 17}, "stop_sequences"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content[0]"),
         (
             {
