@@ -34,7 +34,7 @@ MAY_IMPORT = {
         "engram",
     },
     "scheduler": {"cache"},
-    "drafting": {"scheduler", "_native"},
+    "drafting": {"scheduler", "cache", "_native"},
     "executors": {"cache", "models", "weights", "_native"},
     "cache": {"disk"},
     "disk": set(),

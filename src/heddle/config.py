@@ -163,6 +163,9 @@ class EngineConfig(HubConfig):
         " requests that ask; the output is the same",
         choices=("auto", "off"),
     )
+    draft: str = _setting(
+        "", "small model with the same vocabulary that guesses tokens for the model; empty = none"
+    )
     model_memory: int = _setting(
         0,
         "most bytes of memory for weights, KV cache and buffers of one model; 0 = what the machine"

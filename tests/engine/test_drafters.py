@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fake_executor import solo_output
+from fake_executor import VOCABULARY, FakeExecutor, solo_output
 from heddle.drafting.engram import EngramDrafter
 from heddle.drafting.lookup import LookupDrafter
+from heddle.drafting.model import DraftModel
+from heddle.engine.health import HealthState
 from heddle.errors import InvalidRequestError
+from heddle.state import WindowMemory
 from heddle.step import EngramBias
 from heddle.types import SamplingParams
 
@@ -17,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from conftest import Start
+    from fake_executor import Occupant
     from heddle.scheduler.sequence import Sequence as SequenceOf
+    from heddle.types import Output
 
 
 class Table:
@@ -87,7 +93,7 @@ class Oracle:
 @pytest.fixture
 def oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"oracle": lambda sequence: Oracle(sequence, wrong_at=9)}
-    monkeypatch.setattr("heddle.engine.thread.drafters", lambda: made)
+    monkeypatch.setattr("heddle.engine.thread.drafters", lambda _: made)
 
 
 GUESS = {"drafter": "oracle", "length": 4}
@@ -124,3 +130,72 @@ def test_a_stop_string_inside_a_step_ends_the_output_there(start: Start) -> None
 def test_a_drafter_that_is_not_there_is_refused(start: Start) -> None:
     with pytest.raises(InvalidRequestError, match="'crystal ball'; this model has oracle"):
         start().complete("hello", SamplingParams(speculation="crystal ball"))
+
+
+# --- a draft model -------------------------------------------------------------------------------
+
+
+class Forgetful(FakeExecutor):
+    """Chooses another token after some histories."""
+
+    def _choose(self, occupant: Occupant, history: Sequence[int]) -> int:
+        right = super()._choose(occupant, history)
+        return right if len(history) % 5 else (right + 1) % VOCABULARY
+
+
+@pytest.fixture(params=[False, True], ids=["all positions", "windows"])
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Forgetful:
+    windows = (WindowMemory(40, 64, reach=20),) if request.param else ()
+    executor = Forgetful(windows=windows, may_go_back=True)
+    made = lambda model, config: DraftModel(executor, config.slots)  # noqa: E731
+    monkeypatch.setattr("heddle.engine.thread.draft_model", made)
+    return executor
+
+
+DRAFT = {"drafter": "model", "length": 3}
+
+
+def test_a_draft_model_guesses_and_the_output_is_the_same(start: Start, small: Forgetful) -> None:
+    engine = start(slots=3)
+    prompts = ["hello", "long" * 40, "hello"]
+
+    def run(speculation: object) -> list[Output]:
+        params = [
+            SamplingParams(seed=s, ignore_eos=True, max_tokens=70, speculation=speculation)  # type: ignore[arg-type]
+            for s in range(3)
+        ]
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(engine.complete, prompts, params))
+
+    plain, guessed = run("off"), run(DRAFT)
+    assert guessed == plain
+    for output in guessed:
+        usage = output.usage
+        assert 0.4 * usage.drafted_tokens < usage.accepted_tokens < usage.drafted_tokens
+    assert max(len(chunk_sizes) for chunk_sizes in small.plans) > 1, "sequences share its steps"
+
+
+def test_pages_and_slots_of_the_draft_model_come_back(start: Start, small: Forgetful) -> None:
+    engine = start(slots=2)
+    for seed in range(6):
+        params = SamplingParams(seed=seed, ignore_eos=True, max_tokens=40, speculation=DRAFT)  # type: ignore[arg-type]
+        assert engine.complete("hello", params).usage.accepted_tokens > 0
+    engine.close()
+    assert small.closed
+
+
+def test_a_draft_model_that_fails_ends_its_guesses_alone(
+    start: Start, small: Forgetful, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(step: int) -> None:
+        if step == 5:
+            raise ZeroDivisionError
+
+    small.before_step = fail
+    engine = start()
+    plain = SamplingParams(seed=3, ignore_eos=True, max_tokens=60, speculation="off")  # type: ignore[arg-type]
+    asked = SamplingParams(seed=3, ignore_eos=True, max_tokens=60, speculation=DRAFT)  # type: ignore[arg-type]
+    assert engine.complete("hello", asked) == engine.complete("hello", plain)
+    assert engine.health.state is HealthState.OK
+    assert "the draft model failed; it makes no more guesses" in caplog.text
+    assert engine.complete("hello", asked).usage.drafted_tokens == 0

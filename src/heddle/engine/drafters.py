@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from heddle.config import EngineConfig
+    from heddle.drafting.model import DraftModel
+    from heddle.engine.loading import LoadedModel
     from heddle.scheduler.guessing import Drafter
     from heddle.scheduler.sequence import Sequence
 
 
-def drafters() -> Mapping[str, Callable[[Sequence], Drafter | None]]:
+def drafters(draft: DraftModel | None) -> Mapping[str, Callable[[Sequence], Drafter | None]]:
     """Functions that make a drafter for a sequence; None: the sequence can have no such drafter.
+
+    `draft` is the small model that guesses for this one, if there is one.
 
     The imports are here because they load the native module.
     """
     from heddle.drafting.engram import EngramDrafter
     from heddle.drafting.lookup import LookupDrafter
 
-    return {"lookup": lambda _: LookupDrafter(), "engram": EngramDrafter.of}
+    made: dict[str, Callable[[Sequence], Drafter | None]] = {
+        "lookup": lambda _: LookupDrafter(),
+        "engram": EngramDrafter.of,
+    }
+    if draft is not None:
+        made["model"] = draft.drafter
+    return made
+
+
+def draft_model(model: LoadedModel, config: EngineConfig) -> DraftModel | None:
+    """The model of `--draft`, ready to guess; None without one.
+
+    Raises:
+        ConfigError: its vocabulary is another one, or it generates no text.
+        HeddleError: it cannot be loaded; see `load_model`.
+    """
+    if not config.draft:
+        return None
+    from heddle.drafting.model import DraftModel
+    from heddle.engine.loading import load_model
+
+    small = load_model(config.draft, replace(config, draft="", kv_cache=0, speculation="off"))
+    same = list(small.tokenizer.vocabulary_entries()) == list(model.tokenizer.vocabulary_entries())
+    if not same or not small.shape.causal or small.executor.memory.snapshot_bytes:
+        small.close()
+        raise ConfigError(
+            f"the draft model {config.draft} has another vocabulary than {model.info.id}, or is of"
+            " a kind that cannot guess. Name a smaller model of the same family",
+            param="draft",
+        )
+    return DraftModel(small.executor, config.slots)

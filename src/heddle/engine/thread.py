@@ -25,7 +25,7 @@ from heddle.disk.tier import PATIENCE
 from heddle.engine.activity import Activity
 from heddle.engine.admission import Admission
 from heddle.engine.disk import open_disk_tier
-from heddle.engine.drafters import drafters
+from heddle.engine.drafters import draft_model, drafters
 from heddle.engine.health import Health, HealthState, Poison, poison_of
 from heddle.engine.slowness import Slowness
 from heddle.engine.telemetry import ActivitySnapshot, Counters, EngineSnapshot, SlotSnapshot
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from heddle.cache.manager import PrefixCacheStats
     from heddle.config import EngineConfig
+    from heddle.drafting.model import DraftModel
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Request
     from heddle.engine.streams import Mailbox
@@ -91,8 +92,9 @@ class EngineThread:
             disk=open_disk_tier(model, config, self._wakeup.notify),
         )
         self._pace = Pace(config.max_gap_ms / 1e3 or None)
+        self._draft = draft_model(model, config)
         self._speculator = Speculator(
-            drafters(),
+            drafters(self._draft),
             self._pace,
             Speculation.MOST,
             default=config.speculation == "auto",
@@ -341,6 +343,8 @@ class EngineThread:
             except Exception:
                 _log.exception("the prefix cache was not closed properly")
         self._model.close()
+        if self._draft is not None:
+            self._draft.close()
 
     def _release_all(self) -> None:
         with self._lock:
@@ -348,6 +352,8 @@ class EngineThread:
 
     def _step(self) -> bool:
         """Wait for work, run a step, deliver the step before. Returns False if the engine ends."""
+        if self._draft is not None and any(self._scheduler.slots):
+            self._advance(self._draft)
         self._enter(Phase.PLANNING)
         with self._lock:
             self._take_cancels()
@@ -385,6 +391,14 @@ class EngineThread:
         self._counters.step_seconds += ended - began
         self._activity.end(ended)
         return True
+
+    def _advance(self, draft: DraftModel) -> None:
+        """Let the draft model guess. It computes in this thread, without the lock."""
+        if self._turn is not None:
+            self._turn.take()
+        self._enter(Phase.COMPUTING)
+        draft.advance(self._scheduler.slots, self._speculator)
+        self._give_turn()
 
     def _wait(self, phase: Phase, timeout: float | None = None) -> None:
         """Release the lock until a caller, the disk tier or a late mask notifies this thread."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Drafter(Protocol):
 class Drafting:
     """A drafter of one sequence, its last guesses, and how often guesses were right, by grade."""
 
+    name: str
     drafter: Drafter
     shared: list[float]
     chances: list[float | None] = field(default_factory=lambda: [None] * GRADES)
@@ -46,10 +49,12 @@ class Drafting:
 
     def likelihoods(self) -> Iterator[float]:
         """For each guess, how likely it and all guesses before it are right."""
-        likelihood = 1.0
-        for index in range(len(self.guesses)):
-            likelihood *= self._chance(self.grade + index)
-            yield likelihood
+        return iter(self.products(len(self.guesses), self.grade))
+
+    def products(self, count: int, grade: int = 0) -> list[float]:
+        """The same for `count` guesses that are still to be made."""
+        chances = (self._chance(grade + index) for index in range(count))
+        return list(accumulate(chances, mul))
 
     def _chance(self, grade: int) -> float:
         grade = min(grade, GRADES - 1)

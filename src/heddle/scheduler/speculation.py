@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _LEAST_GAIN = 1.03
 """Least expected gain for which a step computes guesses. The estimates are not better than this."""
+_MOST_DRAFTED = 8
+"""Most guesses in a row of a drafter that takes time."""
+_TRIAL, _RETRY = 2, 64
+"""Guesses of such a drafter to try it, and after how many steps without its guesses."""
 _LEAST_CHANCE = 0.05
 """Guesses that are less likely are not considered."""
 
@@ -64,6 +68,7 @@ class Speculator:
         self._most = most
         self._default = default
         self._shared = {name: [FIRST_CHANCE] * GRADES for name in drafters}
+        self._since_draft = 0  # steps since a drafter that takes time has guessed
         self.drafted = 0
         self.accepted = 0
 
@@ -102,6 +107,36 @@ class Speculator:
             asked.update(self._that_pay(free, len(sequences), already, rows))
         return asked
 
+    def draft_length(
+        self, name: str, sequences: list[Sequence], draft_seconds: float | None
+    ) -> int:
+        """How many guesses a drafter that takes time should make for each of the sequences.
+
+        `draft_seconds` is the time of one guess for all of them; None: unknown. Now and then a
+        drafter whose guesses do not pay makes some nevertheless, or nobody would notice that they
+        have become good.
+        """
+        lengths = [one.guessing.length for one in sequences if one.guessing is not None]
+        asked = max((length for length in lengths if length is not None), default=0)
+        decodes = len(sequences)
+        alone = self._pace.guess_seconds(decodes, 0) if sequences else None
+        if alone is None:
+            return asked
+        self._since_draft += 1
+        if draft_seconds is None or self._since_draft > _RETRY:
+            self._since_draft = 0
+            return max(asked, _TRIAL)
+        chances = [_chances(one, name) for one in sequences]
+        best, count, tokens = _LEAST_GAIN * decodes / alone, 0, float(decodes)
+        for number in range(1, _MOST_DRAFTED + 1):
+            tokens += sum(likelihoods[number - 1] for likelihoods in chances)
+            steps = self._pace.guess_seconds(decodes, number * decodes)
+            if steps is not None and tokens / (steps + number * draft_seconds) > best:
+                best, count = tokens / (steps + number * draft_seconds), number
+        if count:
+            self._since_draft = 0
+        return max(asked, count)
+
     def learn(self, sequence: Sequence, tokens: Many[int], computed: int) -> None:
         """Note the sampled tokens of a step that computed this many guesses of the sequence."""
         guessing = sequence.guessing
@@ -123,7 +158,7 @@ class Speculator:
         asked = sequence.params.speculation  # type: ignore[union-attr]  # only texts decode
         wanted = self._default if asked is None else not asked.off
         draftings = [
-            Drafting(drafter, self._shared[name])
+            Drafting(name, drafter, self._shared[name])
             for name, make in self._drafters.items()
             if wanted and (asked is None or asked.drafter in ("auto", name))
             if (drafter := make(sequence)) is not None
@@ -176,3 +211,12 @@ class Speculator:
             for sequence, drafting in free
             if sequence.id in counts
         }
+
+
+def _chances(sequence: Sequence, name: str) -> list[float]:
+    """How likely the first n guesses of a drafter are all right, for n from 1."""
+    if sequence.guessing is not None:
+        for drafting in sequence.guessing.draftings:
+            if drafting.name == name:
+                return drafting.products(_MOST_DRAFTED)
+    return [0.0] * _MOST_DRAFTED
