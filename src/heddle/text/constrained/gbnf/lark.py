@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from heddle.text.constrained.gbnf.regular import Alphabet, Automaton, counts, regex, sum_of
+from heddle.text.constrained.gbnf.regular import (
+    Alphabet,
+    Automaton,
+    counts,
+    extensions,
+    regex,
+    sum_of,
+)
 from heddle.text.constrained.gbnf.syntax import (
     Alt,
     Chars,
@@ -23,7 +30,8 @@ from heddle.text.constrained.gbnf.syntax import (
     Token,
     map_refs,
     parse,
-    uses,
+    refs,
+    used_by_root,
 )
 
 if TYPE_CHECKING:
@@ -147,21 +155,27 @@ def _chars(node: Node) -> Iterator[Chars]:
 
 def _written_out(rules: Mapping[str, Node]) -> dict[str, Node]:
     """The rules that `root` needs. Small regular rules are written out where they are used."""
-    reached = uses(rules)
+    used = used_by_root(rules)
+    left = {name: node for name, node in rules.items() if name in used}
     small: dict[str, Node] = {}
-    # A rule comes after the rules that it uses, since these use fewer rules.
-    for name in sorted(reached["root"] - {"root"}, key=lambda one: len(reached[one])):
-        node = rules[name]
-        if reached[name] <= small.keys() and not any(isinstance(p, Token) for p in _parts(node)):
+    large: dict[str, Node] = {}
+    while new := {name: node for name, node in left.items() if _may_be_small(name, node, small)}:
+        for name, node in new.items():
+            del left[name]
             written = map_refs(node, small.__getitem__)
             if sum(1 for _ in _chars(written)) <= _MOST_EXPANDED:
                 small[name] = written
-    left = {"root", *reached["root"] - small.keys()}
+            else:
+                large[name] = node
+    left |= large
     return {
-        name: map_refs(rules[name], lambda one: small.get(one, Ref(one)))
-        for name in rules
-        if name in left
+        name: map_refs(node, lambda one: small.get(one, Ref(one))) for name, node in left.items()
     }
+
+
+def _may_be_small(name: str, node: Node, small: Mapping[str, Node]) -> bool:
+    is_regular = not any(isinstance(part, Token) for part in _parts(node))
+    return name != "root" and is_regular and refs(node) <= small.keys()
 
 
 # --- lexemes -------------------------------------------------------------------------------------
@@ -223,19 +237,24 @@ class _Conflicts:
         self._follow: dict[str, int] = dict.fromkeys(rules, 0)
 
     def find(self) -> set[Node]:
-        """The nodes of the lexemes to divide."""
+        """The nodes of the lexemes to divide.
+
+        Raises:
+            ValueError: the grammar is too large.
+        """
         while self._grows_first():
             pass
         while self._grows_follow():
             pass
         found = {lexeme.node for lexeme, one in self._automata.items() if one is None}
-        known = [(lexeme, one) for lexeme, one in self._automata.items() if one is not None]
-        for lexeme, one in known:
-            for longer, other in known:
-                may = longer.node not in found and one.first & other.first
-                if may and one.extensions(other) & self._after[lexeme]:
-                    found.add(longer.node)
-        return found
+        known = {lexeme: one for lexeme, one in self._automata.items() if one is not None}
+        try:
+            longer = extensions(known)
+        except OverflowError:
+            raise ValueError("it is too large; write a simpler grammar") from None
+        return found | {
+            other.node for (lexeme, other), bits in longer.items() if bits & self._after[lexeme]
+        }
 
     def _grows_first(self) -> bool:
         """Find what the rules begin with. Returns whether a rule has changed."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from heddle.text.constrained.gbnf.syntax import ANY, Alt, Chars, Repeat, Seq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator, Mapping
 
     from heddle.text.constrained.gbnf.syntax import Node
 
 _MOST_POSITIONS = 2_000
-_MOST_PAIRS = 4_000
+_MOST_STATES = 10_000
 _COPIES = 3
 """Larger counts become loops in automata. An automaton then accepts more, never less."""
+
+T = TypeVar("T")
+K = TypeVar("K", bound="Hashable")
 
 Place = frozenset[int]
 """A state of an automaton: positions of the last character. Empty: before the first."""
@@ -67,23 +70,9 @@ class Automaton:
         self.first = sum_of(self._sets[position] for position in begin)
         self._steps: dict[Place, list[tuple[int, Place]]] = {}
 
-    def extensions(self, other: Automaton) -> int:
-        """The characters that continue a text of this automaton inside of `other`."""
-        found, queue = 0, [(Place(), Place())]
-        seen = set(queue)
-        while queue:
-            mine, theirs = queue.pop()
-            if mine & self._end:
-                for bits, _ in other.steps(theirs):
-                    found |= bits
-            for bits, to in self.steps(mine):
-                for other_bits, other_to in other.steps(theirs):
-                    if bits & other_bits and (pair := (to, other_to)) not in seen:
-                        seen.add(pair)
-                        queue.append(pair)
-            if len(seen) > _MOST_PAIRS:
-                return self._alphabet.everything
-        return found
+    def accepts(self, place: Place) -> bool:
+        """Whether a text that is not empty may end at a place."""
+        return bool(place & self._end)
 
     def steps(self, place: Place) -> list[tuple[int, Place]]:
         """The steps from a place: disjoint sets of characters, each with the place after it."""
@@ -153,18 +142,51 @@ def sum_of(sets: Iterable[int]) -> int:
     return reduce(or_, sets, 0)
 
 
+def extensions(automata: Mapping[K, Automaton]) -> dict[tuple[K, K], int]:
+    """The characters that continue a text of one automaton inside of another, by their keys.
+
+    It walks through all automata at once, because a grammar may have hundreds.
+
+    Raises:
+        OverflowError: that takes too many states.
+    """
+    found: dict[tuple[K, K], int] = {}
+    start = frozenset((key, Place()) for key in automata)
+    seen, queue = {start}, [start]
+    while queue:
+        state = queue.pop()
+        parts: list[tuple[int, frozenset[tuple[K, Place]]]] = []
+        begun: dict[K, int] = {}
+        for key, place in state:
+            for bits, to in automata[key].steps(place):
+                begun[key] = begun.get(key, 0) | bits
+                if len(state) == 1:  # the steps of one automaton are disjoint
+                    parts.append((bits, frozenset({(key, to)})))
+                else:
+                    parts = list(_refined(parts, bits, (key, to)))
+        for key in (key for key, place in state if automata[key].accepts(place)):
+            for other, bits in begun.items():
+                found[key, other] = found.get((key, other), 0) | bits
+        new = {to for _, to in parts} - seen
+        seen |= new
+        queue += new
+        if len(seen) > _MOST_STATES:
+            raise OverflowError
+    return found
+
+
 def _refined(
-    parts: list[tuple[int, Place]], bits: int, position: int
-) -> Iterator[tuple[int, Place]]:
-    """Divide `parts` so that each lies inside or outside of `bits`; add `position` inside."""
+    parts: list[tuple[int, frozenset[T]]], bits: int, one: T
+) -> Iterator[tuple[int, frozenset[T]]]:
+    """Divide `parts` so that each lies inside or outside of `bits`; add `one` inside."""
     for have, to in parts:
         if have & bits:
-            yield have & bits, to | {position}
+            yield have & bits, to | {one}
         if have & ~bits:
             yield have & ~bits, to
         bits &= ~have
     if bits:
-        yield bits, Place({position})
+        yield bits, frozenset({one})
 
 
 def regex(node: Node) -> str:

@@ -94,13 +94,13 @@ def parse(text: str) -> dict[str, Node]:
     """
     rules = _Parser(text).rules()
     for name, node in rules.items():
-        for used in _refs(node):
+        for used in refs(node):
             if used not in rules:
                 raise ValueError(f"rule {name!r} uses {used!r}, which is not defined")
     if "root" not in rules:
         raise ValueError("it has no rule 'root'")
     ending = _ending(rules)
-    for name in sorted(uses(rules)["root"] | {"root"}):
+    for name in sorted(used_by_root(rules)):
         if name not in ending:
             raise ValueError(f"rule {name!r} matches no text, because it always uses itself")
     return rules
@@ -128,14 +128,15 @@ def _ends(node: Node, ending: set[str]) -> bool:
     return True
 
 
-def _refs(node: Node) -> set[str]:
+def refs(node: Node) -> set[str]:
+    """The names of the rules that a node uses directly."""
     match node:
         case Ref(name):
             return {name}
         case Seq(items) | Alt(items):
-            return set().union(*map(_refs, items))
+            return set().union(*map(refs, items))
         case Repeat(item):
-            return _refs(item)
+            return refs(item)
     return set()
 
 
@@ -153,17 +154,14 @@ def map_refs(node: Node, change: Callable[[str], Node]) -> Node:
     return node
 
 
-def uses(rules: Mapping[str, Node]) -> dict[str, set[str]]:
-    """The rules that each rule uses, directly or not."""
-    reached = {name: _refs(node) for name, node in rules.items()}
-    changed = True
-    while changed:
-        changed = False
-        for name, used in reached.items():
-            more = used.union(*(reached[one] for one in used))
-            changed |= more != used
-            reached[name] = more
-    return reached
+def used_by_root(rules: Mapping[str, Node]) -> set[str]:
+    """The rules that the output may need: `root` and all that it uses, directly or not."""
+    used, queue = {"root"}, ["root"]
+    while queue:
+        new = refs(rules[queue.pop()]) - used
+        used |= new
+        queue += new
+    return used
 
 
 def characters(ranges: list[tuple[int, int]], *, negated: bool = False) -> Chars:
