@@ -63,9 +63,13 @@ def main() -> None:
     parser.add_argument(
         "--prompt-cache", action="store_true", help="keep finished prompts for later requests"
     )
+    parser.add_argument("--look-up", action="store_true", help="guess tokens from the prompt")
     arguments = parser.parse_args()
 
     params = xllamacpp.CommonParams()
+    if arguments.look_up:
+        kinds = xllamacpp.common_speculative_type
+        params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
     params.model.path = arguments.model
     params.port = arguments.port
     params.n_parallel = arguments.slots
