@@ -128,7 +128,8 @@ def test_tools_are_described_and_results_are_read(client: Client) -> None:
     plain = client.chat(**BODY)
     asked = client.chat(**BODY, tools=[add])
     assert asked.prompt_eval_count > plain.prompt_eval_count
-    call = {"function": {"name": "add", "arguments": {"first": 1, "second": 2}}}
+    function = ollama.Message.ToolCall.Function(name="add", arguments={"first": 1, "second": 2})
+    call = ollama.Message.ToolCall(function=function)
     turns = [
         ollama.Message(role="assistant", tool_calls=[call]),
         ollama.Message(role="tool", content="3", tool_name="add"),

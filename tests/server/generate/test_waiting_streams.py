@@ -87,8 +87,8 @@ def test_a_stream_shows_the_progress_of_its_prompt(
         assert (first["cache"], first["queue_ms"] >= 0, first["time_ms"] >= 0) == (0, True, True)
         server.executor.gate.set()
         rest = list(told)
-    shown = [one["prompt_progress"] for one in rest if "prompt_progress" in one]
-    assert shown[-1]["processed"] == shown[-1]["total"] == first["total"]
+    *_, last = [one["prompt_progress"] for one in rest if "prompt_progress" in one]
+    assert last["processed"] == last["total"] == first["total"]
     at = [place for place, one in enumerate(rest) if "prompt_progress" in one]
     assert at == list(range(len(at)))  # all before the first token
     assert len(rest) > len(at)
