@@ -27,6 +27,8 @@ USER, BOSS = "sk-user-31", "sk-boss-77"
 ADMIN_ROUTES = {
     ("/v1/models/load", "post"),
     ("/v1/models/unload", "post"),
+    ("/v1/engrams/load", "post"),
+    ("/v1/engrams/unload", "post"),
     ("/v1/prefix_cache", "post"),
     ("/v1/prefix_cache", "delete"),
     ("/api/pull", "post"),

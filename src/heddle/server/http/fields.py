@@ -27,6 +27,14 @@ SHAPE = "heddle_shape"
 """Error type of a value whose shape does not fit any member of the field's union."""
 
 
+def is_on(switch: str) -> bool:
+    """Whether a switch in a query is on. Clients write 1, true and more; any text but these is on.
+
+    A wrong text cannot make an answer wrong, so it is no reason to refuse a request.
+    """
+    return switch.lower() not in {"", "0", "false", "no", "off"}
+
+
 def only(*neutral: object, instead: str = "") -> PlainValidator:
     """Accept null and the `neutral` values, which ask for nothing; refuse others as unsupported.
 

@@ -12,7 +12,7 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 from heddle.server.api.llamacpp.settings import generation_settings
 from heddle.server.generate.service import Served
 from heddle.server.http.encoding import json_response
-from heddle.server.http.fields import only
+from heddle.server.http.fields import is_on, only
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.get("/props")
-    async def props(request: Request, model: str | None = None, autoload: bool = True) -> Response:
+    async def props(request: Request, model: str | None = None, autoload: str = "1") -> Response:
         """Report the model, its chat template, and the defaults of sampling parameters.
 
         With `autoload=false` this loads no model.
         """
-        engine = await service.engine(request, model) if autoload else service.served(model).engine
+        loads = is_on(autoload)
+        engine = await service.engine(request, model) if loads else service.served(model).engine
         served = Served(model or service.registry.default, engine, service.config, service.backlog)
         return json_response(_props(served))
 

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from heddle.errors import NoSlotError
 from heddle.server.api.native.metrics import Metrics
 from heddle.server.http.encoding import json_response
+from heddle.server.http.fields import is_on
 
 if TYPE_CHECKING:
     from heddle.engine.telemetry import ActivitySnapshot, SlotSnapshot
@@ -51,14 +52,14 @@ def routes(service: Service) -> APIRouter:
         return Response(exported.exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @router.get("/slots", responses={503: {"description": "No slot is free."}})
-    async def slots(model: str | None = None, fail_on_no_slot: bool = False) -> Response:
+    async def slots(model: str | None = None, fail_on_no_slot: str = "0") -> Response:
         """List the state of each slot of a model. Each has the engine's activity in `engine`.
 
         With `fail_on_no_slot` this is a 503 if no slot is free, as in llama.cpp.
         """
         engine = service.served(model).engine
         now = engine.snapshot()
-        if fail_on_no_slot and all(slot.request is not None for slot in now.slots):
+        if is_on(fail_on_no_slot) and all(slot.request is not None for slot in now.slots):
             raise NoSlotError(f"none of the {len(now.slots)} slots is free; try again later")
         shared = {"engine": _activity(now.activity)}
         return json_response(
