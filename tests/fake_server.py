@@ -105,7 +105,7 @@ def run_server(
     fake = fake_model(executor, context=context, pooling=pooling)
     model = replace(fake, tokenizer=AnyTextTokenizer(bos_id), sampling_defaults=defaults or {})
     with (
-        Engine(model, EngineConfig(**settings)) as engine,
+        Engine(model, EngineConfig(**{"speculation": "off"} | settings)) as engine,
         live_server(engine, server) as live,
         openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0) as client,
     ):

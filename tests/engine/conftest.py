@@ -28,7 +28,7 @@ def start(executor: FakeExecutor) -> Iterator[Start]:
         *, executor: FakeExecutor = executor, bos_id: int | None = None, context=512, **settings
     ) -> Engine:
         model = fake_model(executor, bos_id=bos_id, context=context)
-        engines.append(Engine(model, EngineConfig(**settings)))
+        engines.append(Engine(model, EngineConfig(**{"speculation": "off"} | settings)))
         return engines[-1]
 
     yield starter

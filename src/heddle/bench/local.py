@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from heddle.bench.figures import Stream
 from heddle.errors import ConfigError
+from heddle.parameters import Speculation
 from heddle.state import PAGE_TOKENS, pages_for
 from heddle.types import SamplingParams
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from heddle.types import Delta
 
 
-_GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+# Benchmarks repeat themselves: guesses would be right more often than in use.
+_GREEDY = SamplingParams(temperature=0, ignore_eos=True, speculation=Speculation("off"))
 
 
 @dataclass(frozen=True, slots=True)

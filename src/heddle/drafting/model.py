@@ -123,6 +123,7 @@ class DraftModel:
         ready = []
         for mirror in mirrors:
             mirror.keep_common()
+            self._cache.shrink(mirror.table, len(mirror.computed))
             mirror.guesses, mirror.total = [], mirror.sequence.total
             if mirror.slot < 0 and self._free:
                 mirror.slot = self._free.pop()

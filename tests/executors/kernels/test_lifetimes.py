@@ -65,7 +65,7 @@ def test_a_step_keeps_the_samplers_that_it_began_with() -> None:
     assert sys.getrefcount(first) == held, "the step holds it in place of the list"
     finished = step.finish()
     assert finished is not None
-    assert [pick[0] for pick in finished[0]] == [0, 1, 2, 3]
+    assert [pick[0] for (pick,) in finished[0]] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("method", ["read", "write"])

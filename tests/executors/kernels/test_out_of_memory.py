@@ -47,7 +47,7 @@ def sample_without_memory() -> None:
         samplers = [_native.Sampler(params) for _ in ids]
         finished = program.begin(ids, ids, NO_SPANS, ids[:0], ids, samplers).finish()
         assert finished is not None
-        return finished[0]
+        return [pick for (pick,) in finished[0]]
 
     greedy = _native.SamplerParams({"temperature": 0.0}, [])
     sorting = _native.SamplerParams({"top_p": 0.999}, ["top_p"])

@@ -249,7 +249,8 @@ def test_a_client_that_reads_nothing_does_not_hold_up_a_stop(
 ) -> None:
     monkeypatch.setattr(process, "_END_SECONDS", 0.5)
     server = serve(drain=0)
-    body = json.dumps(BODY | {"max_tokens": 480, "logprobs": 20})
+    more = {"max_tokens": 480, "logprobs": 20, "speculation": "off"}  # a step for each token
+    body = json.dumps(BODY | more)
     head = (
         "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
