@@ -153,11 +153,13 @@ def test_the_time_without_guesses_stays_known() -> None:
 
 def test_costs_lie_on_lines_between_those_measured() -> None:
     pace = Pace()
-    pace.observe(0, 100, 10.0)  # 0.1 s for a token of a prompt
     pace.observe(2, 0, 1.0)
     assert pace.guess_seconds(3, 1) is None
-    assert pace.guess_seconds(2, 4) == pytest.approx(1.4)
+    assert pace.guess_seconds(2, 2) == pytest.approx(1.5)
+    assert pace.guess_seconds(2, 3) == pytest.approx(4.0), "not more at first than two"
     pace.observe(2, 0, 1.2, 4)
-    assert [pace.guess_seconds(2, n) for n in (2, 4, 6)] == pytest.approx([1.1, 1.2, 1.4])
+    assert [pace.guess_seconds(2, n) for n in (2, 4, 6)] == pytest.approx([1.1, 1.2, 1.3])
+    assert pace.guess_seconds(2, 10) == pytest.approx(1.5)
+    assert pace.guess_seconds(2, 11) == pytest.approx(12.2), "at most twice as many as known"
     pace.observe(2, 0, 1.1, 8)  # less than with 4: costs never fall
     assert pace.guess_seconds(2, 8) == pytest.approx(1.2)

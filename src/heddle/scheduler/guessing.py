@@ -16,8 +16,8 @@ GRADES = 16
 
 _OWN_WEIGHT, _SHARED_WEIGHT = 1 / 8, 1 / 64
 """Weight of the newest guess in the share of right guesses, of a sequence and of all."""
-FIRST_CHANCE = 0.5
-"""Share of right guesses before any guess of a grade was seen."""
+FIRST_CHANCES = tuple(0.4 + 0.035 * grade for grade in range(GRADES))
+"""Share of right guesses of each grade, before any was seen: 0.4 to 0.925."""
 
 
 class Drafter(Protocol):

@@ -86,7 +86,8 @@ class Pace:
     def _added_seconds(self, decodes: int, guesses: int) -> float:
         """Seconds that guesses add to a step: on the line between the nearest numbers measured.
 
-        After the last number, a guess costs as much as a token of a prompt.
+        After the last number, a guess costs as much as those before it. But one step tries at most
+        twice as many as were measured: nobody knows where tiles of more tokens become slow.
         """
         known = self._guess.get(decodes, {})
         low, at_low = 0, 0.0
@@ -95,11 +96,10 @@ class Pace:
             if high >= guesses:
                 return at_low + (at_high - at_low) * (guesses - low) / (high - low)
             low, at_low = high, at_high
-        if self._idle:
-            slope = median(self._idle)
-        else:
-            slope = at_low / low if low else _GUESS_COST * median(self._decode[decodes])
-        return at_low + (guesses - low) * slope
+        alone = median(self._decode[decodes])
+        if guesses > 2 * (low + 1):
+            return at_low + guesses * alone
+        return at_low + (guesses - low) * (at_low / low if low else _GUESS_COST * alone)
 
     def longest_step(self, alone: float) -> float:
         """Longest step, in seconds, if the decodes alone take `alone` seconds."""

@@ -21,7 +21,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
-from heddle.scheduler.guessing import FIRST_CHANCE, GRADES, Drafting, Guessing
+from heddle.scheduler.guessing import FIRST_CHANCES, Drafting, Guessing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ class Speculator:
         self._pace = pace
         self._most = most
         self._default = default
-        self._shared = {name: [FIRST_CHANCE] * GRADES for name in drafters}
+        self._shared = {name: list(FIRST_CHANCES) for name in drafters}
         self._since_draft = 0  # steps since a drafter that takes time has guessed
         self.drafted = 0
         self.accepted = 0
