@@ -112,17 +112,10 @@ def _body_type(kind: Kind) -> Any:
         case Engrams():
             return types.engrams(kind.most)
         case Speculations():
-            return str | SpeculationFields
+            return types.speculation(Speculation.MOST)
         case Biases():
             return types.biases(_MOST_BIASES)
     raise TypeError(f"no JSON form is known for {kind!r}")
-
-
-class SpeculationFields(Schema):
-    """How the tokens of a request are guessed."""
-
-    drafter: str = "auto"
-    length: Annotated[int, Field(ge=1, le=Speculation.MOST)] | None = None
 
 
 def parameters_of(body: SamplingSchema, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -187,8 +180,6 @@ def _value(value: Any, kind: Kind, name: str, tokenizer: Tokenizer) -> object:
     if isinstance(kind, Biases):
         pairs = value.items() if isinstance(value, dict) else value
         return _by_token(pairs, name, tokenizer)
-    if isinstance(value, SpeculationFields):
-        return value.model_dump()
     if isinstance(kind, Engrams):
         items = [value] if isinstance(value, str) else value
         return [item if isinstance(item, str) else item.model_dump() for item in items]

@@ -149,3 +149,12 @@ Prompt = Annotated[
     | Annotated[list[Annotated[TokenIds, Field(min_length=1)]], FIRST_FAULT, Tag("<list of list>")],
     shaped("a string, a list of strings, a list of token ids or a list of lists of token ids"),
 ]
+
+
+def speculation(most: int) -> Any:
+    """How tokens are guessed, with at most `most` guesses a step. `SamplingParams` checks it."""
+    drafter = {"type": "string", "description": "auto, off, or the name of a drafter"}
+    length = {"type": "integer", "minimum": 1, "maximum": most}
+    fields = {"drafter": drafter, "length": {"anyOf": [length, {"type": "null"}]}}
+    described = {"type": "object", "properties": fields, "additionalProperties": False}
+    return Annotated[Any, WithJsonSchema({"anyOf": [drafter, described]})]
