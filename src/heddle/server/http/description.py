@@ -184,7 +184,10 @@ def _name_model(operation: Json, body: Json, models: Sequence[str]) -> None:
         field.clear()
         field["enum"] = [*models, "", None] if optional else [*models, ""]
     for parameter in operation.get("parameters", ()):
-        parameter["schema"]["enum"] = [*models]
+        if parameter["in"] == "path":
+            parameter["schema"]["enum"] = [*models]
+        elif parameter["name"] == "model":
+            parameter["schema"]["enum"] = [*models, ""]  # the default model
 
 
 def _parts(value: object) -> Iterator[Json]:
