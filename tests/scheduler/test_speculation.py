@@ -155,7 +155,7 @@ def test_costs_lie_on_lines_between_those_measured() -> None:
     pace = Pace()
     pace.observe(2, 0, 1.0)
     assert pace.guess_seconds(3, 1) is None
-    assert pace.guess_seconds(2, 2) == pytest.approx(1.5)
+    assert pace.guess_seconds(2, 2) == pytest.approx(1.25)
     assert pace.guess_seconds(2, 3) == pytest.approx(4.0), "not more at first than two"
     pace.observe(2, 0, 1.2, 4)
     assert [pace.guess_seconds(2, n) for n in (2, 4, 6)] == pytest.approx([1.1, 1.2, 1.3])

@@ -28,7 +28,7 @@ _FIRST_TOKENS = 16  # prompt tokens that a step allows before any step was timed
 # few tokens are slower. Used until a step with both was measured.
 _MIXED_COST = 2.0
 _RECENT_GUESSES = 9
-_GUESS_COST = 0.25  # of a guess, relative to a step that decodes, before anything else is known
+_GUESS_COST = 0.25  # of a guess, relative to a decode's share of its step, before one was measured
 _REFRESH = 64  # steps with guesses, after which one step has none
 
 
@@ -99,7 +99,7 @@ class Pace:
         alone = median(self._decode[decodes])
         if guesses > 2 * (low + 1):
             return at_low + guesses * alone
-        return at_low + (guesses - low) * (at_low / low if low else _GUESS_COST * alone)
+        return at_low + (guesses - low) * (at_low / low if low else _GUESS_COST * alone / decodes)
 
     def longest_step(self, alone: float) -> float:
         """Longest step, in seconds, if the decodes alone take `alone` seconds."""
