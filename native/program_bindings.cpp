@@ -1,0 +1,312 @@
+// The part of the Python module that computes: programs and their steps.
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "bindings.h"
+#include "program.h"
+
+namespace heddle {
+
+namespace {
+
+Activation activation(const std::string& name) {
+    if (name == "silu") return Activation::kSilu;
+    if (name == "gelu") return Activation::kGelu;
+    if (name == "clamped") return Activation::kClamped;
+    throw std::invalid_argument("no kernel computes the activation " + name);
+}
+
+Scoring scoring(const std::string& name) {
+    if (name == "softmax") return Scoring::kSoftmax;
+    if (name == "softmax_of_chosen") return Scoring::kSoftmaxOfChosen;
+    if (name == "sigmoid") return Scoring::kSigmoid;
+    throw std::invalid_argument("router logits have no scoring " + name);
+}
+
+// Fills spans from rows of (first row, tokens, first position) and, for each KV cache, (index of
+// its first page in `pages`, number of that page).
+void add_spans(Step& step, const IntRows& spans, const Ints& pages, int caches) {
+    const size_t width = 3 + 2 * static_cast<size_t>(caches);
+    if (spans.shape(1) != width) {
+        throw std::invalid_argument("spans are (n, " + std::to_string(width) + ")");
+    }
+    step.tables.reserve(spans.shape(0) * caches);
+    for (size_t i = 0; i < spans.shape(0); ++i) {
+        const int32_t* s = spans.data() + i * width;
+        const PageTable* tables = step.tables.data() + step.tables.size();
+        const int64_t end = (int64_t{s[2]} + s[1] - 1) / kPageTokens + 1;
+        for (const int32_t* t = s + 3; t < s + width; t += 2) {
+            const bool sensible = s[1] >= 1 && s[2] >= 0 && t[0] >= 0 && t[1] >= 0 && t[1] < end;
+            if (!sensible || t[0] + (end - t[1]) > static_cast<int64_t>(pages.size())) {
+                throw std::invalid_argument("a span reaches past its page table");
+            }
+            step.tables.push_back({pages.data() + t[0], t[1]});
+        }
+        step.spans.push_back({s[0], s[1], s[2], tables});
+    }
+}
+
+using Sums = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Fills the scored rows, from rows of (token row, target, top), and the pooled rows, from spans of
+// (first token row, tokens, sums).
+void add_readout(Step& step, const Program& program, const std::optional<IntRows>& scored,
+                 const std::vector<std::tuple<int, int, Sums>>& pooled) {
+    if (scored && scored->shape(1) != 3) throw std::invalid_argument("scored rows are (n, 3)");
+    for (size_t i = 0; scored && i < scored->shape(0); ++i) {
+        const int32_t* s = scored->data() + i * 3;
+        step.scored.push_back({s[0], s[1], s[2]});
+    }
+    for (const auto& [first, count, sums] : pooled) {
+        if (static_cast<int>(sums.size()) != program.pooled_width()) {
+            throw std::invalid_argument("a sum has another width than the states it is of");
+        }
+        if (first < 0 || count < 1 || count > step.tokens - first) {
+            throw std::invalid_argument("pooled rows reach past the step");
+        }
+        for (int i = 0; i < count; ++i) step.pooled.push_back({first + i, sums.data()});
+    }
+}
+
+// A step that a program computes, and the memory that the step points into. Lives on the heap and
+// is never moved.
+class Submitted {
+  public:
+    Submitted(nb::object owner, Ints ids, Ints positions, const IntRows& spans, Ints pages,
+              const Ints& rows, const nb::list& samplers, bool may_sample,
+              const std::optional<IntRows>& scored, std::vector<std::tuple<int, int, Sums>> pooled,
+              const std::vector<int>& guesses)
+        : owner_(std::move(owner)),
+          program_(nb::cast<Program&>(owner_)),
+          ids_(std::move(ids)),
+          positions_(std::move(positions)),
+          pages_(std::move(pages)),
+          samplers_(samplers),
+          pooled_(std::move(pooled)) {
+        if (ids_.size() != positions_.size()) {
+            throw std::invalid_argument("as many positions as ids");
+        }
+        step_.tokens = static_cast<int>(ids_.size());
+        step_.ids = ids_.data();
+        step_.positions = positions_.data();
+        step_.rows.assign(rows.data(), rows.data() + rows.size());
+        add_draws(guesses);
+        step_.may_sample = may_sample;
+        add_spans(step_, spans, pages_, program_.caches());
+        add_readout(step_, program_, scored, pooled_);
+        program_.begin(step_);
+        open_ = true;
+    }
+    ~Submitted() {
+        try {
+            if (open_) close();
+        } catch (...) {  // no caller wants this result or its error
+        }
+    }
+    Submitted(const Submitted&) = delete;
+    Submitted& operator=(const Submitted&) = delete;
+
+    std::optional<nb::tuple> finish() {
+        if (!open_) throw std::invalid_argument("the step was finished before");
+        if (!close()) return std::nullopt;
+        nb::list picks;
+        for (const std::vector<Pick>& of_draw : step_.picks) {
+            nb::list made;
+            for (const Pick& pick : of_draw) made.append(pick_tuple(pick));
+            picks.append(made);
+        }
+        nb::list scores;
+        for (const Score& s : step_.scores) scores.append(nb::make_tuple(s.logprob, s.rank, s.top));
+        return nb::make_tuple(picks, scores);
+    }
+
+  private:
+    void add_draws(const std::vector<int>& guesses) {
+        if (!guesses.empty() && guesses.size() != samplers_.size()) {
+            throw std::invalid_argument("as many numbers of guesses as samplers");
+        }
+        int first = 0;
+        for (size_t i = 0; i < samplers_.size(); ++i) {
+            const int count = guesses.empty() ? 1 : 1 + guesses[i];
+            step_.draws.push_back({nb::cast<Sampler*>(samplers_[i]), first, count});
+            first += count;
+        }
+    }
+    bool close() {
+        open_ = false;
+        nb::gil_scoped_release release;
+        return program_.finish();
+    }
+
+    nb::object owner_;
+    Program& program_;
+    Ints ids_, positions_, pages_;
+    nb::tuple samplers_;  // not the list, which its owner may change
+    std::vector<std::tuple<int, int, Sums>> pooled_;
+    Step step_;
+    bool open_ = false;
+};
+
+using FloatMatrix = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+FloatMatrix copy_rows(const Program& program, int buffer, int rows) {
+    const size_t width = static_cast<size_t>(program.width(buffer));
+    const size_t count = static_cast<size_t>(rows) * width;
+    if (rows < 0 || rows > program.rows(buffer)) throw std::invalid_argument("no such rows");
+    float* copy = new float[count];
+    std::copy(program.data(buffer), program.data(buffer) + count, copy);
+    nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    return FloatMatrix(copy, {static_cast<size_t>(rows), width}, owner);
+}
+
+using Matrices = std::vector<std::shared_ptr<Matrix>>;
+
+void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, const Matrices& up,
+                 const Matrices& down, int used, const std::string& scoring_name, bool normalised,
+                 float scale, int groups, int groups_used, Floats selection_bias,
+                 const std::string& activation_name, const std::optional<Floats>& expert_scales) {
+    auto layer = std::make_shared<ExpertLayer>();
+    layer->routing = {static_cast<int>(gate.size()),
+                      used,
+                      scoring(scoring_name),
+                      normalised,
+                      scale,
+                      groups,
+                      groups_used,
+                      vector_of(selection_bias),
+                      expert_scales ? vector_of(*expert_scales) : std::vector<float>()};
+    layer->activation = activation(activation_name);
+    layer->gate.assign(gate.begin(), gate.end());
+    layer->up.assign(up.begin(), up.end());
+    layer->down.assign(down.begin(), down.end());
+    p.experts(std::move(layer), in, logits, out);
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+    nb::class_<Submitted>(m, "Step", "A step that threads compute; dropping it waits for its end.")
+        .def("finish", &Submitted::finish,
+             "Joins in until the step has ended. Returns (token, logprob, top) per sampler and "
+             "(logprob, rank, top) per scored row; None if the step was abandoned.");
+    nb::class_<Program>(m, "Program", "A recorded model; see native/program.h.")
+        .def(
+            "__init__",
+            [](Program* self, Runtime& runtime, std::vector<std::shared_ptr<KvCache>> caches,
+               int max_tokens, int max_rows) {
+                new (self)
+                    Program(runtime.pool, runtime.kernels, std::move(caches), max_tokens, max_rows);
+            },
+            nb::arg("runtime"), nb::arg("caches"), nb::arg("max_tokens"), nb::arg("max_rows"),
+            nb::keep_alive<1, 2>(), "`caches`: a KvCache for each group of layers.")
+        .def("buffer", &Program::buffer, nb::arg("width"), nb::arg("per_row"))
+        .def(
+            "rope_table",
+            [](Program& p, int dim, bool interleaved, Floats cosine, Floats sine) {
+                return p.rope_table({dim, interleaved, vector_of(cosine), vector_of(sine)});
+            },
+            nb::arg("dim"), nb::arg("interleaved"), nb::arg("cosine"), nb::arg("sine"))
+        .def(
+            "embed",
+            [](Program& p, std::shared_ptr<Matrix> table, int out) {
+                p.embed(std::move(table), out);
+            },
+            nb::arg("table"), nb::arg("out"), "Looks rows up.")
+        .def(
+            "norm",
+            [](Program& p, int in, Floats weight, float eps, int out, bool quantise) {
+                p.norm(in, vector_of(weight), eps, out, quantise);
+            },
+            nb::arg("in_"), nb::arg("weight"), nb::arg("eps"), nb::arg("out"), nb::arg("quantise"))
+        .def("quantise", &Program::quantise, nb::arg("in_"))
+        .def(
+            "matmul",
+            [](Program& p, int in, std::vector<std::pair<std::shared_ptr<Matrix>, int>> parts,
+               bool accumulate) {
+                std::vector<MatmulPart> list;
+                for (auto& [matrix, out] : parts) list.push_back({std::move(matrix), out});
+                p.matmul(in, std::move(list), accumulate);
+            },
+            nb::arg("in_"), nb::arg("parts"), nb::arg("accumulate"))
+        .def(
+            "gated",
+            [](Program& p, int gate, int up, const std::string& name, int out, bool quantise) {
+                p.gated(activation(name), gate, up, out, quantise);
+            },
+            nb::arg("gate"), nb::arg("up"), nb::arg("activation"), nb::arg("out"),
+            nb::arg("quantise"))
+        .def("experts", &add_experts, nb::arg("in_"), nb::arg("logits"), nb::arg("out"),
+             nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::kw_only(), nb::arg("used"),
+             nb::arg("scoring"), nb::arg("normalised"), nb::arg("scale"), nb::arg("groups"),
+             nb::arg("groups_used"), nb::arg("selection_bias"), nb::arg("activation"),
+             nb::arg("expert_scales") = nb::none(),
+             "The weighted sum of the experts that `logits` choose; see ExpertSpec.")
+        .def(
+            "norm_heads",
+            [](Program& p, int in, Floats weight, float eps, int heads) {
+                p.norm_heads(in, vector_of(weight), eps, heads);
+            },
+            nb::arg("in_"), nb::arg("weight"), nb::arg("eps"), nb::arg("heads"))
+        .def("scale", &Program::scale, nb::arg("in_"), nb::arg("factor"))
+        .def("soft_cap", &Program::soft_cap, nb::arg("in_"), nb::arg("cap"))
+        .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
+        .def("take_columns", &Program::take_columns, nb::arg("in_"), nb::arg("first"),
+             nb::arg("out"))
+        .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),
+             nb::arg("cache") = 0, "`layer` counts within the cache with index `cache`.")
+        .def(
+            "attend",
+            [](Program& self, int q, int layer, int heads, float scale, int window, int out,
+               bool quantise, int cache, bool causal, float soft_cap,
+               const std::optional<Floats>& sinks) {
+                std::vector<float> scores;
+                if (sinks) scores = vector_of(*sinks);
+                self.attend({q, layer, cache, heads, scale, window, causal, soft_cap,
+                             std::move(scores), out, quantise});
+            },
+            nb::arg("q"), nb::arg("layer"), nb::arg("heads"), nb::arg("scale"), nb::arg("window"),
+            nb::arg("out"), nb::arg("quantise"), nb::arg("cache") = 0, nb::arg("causal") = true,
+            nb::arg("soft_cap") = 0.0f, nb::arg("sinks") = nb::none())
+        .def("gate_rows", &Program::gate_rows, nb::arg("x"), nb::arg("gate"), nb::arg("out"))
+        .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
+        .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))
+        .def("pool", &Program::pool, nb::arg("states"))
+        .def("sample", &Program::sample, nb::arg("logits"))
+        .def(
+            "begin",
+            [](nb::object self, Ints ids, Ints positions, IntRows spans, Ints pages, Ints rows,
+               const nb::list& samplers, bool may_sample, std::optional<IntRows> scored,
+               std::vector<std::tuple<int, int, Sums>> pooled, const std::vector<int>& guesses) {
+                return std::make_unique<Submitted>(
+                    std::move(self), std::move(ids), std::move(positions), spans, std::move(pages),
+                    rows, samplers, may_sample, scored, std::move(pooled), guesses);
+            },
+            nb::arg("ids"), nb::arg("positions"), nb::arg("spans"), nb::arg("pages"),
+            nb::arg("rows"), nb::arg("samplers"), nb::arg("may_sample") = true,
+            nb::arg("scored") = nb::none(), nb::arg("pooled") = nb::make_tuple(),
+            nb::arg("guesses") = nb::make_tuple(),
+            "Starts a step and returns it. Spans are (first row, tokens, first position) and, for "
+            "each cache, (index of the first page in pages, number of that page), scored rows "
+            "(row, target, top), pooled ones (first row, rows, sums). A sampler with n guesses has "
+            "n + 1 rows.")
+        .def("abandon", &Program::abandon,
+             "End the step in flight soon and later ones at once, for good. Any thread may call.")
+        .def_prop_ro("pooled_width", &Program::pooled_width)
+        .def_prop_ro("seconds", &Program::seconds,
+                     "Wall time of all steps, as if their callers had joined in at once.")
+        .def("copy", &copy_rows, nb::arg("buffer"), nb::arg("rows"))
+        .def("take_profile",
+             [](Program& p) {
+                 nb::list list;
+                 for (const auto& [kind, ns] : p.take_profile()) {
+                     list.append(nb::make_tuple(kind, ns));
+                 }
+                 return list;
+             })
+        .def("set_profiling", &Program::set_profiling, nb::arg("on"));
+}
+
+}  // namespace heddle
