@@ -368,7 +368,7 @@ def test_close_without_drain_ends_a_close_that_drains(start, executor: FakeExecu
         pass
     cutting = threading.Thread(target=engine.close)
     cutting.start()
-    while engine._thread._drain:
+    while engine._thread._gate.drain:
         pass
     executor.gate.set()
     with pytest.raises(EngineClosedError):

@@ -187,7 +187,7 @@ class EngineMachine(RuleBasedStateMachine):
         except ContextLengthError:
             assert len(prompt) >= capacity
         except OverloadedError:
-            assert len(self.thread._requests) >= self.room
+            assert len(self.thread._delivery.requests) >= self.room
         else:
             self.live.append(caller)
 
@@ -228,7 +228,7 @@ class EngineMachine(RuleBasedStateMachine):
         if text_fails and self.live:
             ticket = self.live[-1].ticket
             assert ticket is not None
-            if (request := self.thread._requests.get(ticket.id)) is not None:
+            if (request := self.thread._delivery.requests.get(ticket.id)) is not None:
                 request.detokenizer = mock.Mock(**{"push.side_effect": IndexError("no piece")})
         assert self.thread._step()
         self.executor.before_step = lambda step: None
@@ -304,8 +304,8 @@ class EngineMachine(RuleBasedStateMachine):
     def has_work(self) -> bool:
         """Whether a step would not wait."""
         thread = self.thread
-        cancels = thread.cancels.pending() & thread._requests.keys()
-        return bool(thread._scheduler.busy or thread._events or thread._cancelled or cancels)
+        cancels = thread.cancels.pending() & thread._delivery.requests.keys()
+        return bool(thread._scheduler.busy or thread._delivery.pending or cancels)
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -322,7 +322,7 @@ class EngineMachine(RuleBasedStateMachine):
     def check_empty(self) -> None:
         snapshot = self.engine.snapshot()
         assert (snapshot.running, snapshot.queue_depth, snapshot.pages_used) == (0, 0, 0)
-        assert not self.thread._requests
+        assert not self.thread._delivery.requests
 
     def teardown(self) -> None:
         logging.disable(logging.NOTSET)

@@ -189,7 +189,7 @@ def test_the_end_of_a_cancelled_text_that_fails_ends_only_its_request(
     def finish() -> str:
         raise ValueError("half a character")
 
-    monkeypatch.setattr(engine._thread._requests[ticket.id].detokenizer, "finish", finish)
+    monkeypatch.setattr(engine._thread._delivery.requests[ticket.id].detokenizer, "finish", finish)
     ticket.cancel()
     executor.gate.set()
     with pytest.raises(EngineFailedError, match="half a character"):

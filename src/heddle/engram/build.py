@@ -46,12 +46,7 @@ class Encoder(Protocol):
     """The tokenizer of a model."""
 
     def encode(
-        self,
-        text: str,
-        *,
-        add_special: bool = True,
-        parse_special: bool = True,
-        continues: bool = False,
+        self, text: str, *, add_special: bool, parse_special: bool, continues: bool
     ) -> list[int]:
         """Ids of `text`; see `heddle.text.tokenizer.tokenizer.Tokenizer.encode`."""
         ...

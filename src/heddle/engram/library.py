@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from heddle.closing import open_file
 from heddle.config import user_path
 from heddle.errors import (
     ConfigError,
@@ -220,12 +221,7 @@ def _unknown(name: str, known: Iterable[str]) -> str:
 def _opened(path: Path) -> Engram:
     from heddle._native import Engram  # here, so that importing heddle stays light
 
-    if not path.is_file():
-        raise EngramError(f"{path} is not a file; name a table of `heddle engram build`")
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise EngramError(f"cannot read {path}: {error.strerror}") from error
+    descriptor = open_file(path, EngramError, "; name a table of `heddle engram build`")
     try:
         with os.fdopen(descriptor, "rb") as file:
             version = int.from_bytes(file.read(8)[4:], "little")

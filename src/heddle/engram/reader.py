@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from heddle.closing import Closing
+from heddle.closing import Closing, open_file
 from heddle.engram.format import SLOT_BYTES, WORD, Header, hashes
 from heddle.engram.records import Entry, Records, pair_places
 from heddle.errors import EngramError, EngramFileError
@@ -58,13 +58,8 @@ class Engram(Closing):
             EngramFileError: the file has another format, or is truncated, corrupt or hostile.
         """
         path = Path(path)
-        if not path.is_file():  # a pipe or a device would block or be endless
-            raise EngramError(f"{path} is not a file. Name a table of `heddle engram build`.")
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise EngramError(f"cannot read {path}: {error.strerror}") from error
-        return cls(path, descriptor)
+        advice = "; name a table of `heddle engram build`"
+        return cls(path, open_file(path, EngramError, advice))
 
     def close(self) -> None:
         """Close the file. Idempotent."""

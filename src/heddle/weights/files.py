@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from heddle.closing import Closing
+from heddle.closing import Closing, open_file
 from heddle.errors import ModelFileError, ModelSourceError
 
 _PIECE = 16 << 20
@@ -70,13 +70,7 @@ class OpenFile(Closing):
             UnsupportedModelError: the version of the format is not supported.
         """
         path = Path(path)
-        if not path.is_file():  # a pipe or a device would block or be endless
-            raise ModelSourceError(f"{path} is not a file")
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ModelSourceError(f"cannot read {path}: {error.strerror}") from error
-        return cls(path, descriptor)
+        return cls(path, open_file(path, ModelSourceError))
 
     @property
     def descriptor(self) -> int:
