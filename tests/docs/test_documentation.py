@@ -84,6 +84,7 @@ PAGES = [
 def send(words: list[str]) -> None:
     """Send what `curl` would with these arguments. The answer must be no error."""
     method, url, headers, body = None, "", {}, None
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # curl's default for a body
     rest = iter(words)
     for word in rest:
         match word:
@@ -100,6 +101,7 @@ def send(words: list[str]) -> None:
                 assert not word.startswith("-") and not url, f"curl {word} is not known here"
                 url = word
     method = method or ("GET" if body is None else "POST")
+    headers = headers if body is None else form | headers
     answer = httpx.request(method, url, headers=headers, content=body, timeout=PATIENCE)
     assert answer.is_success, f"{shlex.join(words)}: {answer.status_code} {answer.text}"
 

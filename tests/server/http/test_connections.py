@@ -103,7 +103,8 @@ def test_a_client_that_sends_its_whole_body_first_reads_the_refusal(
     server = serve(api_key=(KEY,), max_body=1024)
     lines = [b"Content-Length: 3000000\r\n"]
     lines += [b"X-API-Key: sk-1\r\n"] if status != 401 else []
-    lines += [b"Content-Type: application/json\r\n"] if status != 415 else []
+    declared = b"text/plain" if status == 415 else b"application/json"
+    lines += [b"Content-Type: " + declared + b"\r\n"]
     top = head(*lines, method=b"PATCH" if status == 405 else b"POST")
     if status == 404:
         top = top.replace(b"/completions", b"/nothing")

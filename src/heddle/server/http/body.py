@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
 
+_UNDECLARED = frozenset({"", "application/octet-stream", "application/x-www-form-urlencoded"})
+"""Content types of clients that declare none: nothing, and the defaults of aiohttp and of curl. A
+form of a web page cannot send JSON in them: it percent-encodes braces. A script can, but then the
+request has the headers of `_OF_PAGES`."""
+_OF_PAGES = ("origin", "sec-fetch-site")
+"""Headers of requests that browsers send for web pages. Every browser sends `Origin` with a POST to
+a foreign site."""
+
 _SMALL = 16 * 1024
 """Largest body, in bytes, that the event loop parses and tokenises itself, in about 10 ms."""
 _LARGE = 256 * 1024
@@ -98,21 +106,14 @@ class Bodies:
         if there is one, and translates the body again.
 
         Raises:
-            MediaTypeError: the body is not declared as JSON. This check also protects a local
-                server from web pages: a browser sends JSON to a foreign site only if the site
-                allows it (CORS).
+            MediaTypeError: see `_check_declared`.
             BodyTooLargeError: the body is longer than `max_body` bytes.
             BodyTimeoutError: the body did not arrive within `body_timeout` seconds.
             InvalidRequestError: the body is not JSON, has too many parts, or breaks the schema.
             OutOfMemoryError: the body is large, and too little memory is left to translate it.
             ClientGoneError: the client closed the connection before the body was translated.
         """
-        declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if declared != "application/json":
-            raise MediaTypeError(
-                f"Content-Type must be application/json, got {declared!r}; send this header (curl:"
-                " -H 'Content-Type: application/json')"
-            )
+        _check_declared(request)
         length = request.headers.get("content-length")  # a number: h11 refuses anything else
         if length is not None and int(length) > self._limit:
             raise self._too_large()
@@ -223,6 +224,28 @@ class Bodies:
                 return parse_leniently(raw, schema, scope, self._constraints)
         except ValidationError as error:
             raise from_validation(error) from None
+
+
+def _check_declared(request: Request) -> None:
+    """Check the content type of a request.
+
+    The check protects a local server from web pages: a browser sends a body of the type
+    `application/json` to a foreign site only if the site allows it (CORS). Clients that are no
+    browsers often declare no JSON: Ollama's and llama.cpp's servers never look. So a request
+    without the headers of a web page may have the types of `_UNDECLARED`. Go's
+    `net/http.CrossOriginProtection` recognises web pages by the same headers.
+
+    Raises:
+        MediaTypeError: the body is not declared as JSON.
+    """
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    is_of_page = any(name in request.headers for name in _OF_PAGES)
+    if declared == "application/json" or (declared in _UNDECLARED and not is_of_page):
+        return
+    raise MediaTypeError(
+        f"Content-Type must be application/json, got {declared!r}; send this header (curl:"
+        " -H 'Content-Type: application/json')"
+    )
 
 
 def _check_memory(size: int) -> None:

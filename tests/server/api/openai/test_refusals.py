@@ -264,22 +264,51 @@ def test_bodies_that_are_no_requests(shared: Running, body: bytes, said: str) ->
     assert said in error_of(response)["message"]
 
 
-def test_a_body_that_is_not_declared_as_json(shared: Running) -> None:
-    response = shared.post("/v1/completions", data={"prompt": "hello"})
+@pytest.mark.parametrize("declared", ["text/plain", "multipart/form-data", "application/xml"])
+def test_a_body_that_is_declared_as_something_else(shared: Running, declared: str) -> None:
+    """A form of a web page can send JSON as plain text, also with an old browser."""
+    headers = {"content-type": declared}
+    response = shared.post("/v1/completions", content=json.dumps(COMPLETION), headers=headers)
     assert response.status_code == 415
     assert "application/json" in error_of(response)["message"]
 
 
-def test_a_body_that_is_not_declared_at_all(shared: Running) -> None:
-    """A web page can send such a body to any server without asking first."""
+UNDECLARED: list[dict[str, str]] = [
+    {},
+    {"content-type": ""},
+    {"content-type": "; charset=utf-8"},
+    {"content-type": "application/octet-stream"},
+    {"content-type": "application/x-www-form-urlencoded"},
+]
+"""Headers of clients that do not declare their JSON."""
+
+
+@pytest.mark.parametrize("headers", UNDECLARED)
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/api/generate"])
+def test_a_body_that_is_not_declared(shared: Running, path: str, headers: dict[str, str]) -> None:
+    """curl and Ollama's clients in LiteLLM send such bodies."""
+    body = json.dumps({"model": "fake", "prompt": "hello"})
+    response = httpx.post(shared.url + path, content=body, headers=headers, timeout=PATIENCE)
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize("headers", UNDECLARED)
+@pytest.mark.parametrize("page", [{"origin": "null"}, {"sec-fetch-site": "cross-site"}])
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/v1/messages", "/api/generate"])
+def test_a_web_page_must_declare_its_body(
+    shared: Running, path: str, page: dict[str, str], headers: dict[str, str]
+) -> None:
+    """A page can send any other body to any server without asking first."""
     body = json.dumps(COMPLETION)
-    for path in ("/v1/completions", "/tokenize", "/v1/messages"):
-        for headers in ({}, {"content-type": ""}, {"content-type": "; charset=utf-8"}):
-            response = httpx.post(
-                shared.url + path, content=body, headers=headers, timeout=PATIENCE
-            )
-            assert response.status_code == 415, (path, headers)
-            assert "application/json" in response.json()["error"]["message"]
+    response = httpx.post(shared.url + path, content=body, headers=headers | page, timeout=PATIENCE)
+    assert response.status_code == 415, response.text
+    assert "application/json" in response.text
+
+
+def test_a_form_is_no_json(shared: Running) -> None:
+    response = shared.post("/v1/completions", data={'{"prompt': '"hello"}'})
+    assert response.status_code == 400
+    assert "not valid JSON" in error_of(response)["message"]
 
 
 def head_of_body(length: int) -> bytes:
