@@ -37,11 +37,18 @@ ROUTES = {
     Api.MESSAGES: "messages",
     Api.COUNT: "count_tokens",
     Api.EMBEDDINGS: "embeddings",
+    Api.EMBEDDING: "embedding",
     Api.RERANK: "rerank",
     Api.TOKENIZE: "tokenize",
+    Api.DETOKENIZE: "detokenize",
+    Api.APPLY_TEMPLATE: "apply-template",
     Api.OLLAMA_CHAT: "chat",
     Api.OLLAMA_GENERATE: "generate",
     Api.OLLAMA_EMBED: "embed",
+    Api.OLLAMA_EMBEDDINGS: "api/embeddings",
+    Api.OLLAMA_SHOW: "show",
+    Api.OLLAMA_PULL: "pull",
+    Api.OLLAMA_DELETE: "delete",
 }
 """The routes of the APIs, as the tables name them."""
 

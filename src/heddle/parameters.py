@@ -38,10 +38,17 @@ class Api(Flag):
     OLLAMA_CHAT = auto()
     OLLAMA_GENERATE = auto()
     OLLAMA_EMBED = auto()
+    OLLAMA_EMBEDDINGS = auto()
+    OLLAMA_SHOW = auto()
+    OLLAMA_PULL = auto()
+    OLLAMA_DELETE = auto()
     COUNT = auto()
     EMBEDDINGS = auto()
+    EMBEDDING = auto()
     RERANK = auto()
     TOKENIZE = auto()
+    DETOKENIZE = auto()
+    APPLY_TEMPLATE = auto()
     GENERATION = CHAT | COMPLETIONS | LLAMACPP
     OLLAMA = OLLAMA_CHAT | OLLAMA_GENERATE
     EXTENDED = GENERATION | RESPONSES | OLLAMA

@@ -9,8 +9,13 @@ import pytest
 from heddle.parameters import Api
 from heddle.server.api.anthropic import schemas as messages
 from heddle.server.api.llamacpp import completion, infill
+from heddle.server.api.llamacpp.apply_template import ApplyTemplateRequest
+from heddle.server.api.llamacpp.embedding import NativeEmbeddingRequest
 from heddle.server.api.ollama import schemas as ollama
+from heddle.server.api.ollama.administration import DeleteRequest, PullRequest
+from heddle.server.api.ollama.embeddings import EmbeddingRequest as OlderEmbeddingRequest
 from heddle.server.api.ollama.embeddings import EmbedRequest
+from heddle.server.api.ollama.models import ShowRequest
 from heddle.server.api.openai import embeddings, response_schemas, schemas
 from heddle.server.api.vllm import rerank, tokenize
 from heddle.server.generate import chat_fields, fields
@@ -57,6 +62,13 @@ BODIES: list[tuple[Api, str, type[BaseModel]]] = [
     (Api.OLLAMA_GENERATE, "", ollama.GenerateRequest),
     (Api.OLLAMA_GENERATE, "options", ollama.Options),
     (Api.OLLAMA_EMBED, "", EmbedRequest),
+    (Api.OLLAMA_EMBEDDINGS, "", OlderEmbeddingRequest),
+    (Api.OLLAMA_SHOW, "", ShowRequest),
+    (Api.OLLAMA_PULL, "", PullRequest),
+    (Api.OLLAMA_DELETE, "", DeleteRequest),
+    (Api.EMBEDDING, "", NativeEmbeddingRequest),
+    (Api.APPLY_TEMPLATE, "", ApplyTemplateRequest),
+    (Api.DETOKENIZE, "", tokenize.DetokenizeRequest),
 ]
 
 
@@ -84,7 +96,12 @@ def test_both_routes_of_llamacpp_have_the_fields_of_the_table() -> None:
 
 def test_a_field_has_one_row() -> None:
     rows = [row for of_vendor in VENDORS.values() for row in of_vendor]
-    parameters = [(name, api) for row in PARAMETERS for api in Api for name in row.names(api)]
+    parameters = [
+        (f"options.{name}" if api & Api.OLLAMA else name, api)
+        for row in PARAMETERS
+        for api in Api
+        for name in row.names(api)
+    ]
     cells = [(row.path, api) for row in rows for api in Api if api in row.apis]
     assert len(set(cells)) == len(cells)
     assert not set(parameters) & set(cells)
@@ -107,6 +124,8 @@ SMALL: dict[Api, tuple[str, dict[str, Any]]] = {
     Api.OLLAMA_CHAT: ("/api/chat", {"model": "fake", "messages": ASKED, "stream": False}),
     Api.OLLAMA_GENERATE: ("/api/generate", {"model": "fake", "prompt": "hello", "stream": False}),
     Api.OLLAMA_EMBED: ("/api/embed", {"model": "fake", "input": "hello"}),
+    Api.OLLAMA_EMBEDDINGS: ("/api/embeddings", {"model": "fake", "prompt": "hello"}),
+    Api.OLLAMA_SHOW: ("/api/show", {"model": "fake"}),
 }
 VALUES = {
     bool: (True, False),

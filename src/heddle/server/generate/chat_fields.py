@@ -96,3 +96,17 @@ class ChatMessage(Schema):
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_ITEMS), FIRST_FAULT]
+
+
+class FunctionChoice(Schema):
+    """The function to call, in the shape of OpenAI's responses."""
+
+    type: Literal["function"]
+    name: str
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<str>")]
+    | Annotated[FunctionChoice, Tag("<dict>")],
+    shaped("'none', 'auto', 'required' or an object that names a function"),
+]

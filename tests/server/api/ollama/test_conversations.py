@@ -170,6 +170,39 @@ def test_options_are_sampling_parameters(ollama: Client) -> None:
     assert len(random) > 1
 
 
+@pytest.mark.parametrize(("path", "body"), [("/api/chat", CHAT), ("/api/generate", PROMPT)])
+def test_parameters_beside_options_act_as_in_options(
+    ollama: Client, path: str, body: dict[str, Any]
+) -> None:
+    """The provider `ollama-ai-provider-v2` of the Vercel AI SDK sends them there."""
+
+    def answer(options: dict[str, Any], **fields: Any) -> dict[str, Any]:
+        whole = ollama.post(path, body | ONCE | {"options": options} | fields).json()
+        assert not whole.keys() & {"error"}, whole
+        del whole["created_at"]
+        return {name: value for name, value in whole.items() if "duration" not in name}
+
+    seed = {"seed": 3, "ignore_eos": True}
+    within = {"temperature": 0.5, "top_p": 0.9, "frequency_penalty": 0.5, "presence_penalty": 1.5}
+    expected = answer(seed | within | {"num_predict": 6, "stop": ["zz"]})
+    assert answer(seed, **within, max_tokens=6, stop="zz") == expected
+    assert answer(seed, **within, max_output_tokens=6, stop=["zz"]) == expected
+    assert answer(seed | within | {"num_predict": 6}, **within, max_tokens=6) == expected
+    assert answer({"num_predict": 3}, temperature=0)["eval_count"] <= 3
+
+
+def test_parameters_that_differ_from_options(ollama: Client) -> None:
+    differing: list[dict[str, Any]] = [
+        {"options": {"temperature": 1}, "temperature": 0},
+        {"options": {"num_predict": 1}, "max_tokens": 2},
+        {"max_tokens": 1, "max_output_tokens": 2},
+    ]
+    for fields in differing:
+        refused = ollama.post("/api/chat", CHAT | fields)
+        assert refused.status_code == 400
+        assert "differ; send one of them" in refused.json()["error"]
+
+
 def test_the_window_of_the_penalty_is_that_of_ollama(serve: Callable[..., Running]) -> None:
     server, seen = serve(slots=1), []
     for options in ({"repeat_penalty": 1.1}, {"repeat_penalty": 1.1, "repeat_last_n": 5}, {}):

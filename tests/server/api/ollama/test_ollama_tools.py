@@ -72,6 +72,31 @@ def test_calls_have_objects_as_arguments(hermes: Talking) -> None:
     assert (lines[-1]["done"], lines[-1]["message"]["content"]) == (True, "")
 
 
+NAMED = {"type": "function", "name": "clock"}
+TWICE = f"{CALL % ('clock', '{}')}\n{CALL % ('clock', '{}')}"
+
+
+@pytest.mark.parametrize(
+    ("choice", "said", "calls"),
+    [
+        *[("auto", TWICE, 2), ("required", TWICE, 2), (NAMED, TWICE, 1), ("none", TWICE, 0)],
+        *[("auto", "I do not look.", 0), (NAMED, "I do not look.", 1)],
+    ],
+)
+def test_a_choice_of_tools(hermes: Talking, choice: Any, said: str, calls: int) -> None:
+    """Ollama has no such field, but its clients have one."""
+    hermes.says(said)
+    answer = message(hermes, tools=[WEATHER, CLOCK], tool_choice=choice)
+    assert [name for _, name, _ in calls_of(answer)] == ["clock"] * calls
+
+
+def test_a_required_call_needs_tools(hermes: Talking) -> None:
+    body = {"model": "fake", "messages": ASKED, "tool_choice": "required"}
+    refused = hermes.post("/api/chat", body)
+    assert refused.status_code == 400
+    assert "tool_choice requires a call" in refused.json()["error"]
+
+
 def test_a_call_that_the_limit_cuts_is_left_out(hermes: Talking) -> None:
     hermes.says(CALL % ("weather", PARIS))
     options = {"seed": 0, "num_predict": 40}

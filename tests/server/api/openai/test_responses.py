@@ -175,7 +175,6 @@ def test_a_form_is_kept_to(shared: Running, streamed: bool) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"),
         ({"conversation": "c"}, "conversation is not supported"),
         ({"background": True}, "background is not supported"),
-        ({"truncation": "auto"}, "truncation is not supported"),
         ({"tools": [{"type": "file_search"}]}, "tools[0].type must be"),
         ({"tools": [{"type": "function", "name": "no good"}]}, "tools[0].name"),
         ({"tool_choice": "required"}, "tool_choice requires a call, but tools is missing"),

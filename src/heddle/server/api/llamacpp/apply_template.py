@@ -8,9 +8,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
+from heddle.parameters import Api
 from heddle.server.generate.chat import functions_of, template_arguments
 from heddle.server.generate.chat_fields import Messages, Tools  # noqa: TC001  pydantic reads them
 from heddle.server.generate.tools import use_of
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import Schema, takes
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.service import Served, Service
 
 
+@decided(Api.APPLY_TEMPLATE)
 class ApplyTemplateRequest(Schema):
     """Body of `POST /apply_template`."""
 

@@ -9,6 +9,7 @@ from starlette.responses import Response  # noqa: TC002  FastAPI reads annotatio
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import InvalidRequestError
+from heddle.parameters import Api
 from heddle.server.api.llamacpp.prompts import (
     Prompts,
     prompts_in,
@@ -17,6 +18,7 @@ from heddle.server.api.llamacpp.prompts import (
 from heddle.server.generate.dispatch import salted
 from heddle.server.generate.json_answer import JsonPartsResponse
 from heddle.server.generate.vectors import check_length, encoded_vectors
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.encoding import array, encode
 from heddle.server.http.record import record_of
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from heddle.server.generate.service import Served, Service
 
 
+@decided(Api.EMBEDDING)
 class NativeEmbeddingRequest(Schema):
     """Body of `POST /embedding`, with the texts in one of `content` and `input`."""
 

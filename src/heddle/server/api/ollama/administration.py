@@ -10,19 +10,20 @@ import asyncio
 import threading
 import time
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from heddle.engine.fetching import delete, fetch
 from heddle.errors import HeddleError, UnsupportedRouteError
+from heddle.parameters import Api
 from heddle.server.api.ollama.errors import ollama_error_body
 from heddle.server.api.ollama.fields import NamingBody
 from heddle.server.generate.service import LATEST, without_host
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.access import ADMIN
 from heddle.server.http.encoding import LINES, json_response, line
-from heddle.server.http.hints import hint
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
@@ -43,11 +44,16 @@ _REFUSED = {
 """Routes of Ollama that this server does not have, and the way out."""
 
 
+@decided(Api.OLLAMA_PULL)
 class PullRequest(NamingBody):
     """Body of `POST /api/pull`: a model of the catalogue, or `hf.co/ORG/NAME[:QUANT]`."""
 
     stream: bool | None = None
-    insecure: Annotated[bool | None, hint(False)] = None
+
+
+@decided(Api.OLLAMA_DELETE)
+class DeleteRequest(NamingBody):
+    """Body of `DELETE /api/delete`."""
 
 
 def routes(service: Service) -> APIRouter:
@@ -65,10 +71,10 @@ def routes(service: Service) -> APIRouter:
             return json_response(await pulling.result())
         return StreamingResponse(pulling.lines(), media_type=LINES)
 
-    @router.delete("/api/delete", openapi_extra=takes(NamingBody), dependencies=[ADMIN])
+    @router.delete("/api/delete", openapi_extra=takes(DeleteRequest), dependencies=[ADMIN])
     async def remove(request: Request) -> Response:
         """Delete a fetched model from its cache. Its accepted requests finish first."""
-        body = await service.bodies.take(request, NamingBody, lambda body: body)
+        body = await service.bodies.take(request, DeleteRequest, lambda body: body)
         await asyncio.to_thread(delete, registry, service.name_of(body.named()))
         return Response()
 

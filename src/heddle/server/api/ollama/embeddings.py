@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import Field, Tag
@@ -23,7 +23,6 @@ from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http import encoding
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.fields import Strings, shaped
-from heddle.server.http.hints import hint
 from heddle.server.http.record import record_of
 from heddle.server.http.schema import MAX_ITEMS, Schema, takes
 
@@ -57,12 +56,12 @@ class EmbedRequest(Schema):
     keep_alive: KeepAlive | None = None
 
 
+@decided(Api.OLLAMA_EMBEDDINGS)
 class EmbeddingRequest(Schema):
     """Body of `POST /api/embeddings`, the older route."""
 
     model: ModelName
     prompt: str | None = None
-    options: Annotated[dict[str, Any] | None, hint({})] = None
     keep_alive: KeepAlive | None = None
 
 

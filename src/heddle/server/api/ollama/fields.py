@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, Tag
+from pydantic import AfterValidator, Field, Tag, create_model
 from pydantic_core import PydanticCustomError
 
 from heddle.errors import InvalidRequestError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.server.generate.service import Served
+
+S = TypeVar("S", bound=Schema)
 
 ModelName = Annotated[str, Field(min_length=1)]
 
@@ -100,8 +102,31 @@ class Options(SamplingSchema):
     num_ctx: int | None = None
 
 
-def note_context(options: Options | None, served: Served, scope: Scope) -> None:
+BESIDE = {
+    **{name: name for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")},
+    "stop": "stop",
+    "max_tokens": "num_predict",
+    "max_output_tokens": "num_predict",
+}
+"""Sampling parameters that clients write beside `options`, each with its name in `options`."""
+
+
+def takes_parameters(schema: type[S]) -> type[S]:
+    """A decorator that adds the fields of `BESIDE` to the schema of a body."""
+    fields: dict[str, Any] = {
+        name: (Options.model_fields[option].annotation, None) for name, option in BESIDE.items()
+    }
+    complete: type[S] = create_model(
+        schema.__name__,
+        __base__=schema,
+        __module__=schema.__module__,
+        __doc__=schema.__doc__,
+        **fields,
+    )
+    return complete
+
+
+def note_context(options: Options, served: Served, scope: Scope) -> None:
     """Note `num_ctx` as ignored if it is longer than the context of the model, as served here."""
-    wanted = None if options is None else options.num_ctx
-    if wanted is not None and wanted > served.engine.context:
+    if options.num_ctx is not None and options.num_ctx > served.engine.context:
         ignore(scope, "options.num_ctx")

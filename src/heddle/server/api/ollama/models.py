@@ -8,18 +8,18 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from heddle.engine.fetching import facts_of
+from heddle.parameters import Api
 from heddle.server.api.ollama.description import described_files, described_model
 from heddle.server.api.ollama.fields import NamingBody
 from heddle.server.generate.service import LATEST
+from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.encoding import json_response
-from heddle.server.http.fields import only
-from heddle.server.http.hints import hint
 from heddle.server.http.schema import takes
 
 if TYPE_CHECKING:
@@ -54,13 +54,9 @@ class Facts(Protocol):
     def created(self) -> int: ...
 
 
+@decided(Api.OLLAMA_SHOW)
 class ShowRequest(NamingBody):
     """Body of `POST /api/show`."""
-
-    verbose: Annotated[bool | None, hint(False)] = None
-    system: Annotated[Any, only("")] = None
-    template: Annotated[Any, only("")] = None
-    options: Annotated[Any, only({})] = None
 
 
 def routes(service: Service) -> APIRouter:

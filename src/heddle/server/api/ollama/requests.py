@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.engine.request import check_tokens
 from heddle.errors import InvalidRequestError
-from heddle.server.api.ollama.fields import note_context
+from heddle.server.api.ollama.fields import BESIDE, Options, note_context
 from heddle.server.api.ollama.writer import ChatWriter, Clock, GenerateWriter
 from heddle.server.generate.chat import chat_request, joined_tokens
-from heddle.server.generate.parameters import parameters_of
+from heddle.server.generate.parameters import one_value, parameters_of
 from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import NO_TOOLS, close_schemas, function_of, use_of
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         GenerateRequest,
         GenerationBody,
         Message,
-        Tool,
     )
     from heddle.server.generate.service import Served
     from heddle.server.generate.tools import ToolUse
@@ -50,7 +49,7 @@ def from_chat(
             refuses the messages, or the prompt is too long for the context.
     """
     messages = [_plain(message, f"messages[{i}]") for i, message in enumerate(body.messages or ())]
-    use = _tool_use(body.tools or ())
+    use = _tool_use(body)
     request, reading = _conversation(body, messages, use, served, scope)
     clock, spelling = Clock.of(scope), served.engine.model.tokenizer
     return request, ChatWriter(served.name, spelling, clock, reading, logprobs=bool(body.logprobs))
@@ -152,10 +151,9 @@ def _sampling(body: GenerationBody, served: Served, scope: Scope) -> SamplingPar
         raise InvalidRequestError(
             f"top_logprobs needs logprobs to be true, got {body.logprobs!r}", param="top_logprobs"
         )
-    note_context(body.options, served, scope)
-    given = (
-        {} if body.options is None else parameters_of(body.options, served.engine.model.tokenizer)
-    )
+    options = _options(body)
+    note_context(options, served, scope)
+    given = parameters_of(options, served.engine.model.tokenizer)
     if given.get("max_tokens", 0) < 0:
         del given["max_tokens"]
     if given.get("seed") == -1:
@@ -169,23 +167,39 @@ def _sampling(body: GenerationBody, served: Served, scope: Scope) -> SamplingPar
     )
 
 
+def _options(body: GenerationBody) -> Options:
+    """`options` of a body, with the parameters beside it.
+
+    Raises:
+        InvalidRequestError: two fields of a parameter have different values.
+    """
+    options = body.options or Options()
+    for name, option in BESIDE.items():
+        fields = [(f"options.{option}", getattr(options, option)), (name, getattr(body, name))]
+        options = options.model_copy(update={option: one_value(fields)[1]})
+    return options
+
+
 def _grammar(form: Format | None) -> Grammar | None:
     if not form and form != {}:
         return None
     return Grammar.json_schema({"type": "object"} if isinstance(form, str) else form, "format")
 
 
-def _tool_use(tools: Sequence[Tool]) -> ToolUse:
-    """The functions that the answer may call.
+def _tool_use(body: ChatRequest) -> ToolUse:
+    """The functions that the answer may call. Ollama itself has no `tool_choice`; clients send it.
 
     Raises:
         InvalidRequestError: see `function_of` and `use_of`.
     """
     functions = [
         function_of(tool.function, tool.function.parameters, f"tools[{i}].function.parameters")
-        for i, tool in enumerate(tools)
+        for i, tool in enumerate(body.tools or ())
     ]
-    return use_of(functions, None)
+    choice = body.tool_choice
+    if choice is None or isinstance(choice, str):
+        return use_of(functions, choice)
+    return use_of(functions, None, named=choice.name)
 
 
 def _reasoning(think: Think | None) -> ReasoningFields:

@@ -10,14 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
-from heddle.server.api.ollama.fields import (  # noqa: TC001  pydantic reads them
+from heddle.server.api.ollama.fields import (
     Format,
     KeepAlive,
     ModelName,
     Options,
     Think,
+    takes_parameters,
 )
-from heddle.server.generate.chat_fields import MAX_TOOLS, Function
+from heddle.server.generate.chat_fields import MAX_TOOLS, Function, ToolChoice
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT, TokenIds
 from heddle.server.http.schema import MAX_ITEMS, Schema
@@ -78,11 +79,13 @@ class GenerationBody(Schema):
 
 
 @decided(Api.OLLAMA_CHAT)
+@takes_parameters
 class ChatRequest(GenerationBody):
     """Body of `POST /api/chat`. Without messages it loads or unloads the model."""
 
     messages: Annotated[list[Message], Field(max_length=MAX_ITEMS), FIRST_FAULT] | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), FIRST_FAULT] | None = None
+    tool_choice: ToolChoice | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -91,6 +94,7 @@ class ChatRequest(GenerationBody):
 
 
 @decided(Api.OLLAMA_GENERATE)
+@takes_parameters
 class GenerateRequest(GenerationBody):
     """Body of `POST /api/generate`. Without a prompt it loads or unloads the model.
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, ValidationInfo
 
 from heddle.parameters import MAX_TOP_LOGPROBS, Api
-from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName
+from heddle.server.generate.chat_fields import MAX_TOOLS, FunctionName, ToolChoice
 from heddle.server.generate.fields import SamplingFields
 from heddle.server.generate.parameters import offers
 from heddle.server.generate.vendor_fields.table import decided
@@ -149,18 +149,6 @@ def _tag_of_tool(value: object) -> str:
 AnyTool = Annotated[
     Annotated[FunctionTool, Tag("<function>")] | Annotated[HostedTool, Tag("<hosted>")],
     Discriminator(_tag_of_tool),
-]
-
-
-class FunctionChoice(Schema):
-    type: Literal["function"]
-    name: str
-
-
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("<str>")]
-    | Annotated[FunctionChoice, Tag("<dict>")],
-    shaped("'none', 'auto', 'required' or an object that names a function"),
 ]
 
 

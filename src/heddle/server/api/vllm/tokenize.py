@@ -69,6 +69,7 @@ class TokenizeRequest(Schema):
     with_pieces: bool | None = None
 
 
+@decided(Api.DETOKENIZE)
 class DetokenizeRequest(Schema):
     """Body of `POST /detokenize`."""
 

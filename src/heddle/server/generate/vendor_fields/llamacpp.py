@@ -86,5 +86,12 @@ ROWS = (
         {},
         constrains=False,
     ),
+    # --- other routes ---
     *served(Api.TOKENIZE, "content add_special parse_special with_pieces"),
+    *served(Api.EMBEDDING, "model content input encoding_format embd_normalize"),
+    *served(
+        Api.APPLY_TEMPLATE,
+        "model messages tools tool_choice add_generation_prompt continue_final_message"
+        " chat_template_kwargs",
+    ),
 )

@@ -8,25 +8,36 @@ from heddle.parameters import Api
 from heddle.server.generate.vendor_fields.row import ignored, refused, served
 
 _BOTH = Api.OLLAMA
-_ALL = _BOTH | Api.OLLAMA_EMBED
+_VECTORS = Api.OLLAMA_EMBED | Api.OLLAMA_EMBEDDINGS
+_NAMING = Api.OLLAMA_SHOW | Api.OLLAMA_PULL | Api.OLLAMA_DELETE
 _SETTINGS = "the settings of the server decide"
 _GONE = "Ollama itself no longer reads it"
 _IMAGE = "would make an image"
+_OTHER_MODEL = "would describe a model with other settings"
 
 ROWS = (
-    *served(_ALL, "model keep_alive"),
+    *served(_BOTH | _VECTORS | _NAMING, "model"),
+    *served(_BOTH | _VECTORS, "keep_alive"),
     *served(_BOTH, "stream options logprobs top_logprobs"),
     *served(_BOTH, "format", constrains=True),
     *served(_BOTH, "think", doc="a model that does not reason: no effect"),
     *served(Api.OLLAMA_CHAT, "messages"),
-    *served(Api.OLLAMA_CHAT, "tools", constrains=True),
+    *served(Api.OLLAMA_CHAT, "tools tool_choice", constrains=True),
+    *served(
+        _BOTH,
+        "temperature top_p presence_penalty frequency_penalty stop max_tokens max_output_tokens",
+        doc="as in `options`",
+    ),
+    *ignored(_BOTH, "user", str, "labels the request"),
+    *refused(Api.OLLAMA_GENERATE, "echo", "adds the prompt to the answer", False),
     *served(Api.OLLAMA_GENERATE, "prompt suffix system context raw"),
     *served(Api.OLLAMA_EMBED, "input truncate dimensions"),
     *ignored(
         _BOTH, "truncate", bool, "a conversation that is too long is an error, unshortened", False
     ),
     *ignored(_BOTH, "shift", bool, "the server never drops tokens of a full context", False),
-    *ignored(Api.OLLAMA_EMBED, "options", dict[str, Any], "no option acts on a vector", {}),
+    *served(Api.OLLAMA_EMBEDDINGS, "prompt"),
+    *ignored(_VECTORS, "options", dict[str, Any], "no option acts on a vector", {}),
     *refused(
         Api.OLLAMA_GENERATE,
         "template",
@@ -73,4 +84,13 @@ ROWS = (
     *ignored(_BOTH, "embedding_only", bool, _GONE, False, within="options"),
     *ignored(_BOTH, "tfs_z", float, _GONE, 1, 1.0, within="options"),
     *ignored(_BOTH, "penalize_newline", bool, _GONE, True, within="options"),
+    # --- models ---
+    *served(_NAMING, "name", doc="the older name of `model`"),
+    *ignored(Api.OLLAMA_SHOW, "verbose", bool, "the answer has no tokens of a vocabulary", False),
+    *refused(Api.OLLAMA_SHOW, "system template", _OTHER_MODEL, "", constrains=False),
+    *refused(Api.OLLAMA_SHOW, "options", _OTHER_MODEL, {}, constrains=False),
+    *served(Api.OLLAMA_PULL, "stream"),
+    *ignored(Api.OLLAMA_PULL, "insecure", bool, "the hub's certificate is always checked", False),
+    *ignored(Api.OLLAMA_PULL, "username", str, _GONE, ""),
+    *ignored(Api.OLLAMA_PULL, "password", str, _GONE, ""),
 )

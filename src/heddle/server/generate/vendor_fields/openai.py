@@ -17,7 +17,7 @@ _HOSTED = "needs a service of the vendor"
 
 ROWS = (
     # --- all routes ---
-    *served(_ALL | Api.EMBEDDINGS | Api.RERANK | Api.TOKENIZE, "model"),
+    *served(_ALL | Api.EMBEDDINGS | Api.RERANK | Api.TOKENIZE | Api.DETOKENIZE, "model"),
     *served(_ALL, "stream"),
     *ignored(_ALL | Api.EMBEDDINGS | Api.RERANK, "user", str, _LABEL),
     *ignored(Api.GENERATION, "metadata", dict[str, str], _LABEL),
@@ -154,7 +154,13 @@ ROWS = (
         int,
         "limits calls of the vendor's own tools, which the server refuses",
     ),
-    *refused(_ITEMS, "truncation", "would drop parts of the conversation", "disabled"),
+    *ignored(
+        _ITEMS,
+        "truncation",
+        str,
+        "a conversation that is too long is an error, unshortened",
+        "disabled",
+    ),
     *refused(_ITEMS, "prompt", "refers to a stored prompt"),
     *refused(_ITEMS, "response_format", "is the form of chats", instead="send it as text.format"),
     *served(_ITEMS, "type text logprobs prompt_cache_breakpoint", within="input.content"),

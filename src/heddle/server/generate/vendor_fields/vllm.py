@@ -156,4 +156,5 @@ ROWS = (
     *served(Api.RERANK, "query documents top_n return_documents instruction"),
     *ignored(Api.RERANK, "max_tokens_per_doc", int, "a too long document is an error"),
     *served(Api.TOKENIZE, "messages tools prompt add_special_tokens return_token_strs"),
+    *served(Api.DETOKENIZE, "tokens"),
 )
