@@ -6,14 +6,13 @@ fields are the client's, the texts are ours. `ignored` lists the fields in `x-he
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import templates
-from heddle.server.http.hints import HEADER
+from client_requests import clients_in, ignored_in, requests_of
 from talking_model import talking_server
 
 if TYPE_CHECKING:
@@ -21,15 +20,7 @@ if TYPE_CHECKING:
 
     from talking_model import Talking
 
-CLIENTS = [
-    json.loads(path.read_text("utf-8"))
-    for path in sorted((Path(__file__).parent / "data").glob("*.json"))
-]
-REQUESTS = [
-    pytest.param(request, id=f"{client['client']} {request['what']}")
-    for client in CLIENTS
-    for request in client["requests"]
-]
+CLIENTS = clients_in(Path(__file__).parent / "data")
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +36,12 @@ def test_each_client_has_its_source() -> None:
     assert all(client["source"] for client in CLIENTS)
 
 
-@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("request_", requests_of(CLIENTS))
 def test_a_request_has_its_outcome(server: Talking, request_: dict[str, Any]) -> None:
     server.says("a")
     response = server.post(request_["path"], request_["body"])
     assert response.status_code == request_["status"], response.text
-    told = response.headers.get(HEADER)
-    assert sorted(told.split(", ") if told else []) == sorted(request_["ignored"])
+    assert ignored_in(response) == sorted(request_["ignored"])
 
 
 def test_a_system_message_of_claude_code_stays_in_its_place(server: Talking) -> None:

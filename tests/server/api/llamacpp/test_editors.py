@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from client_requests import clients_in, ignored_in, requests_of
 from fake_model import FakeTokenizer
 from fake_server import Running, run_server
 from heddle.config import ServerConfig
@@ -20,15 +21,7 @@ from heddle.config import ServerConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CLIENTS = [
-    json.loads(path.read_text("utf-8"))
-    for path in sorted((Path(__file__).parent / "data").glob("*.json"))
-]
-REQUESTS = [
-    pytest.param(request, id=f"{client['client']} {request['what']}")
-    for client in CLIENTS
-    for request in client["requests"]
-]
+CLIENTS = clients_in(Path(__file__).parent / "data")
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +37,12 @@ def test_both_editors_are_here() -> None:
     assert [client["client"] for client in CLIENTS] == ["llama.vim", "llama.vscode"]
 
 
-@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize("request_", requests_of(CLIENTS))
 def test_a_request_is_served(server: Running, request_: dict[str, Any]) -> None:
     body, path = request_.get("body"), request_["path"]
     response = server.get(path) if body is None else server.post(path, body)
     assert response.status_code == 200, response.text
-    told = response.headers.get("x-heddle-ignored")
-    assert sorted(told.split(", ") if told else []) == sorted(request_.get("ignored", []))
+    assert ignored_in(response) == sorted(request_.get("ignored", []))
     selects = path == "/infill" and "response_fields" in body
     for answer in _answers(response.text, streams=bool(body and body.get("stream"))):
         assert set(request_["answer"]) <= answer.keys()
