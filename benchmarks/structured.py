@@ -1,12 +1,12 @@
-"""Measures the cost of structured output: steps of eight slots with and without a grammar.
+"""Measures the cost of structured output: steps with and without a grammar.
 
-    python benchmarks/structured.py [MODEL] [--rounds N] [--only TEXT]
+    python benchmarks/structured.py [MODEL] [--streams N] [--rounds N] [--only TEXT]
 
-Eight streams decode with a grammar, then eight streams without a grammar, alternately, in this
-process. A round's figure is the mean time of its steps, with overhead: expensive masks are rare,
-and a median would not show them. The script prints medians over the rounds in milliseconds, and the
-median, least and largest ratio of the two. Then it prints the time of one thread for the masks of
-all eight slots. With two threads, a step gets longer by at least half of this time.
+Streams decode with a grammar, then without a grammar, alternately, in this process. A round's
+figure is the mean time of its steps, with overhead: expensive masks are rare, and a median would
+not show them. The script prints medians over the rounds in milliseconds, and the median, least and
+largest ratio of the two. Then it prints the time of one thread for the masks of all streams. With
+two threads, a step gets longer by at least half of this time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from heddle.bench.local import run_decode
 from heddle.config import EngineConfig
 from heddle.engine import Engine
-from heddle.text.constrained.grammar import MatcherState
+from heddle.text.constrained.matching import MatcherState
 from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SLOTS, THREADS, TOKENS = 8, 2, 48
+THREADS, TOKENS = 2, 48
 FREE = SamplingParams(temperature=0.8, top_p=0.95, seed=1, ignore_eos=True)
 PROMPTS = [
     f"Write about {subject}, at length and in small letters."
@@ -61,11 +61,20 @@ GRAMMARS = {
     "JSON, a schema": array(PERSON),
     "JSON, any objects": array({"type": "object"}),
     "JSON, short strings": array({"type": "string", "maxLength": 20}),
+    "JSON, counted strings and lists": array(
+        {
+            "type": "array",
+            "items": {"type": "string", "minLength": 3, "maxLength": 12},
+            "minItems": 2,
+            "maxItems": 5,
+        }
+    ),
     "Lark, expressions": Grammar.lark(EXPRESSION),
     "regex (.|\\n){900,}": Grammar.regex(r"(.|\n){900,}"),
     "regex [a-z ]{900,2000}": Grammar.regex("[a-z ]{900,2000}"),
     "regex [^0-9]{900,2000}": Grammar.regex("[^0-9]{900,2000}"),
     "regex ([a-z]{2,9} ){900,}": Grammar.regex("([a-z]{2,9} ){900,}"),
+    "regex ([a-z]{20,60} ){900,}": Grammar.regex("([a-z]{20,60} ){900,}"),
     "regex (\\w+[ .,]+){900,}": Grammar.regex(r"(\w+[ .,]+){900,}"),
 }
 
@@ -96,18 +105,19 @@ def step_ms(engine: Engine, prompts: list[list[int]], params: SamplingParams) ->
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", nargs="?", default="smollm2-135m")
+    parser.add_argument("--streams", type=int, default=8, choices=range(1, len(PROMPTS) + 1))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--only", default="", help="measure only grammars with this text in their name"
     )
     options = parser.parse_args()
     clock = MaskClock()
-    with Engine.load(options.model, EngineConfig(slots=SLOTS, threads=THREADS)) as engine:
+    with Engine.load(options.model, EngineConfig(slots=options.streams, threads=THREADS)) as engine:
         tokenizer = engine.model.tokenizer
-        prompts = [tokenizer.encode(prompt) for prompt in PROMPTS]
+        prompts = [tokenizer.encode(prompt) for prompt in PROMPTS[: options.streams]]
         vocabulary = f"{tokenizer.vocabulary_size:,} tokens"
-        print(f"{options.model}, {vocabulary}, {SLOTS} slots, {THREADS} threads")
-        print(f"{'':28}{'free':>8}{'bound':>8}{'ratio':>8}{'least':>8}{'most':>8}{'masks':>8}")
+        print(f"{options.model}, {vocabulary}, {options.streams} streams, {THREADS} threads")
+        print(f"{'':32}{'free':>8}{'bound':>8}{'ratio':>8}{'least':>8}{'most':>8}{'masks':>8}")
         chosen = {name: GRAMMARS[name] for name in GRAMMARS if options.only in name}
         for name, grammar in chosen.items():
             pairs, masks = [], []
@@ -121,7 +131,7 @@ def main() -> None:
             ratios = [bound / free for free, bound in pairs[1:]]
             free, bound = (statistics.median(column) for column in zip(*pairs[1:], strict=True))
             print(
-                f"{name:28}{free:8.2f}{bound:8.2f}{statistics.median(ratios):8.3f}"
+                f"{name:32}{free:8.2f}{bound:8.2f}{statistics.median(ratios):8.3f}"
                 f"{min(ratios):8.3f}{max(ratios):8.3f}{statistics.median(masks[1:]):8.3f}",
                 flush=True,
             )

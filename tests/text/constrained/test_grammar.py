@@ -15,6 +15,7 @@ from fake_executor import END, VOCABULARY, tokens_of
 from fake_model import PIECES, FakeTokenizer
 from heddle.errors import GrammarError, InvalidRequestError
 from heddle.text.constrained import grammar as grammar_module
+from heddle.text.constrained import matching
 from heddle.text.constrained.grammar import JSON_SPACE, GrammarCompiler
 from heddle.types import MAX_GRAMMAR_LENGTH, Grammar, GrammarKind, SamplingParams
 
@@ -225,7 +226,7 @@ def test_a_grammar_that_becomes_too_much_work_fails_only_its_output():
 def test_a_mask_that_takes_too_long_ends_its_output(monkeypatch):
     state = COMPILER.compile(Grammar.regex("[ab]{9}")).begin()
     assert tokens_of(state.next_mask([])) == ids("ab")
-    monkeypatch.setattr(grammar_module, "_MASK_SECONDS", -1.0)
+    monkeypatch.setattr(matching, "MASK_SECONDS", -1.0)
     with pytest.raises(GrammarError, match="finding the tokens that may come next takes more than"):
         state.next_mask(ids("a"))
 

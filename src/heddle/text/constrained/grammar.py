@@ -8,28 +8,34 @@ tokenizer to llguidance, bounds its work, and turns its errors into errors for c
 from __future__ import annotations
 
 import json
-import re
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from time import thread_time
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from heddle.errors import GrammarError
 from heddle.text.constrained.gbnf.lark import lark
+from heddle.text.constrained.matching import (
+    TOO_SLOW,
+    CompiledGrammar,
+    LateGrammar,
+    Tokens,
+    reason_of,
+    takes_long,
+)
+from heddle.text.constrained.patterns.masks import PatternMasks, TokenTexts
 from heddle.text.constrained.structural_tag import structural_tag_source
-from heddle.text.tokenizer.detokenizer import Detokenizer
 from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable
 
     from heddle.step import TokenGrammar
-    from heddle.types import Beginning
 
 T = TypeVar("T")
 
@@ -45,10 +51,6 @@ _LIMITS = LLParserLimits(
 )
 """Bounds on the work for a grammar, because a step waits for its masks. The times come from
 llguidance's documentation."""
-
-_MASK_SECONDS = 0.5
-"""Processor time that one mask may take. Most take 0.05 ms. The limits above do not bound the time:
-the first row of 20,000 alternatives takes 1.1 s, because the cost grows with their square."""
 
 _LOOK_AHEAD = 256
 """How many characters of forced text are tokenized. Heddle uses only the first token of them.
@@ -74,159 +76,6 @@ it. If the grammar allows all text of a pattern, the mask takes the complete set
 each token: 0.01 ms instead of 0.24 ms for `[a-z ]{5,200}` (SmolLM2, 49,152 tokens). More or shorter
 patterns were no faster for JSON or classes of letters. A further pattern `[a-z]{1,10}` made the
 others slower, and their test failed."""
-
-
-class Tokens(Protocol):
-    """The methods of a tokenizer that grammars use; see
-    `heddle.text.tokenizer.tokenizer.Tokenizer`."""
-
-    @property
-    def vocabulary_size(self) -> int: ...
-    @property
-    def bos_id(self) -> int | None: ...
-    @property
-    def eos_ids(self) -> Collection[int]: ...
-    def token_bytes(self, id: int, /) -> bytes: ...
-    def token_text(self, id: int, /) -> str: ...
-    def is_special(self, id: int, /) -> bool: ...
-    def control_id(self, text: str, /) -> int | None: ...
-    def encode(
-        self,
-        text: str,
-        *,
-        add_special: bool = True,
-        parse_special: bool = True,
-        continues: bool = False,
-    ) -> list[int]: ...
-
-
-class MatcherState:
-    """One output's place in a grammar; see `heddle.step.GrammarState`.
-
-    Copies of a matcher share the lexer's states and the limit on their number. So one output can
-    use up the limit for another output. If the shared matcher cannot make a mask, this object tries
-    again with a matcher that shares nothing. A failure therefore does not depend on other outputs
-    of the same grammar.
-    """
-
-    def __init__(self, grammar: CompiledGrammar) -> None:
-        self._grammar = grammar
-        self._shared = grammar.matcher
-        self._matcher = self._shared.deep_copy()
-        self._tokens: list[int] = []
-
-    def next_mask(self, tokens: Sequence[int]) -> bytes:
-        """See `heddle.step.GrammarState`. The GIL is released while the mask is made."""
-        self._tokens += tokens
-        began = thread_time()
-        mask = _mask(self._matcher, tokens)
-        if _takes_long(began):
-            raise self._refused(_TOO_SLOW)
-        if mask is None:
-            self._matcher = self._grammar.renew(self._shared)
-            mask = _mask(self._matcher, self._tokens)
-        if mask is None:
-            raise self._refused(_reason(self._matcher))
-        return mask
-
-    def rewind(self, count: int) -> bool:
-        """See `heddle.step.GrammarState`."""
-        del self._tokens[len(self._tokens) - count :]
-        return self._matcher.rollback(count)
-
-    def _refused(self, reason: str) -> GrammarError:
-        param = self._grammar.param
-        return GrammarError(
-            f"{param} failed during generation: {reason}; send a simpler grammar", param=param
-        )
-
-
-class CompiledGrammar:
-    """A grammar over one model's tokens; see `heddle.step.TokenGrammar`.
-
-    Attributes:
-        param: the field of the request that has the grammar.
-        matcher: a matcher at the beginning of an output. Each output gets a copy.
-    """
-
-    def __init__(self, make: Callable[[], LLMatcher], param: str) -> None:
-        """`make` returns matchers that share nothing."""
-        self._make = make
-        self.param = param
-        self.matcher = make()
-
-    def begin(self) -> MatcherState:
-        """A state for one output."""
-        return MatcherState(self)
-
-    def renew(self, spent: LLMatcher) -> LLMatcher:
-        """Return a matcher that shares nothing. Replaces `self.matcher` if it is still `spent`."""
-        if self.matcher is spent:
-            self.matcher = self._make()
-        return self._make()
-
-
-class LateState:
-    """One output's place in a grammar that begins later; see `heddle.step.GrammarState`.
-
-    The grammar applies after a mark in the output. The token that completes the mark may contain
-    more text. This object tokenizes that text separately and feeds it to the grammar. If the text
-    already violates the grammar, the output stays unconstrained.
-    """
-
-    def __init__(self, grammar: LateGrammar) -> None:
-        self._grammar = grammar
-        self._watch = grammar.beginning.watch()
-        self._text = Detokenizer(grammar.tokens, shown=grammar.shown)
-        self._state: MatcherState | None = None
-        self._free = False
-
-    def next_mask(self, tokens: Sequence[int]) -> bytes:
-        """See `heddle.step.GrammarState`."""
-        for place, token in enumerate(tokens):
-            if self._state is not None:
-                return self._state.next_mask(tokens[place:])
-            if not self._free:
-                self._look(self._text.push(token))
-        return b"" if self._state is None else self._state.next_mask(())
-
-    def rewind(self, count: int) -> bool:
-        """See `heddle.step.GrammarState`. The text and its watch cannot go back."""
-        return False
-
-    def _look(self, text: str) -> None:
-        begun = self._watch(text)
-        if begun is None:
-            return
-        state, encode = self._grammar.compiled.begin(), self._grammar.tokens.encode
-        ids = encode(begun, add_special=False, parse_special=False, continues=True)
-        try:
-            state.next_mask(ids)
-            self._state = state
-        except GrammarError:
-            self._free = True
-
-
-class LateGrammar:
-    """A grammar that applies from a later place in an output; see `heddle.step.TokenGrammar`.
-
-    Attributes:
-        compiled: the grammar.
-        beginning: detects where the grammar begins.
-        tokens: the model's tokenizer.
-        shown: control tokens that `beginning` sees as text.
-    """
-
-    def __init__(self, compiled: CompiledGrammar, beginning: Beginning, tokens: Tokens) -> None:
-        self.compiled = compiled
-        self.beginning = beginning
-        self.tokens = tokens
-        ids = (tokens.control_id(text) for text in beginning.specials)
-        self.shown = [id for id in ids if id is not None]
-
-    def begin(self) -> LateState:
-        """A state for one output."""
-        return LateState(self)
 
 
 class GrammarCompiler:
@@ -255,7 +104,7 @@ class GrammarCompiler:
         """
         if self._tokens.eos_ids:
             with self._lock:
-                _ = self._tokenizer
+                _ = self._tokenizer, self._texts
 
     def known(self, grammar: Grammar) -> TokenGrammar | None:
         """The grammar if it is already compiled; else None."""
@@ -278,15 +127,22 @@ class GrammarCompiler:
         if not self._tokens.eos_ids:
             raise _refused(grammar, "this model has no token that ends a text")
         with self._lock:  # only one thread makes the tokenizer
-            tokenizer = self._tokenizer
+            tokenizer, texts = self._tokenizer, self._texts
         try:
             source = _source(grammar, self._tokens)
         except ValueError as error:
             raise _refused(grammar, str(error)) from error
         matcher = partial(LLMatcher, tokenizer, source, log_level=0, limits=_LIMITS)
-        compiled = CompiledGrammar(partial(_on_deep_stack, matcher), grammar.param)
+        known = None
+        if grammar.kind is GrammarKind.REGEX:
+            known = PatternMasks.of(grammar.text, texts)
+        compiled = CompiledGrammar(partial(_on_deep_stack, matcher), grammar.param, known)
         _check_beginning(grammar, compiled.matcher)
         return compiled
+
+    @cached_property
+    def _texts(self) -> TokenTexts:
+        return TokenTexts(self._tokens)
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -382,18 +238,11 @@ def _check_beginning(grammar: Grammar, matcher: LLMatcher) -> None:
         if not second.is_stopped():
             second.consume_token(first_allowed(mask))
             second.compute_bitmask()
-    if _takes_long(began):
-        raise _refused(grammar, f"{_TOO_SLOW}; send a simpler one")
+    if takes_long(began):
+        raise _refused(grammar, f"{TOO_SLOW}; send a simpler one")
     for tried in (matcher, second):
         if tried.is_error():
-            raise _refused(grammar, _reason(tried))
-
-
-def _takes_long(began: float) -> bool:
-    return thread_time() - began > _MASK_SECONDS
-
-
-_TOO_SLOW = f"finding the tokens that may come next takes more than {_MASK_SECONDS} s"
+            raise _refused(grammar, reason_of(tried))
 
 
 def first_allowed(mask: bytes) -> int:
@@ -405,23 +254,6 @@ def first_allowed(mask: bytes) -> int:
 def last_allowed(mask: bytes) -> int:
     """The last token that a mask allows."""
     return int.from_bytes(mask, "little").bit_length() - 1
-
-
-def _mask(matcher: LLMatcher, tokens: Sequence[int]) -> bytes | None:
-    """The mask after `tokens`; None if the matcher cannot make it."""
-    if not matcher.is_error():
-        matcher.consume_tokens(list(tokens))
-    mask = None if matcher.is_error() else matcher.compute_bitmask()
-    return None if matcher.is_error() else mask
-
-
-def _reason(matcher: LLMatcher) -> str:
-    """The first line of llguidance's error. For a pattern, also the error of its regex parser."""
-    said = matcher.get_error()
-    reason = said.partition("\n")[0]
-    if parser := re.search("^error: (.{1,200})", said, re.MULTILINE):
-        reason = reason.removesuffix("regex parse error:") + parser[1]
-    return "it can match nothing" if reason.startswith("NoExtension") else reason
 
 
 def _refused(grammar: Grammar, reason: str) -> GrammarError:

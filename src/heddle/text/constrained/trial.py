@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from heddle.step import TokenGrammar
-    from heddle.text.constrained.grammar import Tokens
+    from heddle.text.constrained.matching import Tokens
 
 _MEMORY = 3 << 30
 """Bytes of address space of a child. Stack and Python's mappings take half a GB of it."""

@@ -1,0 +1,221 @@
+"""The place of an output in a compiled grammar, and the masks of tokens that may come next."""
+
+from __future__ import annotations
+
+import re
+from time import thread_time
+from typing import TYPE_CHECKING, Protocol
+
+from heddle.errors import GrammarError
+from heddle.text.tokenizer.detokenizer import Detokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Sequence
+
+    from llguidance import LLMatcher
+
+    from heddle.text.constrained.patterns.masks import PatternMasks
+    from heddle.types import Beginning
+
+MASK_SECONDS = 0.5
+"""Processor time that one mask may take. Most take 0.05 ms. The limits above do not bound the time:
+the first row of 20,000 alternatives takes 1.1 s, because the cost grows with their square."""
+
+
+class Tokens(Protocol):
+    """The methods of a tokenizer that grammars use; see
+    `heddle.text.tokenizer.tokenizer.Tokenizer`."""
+
+    @property
+    def vocabulary_size(self) -> int: ...
+    @property
+    def bos_id(self) -> int | None: ...
+    @property
+    def eos_ids(self) -> Collection[int]: ...
+    def token_bytes(self, id: int, /) -> bytes: ...
+    def token_text(self, id: int, /) -> str: ...
+    def is_special(self, id: int, /) -> bool: ...
+    def control_id(self, text: str, /) -> int | None: ...
+    def encode(
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        continues: bool = False,
+    ) -> list[int]: ...
+
+
+class MatcherState:
+    """One output's place in a grammar; see `heddle.step.GrammarState`.
+
+    Copies of a matcher share the lexer's states and the limit on their number. So one output can
+    use up the limit for another output. If the shared matcher cannot make a mask, this object tries
+    again with a matcher that shares nothing. A failure therefore does not depend on other outputs
+    of the same grammar.
+    """
+
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        self._grammar = grammar
+        self._shared = grammar.matcher
+        self._matcher = self._shared.deep_copy()
+        self._tokens: list[int] = []
+        self._known = grammar.known
+        self._follower = None if grammar.known is None else grammar.known.follow()
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        """See `heddle.step.GrammarState`. The GIL is released while the mask is made."""
+        self._tokens += tokens
+        key = self._key(tokens)
+        known = None if self._known is None else self._known.get(key)
+        began = thread_time()
+        mask = _mask(self._matcher, tokens, known)
+        if takes_long(began):
+            raise self._refused(TOO_SLOW)
+        if mask is None:
+            self._matcher = self._grammar.renew(self._shared)
+            mask = _mask(self._matcher, self._tokens, known)
+        if mask is None:
+            raise self._refused(reason_of(self._matcher))
+        if self._known is not None and known is None:
+            self._known.keep(key, mask)
+        return mask
+
+    def rewind(self, count: int) -> bool:
+        """See `heddle.step.GrammarState`."""
+        del self._tokens[len(self._tokens) - count :]
+        if self._follower is not None:
+            self._follower.rewind(count)
+        return self._matcher.rollback(count)
+
+    def _key(self, tokens: Sequence[int]) -> Hashable | None:
+        """The key of the mask after more tokens; None if it has none."""
+        if self._known is None or self._follower is None:
+            return None
+        self._known.push(self._follower, tokens)
+        return self._follower.key()
+
+    def _refused(self, reason: str) -> GrammarError:
+        param = self._grammar.param
+        return GrammarError(
+            f"{param} failed during generation: {reason}; send a simpler grammar", param=param
+        )
+
+
+class CompiledGrammar:
+    """A grammar over one model's tokens; see `heddle.step.TokenGrammar`.
+
+    Attributes:
+        param: the field of the request that has the grammar.
+        matcher: a matcher at the beginning of an output. Each output gets a copy.
+        known: masks of a regular expression; None for other grammars.
+    """
+
+    def __init__(
+        self, make: Callable[[], LLMatcher], param: str, known: PatternMasks | None = None
+    ) -> None:
+        """`make` returns matchers that share nothing."""
+        self._make = make
+        self.param = param
+        self.known = known
+        self.matcher = make()
+
+    def begin(self) -> MatcherState:
+        """A state for one output."""
+        return MatcherState(self)
+
+    def renew(self, spent: LLMatcher) -> LLMatcher:
+        """Return a matcher that shares nothing. Replaces `self.matcher` if it is still `spent`."""
+        if self.matcher is spent:
+            self.matcher = self._make()
+        return self._make()
+
+
+class LateState:
+    """One output's place in a grammar that begins later; see `heddle.step.GrammarState`.
+
+    The grammar applies after a mark in the output. The token that completes the mark may contain
+    more text. This object tokenizes that text separately and feeds it to the grammar. If the text
+    already violates the grammar, the output stays unconstrained.
+    """
+
+    def __init__(self, grammar: LateGrammar) -> None:
+        self._grammar = grammar
+        self._watch = grammar.beginning.watch()
+        self._text = Detokenizer(grammar.tokens, shown=grammar.shown)
+        self._state: MatcherState | None = None
+        self._free = False
+
+    def next_mask(self, tokens: Sequence[int]) -> bytes:
+        """See `heddle.step.GrammarState`."""
+        for place, token in enumerate(tokens):
+            if self._state is not None:
+                return self._state.next_mask(tokens[place:])
+            if not self._free:
+                self._look(self._text.push(token))
+        return b"" if self._state is None else self._state.next_mask(())
+
+    def rewind(self, count: int) -> bool:
+        """See `heddle.step.GrammarState`. The text and its watch cannot go back."""
+        return False
+
+    def _look(self, text: str) -> None:
+        begun = self._watch(text)
+        if begun is None:
+            return
+        state, encode = self._grammar.compiled.begin(), self._grammar.tokens.encode
+        ids = encode(begun, add_special=False, parse_special=False, continues=True)
+        try:
+            state.next_mask(ids)
+            self._state = state
+        except GrammarError:
+            self._free = True
+
+
+class LateGrammar:
+    """A grammar that applies from a later place in an output; see `heddle.step.TokenGrammar`.
+
+    Attributes:
+        compiled: the grammar.
+        beginning: detects where the grammar begins.
+        tokens: the model's tokenizer.
+        shown: control tokens that `beginning` sees as text.
+    """
+
+    def __init__(self, compiled: CompiledGrammar, beginning: Beginning, tokens: Tokens) -> None:
+        self.compiled = compiled
+        self.beginning = beginning
+        self.tokens = tokens
+        ids = (tokens.control_id(text) for text in beginning.specials)
+        self.shown = [id for id in ids if id is not None]
+
+    def begin(self) -> LateState:
+        """A state for one output."""
+        return LateState(self)
+
+
+def takes_long(began: float) -> bool:
+    """Whether a mask begun at `began` (`time.thread_time`) took too much processor time."""
+    return thread_time() - began > MASK_SECONDS
+
+
+TOO_SLOW = f"finding the tokens that may come next takes more than {MASK_SECONDS} s"
+
+
+def _mask(matcher: LLMatcher, tokens: Sequence[int], known: bytes | None) -> bytes | None:
+    """The mask after `tokens`; None if the matcher cannot make it. `known` is this mask."""
+    if not matcher.is_error():
+        matcher.consume_tokens(list(tokens))
+    if known is not None and not matcher.is_error():
+        return known
+    mask = None if matcher.is_error() else matcher.compute_bitmask()
+    return None if matcher.is_error() else mask
+
+
+def reason_of(matcher: LLMatcher) -> str:
+    """The first line of llguidance's error. For a pattern, also the error of its regex parser."""
+    said = matcher.get_error()
+    reason = said.partition("\n")[0]
+    if parser := re.search("^error: (.{1,200})", said, re.MULTILINE):
+        reason = reason.removesuffix("regex parse error:") + parser[1]
+    return "it can match nothing" if reason.startswith("NoExtension") else reason
