@@ -29,6 +29,7 @@ class FakeTokenizer:
 
     eos_id = END
     eos_ids = frozenset({END})
+    unused = ()
     vocabulary_size = VOCABULARY
     fills_in = False
 

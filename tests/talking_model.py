@@ -45,6 +45,7 @@ class LetterTokenizer:
     bos_id = None
     eos_id = END
     eos_ids = frozenset({END, CALL})
+    unused = ()
     vocabulary_size = VOCABULARY
 
     def __init__(self) -> None:

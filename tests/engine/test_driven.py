@@ -129,6 +129,29 @@ def test_single_line_ends_at_a_line_end(engine: Engine, monkeypatch) -> None:
     assert any(result.is_eos for result in results)
 
 
+def test_line_ends_can_be_masked(engine: Engine, monkeypatch) -> None:
+    pieces = {token: b"a\r\nb" if token % 4 == 0 else b"c" for token in range(VOCABULARY)}
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
+    sequence = engine.create_sequence(params(), single_line="mask")
+    results = [sequence.decode_prompt(PROMPT)] + [sequence.sample_next() for _ in range(20)]
+    chosen, history = params(logprobs=0), list(PROMPT)
+    for result in results:
+        assert (result.text, result.is_eos) == ("c", False)
+        assert result.token == next_token(history, chosen, range(0, VOCABULARY, 4))
+        history.append(result.token)
+
+
+def test_tokens_without_text_are_sampled_only_if_a_bias_names_them(engine, monkeypatch) -> None:
+    pieces = {token: b"" if token in (END, 5, 6, 7) else b"c" for token in range(VOCABULARY)}
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
+    sampled = set()
+    for seed in range(9):
+        sequence = engine.create_sequence(params(seed, logit_bias={6: 0.0}))
+        sequence.decode_prompt(PROMPT)
+        sampled |= {sequence.sample_next().token for _ in range(40)}
+    assert sampled == set(range(VOCABULARY)) - {5, 7}
+
+
 def test_a_driven_sequence_draws_its_seed_once(engine: Engine) -> None:
     sequence = engine.create_sequence()
     first = [sequence.decode_prompt(PROMPT).token, *take(sequence, 5)]
@@ -195,6 +218,33 @@ def test_a_line_end_in_the_prompt_does_not_end_a_single_line(engine, monkeypatch
         sequence = engine.create_sequence(params(seed), single_line=True)
         result = sequence.decode_prompt([5, 1], heal=True)
         assert result.is_eos == (result.token in (0, 1, 2) and result.text != "  ")
+
+
+def test_a_masked_line_end_in_the_prompt_can_be_healed(engine: Engine, monkeypatch) -> None:
+    pieces = dict.fromkeys(range(VOCABULARY), b"-") | {1: b"\n", 2: b"\n  ", 3: b"\n\n", 4: b"\r"}
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
+    found = set()
+    for seed in range(20):
+        sequence = engine.create_sequence(params(seed), single_line="mask")
+        texts = [sequence.decode_prompt([5, 1], heal=True).text, sequence.sample_next().text]
+        found.add(texts[0])
+        assert not any("\n" in text or "\r" in text for text in texts)
+    assert found == {"-", "  "}
+
+
+def test_a_word_goes_on_behind_a_mark(engine: Engine, monkeypatch) -> None:
+    pieces = dict.fromkeys(range(VOCABULARY), b"(") | {1: b"-", 2: b"a", 3: b"'s", 4: b"'("}
+    monkeypatch.setattr(engine.model.tokenizer, "token_bytes", pieces.__getitem__)
+    found = set()
+    for seed in range(60):
+        sequence = engine.create_sequence(params(seed))
+        sequence.force_word_continuation(marks="'-")
+        first, second = sequence.decode_prompt(PROMPT).token, sequence.sample_next().token
+        assert first in (1, 2, 3)
+        assert first != 1 or second == 2
+        found.add((first, second))
+    assert {first for first, _ in found} == {1, 2, 3}
+    assert any(first == 2 and second > 4 for first, second in found)
 
 
 # --- changes -------------------------------------------------------------------------------------

@@ -8,17 +8,17 @@ pages back, and the next request starts with a prefix hit on the remaining token
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import math
 import random
 import threading
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from heddle.engine.request import Ticket, check_tokens, prepare
 from heddle.errors import InvalidRequestError
+from heddle.text.tokenizer.continuations import beyond, line_end
 from heddle.text.tokenizer.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class DrivenSequence:
         params: SamplingParams,
         engrams: ModelEngrams,
         *,
-        single_line: bool,
+        single_line: bool | Literal["mask"],
     ) -> None:
         """See `Engine.create_sequence`. `next_id` returns a new id for a request.
 
@@ -143,14 +143,17 @@ class DrivenSequence:
         self._next_id = next_id
         seed = random.getrandbits(63) if params.seed is None else params.seed
         self._params = dataclasses.replace(params, seed=seed, logprobs=params.logprobs or 0)
-        self._single_line = single_line
+        self._cuts_lines = single_line is True
+        self._masks_lines = single_line == "mask"
+        asked = {*model.tokenizer.eos_ids, *params.logit_bias}
+        self._never = tuple(one for one in continuations.without_text if one not in asked)
         self._lock = threading.Lock()
         # Guarded by the lock:
         self._tokens: list[int] = []
         self._prompt_tokens = 0
         self._bounds: list[float | None] = []
         self._detokenizer: Detokenizer | None = None  # up to date with the tokens; else None
-        self._word_goes_on = False
+        self._word_marks: str | None = None  # set if the next token has to continue a word
         # Written under the lock, read by `cancel` without:
         self._active: _Active | None = None
         # Written without the lock:
@@ -209,15 +212,20 @@ class DrivenSequence:
         with self._lock:
             return self._sample_free()
 
-    def force_word_continuation(self) -> None:
+    def force_word_continuation(self, *, marks: str = "") -> None:
         """Force the next sampled token to continue the word at the end of the text.
 
         The next token then begins with a letter, a digit or `_`, even if this is unlikely, or it
         completes an incomplete character. The call affects one token: the result of the next
         `sample_next` or `decode_prompt`.
+
+        Args:
+            marks: characters inside of words, such as "'-". The token may also begin with one of
+                them, if the word goes on after it ("'t", "-like"). If a token is only a mark, the
+                token after it has to begin with a letter, a digit or `_`.
         """
         with self._lock:
-            self._word_goes_on = True
+            self._word_marks = marks
 
     def trim(self, keep: int) -> None:
         """Keep the first `keep` tokens and drop the others.
@@ -296,10 +304,12 @@ class DrivenSequence:
 
     def _sample_free(self) -> SampledToken:
         """Sample a token; only one that continues the word if the caller has asked for it."""
-        if not self._word_goes_on:
+        marks = self._word_marks
+        if marks is None:
             return self._sample()
-        result = self._sample(self._continuations.not_in_word)
-        self._word_goes_on = result.was_cancelled
+        result = self._sample(self._continuations.not_in_word(marks))
+        if not result.was_cancelled:
+            self._word_marks = "" if result.text and result.text in marks else None
         return result
 
     def _sample(self, forbidden: tuple[int, ...] = (), known: bytes = b"") -> SampledToken:
@@ -313,7 +323,10 @@ class DrivenSequence:
         self._thread.check_length(len(self._tokens))
         try:
             active = self._active
-            active = self._begin(forbidden) if active is None or forbidden else self._resume(active)
+            if active is None or forbidden:
+                active = self._begin(forbidden, known)
+            else:
+                active = self._resume(active)
             delta = active.results.get()
         except BaseException:  # refused or interrupted: a later call must not get this token
             self._end_request()
@@ -335,8 +348,8 @@ class DrivenSequence:
         self._thread.resume(active.request)
         return active
 
-    def _begin(self, forbidden: tuple[int, ...]) -> _Active:
-        """Ask the engine for a token in a new request."""
+    def _begin(self, forbidden: tuple[int, ...], known: bytes) -> _Active:
+        """Ask the engine for a token in a new request. Its text begins with `known`."""
         self._end_request()
         results: SimpleQueue[Delta | None] = SimpleQueue()
         request = prepare(
@@ -350,7 +363,10 @@ class DrivenSequence:
         sequence = request.sequence
         sequence.prompt_tokens, sequence.driven = self._prompt_tokens, True
         sequence.mu = self._bounds[-1] if self._bounds else None
-        forbidden = (*sequence.rules.forbidden, *forbidden)
+        if self._masks_lines:
+            masked = self._continuations
+            forbidden += masked.breaking_after(known) if known else masked.breaking
+        forbidden = (*sequence.rules.forbidden, *self._never, *forbidden)
         sequence.rules = dataclasses.replace(sequence.rules, forbidden=forbidden)
         ticket = Ticket(sequence.id, self._thread.cancels, request)
         active = _Active(request, ticket, results)
@@ -371,25 +387,10 @@ class DrivenSequence:
                 detokenizer.push(before)
         text = detokenizer.push(token)
         if known:
-            text = _beyond(known, tokenizer.token_bytes(token))
+            text = beyond(known, tokenizer.token_bytes(token))
         is_eos = token in tokenizer.eos_ids
-        if self._single_line and (cut := _line_end(text)) is not None:
+        if self._cuts_lines and (cut := line_end(text)) is not None:
             text, is_eos = text[:cut], True
         self._tokens.append(token)
         self._bounds.append(bound)
         return SampledToken(token, text, sampled.logprob, sampled.top, is_eos)
-
-
-def _beyond(known: bytes, piece: bytes) -> str:
-    """The complete characters of `piece` after `known`; empty if `piece` is not longer.
-
-    The longer of the two begins with the shorter one.
-    """
-    decode = codecs.getincrementaldecoder("utf-8")
-    shown = decode("replace").decode(known)
-    return decode("replace").decode(piece)[len(shown) :]
-
-
-def _line_end(text: str) -> int | None:
-    """Where the first line of `text` ends; None if it does not."""
-    return min((at for at in map(text.find, "\r\n") if at >= 0), default=None)

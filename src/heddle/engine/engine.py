@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakValueDictionary, finalize
 
 from heddle.closing import Closing
@@ -284,27 +284,26 @@ class Engine(Closing):
         return AsyncStreams(inbox)
 
     def create_sequence(
-        self, params: SamplingParams | None = None, *, single_line: bool = False
+        self, params: SamplingParams | None = None, *, single_line: bool | Literal["mask"] = False
     ) -> DrivenSequence:
-        """Create a driven sequence: the caller asks for each token. It is empty at first.
+        """Create a driven sequence, empty at first: the caller asks for each token.
 
         Args:
-            params: sampling parameters; None: the model's defaults. Without a seed, one is drawn
-                once. `max_tokens`, `stop`, `stop_token_ids`, `grammar`, `shown_specials` and
-                `prompt_logprobs` have no meaning here; `ignore_eos` has no effect.
-            single_line: the end of a line ends the text. The part of the token before the end of
-                the line is still text.
+            params: None: the model's defaults. Without a seed, one is drawn once. `max_tokens`,
+                `stop`, `stop_token_ids`, `grammar`, `shown_specials` and `prompt_logprobs` have no
+                meaning here; `ignore_eos` has no effect.
+            single_line: True: the end of a line ends the text; the part of the token before it is
+                still text. "mask": tokens with the end of a line are never sampled.
 
         Raises:
             InvalidRequestError: a parameter has no meaning for a driven sequence.
         """
-        next_id = partial(next, self._ids)
         return DrivenSequence(
             self,
             self._thread,
             self.model,
             self._continuations,
-            next_id,
+            partial(next, self._ids),
             params or self.model.sampling_params(),
             self.engrams,
             single_line=single_line,

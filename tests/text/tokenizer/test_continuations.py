@@ -62,5 +62,22 @@ def test_healing_takes_back_the_longest_tail_that_a_longer_token_starts_with(pie
      (b" a", False), (b"(", False), (b"\n", False), (b"", False), (b"-", False)],
 )  # fmt: skip
 def test_tokens_that_continue_a_word(piece: bytes, of_word: bool) -> None:
-    found = Continuations(Pieces([piece, b"b"]), 3).not_in_word
+    found = Continuations(Pieces([piece, b"b"]), 3).not_in_word("")
     assert found == ((2,) if of_word else (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("piece", "of_word"),
+    [(b"-", True), (b"-a", True), (b"'t", True), ("’s".encode(), True), (b"- ", False),
+     (b"--", False), (b"-'a", False), (b"+", False), (b"+a", False)],
+)  # fmt: skip
+def test_marks_inside_of_words_continue_a_word(piece: bytes, of_word: bool) -> None:
+    found = Continuations(Pieces([piece, b"b"]), 3).not_in_word("'’-")
+    assert found == ((2,) if of_word else (0, 2))
+
+
+def test_tokens_with_line_ends_and_without_text_are_found() -> None:
+    found = Continuations(Pieces([b"a\n", b"", b"\r", b"b", b"a\nb\n", b"a\nb"]), 8)
+    assert found.without_text == (1, 6, 7)
+    assert found.breaking == (0, 2, 4, 5)
+    assert found.breaking_after(b"a\n") == (4,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
@@ -121,3 +122,13 @@ def test_end_tokens_are_forbidden_before_min_tokens() -> None:
     tokenizer = tokenizer_of(metadata)
     params = SamplingParams(min_tokens=2, stop_token_ids=(7, 3, 257, 7))
     assert token_rules(params, tokenizer).end_tokens == (3, 7, 257)
+
+
+def test_unused_tokens_are_forbidden_unless_a_bias_names_them() -> None:
+    types = {"</s>": TokenType.CONTROL, "[PAD1]": TokenType.UNUSED, "[PAD2]": TokenType.UNUSED}
+    tokenizer = tokenizer_of(byte_level(["o o"], types, eos_token_id=257))
+    first, second = tokenizer.unused
+    assert tokenizer.token_bytes(first) == b""
+    assert token_rules(SamplingParams(), tokenizer).forbidden == (first, second)
+    params = SamplingParams(logit_bias={first: 1.0, 3: -math.inf})
+    assert token_rules(params, tokenizer).forbidden == (second, 3)

@@ -1,4 +1,4 @@
-"""Finds the tokens that can continue a word or a prompt, by their bytes.
+"""Finds the tokens that can continue a word, a line or a prompt, by their bytes.
 
 A prompt may end inside a token ("retu"). Its last tokens then differ from the tokens of the longer
 text ("return"), and such tokens are rare in training data. Token healing removes the prompt's last
@@ -8,12 +8,13 @@ of Prompt Design: Prompt Boundaries and Token Healing", 2023).
 
 from __future__ import annotations
 
+import codecs
 from bisect import bisect_left
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 MAX_HEALED_TOKENS = 4
 """Most tokens that healing removes. Words rarely have more tokens."""
@@ -42,11 +43,32 @@ class Continuations:
         """`vocabulary` is the number of logits. The tokenizer may have more tokens or fewer."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
+        self.not_in_word = lru_cache(maxsize=8)(self._not_in_word)
 
     @cached_property
-    def not_in_word(self) -> tuple[int, ...]:
-        """Tokens that do not begin with a letter, a digit, `_`, or a UTF-8 continuation byte."""
-        return self._all_except(token for piece, token in self._sorted if _continues_word(piece))
+    def without_text(self) -> tuple[int, ...]:
+        """Control tokens and unused tokens."""
+        return self._all_except(token for _, token in self._pieces())
+
+    @cached_property
+    def breaking(self) -> tuple[int, ...]:
+        """Tokens with the end of a line."""
+        return tuple(token for piece, token in self._pieces() if _breaks(piece))
+
+    def breaking_after(self, known: bytes) -> tuple[int, ...]:
+        """Tokens that begin with `known` and have the end of a line after it."""
+        longer = self._beginning_with(known)
+        return tuple(token for piece, token in longer if _breaks(piece[len(known) :]))
+
+    def _not_in_word(self, marks: str) -> tuple[int, ...]:
+        """Tokens that do not begin with a letter, a digit, `_`, or a UTF-8 continuation byte.
+
+        A token that begins with one of `marks` continues a word too, if such a character, or
+        nothing, follows the mark.
+        """
+        return self._all_except(
+            token for piece, token in self._sorted if _continues_word(piece, marks)
+        )
 
     def disagreeing(self, wanted: bytes) -> tuple[int, ...]:
         """Tokens that cannot be the first token of a text that begins with `wanted`.
@@ -83,9 +105,12 @@ class Continuations:
 
     @cached_property
     def _sorted(self) -> list[tuple[bytes, int]]:
-        known = range(min(self._vocabulary, self._tokenizer.vocabulary_size))
-        pieces = ((self._tokenizer.token_bytes(token), token) for token in known)
-        return sorted(pair for pair in pieces if pair[0])
+        return sorted(self._pieces())
+
+    def _pieces(self) -> Iterator[tuple[bytes, int]]:
+        for token in range(min(self._vocabulary, self._tokenizer.vocabulary_size)):
+            if piece := self._tokenizer.token_bytes(token):
+                yield piece, token
 
     def _beginning_with(self, wanted: bytes) -> list[tuple[bytes, int]]:
         first = last = bisect_left(self._sorted, (wanted, -1))
@@ -103,8 +128,29 @@ class Continuations:
         return tuple(token for token in range(self._vocabulary) if token not in left_out)
 
 
-def _continues_word(piece: bytes) -> bool:
+def beyond(known: bytes, piece: bytes) -> str:
+    """The complete characters of `piece` after `known`; empty if `piece` is not longer.
+
+    The longer of the two begins with the shorter one.
+    """
+    decode = codecs.getincrementaldecoder("utf-8")
+    shown = decode("replace").decode(known)
+    return decode("replace").decode(piece)[len(shown) :]
+
+
+def line_end(text: str) -> int | None:
+    """Where the first line of `text` ends; None if it does not."""
+    return min((at for at in map(text.find, "\r\n") if at >= 0), default=None)
+
+
+def _breaks(piece: bytes) -> bool:
+    return b"\n" in piece or b"\r" in piece
+
+
+def _continues_word(piece: bytes, marks: str) -> bool:
     if piece[0] & 0xC0 == 0x80:  # a UTF-8 continuation byte
         return True
-    first = piece[:4].decode(errors="ignore")[:1]
-    return first.isalnum() or first == "_"
+    text = piece[:8].decode(errors="ignore")
+    if text and text[0] in marks:
+        text = text[1:] or "_"
+    return text[:1].isalnum() or text[:1] == "_"

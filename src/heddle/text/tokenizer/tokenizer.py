@@ -45,6 +45,7 @@ class Tokenizer:
         bos_id: the token that begins a text; None if the file names none.
         eos_id: the token that ends a text; None if the file names none.
         eos_ids: all tokens that end a generation.
+        unused: tokens without text that end nothing. They are sampled only if a bias names them.
         fill_in: fill-in-the-middle (FIM) tokens; None if the model has none.
     """
 
@@ -74,6 +75,8 @@ class Tokenizer:
         hidden = vocabulary.of_types(TokenType.CONTROL, TokenType.UNKNOWN)
         user_defined = vocabulary.of_types(TokenType.USER_DEFINED)
         self._special = frozenset(hidden)
+        unused = vocabulary.of_types(TokenType.UNUSED)
+        self.unused = tuple(id for id in unused if id not in self.eos_ids)
         self._control_ids = {self._pieces[id]: id for id in hidden}
         self._always_parsed = SpecialTokens({self._pieces[id]: id for id in user_defined})
         self._all_parsed = SpecialTokens({self._pieces[id]: id for id in hidden + user_defined})
