@@ -29,6 +29,7 @@ class Loads:
 
     def __init__(self) -> None:
         self.sources: list[str] = []
+        self.configs: list[EngineConfig] = []
         self.executors: list[FakeExecutor] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -37,6 +38,7 @@ class Loads:
 
     def __call__(self, source: str, config: EngineConfig, **more: Any) -> Engine:
         self.sources.append(source)
+        self.configs.append(config)
         self.begun.set()
         assert self.gate.wait(PATIENCE)
         if self.error is not None:
@@ -47,6 +49,7 @@ class Loads:
         self.executors.append(executor)
         model = fake_model(executor)
         model = replace(model, info=replace(model.info, id=source))
+        config = replace(config, draft="")  # draft models are loaded elsewhere
         return Engine(model, config, more.get("turns"), more.get("engrams"))
 
 

@@ -166,6 +166,11 @@ class EngineConfig(HubConfig):
     draft: str = _setting(
         "", "small model with the same vocabulary that guesses tokens for the model; empty = none"
     )
+    draft_required: bool = _setting(
+        True,
+        "whether a model whose vocabulary differs from the draft model's is refused; off = it runs"
+        " without these guesses, as models beside the default one always do",
+    )
     model_memory: int = _setting(
         0,
         "most bytes of memory for weights, KV cache and buffers of one model; 0 = what the machine"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fake_executor import VOCABULARY, FakeExecutor, solo_output
+from fake_model import fake_model
+from heddle.config import EngineConfig
 from heddle.drafting.engram import EngramDrafter
 from heddle.drafting.lookup import LookupDrafter
 from heddle.drafting.model import DraftModel
+from heddle.engine.drafters import draft_model
 from heddle.engine.health import HealthState
-from heddle.errors import InvalidRequestError
+from heddle.errors import ConfigError, InvalidRequestError
 from heddle.state import WindowMemory
 from heddle.step import EngramBias
 from heddle.types import SamplingParams
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
     from conftest import Start
     from fake_executor import Occupant
+    from heddle.engine.loading import LoadedModel
     from heddle.scheduler.sequence import Sequence as SequenceOf
     from heddle.types import Output
 
@@ -199,3 +204,29 @@ def test_a_draft_model_that_fails_ends_its_guesses_alone(
     assert engine.health.state is HealthState.OK
     assert "the draft model failed; it makes no more guesses" in caplog.text
     assert engine.complete("hello", asked).usage.drafted_tokens == 0
+
+
+def test_a_draft_model_with_another_vocabulary_is_refused_or_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    executors: list[FakeExecutor] = []
+
+    def load(source: str, config: EngineConfig) -> LoadedModel:
+        assert (source, config.draft) == ("small", "")
+        executors.append(FakeExecutor())
+        found = fake_model(executors[-1])
+        entries = [(b"x", False)] if differs else list(found.tokenizer.vocabulary_entries())
+        monkeypatch.setattr(found.tokenizer, "vocabulary_entries", lambda: iter(entries))
+        return found
+
+    monkeypatch.setattr("heddle.engine.loading.load_model", load)
+    model, config = fake_model(FakeExecutor()), EngineConfig(draft="small")
+    differs = True
+    with pytest.raises(ConfigError, match="small does not fit fake, which has another vocabulary"):
+        draft_model(model, config)
+    with caplog.at_level("INFO", "heddle"):
+        assert draft_model(model, replace(config, draft_required=False)) is None
+    assert "fake runs without the draft model small" in caplog.text
+    assert all(executor.closed for executor in executors)
+    differs = False
+    assert draft_model(model, replace(config, draft_required=False)) is not None

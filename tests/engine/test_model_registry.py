@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fake_loads import SIZE, Loads, generate, poison, until
-from heddle.config import RegistryConfig
+from heddle.config import EngineConfig, RegistryConfig
 from heddle.engine import Engine
 from heddle.engine.model_status import ModelState
 from heddle.engine.registry import Registry
@@ -62,6 +63,17 @@ def test_models_answer_by_name(make) -> None:
     assert (generate(one), generate(two)) == (2, 2)
     with pytest.raises(ModelNotFoundError, match="'three' is not loaded; there is 'one', 'two'"):
         registry.engine("three")
+
+
+def test_a_draft_model_for_all_has_to_fit_only_the_default_model(loads: Loads) -> None:
+    common, own = EngineConfig(draft="small"), EngineConfig(draft="other")
+    with Registry(engine=common) as registry:
+        registry.load("one")
+        registry.load("two")
+        registry.load("three", config=replace(common, slots=2))
+        registry.load("four", config=own)
+    assert [config.draft_required for config in loads.configs] == [True, False, False, True]
+    assert [config.draft for config in loads.configs] == ["small"] * 3 + ["other"]
 
 
 def test_two_callers_load_a_model_once(make, loads: Loads) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.scheduler.guessing import Drafter
     from heddle.scheduler.sequence import Sequence
+
+_log = logging.getLogger(__name__)
+
+_UNFIT = "which has another vocabulary or is of a kind that cannot guess"
 
 
 def drafters(draft: DraftModel | None) -> Mapping[str, Callable[[Sequence], Drafter | None]]:
@@ -39,6 +44,8 @@ def drafters(draft: DraftModel | None) -> Mapping[str, Callable[[Sequence], Draf
 def draft_model(model: LoadedModel, config: EngineConfig) -> DraftModel | None:
     """The model of `--draft`, ready to guess; None without one.
 
+    If `draft_required` is off, also None if it does not fit the model; the log says so.
+
     Raises:
         ConfigError: its vocabulary is another one, or it generates no text.
         HeddleError: it cannot be loaded; see `load_model`.
@@ -52,9 +59,12 @@ def draft_model(model: LoadedModel, config: EngineConfig) -> DraftModel | None:
     same = list(small.tokenizer.vocabulary_entries()) == list(model.tokenizer.vocabulary_entries())
     if not same or not small.shape.causal or small.executor.memory.snapshot_bytes:
         small.close()
+        if not config.draft_required:
+            _log.info("%s runs without the draft model %s, %s", model.info.id, config.draft, _UNFIT)
+            return None
         raise ConfigError(
-            f"the draft model {config.draft} has another vocabulary than {model.info.id}, or is of"
-            " a kind that cannot guess. Name a smaller model of the same family",
+            f"the draft model {config.draft} does not fit {model.info.id}, {_UNFIT}. Name a smaller"
+            " model of the same family",
             param="draft",
         )
     return DraftModel(small.executor, config.slots)

@@ -484,7 +484,7 @@ class Registry(Closing):
             try:
                 return Engine.load(
                     entry.source,
-                    self._bounded(entry.config),
+                    self._bounded(self._own_config(entry)),
                     progress=entry.progress,
                     turns=self._turns,
                     engrams=self.engrams,
@@ -494,6 +494,13 @@ class Registry(Closing):
                 if idle is None:
                     raise
                 self._unload_quietly(idle, f"to make room for {entry.name}")
+
+    def _own_config(self, entry: Entry) -> EngineConfig:
+        """The settings of a model. A draft model for all need fit only the default model."""
+        shared = entry.config.draft == self.engine_config.draft
+        if not shared or entry.name == self.default:
+            return entry.config
+        return dataclasses.replace(entry.config, draft_required=False)
 
     def _bounded(self, config: EngineConfig) -> EngineConfig:
         """The settings of a model, with the memory that loaded models leave under the limit."""
