@@ -39,7 +39,7 @@ def load_once(model: str, threads: int, isa: str) -> dict[str, float]:
     clock = [time.perf_counter()]
 
     from heddle.config import EngineConfig, cache_home
-    from heddle.executors.cpu import executor as cpu
+    from heddle.executors.cpu import load as cpu
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.gguf.checkpoint import GGUFCheckpoint
     from heddle.weights.sources import find

@@ -27,6 +27,7 @@ InstructionPointer make_gate_rows(int x, int gate, int out);
 InstructionPointer make_add(int x, int y, int out);
 InstructionPointer make_take_rows(int in, int out);
 InstructionPointer make_take_columns(int in, int first, int out);
+InstructionPointer make_join(int x, int y, int out);
 InstructionPointer make_rope(int in, int table, int heads);
 InstructionPointer make_sample(int logits);
 

@@ -210,6 +210,15 @@ void Program::take_columns(int in, int first, int out) {
     append(make_take_columns(in, first, out));
 }
 
+void Program::join(int x, int y, int out) {
+    const bool rows = at(out).per_row;
+    if (at(x).per_row != rows || at(y).per_row != rows ||
+        at(x).width + at(y).width != at(out).width) {
+        throw std::invalid_argument("the output has not the columns of both inputs");
+    }
+    append(make_join(x, y, out));
+}
+
 void Program::store_kv(int k, int v, int layer, int cache) {
     check_layer(layer, cache);
     const KvCache& kv = *caches_[cache];
@@ -445,6 +454,15 @@ void Program::run(int instruction, int item, int thread) {
     i.run(*this, item, thread);
     nanoseconds_[static_cast<size_t>(instruction)] +=
         std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
+}
+
+void Program::write(int buffer, const float* values, int rows) {
+    if (step_ != nullptr) throw std::logic_error("a step runs");
+    Buffer& to = at(buffer);
+    if (rows > (to.per_row ? max_rows_ : max_tokens_)) {
+        throw std::invalid_argument("the buffer has fewer rows");
+    }
+    std::copy(values, values + static_cast<size_t>(rows) * to.width, to.values.data());
 }
 
 const float* Program::data(int buffer) const {

@@ -85,6 +85,7 @@ class Program final : private Task {
     void experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out);
     void rope(int in, int table, int heads);  // in place
     void take_columns(int in, int first, int out);
+    void join(int x, int y, int out);  // the columns of x, then those of y
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);
     // Without `causal`, a step must hold all tokens of a sequence. Several instructions may attend
@@ -114,6 +115,9 @@ class Program final : private Task {
     // Wall time of all steps, in seconds. Between `begin` and `finish` the caller does other
     // work: of this time only the workers' share of the threads counts. Any thread may call it.
     double seconds() const { return seconds_.load(std::memory_order_relaxed); }
+    // Sets the first rows of a float buffer that no instruction writes, for the next step. `values`
+    // is (rows, width). Call it while no step runs.
+    void write(int buffer, const float* values, int rows);
     // The float buffer's memory, (rows, width), after the last step.
     const float* data(int buffer) const;
     int width(int buffer) const;

@@ -162,6 +162,15 @@ FloatMatrix copy_rows(const Program& program, int buffer, int rows) {
     return FloatMatrix(copy, {static_cast<size_t>(rows), width}, owner);
 }
 
+using FloatRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void write_rows(Program& program, int buffer, const FloatRows& values) {
+    if (static_cast<int>(values.shape(1)) != program.width(buffer)) {
+        throw std::invalid_argument("the values have another width than the buffer");
+    }
+    program.write(buffer, values.data(), static_cast<int>(values.shape(0)));
+}
+
 using Matrices = std::vector<std::shared_ptr<Matrix>>;
 
 void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, const Matrices& up,
@@ -255,6 +264,8 @@ void bind_program(nb::module_& m) {
         .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
         .def("take_columns", &Program::take_columns, nb::arg("in_"), nb::arg("first"),
              nb::arg("out"))
+        .def("join", &Program::join, nb::arg("x"), nb::arg("y"), nb::arg("out"),
+             "The columns of x, then those of y.")
         .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),
              nb::arg("cache") = 0, "`layer` counts within the cache with index `cache`.")
         .def(
@@ -298,6 +309,8 @@ void bind_program(nb::module_& m) {
         .def_prop_ro("seconds", &Program::seconds,
                      "Wall time of all steps, as if their callers had joined in at once.")
         .def("copy", &copy_rows, nb::arg("buffer"), nb::arg("rows"))
+        .def("write", &write_rows, nb::arg("buffer"), nb::arg("values"),
+             "Sets the first rows of an input buffer for the next step.")
         .def("take_profile",
              [](Program& p) {
                  nb::list list;

@@ -175,6 +175,21 @@ class TakeColumns final : public RowInstruction {
     int in_, first_, out_;
 };
 
+// The columns of x, then those of y.
+class Join final : public RowInstruction {
+  public:
+    Join(int x, int y, int out) : RowInstruction("join", out), x_(x), y_(y), out_(out) {}
+    void run_row(Program& p, int i, int) override {
+        const size_t first = static_cast<size_t>(width(p, x_));
+        std::memcpy(row(p, out_, i), row(p, x_, i), first * sizeof(float));
+        std::memcpy(row(p, out_, i) + first, row(p, y_, i),
+                    static_cast<size_t>(width(p, y_)) * sizeof(float));
+    }
+
+  private:
+    int x_, y_, out_;
+};
+
 class Rope final : public RowInstruction {
   public:
     Rope(int in, int table, int heads)
@@ -270,6 +285,8 @@ InstructionPointer make_take_rows(int in, int out) { return std::make_unique<Tak
 InstructionPointer make_take_columns(int in, int first, int out) {
     return std::make_unique<TakeColumns>(in, first, out);
 }
+
+InstructionPointer make_join(int x, int y, int out) { return std::make_unique<Join>(x, y, out); }
 
 InstructionPointer make_rope(int in, int table, int heads) {
     return std::make_unique<Rope>(in, table, heads);

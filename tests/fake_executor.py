@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
     from heddle.state import WindowMemory
-    from heddle.step import GrammarState, LogitsSummary, TokenRules, WindowPages
+    from heddle.step import Executor, GrammarState, LogitsSummary, TokenRules, WindowPages
 
 VOCABULARY = 32
 END = 0
@@ -175,6 +175,7 @@ class FakeExecutor:
     may_go_back: bool = False  # so that pages behind a window may still be held
     steps: int = 0
     closed: bool = False
+    head: Executor | None = None
     abandoned: bool = False
     submitted: StepPlan | None = None
     slots: dict[int, Occupant] = field(default_factory=dict)

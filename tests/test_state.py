@@ -20,6 +20,7 @@ from heddle.state import (
     Window,
     WindowMemory,
     divide,
+    without_last_layer,
 )
 
 LOAD = Load(slots=4, context=8192, batch_tokens=64)
@@ -141,3 +142,13 @@ def test_a_chunk_sees_no_more_pages_than_the_reach(window: int, start: int, coun
     first = WindowMemory(window, 1).first_page(start)
     assert (start + count - 1) // PAGE_TOKENS - first + 1 <= load.reach(Window(window, ONE))
     assert first * PAGE_TOKENS <= max(0, start - window + 1) < (first + 1) * PAGE_TOKENS
+
+
+def test_a_prediction_head_takes_its_share_of_the_budget() -> None:
+    memory = divide([*GEMMA, *GEMMA, Pages(ONE)], LOAD, 10**6, bytes_of_page)
+    model, head = without_last_layer(memory, bytes_of_page)
+    assert memory.layers == (5, 11, 12)
+    assert (model.layers, model.page_bytes, model.windows) == ((5, 11), 2000, memory.windows)
+    assert (head.layers, head.page_bytes, head.windows) == ((0,), 1000, ())
+    assert model.pages == head.pages == memory.pages > 0
+    assert model.bytes + head.bytes == memory.bytes <= 10**6

@@ -331,6 +331,8 @@ class Program:
     def add(self, x: int, y: int, out: int) -> None: ...
     def take_rows(self, in_: int, out: int) -> None: ...
     def take_columns(self, in_: int, first: int, out: int) -> None: ...
+    def join(self, x: int, y: int, out: int) -> None:
+        """The columns of x, then those of y."""
     def pool(self, states: int) -> None:
         """Add the states of pooled rows to their sums. Later instructions skip these rows."""
     def sample(self, logits: int) -> None:
@@ -378,6 +380,8 @@ class Program:
         """
     def copy(self, buffer: int, rows: int) -> _Floats:
         """The first rows of a buffer after the last step."""
+    def write(self, buffer: int, values: _Floats) -> None:
+        """Set the first rows of a buffer that no instruction writes, for the next step."""
     def take_profile(self) -> list[tuple[str, float]]:
         """(kind, nanoseconds of the calling thread) per instruction since the last call."""
     def set_profiling(self, on: bool) -> None: ...

@@ -19,7 +19,7 @@ because these pages count positions. So a recurrent model has pages of 0 bytes, 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -233,6 +233,23 @@ def divide(
         snapshot_bytes=state_bytes,
         layers=tuple(global_layers),
         shape=shape,
+    )
+
+
+def without_last_layer(
+    memory: StateMemory, bytes_of_page: Callable[[int, KvShape], int]
+) -> tuple[StateMemory, StateMemory]:
+    """Separate the last layer, which keeps all positions, from the memory of all layers.
+
+    Returns the memory of the others, and that of this layer alone, as layer 0. Both have as many
+    pages. So a model and its prediction head share one budget.
+    """
+    *layers, _ = memory.layers
+    rest = bytes_of_page(len(layers), memory.shape) if layers else 0
+    alone = bytes_of_page(1, memory.shape)
+    return (
+        replace(memory, page_bytes=rest, layers=tuple(layers)),
+        StateMemory(memory.pages, alone, layers=(0,), shape=memory.shape),
     )
 
 

@@ -17,6 +17,9 @@ A chunk leaves keys and values. A plan can also ask a chunk for three results: t
 (`sample`), log probabilities of prompt tokens (:class:`Scoring`), and the hidden states of an
 embedding (:class:`Pool`).
 
+A chunk may also return the hidden states of its last tokens (`keep_states`): a prediction head of
+the model reads them (:attr:`Executor.head`).
+
 A chunk that samples may end with guesses: tokens that nobody has sampled yet. The executor samples
 after the last known token. As long as the sampled token equals the guess at its place, the executor
 goes on and samples after that guess. So a step yields as many tokens as steps without guesses would
@@ -34,11 +37,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
     from heddle.roofline import Limits, ModelWork
     from heddle.state import StateMemory
     from heddle.types import PromptLogprob, SamplingParams
+
+    States: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +257,9 @@ class Chunk:
         windows: pages of each windowed group. They cover all positions that the tokens see.
         guesses: how many of the last tokens are guesses. Only with `sample`, and not for models
             with fixed-size state.
+        keep_states: of how many of the last tokens the result has hidden states.
+        states: (len(tokens), width) hidden states that a prediction head reads beside the tokens;
+            None for other models.
     """
 
     slot: int
@@ -260,6 +271,8 @@ class Chunk:
     pool: Pool | None = None
     windows: Sequence[WindowPages] = ()
     guesses: int = 0
+    keep_states: int = 0
+    states: States | None = None
 
     @property
     def known(self) -> int:
@@ -381,6 +394,13 @@ class Deferred:
     ready: Future[None]
 
 
+HEAD_TOKENS = 64
+"""Most tokens of a step of a prediction head that computes one sequence."""
+
+HEAD_TOKENS_OF_SLOT = 4
+"""Most tokens of each sequence in a step of a prediction head that computes several."""
+
+
 def most_rows(slots: int) -> int:
     """Most tokens of a step, guesses included, after which it may sample."""
     return max(slots, 32)
@@ -398,11 +418,14 @@ class StepResult:
             guess that its token confirmed. Only the last entry of a chunk may be a failure.
         scored: an entry for each chunk with `score`, in chunk order.
         pooled: an entry for each chunk whose `pool` is complete, in chunk order.
+        states: (keep_states, width) hidden states after the last norm, for each chunk with
+            `keep_states`, in chunk order.
     """
 
     sampled: tuple[Sampled | Failed | Deferred, ...]
     scored: tuple[Scored | Failed, ...] = ()
     pooled: tuple[Pooled | Failed, ...] = ()
+    states: tuple[States, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,6 +510,15 @@ class Executor(PageMemory, Protocol):
     @property
     def work(self) -> ModelWork:
         """The work of its steps."""
+        ...
+
+    @property
+    def head(self) -> Executor | None:
+        """The executor of the model's own prediction head, if it has one and it is loaded.
+
+        Its chunks have `states`: at position i it reads token i + 1 of a sequence, and the model's
+        hidden state at position i. It samples token i + 2. This executor closes it.
+        """
         ...
 
     def measure_limits(self) -> Limits:

@@ -22,7 +22,7 @@ from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.engine.streams import Collector
 from heddle.errors import NonFiniteLogitsError
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.types import FinishReason, SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType

@@ -12,7 +12,7 @@ from gguf_writer import Tensor, write_gguf
 from heddle import Engine, EngineConfig, SamplingParams
 from heddle.engine.disk import fingerprint
 from heddle.errors import ModelFileError
-from heddle.executors.cpu import executor as cpu
+from heddle.executors.cpu import load as cpu
 from heddle.step import Binding, Chunk, StepPlan
 from heddle.weights.gguf import file as gguf
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
@@ -23,6 +23,8 @@ from models.tiny.llama import TinyLlama
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from heddle.executors.cpu.executor import CpuExecutor
 
 MODEL = TinyLlama("untied", heads=4, kv_heads=2, head_dim=16, tied=False)
 CONFIG = EngineConfig(slots=1, threads=1, context=CONTEXT, kv_cache=1 << 20)
@@ -86,7 +88,7 @@ def test_a_loaded_model_does_not_depend_on_its_file(
     np.testing.assert_array_equal(logits(executor), before)
 
 
-def logits(executor: cpu.CpuExecutor) -> np.ndarray:
+def logits(executor: CpuExecutor) -> np.ndarray:
     params = SamplingParams(temperature=0, seed=1)
     chunk = Chunk(0, 0, TOKENS, [0], sample=True)
     return executor.logits(StepPlan((Binding(0, params, TOKENS, ()),), (chunk,)))

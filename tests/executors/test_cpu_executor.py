@@ -16,7 +16,7 @@ from heddle import _native
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, EngineFailedError, OutOfMemoryError
 from heddle.executors.cpu import memory
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny.llama import PLAIN
 from steps import execute
@@ -32,7 +32,7 @@ import resource, sys
 from pathlib import Path
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 
 file = GGUFCheckpoint.open(Path(sys.argv[1]))

@@ -7,8 +7,8 @@ import pytest
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.executors.cpu import limits
-from heddle.executors.cpu.executor import load
 from heddle.executors.cpu.limits import measure
+from heddle.executors.cpu.load import load
 from models.tiny.llama import PLAIN
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ from folder_writer import write_safetensors
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, ModelFileError, UnsupportedModelError
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.models.registry import build
 from heddle.state import KvShape, Pages, Shared, Window, pages_for
 from heddle.step import Chunk, StepPlan

@@ -14,7 +14,7 @@ from folder_writer import write_raw_safetensors
 from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.models.registry import build
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint

@@ -16,7 +16,7 @@ import pytest
 from divergence import divergences, mean_kl
 
 from heddle.config import EngineConfig, cache_home
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.state import PAGE_TOKENS
 from heddle.step import Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel

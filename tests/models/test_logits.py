@@ -14,7 +14,7 @@ from window_pages import windows_of
 
 from heddle.config import EngineConfig
 from heddle.embedding import EmbeddingParams, Pooling
-from heddle.executors.cpu.executor import CpuExecutor, load
+from heddle.executors.cpu.load import load
 from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Chunk, Pool, Pooled, StepPlan
@@ -28,6 +28,8 @@ from steps import execute
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from heddle.executors.cpu.executor import CpuExecutor
 
 every_model = pytest.mark.parametrize("model", MODELS, ids=str)
 FIRST = [models[0] for models in FAMILIES.values()]

@@ -12,7 +12,7 @@ from folder_writer import write_safetensors
 from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import ModelFileError, UnsupportedModelError
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.models.blocks import GatedMLP
 from heddle.models.experts import MixtureOfExperts
 from heddle.models.registry import build

@@ -15,7 +15,7 @@ from heddle.config import EngineConfig
 from heddle.engine.loading import load_model
 from heddle.engine.quantising import quantise_file
 from heddle.errors import ModelFileError, ModelSourceError
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.testing.importance import input_sums
 from heddle.testing.reference_ops import ReferenceOps, route
 from heddle.weights.formats import open_checkpoint

@@ -16,7 +16,7 @@ from heddle.cache.manager import CacheManager
 from heddle.config import EngineConfig
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
-from heddle.executors.cpu.executor import load
+from heddle.executors.cpu.load import load
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS, pages_for

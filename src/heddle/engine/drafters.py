@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heddle.errors import ConfigError
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from heddle.config import EngineConfig
-    from heddle.drafting.model import DraftModel
+    from heddle.drafting.follower import Follower
     from heddle.engine.loading import LoadedModel
     from heddle.scheduler.guessing import Drafter
     from heddle.scheduler.sequence import Sequence
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 _UNFIT = "which has another vocabulary or is of a kind that cannot guess"
 
 
-def drafters(draft: DraftModel | None) -> Mapping[str, Callable[[Sequence], Drafter | None]]:
+def drafters(draft: Follower[Any] | None) -> Mapping[str, Callable[[Sequence], Drafter | None]]:
     """Functions that make a drafter for a sequence; None: the sequence can have no such drafter.
 
-    `draft` is the small model that guesses for this one, if there is one.
+    `draft` is the small model that guesses for this one, or its own prediction head; None: neither.
 
     The imports are here because they load the native module.
     """
@@ -37,12 +37,12 @@ def drafters(draft: DraftModel | None) -> Mapping[str, Callable[[Sequence], Draf
         "engram": EngramDrafter.of,
     }
     if draft is not None:
-        made["model"] = draft.drafter
+        made[draft.name] = draft.drafter
     return made
 
 
-def draft_model(model: LoadedModel, config: EngineConfig) -> DraftModel | None:
-    """The model of `--draft`, ready to guess; None without one.
+def draft_model(model: LoadedModel, config: EngineConfig) -> Follower[Any] | None:
+    """The model of `--draft`, else the model's own head, ready to guess; None without either.
 
     If `draft_required` is off, also None if it does not fit the model; the log says so.
 
@@ -50,9 +50,12 @@ def draft_model(model: LoadedModel, config: EngineConfig) -> DraftModel | None:
         ConfigError: its vocabulary is another one, or it generates no text.
         HeddleError: it cannot be loaded; see `load_model`.
     """
-    if not config.draft:
-        return None
+    from heddle.drafting.head import HeadDrafter
     from heddle.drafting.model import DraftModel
+
+    head = model.executor.head
+    if not config.draft:
+        return None if head is None else HeadDrafter(head, config.slots)
     from heddle.engine.loading import load_model
 
     small = load_model(config.draft, replace(config, draft="", kv_cache=0, speculation="off"))

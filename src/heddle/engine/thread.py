@@ -14,7 +14,7 @@ import threading
 import time
 from _thread import start_new_thread
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from heddle.cache.manager import CacheManager
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from heddle.cache.manager import PrefixCacheStats
     from heddle.config import EngineConfig
-    from heddle.drafting.model import DraftModel
+    from heddle.drafting.follower import Follower
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Request
     from heddle.engine.telemetry import EngineSnapshot, Observer
@@ -330,8 +330,8 @@ class EngineThread:
         self._activity.end(ended)
         return True
 
-    def _advance(self, draft: DraftModel) -> None:
-        """Let the draft model guess. It computes in this thread, without the lock."""
+    def _advance(self, draft: Follower[Any]) -> None:
+        """Let the draft model or the prediction head guess, in this thread, without the lock."""
         if self._turn is not None:
             self._turn.take()
         self._enter(Phase.COMPUTING)
@@ -412,6 +412,8 @@ class EngineThread:
         allowance = step_allowance(plan, self._pace)
         self._enter(Phase.COMPUTING, allowance)
         try:
+            if self._draft is not None:
+                plan = self._draft.ask(plan, self._scheduler.slots, self._speculator)
             self._model.executor.submit(plan)
             try:
                 self._activity.note_plan(plan, self._scheduler.slots)
@@ -428,6 +430,8 @@ class EngineThread:
         except Exception as cause:
             self._deliver()  # in case `submit` failed, before the delivery above
             raise self._fail_step(plan, cause) from cause
+        if self._draft is not None:
+            self._draft.note(result)
         self._step_number += 1
         self._enter(Phase.DELIVERING)
         self._delivery.computed_at = computed_at = time.perf_counter()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Checkpoint
 
 DEVICES = {
-    "cpu": "heddle.executors.cpu.executor",
-    "reference": "heddle.testing.reference_executor",
+    "cpu": "heddle.executors.cpu.load",
+    "reference": "heddle.testing.reference_load",
 }
 """Modules by device name. Each module has a function `load` with the signature of :class:`Load`."""
 

@@ -6,14 +6,17 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from heddle.errors import ConfigError, UnsupportedModelError
 from heddle.state import PAGE_TOKENS, Fixed, Load, Pages, Window
+from heddle.step import HEAD_TOKENS, HEAD_TOKENS_OF_SLOT
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
-    from heddle.models.decoder import Decoder
+    from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import KvShape, StateKind, StateMemory
-    from heddle.step import ModelShape
+    from heddle.step import ModelShape, States, StepPlan
 
 
 def served_shape(config: EngineConfig, shape: ModelShape) -> ModelShape:
@@ -62,6 +65,39 @@ def kept_kinds(model: Decoder, config: EngineConfig, where: str) -> list[StateKi
             param="kv_type",
         )
     return kinds
+
+
+def served_head(
+    model: Decoder, kinds: list[StateKind], config: EngineConfig
+) -> PredictionHead | None:
+    """The model's prediction head, if it is to be loaded. `kinds` are those of the model's layers.
+
+    It is not if nobody guesses unless a request asks, if a small model guesses in its place, or if
+    its layer cannot share pages with the layers of the model that keep all positions.
+    """
+    if config.speculation == "off" or config.draft or model.head is None:
+        return None
+    first = next((kind for kind in kinds if isinstance(kind, Pages)), None)
+    return model.head if model.head.state(0) == first else None
+
+
+def head_config(config: EngineConfig) -> EngineConfig:
+    """The settings of the executor of a prediction head: it computes few tokens in a step."""
+    tokens = min(config.batch_tokens, max(HEAD_TOKENS, HEAD_TOKENS_OF_SLOT * config.slots))
+    return dataclasses.replace(config, batch_tokens=tokens)
+
+
+def given_states(plan: StepPlan) -> States:
+    """The hidden states (T, width) that a plan gives to a prediction head.
+
+    Raises:
+        ValueError: a chunk has not a state for each token.
+    """
+    for chunk in plan.chunks:
+        if chunk.states is None or len(chunk.states) != len(chunk.tokens):
+            raise ValueError("a chunk of a prediction head needs a state for each token")
+    states = [chunk.states for chunk in plan.chunks if chunk.states is not None]
+    return np.ascontiguousarray(np.concatenate(states), np.float32)
 
 
 def load_of(config: EngineConfig, shape: ModelShape) -> Load:

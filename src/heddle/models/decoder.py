@@ -43,6 +43,7 @@ class Decoder:
         dense_widths: widths of the results of matrices that follow the last norm, for embeddings.
             Only an encoder has any. The mean of their results is their result of the mean.
         logit_cap: soft cap on logits, see :meth:`heddle.models.ops.Ops.soft_cap`; 0: no cap.
+        head: the model's own head that predicts one more token, if its files have one.
     """
 
     shape: ModelShape
@@ -52,6 +53,12 @@ class Decoder:
     logit_scale: float = 1.0
     logit_cap: float = 0.0
     dense_widths: tuple[int, ...] = ()
+    head: PredictionHead | None = None
+
+    @property
+    def reads_states(self) -> bool:
+        """Whether `forward` reads hidden states of another model beside tokens."""
+        return False
 
     def state(self, layer: int) -> StateKind:
         """The kind of state that a layer keeps of a sequence.
@@ -84,14 +91,17 @@ class Decoder:
 
     def forward(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A]) -> A:
         """Last hidden states (R, width) of the batch's rows, after last norm and dense layers."""
-        x = ops.embed(weights.embedding, batch.tokens)
-        if self.embedding_scale != 1.0:
-            x = ops.scale(x, self.embedding_scale)
+        x = self.embedded(ops, weights, batch)
         x = ops.take_rows(self.hidden(ops, weights, batch, x), batch.rows)
         x = ops.norm(x, weights.output_norm, self.norm_eps)
         for matrix in weights.dense:
             x = ops.linear(x, matrix)
         return x
+
+    def embedded(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A]) -> A:
+        """The embeddings (T, width) of the batch's tokens."""
+        x = ops.embed(weights.embedding, batch.tokens)
+        return x if self.embedding_scale == 1.0 else ops.scale(x, self.embedding_scale)
 
     def hidden(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A], x: A) -> A:
         """The hidden states (T, width) after all layers, from embeddings x (T, width)."""
@@ -106,3 +116,68 @@ class Decoder:
         if self.logit_scale != 1.0:
             logits = ops.scale(logits, self.logit_scale)
         return ops.soft_cap(logits, self.logit_cap) if self.logit_cap else logits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadWeights(DecoderWeights[W]):
+    """Weights of a prediction head. It may share embedding and output matrix with its model."""
+
+    embedding_norm: W
+    state_norm: W
+    projection: W
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionHead(Decoder):
+    """A model's own head that predicts one more token (multi-token prediction, MTP).
+
+    DeepSeek-AI 2024 (arXiv:2412.19437, section 2.2); GLM-4.5 has it too. At position i it reads the
+    next token t[i+1] and the model's state h[i], after the model's last norm::
+
+        x = projection [embedding_norm(embedding(t[i+1])); state_norm(h[i])]
+        s = output_norm(layer(x))
+        logits of t[i+2] = output(s)
+
+    To guess t[i+3], it reads s in the place of h[i+1]. States are normed in both places: DeepSeek's
+    own model file does it for h, and engines that feed back s without its norm lose right guesses
+    (vllm-project/vllm#47448).
+
+    Attributes:
+        name: canonical name of the layer that has its tensors.
+    """
+
+    name: str
+
+    @property
+    def reads_states(self) -> bool:
+        return True
+
+    def load_beside(self, loader: Loader[W], model: DecoderWeights[W]) -> HeadWeights[W]:
+        """Claim the head's tensors. What it lacks of embedding and output is that of `model`."""
+        vocabulary, width = self.shape.vocabulary, self.shape.width
+        own = f"{self.name}.prediction"
+        has_embedding, has_output = loader.has(f"{own}.embedding"), loader.has(f"{own}.output")
+        return HeadWeights(
+            embedding=(
+                loader.embedding(f"{own}.embedding", vocabulary, width)
+                if has_embedding
+                else model.embedding
+            ),
+            layers=(self.layers[0].load(loader, self.name),),
+            output_norm=loader.vector(f"{own}.output_norm", width),
+            output=(
+                loader.linear(f"{own}.output", vocabulary, width) if has_output else model.output
+            ),
+            embedding_norm=loader.vector(f"{own}.embedding_norm", width),
+            state_norm=loader.vector(f"{own}.state_norm", width),
+            projection=loader.linear(f"{own}.projection", width, 2 * width),
+        )
+
+    def embedded(self, ops: Ops[A, W], weights: DecoderWeights[W], batch: Batch[A]) -> A:
+        """The layer's input (T, width), from tokens and states."""
+        assert isinstance(weights, HeadWeights), "made by `load_beside`"
+        assert batch.states is not None, "a head reads hidden states"
+        x = Decoder.embedded(self, ops, weights, batch)
+        x = ops.norm(x, weights.embedding_norm, self.norm_eps)
+        h = ops.norm(batch.states, weights.state_norm, self.norm_eps)
+        return ops.linear(ops.join(x, h), weights.projection)

@@ -10,11 +10,12 @@ et al. 2023 (arXiv:2310.06825); Mixtral: Jiang et al. 2024 (arXiv:2401.04088); P
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, Layer, QueryKeyNorm
-from heddle.models.decoder import Decoder
+from heddle.models.decoder import Decoder, PredictionHead
 from heddle.models.experts import feed_forwards
 from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope, temperature
@@ -58,4 +59,10 @@ def build(
         return Layer(Attention(shape.width, spec, positions, norm, eps, growth), mlp, eps)
 
     windows = read_windows(read, shape.layers)
-    return Decoder(shape, tuple(map(layer, windows, mlps)), eps)
+    layers = tuple(map(layer, windows, mlps))
+    if not read.count("prediction_layers"):
+        return Decoder(shape, layers, eps)
+    # The layer after the last one is the head's. It is like the last one.
+    of_one = replace(shape, layers=1)
+    head = PredictionHead(of_one, layers[-1:], eps, name=f"layers.{shape.layers}")
+    return Decoder(shape, layers, eps, head=head)

@@ -157,11 +157,13 @@ class Batch(Generic[A]):
         tokens: (T,) token ids.
         positions: (T,) absolute positions.
         rows: (R,) indices of these R tokens.
+        states: (T, width) hidden states that a prediction head reads; None for other models.
     """
 
     tokens: A
     positions: A
     rows: A
+    states: A | None = None
 
 
 class Ops(Protocol[A, W_contra]):
@@ -244,6 +246,10 @@ class Ops(Protocol[A, W_contra]):
 
     def take_columns(self, x: A, first: int, width: int) -> A:
         """A copy of x[:, first : first + width]."""
+        ...
+
+    def join(self, x: A, y: A) -> A:
+        """The columns of x (T, n), then those of y (T, m): (T, n + m)."""
         ...
 
 

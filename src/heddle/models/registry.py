@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
@@ -88,6 +88,10 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     _check_claims(checkpoint)
     module = importlib.import_module(f"heddle.models.{family.module}")
     model: Decoder = module.build(hyperparameters, context)
+    if model.head is not None and f"{model.head.name}.prediction.projection.weight" not in (
+        checkpoint.tensors
+    ):
+        model = replace(model, head=None)  # a converter has left it out
     _check_encoder(checkpoint, model)
     return model
 

@@ -107,6 +107,10 @@ class Speculator:
             asked.update(self._that_pay(free, len(sequences), already, rows))
         return asked
 
+    def prepare(self, sequence: Sequence) -> bool:
+        """Make the drafters of a sequence before it decodes. False if it gets no guesses."""
+        return not sequence.driven and self._guessing(sequence) is not None
+
     def draft_length(
         self, name: str, sequences: list[Sequence], draft_seconds: float | None
     ) -> int:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heddle.embedding import EmbeddingParams
-from heddle.errors import ConfigError, EngineFailedError, GrammarError, StepAbandonedError
+from heddle.errors import EngineFailedError, GrammarError, StepAbandonedError
 from heddle.executors.arithmetic import MODEL_SOURCES, rope_digest, source_digest
 from heddle.executors.failures import (
     non_finite,
@@ -28,26 +28,20 @@ from heddle.executors.failures import (
 )
 from heddle.executors.graph.forward import compute, model_work, record
 from heddle.executors.serving import (
-    check_pages,
     describe_memory,
-    kept_kinds,
-    load_of,
+    given_states,
     no_snapshot,
     page_layout,
     position_bytes,
-    served_config,
-    served_shape,
 )
 from heddle.models.ops import Batch
-from heddle.models.registry import build
 from heddle.roofline import Limits
-from heddle.state import PAGE_TOKENS, divide
+from heddle.state import PAGE_TOKENS
 from heddle.step import Failed, Pooled, Sampled, Scored, StepResult
-from heddle.testing.reference_memory import PagedCache, PagedMemory, bytes_of_page
-from heddle.testing.reference_ops import ReferenceLoader, ReferenceOps, SequenceChunk
+from heddle.testing.reference_memory import PagedCache, PagedMemory
+from heddle.testing.reference_ops import ReferenceOps, SequenceChunk
 from heddle.testing.reference_sampler import Past, adapted_mu, allowed, log_softmax, sample
 from heddle.types import PromptLogprob
-from heddle.weights.mix import AS_STORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,9 +51,16 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
-    from heddle.step import Binding, Chunk, GrammarState, LogitsSummary, StepPlan
+    from heddle.state import StateMemory
+    from heddle.step import (
+        Binding,
+        Chunk,
+        GrammarState,
+        LogitsSummary,
+        ModelShape,
+        StepPlan,
+    )
     from heddle.types import SamplingParams
-    from heddle.weights.checkpoint import Checkpoint
 
     Float32 = NDArray[np.float32]
 
@@ -73,28 +74,6 @@ SOURCES = (
     "weights/mix.py",
 )
 """Python code that determines the bits of pages."""
-
-_KV_CACHE = 1 << 30
-"""Default bytes of KV pages."""
-
-
-def load(
-    checkpoint: Checkpoint,
-    config: EngineConfig,
-    progress: Callable[[int], None] = lambda loaded: None,
-) -> ReferenceExecutor:
-    """Dequantise all weights of `checkpoint`; see `heddle.executors.registry.Load`."""
-    if config.quantize != AS_STORED:
-        raise ConfigError(
-            f"the reference computes with weights as stored, not with quantize {config.quantize!r};"
-            " set quantize to none, or quantise the file with `heddle quantize`",
-            param="quantize",
-        )
-    model = build(checkpoint, config.context)
-    loader = ReferenceLoader(checkpoint, allow_nonfinite=config.allow_nonfinite, progress=progress)
-    weights = model.load(loader)
-    checkpoint.check_unchanged()
-    return ReferenceExecutor(model, weights, config, loader.matmul_bytes)
 
 
 @dataclass(slots=True)
@@ -113,21 +92,25 @@ class ReferenceExecutor:
     """Runs plans in NumPy; see `heddle.step.Executor`. `collect` computes the complete step."""
 
     def __init__(
-        self, model: Decoder, weights: Any, config: EngineConfig, weight_bytes: int
+        self,
+        model: Decoder,
+        shape: ModelShape,
+        weights: Any,
+        config: EngineConfig,
+        weight_bytes: int,
+        memory: StateMemory,
+        head: ReferenceExecutor | None = None,
     ) -> None:
         """`weight_bytes` counts the matrices that matmuls read."""
-        self.shape = served_shape(config, model.shape)
-        config = served_config(config, self.shape)
+        self.shape = shape
+        self.head = head
         self._kv_type = config.kv_type
         self._most_tokens = config.batch_tokens
-        budget = config.kv_cache or _KV_CACHE
-        kinds = kept_kinds(model, config, "the reference")
-        self.memory = divide(kinds, load_of(config, self.shape), budget, bytes_of_page)
-        check_pages(self.memory, budget)
+        self.memory = memory
         self._pages = PagedMemory(config.kv_type, self.memory)
         self._forward: Forward = record(model, weights)
         self.work = model_work(self._forward, weight_bytes, position_bytes(self.memory))
-        self.held_bytes = weight_bytes + self.memory.bytes
+        self.held_bytes: int = weight_bytes + memory.bytes + (head.held_bytes if head else 0)
         self.compute_seconds = 0.0
         self._sequences: dict[int, _Sequence] = {}
         self._submitted: StepPlan | None = None
@@ -196,6 +179,8 @@ class ReferenceExecutor:
         self._abandoned = True
 
     def close(self) -> None:
+        if self.head is not None:
+            self.head.close()
         for name in ("_submitted", "_pages", "_forward", "_sequences"):
             vars(self).pop(name, None)
 
@@ -204,6 +189,11 @@ class ReferenceExecutor:
         known = range(self.shape.vocabulary)
         if not 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self._most_tokens:
             yield "bad token count"
+        if self._forward.inputs.states is not None:
+            try:
+                given_states(plan)
+            except ValueError as error:
+                yield str(error)
         for copy in plan.copies:
             if not self._pages.may_copy(copy):
                 yield f"bad copy of page {copy.source} to page {copy.target}"
@@ -226,8 +216,11 @@ class ReferenceExecutor:
         sampled: list[Sampled | Failed] = []
         scored: list[Scored | Failed] = []
         pooled: list[Pooled | Failed] = []
+        kept: list[Float32] = []
         for chunk in plan.chunks:
             rows = self._rows(chunk)
+            if chunk.keep_states:
+                kept.append(np.concatenate([state for state, _ in rows[-chunk.keep_states :]]))
             if chunk.sample:
                 sampled += self._samples(chunk, [row[0] for _, row in rows[chunk.known - 1 :]])
             if chunk.score is not None:
@@ -242,7 +235,7 @@ class ReferenceExecutor:
                     pooled.append(_pooled(chunk, states, unit_length=params.unit_length))
         if self._abandoned:
             raise StepAbandonedError("the step was abandoned")
-        return StepResult(tuple(sampled), tuple(scored), tuple(pooled))
+        return StepResult(tuple(sampled), tuple(scored), tuple(pooled), tuple(kept))
 
     def _rows(self, chunk: Chunk) -> list[tuple[Float32, Float32]]:
         """State (1, width) and logits (1, vocabulary) of each token."""
@@ -262,7 +255,8 @@ class ReferenceExecutor:
         position, cache = chunk.start + index, PagedCache(self._pages, chunk)
         token = [chunk.tokens[index]]
         wanted = np.arange(1 if _is_wanted(chunk, index) else 0)
-        batch: Batch[NDArray[Any]] = Batch(np.array(token), np.array([position]), wanted)
+        states = None if chunk.states is None else chunk.states[index : index + 1]
+        batch: Batch[NDArray[Any]] = Batch(np.array(token), np.array([position]), wanted, states)
         return compute(self._forward, ReferenceOps([SequenceChunk(cache, position, token)]), batch)
 
     def _samples(self, chunk: Chunk, rows: list[Float32]) -> Iterator[Sampled | Failed]:
@@ -328,7 +322,8 @@ def _is_wanted(chunk: Chunk, index: int) -> bool:
     sampled = chunk.sample and index >= chunk.known - 1
     score, pool = chunk.score, chunk.pool
     scored = score is not None and 0 <= index - score.first < len(score.targets)
-    return sampled or scored or (pool is not None and index >= pool.first)
+    kept = index >= len(chunk.tokens) - chunk.keep_states
+    return sampled or scored or kept or (pool is not None and index >= pool.first)
 
 
 def _scored(chunk: Chunk, rows: Sequence[Float32]) -> Scored | Failed:

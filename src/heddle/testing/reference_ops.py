@@ -261,6 +261,9 @@ class ReferenceOps:
     def take_columns(self, x: Array, first: int, width: int) -> Array:
         return x[:, first : first + width].copy()
 
+    def join(self, x: Array, y: Array) -> Array:
+        return np.concatenate([x, y], axis=1)
+
 
 def _attention(
     q: Array, keys: Array, values: Array, start: int, spec: AttentionSpec, sinks: Weight | None

@@ -112,6 +112,38 @@ def test_columns_that_the_input_lacks_are_refused(first):
         bench.program.take_columns(source, first, out)
 
 
+def test_columns_are_joined_to_those_of_an_input():
+    x = np.random.default_rng(4).normal(0, 1, (5, 32)).astype(np.float32)
+    given = np.random.default_rng(5).normal(0, 1, (4, 13)).astype(np.float32)
+
+    def build(bench):
+        source, rest = bench.table(x), bench.program.buffer(13, per_row=False)
+        bench.program.write(rest, given)
+        out = bench.program.buffer(45, per_row=False)
+        bench.program.join(source, rest, out)
+        bench.program.scale(source, 0.0)
+        return out
+
+    expected = np.concatenate([x, np.concatenate([given, np.zeros((1, 13))])], axis=1)
+    assert np.array_equal(of_every_level(build, 5), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("width", [44, 46])
+def test_columns_that_do_not_fit_the_output_are_refused(width):
+    bench = Bench("portable", 1)
+    x, y = bench.program.buffer(32, per_row=False), bench.program.buffer(13, per_row=False)
+    with pytest.raises(ValueError, match="has not the columns of both"):
+        bench.program.join(x, y, bench.program.buffer(width, per_row=False))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(10_000, 13), (1, 12)])
+def test_rows_that_do_not_fit_a_buffer_are_refused(rows, width):
+    bench = Bench("portable", 1)
+    buffer = bench.program.buffer(13, per_row=False)
+    with pytest.raises(ValueError, match="buffer"):
+        bench.program.write(buffer, np.zeros((rows, width), np.float32))
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dim", [16, 32])
 def test_rope(interleaved, dim):

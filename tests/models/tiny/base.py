@@ -34,8 +34,8 @@ TOKENS = [3, 17, 0, 30, 30, 8, 25, 1, 12, 31, 5, 22]
 class Random:
     """Float32 weights from one stream."""
 
-    def __init__(self) -> None:
-        self._stream = np.random.RandomState(20)
+    def __init__(self, seed: int = 20) -> None:
+        self._stream = np.random.RandomState(seed)
 
     def normal(self, *shape: int) -> np.ndarray:
         return self._stream.standard_normal(shape).astype(np.float32)
@@ -124,7 +124,11 @@ class TinyModel:
         state["model.norm.weight"] = random.near(self.norm_mean, self.width)
         if not self.tied:
             state["lm_head.weight"] = random.matrix(self.vocabulary, self.width)
-        return state
+        return state | self.further()
+
+    def further(self) -> dict[str, np.ndarray]:
+        """Weights that plain decoding does not use."""
+        return {}
 
     def layer_at(self, index: int, random: Random) -> dict[str, np.ndarray]:
         """The weights of layer `index`, where not all layers have the same parts."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from models.tiny.base import BASE, HEAD_NORMS, TinyModel
+from models.tiny.base import BASE, HEAD_NORMS, Random, TinyModel
 from models.tiny.base_mixture import GGUF_NAMES, TinyMixture
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from models.tiny.base import Random
 
 _SCALE = 1.75
 
 
 @dataclass(frozen=True)
 class TinyGlm4Moe(TinyMixture):
-    """With `mtp` the GGUF file has one more layer, which predicts further tokens."""
+    """With `mtp` the files have one more layer, a head that predicts one more token.
+
+    With `own_matrices` the head has an embedding and an output matrix.
+    """
 
     architecture = "glm4_moe"
     gguf_architecture = "glm4moe"
@@ -30,6 +31,14 @@ class TinyGlm4Moe(TinyMixture):
             f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp"
             for part in ("gate", "up", "down")
         }
+        | {
+            "eh_proj": "nextn.eh_proj",
+            "enorm": "nextn.enorm",
+            "hnorm": "nextn.hnorm",
+            "embed_tokens": "nextn.embed_tokens",
+            "shared_head.norm": "nextn.shared_head_norm",
+            "shared_head.head": "nextn.shared_head_head",
+        }
     )
 
     layers: int = 3
@@ -40,6 +49,7 @@ class TinyGlm4Moe(TinyMixture):
     dense: int = 1
     norms_heads: bool = True
     mtp: bool = False
+    own_matrices: bool = False
 
     def config(self) -> dict[str, object]:
         rope = {"rope_type": "default", "rope_theta": BASE, "partial_rotary_factor": 0.5}
@@ -54,6 +64,7 @@ class TinyGlm4Moe(TinyMixture):
             "use_qk_norm": self.norms_heads,
             "attention_bias": True,
             "rope_parameters": rope,
+            "num_nextn_predict_layers": int(self.mtp),
         }
 
     def metadata(self) -> dict[str, object]:
@@ -98,6 +109,21 @@ class TinyGlm4Moe(TinyMixture):
             return mixed
         kept = {name: values for name, values in mixed.items() if not name.startswith("mlp.")}
         return kept | {name: values for name, values in dense.items() if name.startswith("mlp.")}
+
+    def further(self) -> dict[str, np.ndarray]:
+        if not self.mtp:
+            return {}
+        random, width, vocabulary = Random(21), self.width, self.vocabulary
+        found = self.layer(random) | {
+            "eh_proj.weight": random.matrix(width, 2 * width),
+            "enorm.weight": random.near(1, width),
+            "hnorm.weight": random.near(1, width),
+            "shared_head.norm.weight": random.near(1, width),
+        }
+        if self.own_matrices:
+            found["embed_tokens.weight"] = random.matrix(vocabulary, width)
+            found["shared_head.head.weight"] = random.matrix(vocabulary, width)
+        return {f"model.layers.{self.layers}.{name}": values for name, values in found.items()}
 
     def gguf_name(self, name: str) -> str:
         before, bias, _ = name.partition("gate.e_score_correction_bias")

@@ -63,6 +63,8 @@ class Layout:
         rows: (R,) token rows to sample from. A chunk with n guesses has n + 1 rows.
         scored: (token row, target, alternatives) of each token to score.
         pooled: (first token row, number of tokens, sums) of each chunk to pool.
+        kept: (tokens, width) hidden states of each chunk with `keep_states`. Each row is a sum of
+            one state, so the program fills it as it pools.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -72,11 +74,16 @@ class Layout:
     rows: list[int] = field(default_factory=list)
     scored: list[tuple[int, int, int]] = field(default_factory=list)
     pooled: list[tuple[int, int, npt.NDArray[np.float64]]] = field(default_factory=list)
+    kept: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    width: int = 0
 
     @classmethod
-    def of(cls, plan: StepPlan, sums: Mapping[int, StateSum]) -> Layout:
-        """Lay out a plan. `sums` has a sum for each slot whose states are pooled."""
-        layout = cls()
+    def of(cls, plan: StepPlan, sums: Mapping[int, StateSum], width: int = 0) -> Layout:
+        """Lay out a plan. `sums` has a sum for each slot whose states are pooled.
+
+        `width` is that of hidden states, if the plan keeps some.
+        """
+        layout = cls(width=width)
         for chunk in plan.chunks:
             layout._add(chunk, sums)
         return layout
@@ -101,6 +108,11 @@ class Layout:
             state_sum, rows = sums[chunk.slot], count - chunk.pool.first
             state_sum.count += rows
             self.pooled.append((begin + chunk.pool.first, rows, state_sum.values))
+        if chunk.keep_states:
+            states, end = np.zeros((chunk.keep_states, self.width), np.float64), begin + count
+            rows_of = range(end - chunk.keep_states, end)
+            self.pooled.extend((row, 1, states[i]) for i, row in enumerate(rows_of))
+            self.kept.append(states)
 
     def arrays(self) -> tuple[_Ints, _Ints, _Ints, _Ints, _Ints]:
         """`ids`, `positions`, `spans`, `pages`, `rows`."""

@@ -1,6 +1,6 @@
-"""The CPU executor: packs a model's weights, records its forward pass, runs plans natively.
+"""The CPU executor: records a model's forward pass, and runs plans natively.
 
-`load` makes an executor. `submit` lays a plan out as arrays and starts the compute threads.
+`load` (`load.py`) makes it. `submit` lays a plan out as arrays and starts the compute threads.
 `collect` joins them without the GIL, and makes the results from the sampled tokens.
 """
 
@@ -11,13 +11,13 @@ import logging
 import math
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from heddle import _native
-from heddle.cores import usable_cores
 from heddle.embedding import EmbeddingParams
 from heddle.errors import (
-    ConfigError,
     EngineFailedError,
     StepAbandonedError,
     UnsupportedModelError,
@@ -30,34 +30,27 @@ from heddle.executors.arithmetic import (
 )
 from heddle.executors.cpu.batch import Layout, StateSum
 from heddle.executors.cpu.grammar_masks import GrammarMasks
-from heddle.executors.cpu.kv_memory import KvMemory, plan_memory
+from heddle.executors.cpu.kv_memory import KvMemory
 from heddle.executors.cpu.limits import measure
 from heddle.executors.cpu.lowering import lower
-from heddle.executors.cpu.memory import packed_bytes
 from heddle.executors.cpu.readout import pooled, scored
 from heddle.executors.cpu.samplers import bound_sampler, make_sampler
-from heddle.executors.cpu.weights import CpuLoader
 from heddle.executors.failures import non_finite, nothing_allowed, sampler_failed, summarize
 from heddle.executors.graph.forward import model_work, record
 from heddle.executors.serving import (
     describe_memory,
-    kept_kinds,
+    given_states,
     no_snapshot,
     page_layout,
     position_bytes,
-    served_config,
-    served_shape,
 )
-from heddle.models.registry import build
 from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, Failed, Sampled, StepResult, most_rows
 from heddle.types import SamplingParams
-from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from heddle.config import EngineConfig
@@ -65,13 +58,19 @@ if TYPE_CHECKING:
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
+    from heddle.state import StateMemory
     from heddle.step import Binding, Chunk, LogitsSummary, ModelShape, StepPlan
-    from heddle.weights.checkpoint import Checkpoint, Hyperparameters
 
-    # A step in flight: the step, its plan, the chunks that sample, their samplers, and the function
-    # that waits for the samplers' masks. A tuple costs less than an object.
+    # A step in flight: the step, its plan, the chunks that sample, their samplers, the function
+    # that waits for the samplers' masks, and the hidden states that are kept. A tuple costs less
+    # than an object.
     _Submitted: TypeAlias = tuple[
-        _native.Step, StepPlan, list[Chunk], list[_native.Sampler], Callable[[], None] | None
+        _native.Step,
+        StepPlan,
+        list[Chunk],
+        list[_native.Sampler],
+        Callable[[], None] | None,
+        list[npt.NDArray[np.float64]],
     ]
 
 _log = logging.getLogger(__name__)
@@ -90,48 +89,11 @@ _NOTHING_LEFT = -2
 """The value that a sampler returns instead of a token if all tokens are forbidden."""
 
 
-def load(
-    checkpoint: Checkpoint,
-    config: EngineConfig,
-    progress: Callable[[int], None] = lambda packed: None,
-) -> CpuExecutor:
-    """Pack the weights of `checkpoint`, and make an executor that is ready to run.
+class Packed(NamedTuple):
+    """Bytes of packed weights: of the matrices that matmuls read, and of all."""
 
-    This calls `progress` with the bytes packed so far. Later, nothing reads the files.
-
-    Raises:
-        ModelFileError, UnsupportedModelError: the file cannot be served.
-        ConfigError: a setting does not fit the model or the machine.
-        OutOfMemoryError: this machine has too little memory for the model with these settings.
-    """
-    model = build(checkpoint, config.context)
-    shape = served_shape(config, model.shape)
-    config = served_config(config, shape)
-    kinds = kept_kinds(model, config, "a CPU")
-    mix = Mix.named(config.quantize)
-    tensors = checkpoint.tensors.values()
-    weight_bytes = sum(packed_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
-    buffers = _step_bytes(config, shape) + _extra_bytes(config, checkpoint.hyperparameters)
-    memory = plan_memory(config, shape, kinds, weight_bytes + buffers)
-    runtime = _runtime(config)
-    loader = CpuLoader(
-        checkpoint, runtime, mix=mix, allow_nonfinite=config.allow_nonfinite, progress=progress
-    )
-    weights = model.load(loader)
-    checkpoint.check_unchanged()
-    kv = KvMemory(config.kv_type, memory)
-    return CpuExecutor(model, shape, weights, runtime, config, loader, kv)
-
-
-def _runtime(config: EngineConfig) -> _native.Runtime:
-    threads = config.threads or usable_cores()
-    if config.isa != "auto" and config.isa not in _native.isa_levels():
-        here = ", ".join(_native.isa_levels())
-        raise ConfigError(f"isa {config.isa!r} does not run on this machine; use one of: {here}")
-    try:
-        return _native.Runtime(threads, config.isa)
-    except RuntimeError as error:
-        raise ConfigError(f"{error}; set fewer", param="threads") from error
+    matmul_bytes: int
+    bytes: int
 
 
 class CpuExecutor:
@@ -142,7 +104,7 @@ class CpuExecutor:
         threads: number of threads that compute, including the caller of `collect`.
         weight_bytes: bytes of the matrices that matmuls read.
         kv_type: storage type of keys and values.
-        held_bytes: bytes of the packed weights, and of all pages.
+        held_bytes: bytes of the packed weights, and of all pages, those of the head included.
         page_bytes: bytes of the keys and values of 32 tokens, all layers.
     """
 
@@ -153,22 +115,25 @@ class CpuExecutor:
         weights: Any,
         runtime: _native.Runtime,
         config: EngineConfig,
-        loader: CpuLoader,
-        kv: KvMemory,
+        packed: Packed,
+        memory: StateMemory,
+        head: CpuExecutor | None = None,
     ) -> None:
         self.shape = shape
         self.isa = runtime.isa
         self.threads = runtime.threads
-        self.weight_bytes = loader.matmul_bytes
-        self._packed_bytes = loader.arena.allocated
+        self.weight_bytes = packed.matmul_bytes
+        self._packed_bytes = packed.bytes
         self.kv_type = config.kv_type
         self._quantize = config.quantize
-        self._kv = kv
-        self.memory = kv.memory
-        self.held_bytes = self._packed_bytes + self.memory.bytes
+        self._kv = KvMemory(config.kv_type, memory)
+        self.memory = memory
+        self.head = head
+        of_head = 0 if head is None else head.memory.bytes
+        self.held_bytes: int = packed.bytes + memory.bytes + of_head
         self.page_bytes = self.memory.token_page_bytes
         self.compute_seconds = 0.0
-        self._max_rows = _most_rows(config)
+        self._max_rows = sampled_rows(config)
         try:
             self._program = _native.Program(
                 runtime, self._kv.caches, config.batch_tokens, self._max_rows
@@ -177,7 +142,7 @@ class CpuExecutor:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
         # No sequence is longer than the cache, even if the file has a huge context.
         positions = min(shape.context, self.memory.pages * PAGE_TOKENS)
-        self._logits = self._lower(record(model, weights), positions)
+        self._logits, self._states = self._lower(record(model, weights), positions)
         self._program.sample(self._logits)
         self._samplers: dict[int, _native.Sampler] = {}
         self._sampler_failures: dict[int, HeddleError] = {}  # by slot
@@ -186,7 +151,7 @@ class CpuExecutor:
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: _Submitted | None = None
 
-    def _lower(self, forward: Forward, positions: int) -> int:
+    def _lower(self, forward: Forward, positions: int) -> tuple[int, int | None]:
         self.work = model_work(forward, self.weight_bytes, position_bytes(self.memory))
         self._rope_digest = rope_digest(forward)
         try:
@@ -237,7 +202,7 @@ class CpuExecutor:
     def submit(self, plan: StepPlan) -> None:
         for binding in plan.bindings:
             self._bind(binding)
-        layout = Layout.of(plan, self._sums)
+        layout = Layout.of(plan, self._sums, self.shape.width)
         sampling = [chunk for chunk in plan.chunks if chunk.sample]
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
         fill = self._masks.begin_masks(sampling, self._samplers)
@@ -246,6 +211,8 @@ class CpuExecutor:
         try:
             for copy in plan.copies:
                 self._kv.copy(copy)
+            if self._states is not None:
+                self._program.write(self._states, given_states(plan))
             step = self._program.begin(
                 *layout.arrays(), samplers, may_sample, scored_rows, layout.pooled, guesses
             )
@@ -254,12 +221,12 @@ class CpuExecutor:
         except MemoryError as error:
             raise _out_of_memory() from error
         self._logit_rows = len(layout.rows)  # scored rows come after them, and rarely alone
-        self._submitted = step, plan, sampling, samplers, fill
+        self._submitted = step, plan, sampling, samplers, fill, layout.kept
 
     def collect(self) -> StepResult:
         submitted, self._submitted = self._submitted, None
         assert submitted is not None, "collect was called without submit"
-        step, plan, sampling, samplers, fill = submitted
+        step, plan, sampling, samplers, fill, kept = submitted
         try:
             if fill is not None:
                 fill()
@@ -270,7 +237,8 @@ class CpuExecutor:
             raise StepAbandonedError("the step was abandoned")
         picks, scores = read
         sampled = tuple(chain.from_iterable(map(self._sampled, sampling, samplers, picks)))
-        return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums))
+        states = tuple(of_chunk.astype(np.float32) for of_chunk in kept)
+        return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums), states)
 
     def _bind(self, binding: Binding) -> None:
         if isinstance(binding.params, EmbeddingParams):
@@ -332,6 +300,8 @@ class CpuExecutor:
 
     def close(self) -> None:
         """Free all threads and memory. The public attributes stay readable. Idempotent."""
+        if self.head is not None:
+            self.head.close()
         for name in ("_submitted", "_program", "_kv", "_samplers", "_masks", "_sums"):
             vars(self).pop(name, None)
 
@@ -341,27 +311,8 @@ def _native_digest() -> str:
     return hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
 
 
-def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
-    """Approximate bytes of a step's activations and logits.
-
-    The activations of one token take about as much as 16 rows of the residual stream.
-    """
-    rows = _most_rows(config)
-    return 4 * (config.batch_tokens * 16 * shape.width + rows * shape.vocabulary)
-
-
-def _extra_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
-    """Approximate bytes of what experts and layers' own inputs take of a step's tokens."""
-    read = hyperparameters
-    of_token = 2 * read.integer("layers") * read.count("layer_input_width")
-    if read.count("experts"):
-        widest = max(read.integers("mlp_width", read.integer("layers"), 1))
-        of_one = read.integer("width") + 2 * read.count("expert_width", widest)
-        of_token += read.integer("experts_used") * of_one
-    return 4 * config.batch_tokens * of_token
-
-
-def _most_rows(config: EngineConfig) -> int:
+def sampled_rows(config: EngineConfig) -> int:
+    """Most tokens of a step after which it may sample."""
     return min(most_rows(config.slots), config.batch_tokens)
 
 

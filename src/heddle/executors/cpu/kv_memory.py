@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,11 @@ class KvMemory:
             begin += cache.page_bytes
 
 
+def bytes_of_page(kv_type: str, layers: int, kept: KvShape) -> int:
+    """Bytes of a page with the keys and values of `layers` layers."""
+    return _native.KvCache.bytes_of_page(kv_type, layers, kept.heads, kept.dim)
+
+
 def plan_memory(
     config: EngineConfig, shape: ModelShape, kinds: Sequence[StateKind], model_bytes: int
 ) -> StateMemory:
@@ -103,15 +109,11 @@ def plan_memory(
         ConfigError: `kv_cache` does not hold a page.
         OutOfMemoryError: model and pages need more memory than the machine has left.
     """
-
-    def bytes_of_page(layers: int, kept: KvShape) -> int:
-        return _native.KvCache.bytes_of_page(config.kv_type, layers, kept.heads, kept.dim)
-
     keep = config.min_free_memory
     free = available_bytes() - model_bytes
     left = config.model_memory - model_bytes if config.model_memory else sys.maxsize
     budget = config.kv_cache or max(0, min(free // 2, free - keep, left))
-    memory = divide(kinds, load_of(config, shape), budget, bytes_of_page)
+    memory = divide(kinds, load_of(config, shape), budget, partial(bytes_of_page, config.kv_type))
     check_memory(model_bytes, config.kv_cache and memory.bytes, keep, config.model_memory)
     least = min(shape.context, _LEAST_TOKENS) // PAGE_TOKENS
     if not config.kv_cache and left <= budget and memory.pages < least:

@@ -56,8 +56,12 @@ Places = Mapping[int, tuple[int, int]]
 """For each layer: the index of its KV cache, and its number among that cache's layers."""
 
 
-def lower(forward: Forward, program: Program, positions: int, places: Places) -> int:
-    """Append the graph's instructions to `program`. Returns the buffer of the logits.
+def lower(
+    forward: Forward, program: Program, positions: int, places: Places
+) -> tuple[int, int | None]:
+    """Append the graph's instructions to `program`.
+
+    Returns the buffers of the logits, and of the hidden states that the graph reads, if it does.
 
     The program pools the graph's states. Token positions must be in [0, positions).
 
@@ -65,12 +69,15 @@ def lower(forward: Forward, program: Program, positions: int, places: Places) ->
         ValueError: no instruction computes a part of the graph.
     """
     lowering = _Lowering(forward.nodes, forward.logits, program, positions, places)
+    if forward.inputs.states is not None:
+        lowering.keep_input(forward.inputs.states)
     for index, node in enumerate(forward.nodes):
         lowering.emit(node)
         if node is forward.states:
             program.pool(lowering.buffer_of[node])
         lowering.release(index)
-    return lowering.buffer_of[forward.logits]
+    read = forward.inputs.states
+    return lowering.buffer_of[forward.logits], None if read is None else lowering.buffer_of[read]
 
 
 class _Lowering:
@@ -125,11 +132,19 @@ class _Lowering:
             case recording.TakeRows():
                 self.program.take_rows(self._of(node, 0), self._new(node))
                 self._quantise_apart(node)
+            case recording.Join():
+                x, y = self._of(node, 0), self._of(node, 1)
+                self.program.join(x, y, self._new(node))
+                self._quantise_apart(node)
             case recording.TakeColumns():
                 self.program.take_columns(self._of(node, 0), node.first, self._new(node))
                 self._quantise_apart(node)
             case _:
                 raise ValueError(f"no instruction computes {type(node).__name__}")
+
+    def keep_input(self, node: Node) -> None:
+        """Give an input a buffer that no other node ever gets."""
+        self.buffer_of[node] = self.program.buffer(node.width, node.per_row)
 
     def release(self, index: int) -> None:
         """Give back the buffers whose last reader is node `index`."""

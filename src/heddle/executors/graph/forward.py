@@ -24,7 +24,7 @@ class Forward:
     """One recorded forward pass.
 
     Attributes:
-        inputs: token ids, positions and wanted rows.
+        inputs: token ids, positions, wanted rows, and the hidden states that a head reads.
         nodes: the operations, each after its inputs.
         states: last hidden states of the wanted rows.
         logits: logits of the same rows.
@@ -43,6 +43,7 @@ def record(model: Decoder, weights: Any) -> Forward:
         tokens=Input((), 1, False, "tokens"),
         positions=Input((), 1, False, "positions"),
         rows=Input((), 1, True, "rows"),
+        states=Input((), model.shape.width, False, "states") if model.reads_states else None,
     )
     states = model.forward(ops, weights, inputs)
     logits = model.logits(ops, weights, states)
@@ -57,6 +58,9 @@ def compute(forward: Forward, ops: Ops[A, Any], batch: Batch[A]) -> tuple[A, A]:
         inputs.positions: batch.positions,
         inputs.rows: batch.rows,
     }
+    if inputs.states is not None:
+        assert batch.states is not None, "a head reads hidden states"
+        values[inputs.states] = batch.states
     for node in forward.nodes:
         values[node] = _computed(node, ops, [values[source] for source in node.inputs])
     return values[forward.states], values[forward.logits]
@@ -84,6 +88,8 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.attend_stored(q, layer, attention)
         case recording.TakeColumns(first=first, width=width), [x]:
             return ops.take_columns(x, first, width)
+        case recording.Join(), [x, y]:
+            return ops.join(x, y)
         case recording.Gated(activation=activation), [gate, up]:
             return ops.gated(gate, up, activation)
         case recording.Experts(weights=weights, spec=experts), [x, logits]:

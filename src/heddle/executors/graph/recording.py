@@ -136,6 +136,11 @@ class TakeColumns(Node):
     first: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Join(Node):
+    pass
+
+
 class RecordingOps:
     """Collects nodes in execution order in `nodes`."""
 
@@ -202,6 +207,9 @@ class RecordingOps:
 
     def take_columns(self, x: Node, first: int, width: int) -> Node:
         return self._record(TakeColumns((x,), width, x.per_row, first))
+
+    def join(self, x: Node, y: Node) -> Node:
+        return self._record(Join((x, y), x.width + y.width, x.per_row))
 
 
 def _check_activation(activation: str) -> None:

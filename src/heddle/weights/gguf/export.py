@@ -103,13 +103,18 @@ def exported_name(checkpoint: Checkpoint, name: str) -> str:
 
 
 def is_exported(checkpoint: Checkpoint, name: str) -> bool:
-    """Whether a tensor is written. A folder's layers that predict further tokens are not.
-
-    Plain decoding does not need them; folders have them behind the last layer (GLM-4.5).
-    """
+    """Whether a tensor is written: not those of layers behind the last one, if no head is whole."""
     if checkpoint.format == "gguf" or not name.startswith("layers."):
         return True
-    return int(name.split(".")[1]) < checkpoint.hyperparameters.integer("layers")
+    last = checkpoint.hyperparameters.integer("layers") + _prediction_layers(checkpoint)
+    return int(name.split(".")[1]) < last
+
+
+def _prediction_layers(checkpoint: Checkpoint) -> int:
+    """Number of layers behind the last one, each of a prediction head. Some folders lack them."""
+    read = checkpoint.hyperparameters
+    first = f"layers.{read.integer('layers')}.prediction.projection.weight"
+    return read.count("prediction_layers") if first in checkpoint.tensors else 0
 
 
 def needs_output_matrix(checkpoint: Checkpoint) -> bool:
@@ -143,6 +148,10 @@ def exported_metadata(checkpoint: Checkpoint, pre_tokenizer: str | None) -> dict
         **_hyperparameters(checkpoint.hyperparameters, architecture),
         **exported_tokenizer(checkpoint.tokenizer(), pre_tokenizer),
     }
+    if further := _prediction_layers(checkpoint):
+        layers = checkpoint.hyperparameters.integer("layers")
+        metadata[f"{architecture}.{names.HYPERPARAMETERS['layers']}"] = layers + further
+        metadata[f"{architecture}.{names.PREDICTION_LAYERS}"] = further
     if checkpoint.chat_template is not None:
         metadata[names.CHAT_TEMPLATE] = checkpoint.chat_template
     return metadata

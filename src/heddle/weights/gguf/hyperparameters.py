@@ -53,7 +53,7 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     layers = values.get("layers")
     further = metadata.get(f"{architecture}.{names.PREDICTION_LAYERS}")
     if isinstance(further, int) and isinstance(layers, int):
-        values["layers"] = layers - further
+        values["layers"], values["prediction_layers"] = layers - further, further
     _read_windows(values, architecture)
     _read_layers(values, metadata, architecture)
     _read_rope(values, metadata, architecture)

@@ -84,8 +84,8 @@ WITHOUT_ROPE_UNLESS_FINETUNED = frozenset({"granite", "granitemoe"})
 """Architectures that have no positions if `ROPE_FINETUNED` is false (llama.cpp, `granite.cpp`)."""
 
 PREDICTION_LAYERS = "nextn_predict_layers"
-"""Key after the architecture's name: how many of the layers predict further tokens. They come last,
-and plain decoding leaves them out."""
+"""Key after the architecture's name: how many of the layers predict further tokens. They come last.
+"""
 
 WINDOWED = {"key_dim": "attention.key_length_swa", "value_dim": "attention.value_length_swa"}
 """Keys after the architecture's name, for layers with a window, where they differ."""
@@ -137,6 +137,12 @@ _IN_LAYER = {
     "mlp.shared.down": "ffn_down_shexp",
     "mlp.shared_gate": "ffn_gate_inp_shexp",
     "post_mlp_norm": "post_ffw_norm",
+    "prediction.projection": "nextn.eh_proj",
+    "prediction.embedding_norm": "nextn.enorm",
+    "prediction.state_norm": "nextn.hnorm",
+    "prediction.embedding": "nextn.embed_tokens",
+    "prediction.output_norm": "nextn.shared_head_norm",
+    "prediction.output": "nextn.shared_head_head",
     "experts_norm": "pre_ffw_norm_2",
     "post_dense_norm": "post_ffw_norm_1",
     "post_experts_norm": "post_ffw_norm_2",

@@ -33,6 +33,7 @@ HYPERPARAMETERS = {
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
     "logit_divisor": "logits_scaling",
+    "prediction_layers": "num_nextn_predict_layers",
 }
 """Keys of config.json, by canonical name. The keys of rope are in `config.py`."""
 
@@ -58,6 +59,12 @@ _IN_LAYER = {
     "mlp.up": "mlp.up_proj",
     "mlp.gate_up": "mlp.gate_up_proj",
     "mlp.down": "mlp.down_proj",
+    "prediction.projection": "eh_proj",
+    "prediction.embedding_norm": "enorm",
+    "prediction.state_norm": "hnorm",
+    "prediction.embedding": "embed_tokens",
+    "prediction.output_norm": "shared_head.norm",
+    "prediction.output": "shared_head.head",
 }
 _MIXTURE = {
     "mlp.router": "mlp.gate",

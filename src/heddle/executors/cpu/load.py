@@ -1,0 +1,120 @@
+"""Loads a model for the CPU: sizes, memory, packed weights, and the executor of its head."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from heddle import _native
+from heddle.cores import usable_cores
+from heddle.errors import ConfigError
+from heddle.executors.cpu.executor import CpuExecutor, Packed, sampled_rows
+from heddle.executors.cpu.kv_memory import bytes_of_page, plan_memory
+from heddle.executors.cpu.memory import packed_bytes
+from heddle.executors.cpu.weights import CpuLoader
+from heddle.executors.serving import (
+    head_config,
+    kept_kinds,
+    served_config,
+    served_head,
+    served_shape,
+)
+from heddle.models.registry import build
+from heddle.state import without_last_layer
+from heddle.weights.mix import Mix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from heddle.config import EngineConfig
+    from heddle.step import ModelShape
+    from heddle.weights.checkpoint import Checkpoint, Hyperparameters
+
+
+def load(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    progress: Callable[[int], None] = lambda packed: None,
+) -> CpuExecutor:
+    """Pack the weights of `checkpoint`, and make an executor that is ready to run.
+
+    This calls `progress` with the bytes packed so far. Later, nothing reads the files.
+
+    Raises:
+        ModelFileError, UnsupportedModelError: the file cannot be served.
+        ConfigError: a setting does not fit the model or the machine.
+        OutOfMemoryError: this machine has too little memory for the model with these settings.
+    """
+    model = build(checkpoint, config.context)
+    shape = served_shape(config, model.shape)
+    config = served_config(config, shape)
+    kinds = kept_kinds(model, config, "a CPU")
+    head = served_head(model, kinds, config)
+    mix = Mix.named(config.quantize)
+    left_out = f"{model.head.name}." if model.head is not None and head is None else None
+    weight_bytes = sum(
+        packed_bytes(tensor.shape, mix.type_of(tensor))
+        for name, tensor in checkpoint.tensors.items()
+        if left_out is None or not name.startswith(left_out)
+    )
+    buffers = _step_bytes(config, shape) + _extra_bytes(config, checkpoint.hyperparameters)
+    if head is not None:
+        kinds.append(head.state(0))
+        buffers += _step_bytes(head_config(config), shape)
+    memory = plan_memory(config, shape, kinds, weight_bytes + buffers)
+    runtime = _runtime(config)
+    loader = CpuLoader(
+        checkpoint, runtime, mix=mix, allow_nonfinite=config.allow_nonfinite, progress=progress
+    )
+    weights = model.load(loader)
+    matmul_bytes = loader.matmul_bytes
+    if head is None:
+        checkpoint.check_unchanged()
+        size = Packed(matmul_bytes, loader.arena.allocated)
+        return CpuExecutor(model, shape, weights, runtime, config, size, memory)
+    head_weights = head.load_beside(loader, weights)
+    checkpoint.check_unchanged()
+    memory, head_memory = without_last_layer(memory, partial(bytes_of_page, config.kv_type))
+    guesser = CpuExecutor(
+        head,
+        replace(shape, layers=1),
+        head_weights,
+        runtime,
+        head_config(config),
+        Packed(loader.matmul_bytes - matmul_bytes, 0),
+        head_memory,
+    )
+    size = Packed(matmul_bytes, loader.arena.allocated)
+    return CpuExecutor(model, shape, weights, runtime, config, size, memory, guesser)
+
+
+def _runtime(config: EngineConfig) -> _native.Runtime:
+    threads = config.threads or usable_cores()
+    if config.isa != "auto" and config.isa not in _native.isa_levels():
+        here = ", ".join(_native.isa_levels())
+        raise ConfigError(f"isa {config.isa!r} does not run on this machine; use one of: {here}")
+    try:
+        return _native.Runtime(threads, config.isa)
+    except RuntimeError as error:
+        raise ConfigError(f"{error}; set fewer", param="threads") from error
+
+
+def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
+    """Approximate bytes of a step's activations and logits.
+
+    The activations of one token take about as much as 16 rows of the residual stream.
+    """
+    rows = sampled_rows(config)
+    return 4 * (config.batch_tokens * 16 * shape.width + rows * shape.vocabulary)
+
+
+def _extra_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
+    """Approximate bytes of what experts and layers' own inputs take of a step's tokens."""
+    read = hyperparameters
+    of_token = 2 * read.integer("layers") * read.count("layer_input_width")
+    if read.count("experts"):
+        widest = max(read.integers("mlp_width", read.integer("layers"), 1))
+        of_one = read.integer("width") + 2 * read.count("expert_width", widest)
+        of_token += read.integer("experts_used") * of_one
+    return 4 * config.batch_tokens * of_token
