@@ -118,7 +118,8 @@ def test_the_outputs_are_the_same(
         assert run(engine, GUESS, 5) == plain  # prompts are in the prefix cache
         figures = engine.snapshot()
     assert figures.drafted_tokens > figures.accepted_tokens or model is ORBIT
-    assert figures.accepted_tokens > (0 if model is RANDOM else 50)
+    # A preempted sequence gets guesses again when it comes back.
+    assert figures.accepted_tokens > {RANDOM: 0, NEARLY: 100, ORBIT: 140}[model]
     assert (figures.preemptions > 0) == ("kv_cache" in config)
 
 

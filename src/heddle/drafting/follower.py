@@ -100,14 +100,15 @@ class Follower(Closing, Generic[M]):
 
     def advance(self, sequences: Iterable[Sequence | None], speculator: Speculator) -> None:
         """Make guesses for the sequences that decode, before the next step of the large model."""
-        held = {one.id: one for one in sequences if one is not None and not one.ended}
-        for id in [id for id in self._mirrors if id not in held]:
-            self._drop(self._mirrors.pop(id))
-        mirrors = [
-            mirror
-            for id, mirror in self._mirrors.items()
-            if held[id].generating and not held[id].waits
-        ]
+        held = {one.id for one in sequences if one is not None and not one.ended}
+        mirrors = []
+        for id, mirror in list(self._mirrors.items()):
+            if mirror.sequence.ended:
+                del self._mirrors[id]
+            if id not in held:
+                self._release(mirror)
+            elif mirror.sequence.generating and not mirror.sequence.waits:
+                mirrors.append(mirror)
         if not mirrors or self._failed:
             return
         try:
@@ -125,6 +126,10 @@ class Follower(Closing, Generic[M]):
     @abstractmethod
     def _mirror(self, sequence: Sequence) -> M:
         """What is kept of a new sequence."""
+
+    @abstractmethod
+    def _forget(self, mirror: M) -> None:
+        """Forget what was computed. The sequence has ended, or was preempted and comes back."""
 
     @abstractmethod
     def _rewind(self, mirror: M) -> None:
@@ -193,10 +198,13 @@ class Follower(Closing, Generic[M]):
         self._executor.submit(StepPlan(bindings, chunks))
         return self._executor.collect()
 
-    def _drop(self, mirror: M) -> None:
+    def _release(self, mirror: M) -> None:
+        """Give back the pages and the slot of a sequence that has no slot in the large model."""
         self._cache.release(mirror.table)
+        self._forget(mirror)
         if mirror.slot >= 0:
             self._free.append(mirror.slot)
+            mirror.slot = -1
 
 
 def binding_of(mirror: Mirror) -> Binding:

@@ -62,15 +62,16 @@ class _Mirror(Mirror):
         if states is None:
             return
         if first > self.next:
-            self._forget(first)
+            self.begin_at(first)
         # A preempted sequence is computed again, so some may be known.
         self.waiting.extend(states[self.next - first : self.sequence.total - 1 - first])
         if len(self.waiting) > HEAD_TOKENS:
             kept = self.waiting[-HEAD_TOKENS:]
-            self._forget(self.next - HEAD_TOKENS)
+            self.begin_at(self.next - HEAD_TOKENS)
             self.waiting = kept
 
-    def _forget(self, first: int) -> None:
+    def begin_at(self, first: int) -> None:
+        """Forget all pairs. The next one is that of position `first`."""
         self.first, self.computed, self.waiting = first, 0, []
 
 
@@ -108,6 +109,10 @@ class HeadDrafter(Follower[_Mirror]):
 
     def _mirror(self, sequence: Sequence) -> _Mirror:
         return _Mirror(sequence)
+
+    def _forget(self, mirror: _Mirror) -> None:
+        mirror.begin_at(0)
+        mirror.noted = 0, None
 
     def _rewind(self, mirror: _Mirror) -> None:
         mirror.take_noted()

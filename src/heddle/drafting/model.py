@@ -49,6 +49,9 @@ class DraftModel(Follower[_Mirror]):
     def _mirror(self, sequence: Sequence) -> _Mirror:
         return _Mirror(sequence)
 
+    def _forget(self, mirror: _Mirror) -> None:
+        mirror.computed = []
+
     def _rewind(self, mirror: _Mirror) -> None:
         mirror.keep_common()
         self._cache.shrink(mirror.table, len(mirror.computed))
