@@ -179,10 +179,16 @@ def test_model_and_head_share_one_budget(device: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_file_that_lacks_the_head_is_served_without_it(device: str, tmp_path: Path) -> None:
-    tensors = [tensor for tensor in SHARED.tensors() if "blk.3." not in tensor.name]
+@pytest.mark.parametrize(
+    ("lacking", "warns"), [("blk.3.", False), ("blk.3.ffn_up_exps.weight", True)]
+)
+def test_a_file_that_lacks_a_part_of_the_head_is_served_without_it(
+    lacking: str, warns: bool, device: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tensors = [tensor for tensor in SHARED.tensors() if lacking not in tensor.name]
     path = write_gguf(tmp_path / "tiny.gguf", SHARED.metadata(), tensors)
     with GGUFCheckpoint.open(path) as checkpoint:
         executor = load(device, checkpoint)
     assert executor.head is None
+    assert ("the files lack tensor blk.3.ffn_up_exps.weight" in caplog.text) == warns
     executor.close()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
+from heddle.models.decoder import DecoderWeights
 
 if TYPE_CHECKING:
-    from heddle.models.decoder import Decoder
+    from heddle.models.decoder import Decoder, PredictionHead
     from heddle.weights.checkpoint import Checkpoint
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +93,54 @@ def build(checkpoint: Checkpoint, context: int = 0) -> Decoder:
     _check_claims(checkpoint)
     module = importlib.import_module(f"heddle.models.{family.module}")
     model: Decoder = module.build(hyperparameters, context)
-    if model.head is not None and f"{model.head.name}.prediction.projection.weight" not in (
-        checkpoint.tensors
-    ):
-        model = replace(model, head=None)  # a converter has left it out
+    if model.head is not None and not _has_head(checkpoint, model.head):
+        model = replace(model, head=None)
     _check_encoder(checkpoint, model)
     return model
+
+
+def _has_head(checkpoint: Checkpoint, head: PredictionHead) -> bool:
+    """Whether the checkpoint has all tensors of the head. Converters may leave some of them out."""
+    claims = _Claims(checkpoint)
+    head.load_beside(claims, DecoderWeights(None, (), None, None))
+    if claims.missing and any(name.startswith(f"{head.name}.") for name in checkpoint.tensors):
+        label = checkpoint.label(claims.missing[0])
+        _log.warning("the model's prediction head is not used: the files lack tensor %s", label)
+    return not claims.missing
+
+
+class _Claims:
+    """A `Loader` that loads nothing, and notes which tensors a checkpoint lacks."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.missing: list[str] = []
+        self._tensors = checkpoint.tensors
+
+    def has(self, name: str) -> bool:
+        return f"{name}.weight" in self._tensors
+
+    def linear(self, name: str, out_features: int, in_features: int) -> None:
+        self._claim(name)
+
+    def experts(self, name: str, count: int, out_features: int, in_features: int) -> None:
+        self._claim(name)
+
+    def embedding(self, name: str, rows: int, width: int) -> None:
+        self._claim(name)
+
+    def vector(self, name: str, width: int) -> None:
+        self._claim(name)
+
+    def ones(self, width: int) -> None:
+        pass
+
+    def constants(self, name: str, width: int) -> tuple[float, ...]:
+        self._claim(name)
+        return (0.0,) * width
+
+    def _claim(self, name: str) -> None:
+        if not self.has(name):
+            self.missing.append(f"{name}.weight")
 
 
 def _check_encoder(checkpoint: Checkpoint, model: Decoder) -> None:
