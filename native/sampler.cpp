@@ -29,6 +29,29 @@ void Sampler::report(Pick& pick) {
     for (const Candidate& c : candidates_.shown()) pick.top.emplace_back(c.token, c.logit);
 }
 
+// Fills pick with logprobs among the candidates that the chain left. At temperature 0, the chosen
+// token is the only one.
+void Sampler::report_chain(Pick& pick, Candidate chosen) {
+    const size_t wanted = static_cast<size_t>(params_.logprobs);
+    if (params_.temperature == 0.0f) {
+        if (wanted > 0) pick.top.emplace_back(chosen.token, 0.0f);
+        return;
+    }
+    const double log_mass = std::log(candidates_.mass());
+    const auto logprob = [&](Candidate c) {
+        const double log_weight =
+            (static_cast<double>(c.logit) - candidates_.peak()) * candidates_.factor();
+        return static_cast<float>(log_weight - log_mass);
+    };
+    pick.logprob = logprob(chosen);
+    if (wanted == 0) return;
+    candidates_.show_best(params_.logprobs);
+    for (const Candidate& c : candidates_.shown()) {
+        if (pick.top.size() == wanted) break;
+        pick.top.emplace_back(c.token, logprob(c));
+    }
+}
+
 // Excludes forbidden tokens, the last tokens of bad sequences, and end tokens before min_tokens.
 void Sampler::forbid() {
     candidates_.exclude(params_.forbidden);
@@ -52,7 +75,7 @@ void Sampler::find_end() {
 Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary, int guesses) {
     Pick result;
     if (!candidates_.reset(kernels, logits, vocabulary)) return result;
-    if (params_.logprobs >= 0) report(result);
+    if (reports_raw()) report(result);
     if (!masks_.empty() && !masks_[guesses].empty()) {
         const Mask& mask = masks_[guesses];
         candidates_.allow_only(mask.data(), mask.size());
@@ -70,11 +93,12 @@ Pick Sampler::pick(const Kernels& kernels, float* logits, int vocabulary, int gu
     const Candidate chosen =
         params_.temperature == 0.0f ? candidates_.best() : candidates_.draw(number);
     result.token = chosen.token;
-    if (params_.logprobs >= 0) {
+    if (reports_raw()) {
         const float normaliser = result.logprob;
         result.logprob = candidates_.raw(chosen.token) - normaliser;
         for (auto& item : result.top) item.second -= normaliser;
     }
+    if (reports_chain()) report_chain(result, chosen);
     if (active(kMirostat, params_)) {
         adapt_mirostat(candidates_, chosen, params_, state_);
     }

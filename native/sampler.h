@@ -52,7 +52,10 @@ class Sampler {
     void set_mu(double mu) { state_.mu = mu; }
 
   private:
+    bool reports_raw() const { return params_.logprobs >= 0 && !params_.reports_chain; }
+    bool reports_chain() const { return params_.logprobs >= 0 && params_.reports_chain; }
     void report(Pick& pick);
+    void report_chain(Pick& pick, Candidate chosen);
     void forbid();
     void find_end();
 

@@ -85,6 +85,8 @@ struct SamplerParams {
     int min_tokens = 0;
     uint64_t seed = 0;
     int logprobs = -1;  // alternatives to report; -1 for no logprobs at all
+    bool reports_chain =
+        false;  // logprobs of the candidates after the chain, not of the raw logits
 };
 
 // A numeric parameter of heddle.types.SamplingParams.

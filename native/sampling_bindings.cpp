@@ -74,7 +74,8 @@ void bind_sampler_params(nb::module_& m) {
         .def_rw("end_tokens", &SamplerParams::end_tokens)
         .def_rw("forbidden", &SamplerParams::forbidden)
         .def_rw("seed", &SamplerParams::seed)
-        .def_rw("logprobs", &SamplerParams::logprobs);
+        .def_rw("logprobs", &SamplerParams::logprobs)
+        .def_rw("reports_chain", &SamplerParams::reports_chain);
 }
 
 void bind_sampler(nb::module_& m) {

@@ -221,6 +221,7 @@ class SamplerParams:
     forbidden: Sequence[int]
     seed: int
     logprobs: int
+    reports_chain: bool
 
 class Sampler:
     """One request's sampler; see heddle.testing.reference_sampler."""

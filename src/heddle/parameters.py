@@ -21,6 +21,8 @@ from heddle.checks import check, check_salt, integer, number
 T = TypeVar("T")
 
 MAX_TOP_LOGPROBS = 20
+"""OpenAI's limit, which its routes and others keep."""
+MAX_LOGPROBS = 1024
 MAX_INT32 = 2**31 - 1
 
 _KEY = "parameter"

@@ -17,6 +17,7 @@ from heddle.checks import check
 from heddle.errors import GrammarError
 from heddle.parameters import (
     MAX_INT32,
+    MAX_LOGPROBS,
     MAX_TOP_LOGPROBS,
     Api,
     Biases,
@@ -333,12 +334,20 @@ class SamplingParams:
     )
     logprobs: int | None = parameter(
         None,
-        Integer(0, MAX_TOP_LOGPROBS, optional=True),
+        Integer(0, MAX_LOGPROBS, optional=True),
         "Number of likeliest tokens to report beside each sampled token. Log probabilities are"
         " natural logarithms under the model's raw distribution. By default no token is reported,"
         " not even the sampled token.",
         apis=Api.NONE,
         native=False,
+    )
+    post_sampling_probs: bool = parameter(
+        False,
+        Switch(),
+        "Whether reported probabilities are those among the candidates that the samplers left. At"
+        " temperature 0, the sampled token is the only one.",
+        source="llama.cpp",
+        apis=Api.NONE,
     )
     ignore_eos: bool = parameter(
         False,

@@ -411,7 +411,8 @@ def adapted_mu(
 def sample(logits: NDArray[np.float32], params: SamplingParams, past: Past) -> TokenLogprob:
     """Sample the next token, with the logprobs that `params` asks for.
 
-    Logprobs are the log-softmax of the raw logits, before bias and penalties. They are NaN if
+    Logprobs are the log-softmax of the raw logits, before bias and penalties, or those of the
+    draw with `post_sampling_probs`. They are NaN if
     `params` does not ask for them. `params.seed` must be set unless the temperature is 0.
     """
     ids, probabilities = filtered(logits, params, past)
@@ -424,6 +425,13 @@ def sample(logits: NDArray[np.float32], params: SamplingParams, past: Past) -> T
     token = int(ids[choice])
     if params.logprobs is None:
         return TokenLogprob(token, math.nan)
+    if params.post_sampling_probs:
+        with np.errstate(divide="ignore"):
+            left = np.log(probabilities)
+        order = np.argsort(-probabilities, kind="stable")[: params.logprobs]
+        return TokenLogprob(
+            token, float(left[choice]), tuple((int(ids[i]), float(left[i])) for i in order)
+        )
     logprobs = log_softmax(logits)
     best = np.argsort(-logits, kind="stable")[: params.logprobs]
     return TokenLogprob(

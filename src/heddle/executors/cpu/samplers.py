@@ -55,6 +55,7 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
         _add_engram(native, rules.engram)
     native.seed = params.seed % 2**64
     native.logprobs = -1 if params.logprobs is None else params.logprobs
+    native.reports_chain = params.post_sampling_probs
     return _native.Sampler(native)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -137,6 +138,27 @@ def test_log_probabilities(shared: Running, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_probabilities_after_the_samplers(shared: Running, stream: bool) -> None:
+    body = BODY | {"n_probs": 30, "post_sampling_probs": True, "stream": stream}
+    answer = shared.post("/completion", body)
+    told = events(answer) if stream else [answer.json()]
+    scores = [score for one in told for score in one["completion_probabilities"]]
+    assert [score["id"] for score in scores] == ids(TOKENS)
+    for score in scores:
+        assert score["prob"] == pytest.approx(math.exp(-score["id"] / 8))
+        assert [one["id"] for one in score["top_probs"]] == list(range(30))
+        assert "logprob" not in score
+    settings = told[-1]["generation_settings"]
+    assert (settings["post_sampling_probs"], settings["n_probs"]) == (True, 30)
+
+
+def test_many_probabilities_fit_a_short_answer_or_a_stream(shared: Running) -> None:
+    for more in ({"n_predict": 3}, {"stream": True}):
+        body = BODY | {"n_probs": 1024, "n": 3} | more
+        assert shared.post("/completion", body).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_fields_may_be_selected(shared: Running, stream: bool) -> None:
     paths = ["content", "generation_settings/n_predict", "timings/none", "none", "stop/none"]
     answer = shared.post("/completion", BODY | {"response_fields": paths, "stream": stream})
@@ -205,8 +227,8 @@ def test_hints_are_named(shared: Running) -> None:
         ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "prompt.multimodal_data"),
         ({"prompt": {"text": "a"}}, "prompt.prompt_string"),
         ({"n_predict": -2}, "max_tokens"),
-        ({"n_probs": 21}, "n_probs"),
-        ({"post_sampling_probs": True}, "post_sampling_probs"),
+        ({"n_probs": 1025}, "n_probs"),
+        ({"n_probs": 1000, "n_predict": -1, "prompt": ["a"] * 3}, "n_probs"),
         ({"min_keep": 2}, "min_keep"),
         ({"lora": [{"id": 0, "scale": 0.5}]}, "lora"),
         ({"mirostat": 1}, "mirostat"),

@@ -27,7 +27,6 @@ _CONSTANT: Json = {
     "chat_format": "Content-only",
     "reasoning_format": "none",
     "timings_per_token": False,
-    "post_sampling_probs": False,
     "lora": [],
 }
 """Settings of llama.cpp that have one value here."""
@@ -51,7 +50,8 @@ def generation_settings(params: SamplingParams, context: int) -> Json:
         for id, bias in params.logit_bias.items()
     ]
     grammar = "" if params.grammar is None else params.grammar.text
-    return settings | {"n_probs": params.logprobs or 0, "grammar": grammar} | _CONSTANT
+    settings |= {"n_probs": params.logprobs or 0, "grammar": grammar}
+    return settings | {"post_sampling_probs": params.post_sampling_probs} | _CONSTANT
 
 
 def _json(value: object) -> object:

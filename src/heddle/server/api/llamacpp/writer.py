@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ class NativeOptions:
         settings: `generation_settings` of all choices.
         fields: names of the fields to write; empty: all fields. See :func:`selected`.
         probabilities: whether to write the log probabilities of tokens.
+        after_samplers: whether these are probabilities after the samplers.
         tokens: whether an answer that is not a stream has its token ids.
         progress: whether a stream shows the progress of prompts.
         truncated: whether the prompt lacks a part of the body.
@@ -47,6 +49,7 @@ class NativeOptions:
     settings: Json
     fields: Sequence[str] = ()
     probabilities: bool = False
+    after_samplers: bool = False
     tokens: bool = False
     progress: bool = False
     truncated: bool = False
@@ -165,19 +168,20 @@ class NativeWriter(AnswerWriter):
         """`completion_probabilities` of tokens, if the request asks for it."""
         if not self._options.probabilities:
             return {}
+        top = "top_probs" if self._options.after_samplers else "top_logprobs"
         scores = [
-            self._score(one.token, one.logprob)
-            | {"top_logprobs": [self._score(*pair) for pair in one.top]}
+            self._score(one.token, one.logprob) | {top: [self._score(*pair) for pair in one.top]}
             for one in tokens
         ]
         return {"completion_probabilities": scores}
 
     def _score(self, token: int, logprob: float) -> Json:
+        after = self._options.after_samplers
         return {
             "id": token,
             "token": self._tokenizer.token_text(token),
             "bytes": list(self._tokenizer.token_bytes(token)),
-            "logprob": max(logprob, _LOWEST),
+            **({"prob": math.exp(logprob)} if after else {"logprob": max(logprob, _LOWEST)}),
         }
 
 

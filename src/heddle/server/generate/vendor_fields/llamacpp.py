@@ -60,11 +60,11 @@ ROWS = (
     *refused(_ALL, "min_keep", "changes the samplers", 0, 1, constrains=False),
     *refused(_OPENAI, "n_probs", "adds probabilities", 0, constrains=False, instead="use logprobs"),
     *refused(
-        _ALL,
+        _OPENAI,
         "post_sampling_probs",
         "adds probabilities",
         False,
-        instead="n_probs gives probabilities before the samplers",
+        instead="use logprobs",
         constrains=False,
     ),
     *refused(_OPENAI, "return_tokens", "adds token ids", False, constrains=False),
@@ -74,7 +74,8 @@ ROWS = (
     # --- /completion and /infill ---
     *served(
         Api.LLAMACPP,
-        "prompt n_cmpl n_probs return_tokens response_fields input_prefix input_suffix input_extra",
+        "prompt n_cmpl n_probs post_sampling_probs return_tokens response_fields input_prefix"
+        " input_suffix input_extra",
     ),
     *served(Api.LLAMACPP, "prompt_string", within="prompt"),
     *refused(Api.LLAMACPP, "multimodal_data", "is about images", [], within="prompt"),
