@@ -19,6 +19,7 @@ class Instruction {
     static const Kernels& kernels(const Program& p) { return p.kernels_; }
     static bool abandoned(const Program& p) { return p.abandoned(); }
     static KvCache& cache(Program& p, int index) { return *p.caches_[index]; }
+    static FixedStates& states(Program& p) { return *p.states_; }
     static int threads(const Program& p) { return p.pool_.threads(); }
     static const RopeTable& rope(const Program& p, int table) { return p.ropes_[table]; }
     static float* scratch(Program& p, int thread) { return p.scratch_[thread].data(); }

@@ -11,7 +11,9 @@ namespace heddle {
 
 class Instruction;
 struct AttentionShape;
+struct Convolution;
 struct ExpertLayer;
+struct LinearAttention;
 struct MatmulPart;
 using InstructionPointer = std::unique_ptr<Instruction>;
 
@@ -26,7 +28,11 @@ InstructionPointer make_gated(Activation activation, int gate, int up, int out, 
 InstructionPointer make_gate_rows(int x, int gate, int out);
 InstructionPointer make_add(int x, int y, int out);
 InstructionPointer make_take_rows(int in, int out);
-InstructionPointer make_take_columns(int in, int first, int out);
+InstructionPointer make_take_columns(int in, int first, int heads, int out);
+InstructionPointer make_sigmoid(int in);
+InstructionPointer make_squared_relu(int in);
+InstructionPointer make_step_size(int in, std::vector<float> bias, float least, float most);
+InstructionPointer make_decay(int in, std::vector<float> rates, int out);
 InstructionPointer make_join(int x, int y, int out);
 InstructionPointer make_rope(int in, int table, int heads);
 InstructionPointer make_sample(int logits);
@@ -41,6 +47,10 @@ InstructionPointer make_matmul(int in, std::vector<MatmulPart> parts, bool accum
 // expert_instructions.cpp
 std::vector<InstructionPointer> make_experts(std::shared_ptr<const ExpertLayer> layer, int in,
                                              int logits, int out);
+
+// recurrent_instructions.cpp
+InstructionPointer make_conv(Convolution shape);
+InstructionPointer make_linear_attend(LinearAttention shape);
 
 // attention_instructions.cpp
 InstructionPointer make_store_kv(int k, int v, int layer, int cache);

@@ -10,6 +10,7 @@
 #include "encode.h"
 #include "integer_peak.h"
 #include "quantise.h"
+#include "recurrence.h"
 #include "simd.h"
 
 #if defined(HEDDLE_ISA_AVX512)
@@ -140,6 +141,14 @@ void gated_clamped(const float* gate, const float* up, int n, float* out) {
     gated(gate, up, n, out, [](V16 x, V16 y) { return clamped_times(x, y); });
 }
 
+void gated_sigmoid(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return sigmoid(x) * y; });
+}
+
+void gated_identity(const float* gate, const float* up, int n, float* out) {
+    gated(gate, up, n, out, [](V16 x, V16 y) { return x * y; });
+}
+
 void scale(const float* x, float factor, int n, float* out) {
     for (int i = 0; i < n; ++i) out[i] = x[i] * factor;
 }
@@ -208,26 +217,20 @@ constexpr const char* kName =
     "portable";
 #endif
 
-const Kernels kTable = {kName,
-                        kPanelRows,
-                        matmul<>,
-                        quantise,
-                        norm,
-                        {gated_silu, gated_gelu, gated_clamped},
-                        add,
-                        add_scaled,
-                        scale,
-                        soft_cap,
-                        store_kv,
-                        attend,
-                        attend_split,
-                        attend_merge,
-                        max_of,
-                        sum_exp,
-                        exp_all,
-                        multiply_adds,
-                        kMultiplication,
-                        encode<>};
+const Kernels kTable = {
+    kName,         kPanelRows,
+    matmul<>,      quantise,
+    norm,          {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity},
+    add,           add_scaled,
+    scale,         soft_cap,
+    sigmoid_all,   squared_relu,
+    step_size,     conv,
+    linear_attend, store_kv,
+    attend,        attend_split,
+    attend_merge,  max_of,
+    sum_exp,       exp_all,
+    multiply_adds, kMultiplication,
+    encode<>};
 
 }  // namespace
 

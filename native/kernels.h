@@ -16,7 +16,8 @@ constexpr int kPageTokens = 32;  // tokens per KV page
 enum class KvType { kF16, kQ8_0 };
 
 // Activations of gated feed-forward layers; `Ops.gated` in src/heddle/models/ops.py defines them.
-enum class Activation { kSilu, kGelu, kClamped };
+enum class Activation { kSilu, kGelu, kClamped, kSigmoid, kIdentity };
+constexpr int kActivations = 5;
 
 // Bytes that one layer's keys and values of one head take in a page. Q8_0 has an f16 scale for each
 // 32 elements: head_dim must be a multiple of 32.
@@ -104,6 +105,43 @@ struct StoreKvArgs {
     int tokens;
 };
 
+// A causal convolution of some columns of a span's rows.
+struct ConvArgs {
+    const float* x;        // (tokens, stride)
+    const float* state;    // (taps - 1, state_stride), the rows before x, the oldest first
+    const float* filters;  // (taps, state_stride)
+    const float* bias;     // (columns,), or null
+    float* out;            // (tokens, stride)
+    int64_t stride, state_stride;
+    int columns;
+    int taps;
+    int tokens;
+    bool silu;  // whether the result passes silu
+};
+
+constexpr int kStateColumns = 32;  // columns of a block of a head's matrix
+
+// Linear attention of one head over a span's tokens; see `Ops.linear_attend` in ops.py. The matrix
+// (key_dim, value_dim) lies in blocks of kStateColumns columns, the last one perhaps narrower.
+struct LinearAttendArgs {
+    const float *q, *k;     // (tokens, key_stride), the head's elements first
+    const float* v;         // (tokens, value_stride)
+    float* out;             // (tokens, value_stride)
+    const float* decay;     // (tokens, decay_stride): one factor, or one for each row of the matrix
+    const float* strength;  // (tokens, strength_stride)
+    int64_t key_stride, value_stride, decay_stride, strength_stride;
+    float* state;  // the matrix. It holds all tokens but the last one afterwards.
+    float* kept;   // gets the matrix after the last token; may be `state`
+    int key_dim, value_dim;
+    int first_column, last_column;  // the columns to compute, whole blocks
+    int tokens;
+    bool decay_of_rows;
+    bool corrects;
+    bool skips;
+    float skip;      // factor on values that are added to the result, if `skips`
+    float* scratch;  // 3 * key_dim floats
+};
+
 constexpr int kAttendQueries = 48;  // queries handled together
 constexpr int kSplitTokens = 256;   // positions of a split, a multiple of the page
 // Floats, in complete lines, for the sums of `queries` queries: values, maxima, sums of
@@ -126,13 +164,21 @@ struct Kernels {
     // out = x / sqrt(mean(x**2) + eps) * w
     void (*norm)(const float* x, const float* w, int n, float eps, float* out);
     // out = activation(gate) * up; out may be gate
-    void (*gated[3])(const float* gate, const float* up, int n, float* out);
+    void (*gated[kActivations])(const float* gate, const float* up, int n, float* out);
     void (*add)(const float* x, const float* y, int n, float* out);
     // out += x * factor
     void (*add_scaled)(const float* x, float factor, int n, float* out);
     void (*scale)(const float* x, float factor, int n, float* out);
     // out = cap * tanh(x / cap)
     void (*soft_cap)(const float* x, float cap, int n, float* out);
+    void (*sigmoid)(const float* x, int n, float* out);
+    // out = max(x, 0)**2
+    void (*squared_relu)(const float* x, int n, float* out);
+    // out = softplus(x + bias), limited to [least, most]
+    void (*step_size)(const float* x, const float* bias, int n, float least, float most,
+                      float* out);
+    void (*conv)(const ConvArgs&);
+    void (*linear_attend)(const LinearAttendArgs&);
     void (*store_kv)(const StoreKvArgs&);
     void (*attend)(const AttendArgs&);
     // `attend` in two steps, for at most kAttendQueries queries (tokens * group): each split of

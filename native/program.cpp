@@ -22,10 +22,12 @@ int first_page(int position, int window) {
 }  // namespace
 
 Program::Program(ThreadPool& pool, const Kernels& kernels,
-                 std::vector<std::shared_ptr<KvCache>> caches, int max_tokens, int max_rows)
+                 std::vector<std::shared_ptr<KvCache>> caches, int max_tokens, int max_rows,
+                 std::shared_ptr<FixedStates> states)
     : pool_(pool),
       kernels_(kernels),
       caches_(std::move(caches)),
+      states_(std::move(states)),
       windows_(caches_.size(), -1),
       max_tokens_(max_tokens),
       max_rows_(max_rows),
@@ -154,7 +156,8 @@ void Program::matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
 }
 
 void Program::norm_heads(int in, std::vector<float> weight, float eps, int heads) {
-    if (heads < 1 || static_cast<int>(weight.size()) * heads != at(in).width) {
+    const int count = static_cast<int>(weight.size());
+    if (heads < 1 || (count * heads != at(in).width && count != at(in).width)) {
         throw std::invalid_argument("the norm's weight has another width than a head");
     }
     append(make_norm_heads(in, std::move(weight), eps, heads));
@@ -203,11 +206,81 @@ void Program::rope(int in, int table, int heads) {
     append(make_rope(in, table, heads));
 }
 
-void Program::take_columns(int in, int first, int out) {
-    if (at(in).per_row != at(out).per_row || first < 0 || first > at(in).width - at(out).width) {
+void Program::take_columns(int in, int first, int heads, int out) {
+    if (heads < 1 || at(in).width % heads != 0 || at(out).width % heads != 0 ||
+        at(in).per_row != at(out).per_row || first < 0 ||
+        first > (at(in).width - at(out).width) / heads) {
         throw std::invalid_argument("the input has not the columns of the output");
     }
-    append(make_take_columns(in, first, out));
+    append(make_take_columns(in, first, heads, out));
+}
+
+void Program::sigmoid(int in) {
+    at(in);
+    append(make_sigmoid(in));
+}
+
+void Program::squared_relu(int in) {
+    at(in);
+    append(make_squared_relu(in));
+}
+
+void Program::step_size(int in, std::vector<float> bias, float least, float most) {
+    if (static_cast<int>(bias.size()) != at(in).width) {
+        throw std::invalid_argument("the bias has another width than its input");
+    }
+    append(make_step_size(in, std::move(bias), least, most));
+}
+
+void Program::decay(int in, std::vector<float> rates, int out) {
+    same_shape(in, out);
+    if (rates.empty() || at(in).width % static_cast<int>(rates.size()) != 0) {
+        throw std::invalid_argument("rates of decay do not divide the columns");
+    }
+    append(make_decay(in, std::move(rates), out));
+}
+
+// Recurrent instructions write to [place, place + count) of a state.
+void Program::check_place(int64_t place, int64_t count) const {
+    if (states_ == nullptr || place < 0 || place % 16 != 0 || count < 0 ||
+        place + count > states_->bytes() / static_cast<int64_t>(sizeof(float))) {
+        throw std::invalid_argument("a part of a state is outside of it");
+    }
+}
+
+void Program::conv(Convolution shape) {
+    check_per_token(shape.in);
+    same_shape(shape.in, shape.out);
+    const int64_t width = at(shape.in).width;
+    check_place(shape.place, (shape.taps - 1) * width);
+    const bool biased = !shape.bias.empty();
+    if (shape.taps < 2 || shape.in == shape.out ||
+        static_cast<int64_t>(shape.filters.size()) != shape.taps * width ||
+        (biased && static_cast<int64_t>(shape.bias.size()) != width)) {
+        throw std::invalid_argument("filters do not fit their input");
+    }
+    append(make_conv(std::move(shape)));
+}
+
+void Program::linear_attend(LinearAttention shape) {
+    for (int buffer : {shape.q, shape.k, shape.v, shape.decay, shape.strength}) {
+        check_per_token(buffer);
+    }
+    same_shape(shape.q, shape.k);
+    same_shape(shape.v, shape.out);
+    const int64_t heads = shape.heads, keys = shape.key_dim;
+    constexpr int64_t kWidestKey = 1024;  // its scratch is smaller than that of attention
+    static_assert(3 * kWidestKey <= attend_scratch(1));
+    if (heads < 1 || shape.key_heads < 1 || heads % shape.key_heads != 0 || keys < 2 ||
+        keys % 2 != 0 || keys > kWidestKey || shape.value_dim < 1 || shape.v == shape.out ||
+        at(shape.q).width != shape.key_heads * keys ||
+        at(shape.v).width != heads * shape.value_dim || at(shape.strength).width != heads ||
+        (at(shape.decay).width != heads && at(shape.decay).width != heads * keys) ||
+        (!shape.skip.empty() && static_cast<int64_t>(shape.skip.size()) != heads)) {
+        throw std::invalid_argument("linear attention does not fit its buffers");
+    }
+    check_place(shape.place, heads * keys * shape.value_dim);
+    append(make_linear_attend(std::move(shape)));
 }
 
 void Program::join(int x, int y, int out) {
@@ -313,6 +386,8 @@ void Program::check(const Step& step) const {
         require(span.first_position >= 0, "position");
         require(causal_ || span.first_position == 0, "span, not of a whole sequence");
         check_tables(span);
+        const auto known = [&](int state) { return state >= 0 && state < states_->count(); };
+        require(!states_ || (known(span.state) && known(span.kept_state)), "state");
     }
 }
 

@@ -20,6 +20,7 @@
 
 #include "attention_plan.h"
 #include "experts.h"
+#include "fixed_states.h"
 #include "kernels.h"
 #include "kv_cache.h"
 #include "line_floats.h"
@@ -54,14 +55,34 @@ struct AttentionShape {
     bool quantise;
 };
 
+// One layer's linear attention; see LinearAttendArgs. `place` is an offset in the state, in floats.
+struct LinearAttention {
+    int q, k, v, decay, strength;
+    int heads, key_heads, key_dim, value_dim;
+    bool corrects, tiled;
+    int64_t place;
+    std::vector<float> skip;  // (heads,), or empty
+    int out;
+};
+
+// A causal convolution. `filters` are (taps, width), `bias` (width,) or empty.
+struct Convolution {
+    int in, taps;
+    std::vector<float> filters, bias;
+    int64_t place;
+    bool silu;
+    int out;
+};
+
 class Instruction;
 
 class Program final : private Task {
   public:
     // Each of `caches` holds one group of layers. The program shares ownership of the caches and of
     // its matrices. `pool` and `kernels` must outlive the program.
+    // `states` is null if no layer is recurrent.
     Program(ThreadPool& pool, const Kernels& kernels, std::vector<std::shared_ptr<KvCache>> caches,
-            int max_tokens, int max_rows);
+            int max_tokens, int max_rows, std::shared_ptr<FixedStates> states = nullptr);
     ~Program() override;
     Program(const Program&) = delete;
     Program& operator=(const Program&) = delete;
@@ -84,7 +105,14 @@ class Program final : private Task {
     // are.
     void experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out);
     void rope(int in, int table, int heads);  // in place
-    void take_columns(int in, int first, int out);
+    // Columns of each of `heads` heads.
+    void take_columns(int in, int first, int heads, int out);
+    void sigmoid(int in);                                                      // in place
+    void squared_relu(int in);                                                 // in place
+    void step_size(int in, std::vector<float> bias, float least, float most);  // in place
+    void decay(int in, std::vector<float> rates, int out);
+    void conv(Convolution shape);
+    void linear_attend(LinearAttention shape);
     void join(int x, int y, int out);  // the columns of x, then those of y
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);
@@ -124,6 +152,7 @@ class Program final : private Task {
     int pooled_width() const { return pooled_width_; }  // of a sum; 0 if nothing can be pooled
     int rows(int buffer) const;
     int caches() const { return static_cast<int>(caches_.size()); }
+    bool is_recurrent() const { return states_ != nullptr; }
 
     // Nanoseconds of the calling thread per kind of instruction, since the last call.
     std::vector<std::pair<const char*, double>> take_profile();
@@ -153,6 +182,7 @@ class Program final : private Task {
     void check_per_token(int buffer);
     void check_layer(int layer, int cache) const;
     void check_tables(const Span& span) const;
+    void check_place(int64_t place, int64_t count) const;
     void append(std::unique_ptr<Instruction> instruction);
     void check(const Step& step) const;
     void check_draws(const Step& step) const;
@@ -165,6 +195,7 @@ class Program final : private Task {
     ThreadPool& pool_;
     const Kernels& kernels_;
     std::vector<std::shared_ptr<KvCache>> caches_;
+    std::shared_ptr<FixedStates> states_;
     std::vector<int> windows_;  // positions seen in each cache at most; 0 for all
     int max_tokens_, max_rows_;
     int vocabulary_ = 0;  // rows of the smallest embedding table
@@ -176,7 +207,7 @@ class Program final : private Task {
     std::vector<Buffer> buffers_;
     std::vector<RopeTable> ropes_;
     std::vector<std::unique_ptr<Instruction>> instructions_;
-    std::vector<LineFloats> scratch_;  // per thread, for attention
+    std::vector<LineFloats> scratch_;  // per thread, for mixers
     ExpertRows expert_rows_;           // of the expert layer that runs
     bool causal_ = true;               // whether all attention is
     Step* step_ = nullptr;

@@ -16,6 +16,8 @@ Activation activation(const std::string& name) {
     if (name == "silu") return Activation::kSilu;
     if (name == "gelu") return Activation::kGelu;
     if (name == "clamped") return Activation::kClamped;
+    if (name == "sigmoid") return Activation::kSigmoid;
+    if (name == "identity") return Activation::kIdentity;
     throw std::invalid_argument("no kernel computes the activation " + name);
 }
 
@@ -27,9 +29,12 @@ Scoring scoring(const std::string& name) {
 }
 
 // Fills spans from rows of (first row, tokens, first position) and, for each KV cache, (index of
-// its first page in `pages`, number of that page).
-void add_spans(Step& step, const IntRows& spans, const Ints& pages, int caches) {
-    const size_t width = 3 + 2 * static_cast<size_t>(caches);
+// its first page in `pages`, number of that page); in a recurrent program, then the numbers of the
+// state and of the kept state.
+void add_spans(Step& step, const IntRows& spans, const Ints& pages, const Program& program) {
+    const size_t caches = static_cast<size_t>(program.caches()),
+                 states = program.is_recurrent() ? 2 : 0;
+    const size_t width = 3 + 2 * caches + states;
     if (spans.shape(1) != width) {
         throw std::invalid_argument("spans are (n, " + std::to_string(width) + ")");
     }
@@ -38,14 +43,17 @@ void add_spans(Step& step, const IntRows& spans, const Ints& pages, int caches) 
         const int32_t* s = spans.data() + i * width;
         const PageTable* tables = step.tables.data() + step.tables.size();
         const int64_t end = (int64_t{s[2]} + s[1] - 1) / kPageTokens + 1;
-        for (const int32_t* t = s + 3; t < s + width; t += 2) {
+        const int32_t* const of_states = s + width - states;
+        for (const int32_t* t = s + 3; t < of_states; t += 2) {
             const bool sensible = s[1] >= 1 && s[2] >= 0 && t[0] >= 0 && t[1] >= 0 && t[1] < end;
             if (!sensible || t[0] + (end - t[1]) > static_cast<int64_t>(pages.size())) {
                 throw std::invalid_argument("a span reaches past its page table");
             }
             step.tables.push_back({pages.data() + t[0], t[1]});
         }
-        step.spans.push_back({s[0], s[1], s[2], tables});
+        const bool has_states = states > 0;
+        step.spans.push_back({s[0], s[1], s[2], tables, has_states ? of_states[0] : -1,
+                              has_states ? of_states[1] : -1});
     }
 }
 
@@ -95,7 +103,7 @@ class Submitted {
         step_.rows.assign(rows.data(), rows.data() + rows.size());
         add_draws(guesses);
         step_.may_sample = may_sample;
-        add_spans(step_, spans, pages_, program_.caches());
+        add_spans(step_, spans, pages_, program_);
         add_readout(step_, program_, scored, pooled_);
         program_.begin(step_);
         open_ = true;
@@ -205,12 +213,13 @@ void bind_program(nb::module_& m) {
         .def(
             "__init__",
             [](Program* self, Runtime& runtime, std::vector<std::shared_ptr<KvCache>> caches,
-               int max_tokens, int max_rows) {
-                new (self)
-                    Program(runtime.pool, runtime.kernels, std::move(caches), max_tokens, max_rows);
+               int max_tokens, int max_rows, std::shared_ptr<FixedStates> states) {
+                new (self) Program(runtime.pool, runtime.kernels, std::move(caches), max_tokens,
+                                   max_rows, std::move(states));
             },
             nb::arg("runtime"), nb::arg("caches"), nb::arg("max_tokens"), nb::arg("max_rows"),
-            nb::keep_alive<1, 2>(), "`caches`: a KvCache for each group of layers.")
+            nb::arg("states") = nb::none(), nb::keep_alive<1, 2>(),
+            "`caches`: a KvCache for each group of layers. `states` of recurrent layers, or None.")
         .def("buffer", &Program::buffer, nb::arg("width"), nb::arg("per_row"))
         .def(
             "rope_table",
@@ -262,8 +271,47 @@ void bind_program(nb::module_& m) {
         .def("scale", &Program::scale, nb::arg("in_"), nb::arg("factor"))
         .def("soft_cap", &Program::soft_cap, nb::arg("in_"), nb::arg("cap"))
         .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
-        .def("take_columns", &Program::take_columns, nb::arg("in_"), nb::arg("first"),
-             nb::arg("out"))
+        .def(
+            "take_columns",
+            [](Program& p, int in, int first, int out, int heads) {
+                p.take_columns(in, first, heads, out);
+            },
+            nb::arg("in_"), nb::arg("first"), nb::arg("out"), nb::arg("heads") = 1)
+        .def("sigmoid", &Program::sigmoid, nb::arg("in_"))
+        .def("squared_relu", &Program::squared_relu, nb::arg("in_"))
+        .def(
+            "step_size",
+            [](Program& p, int in, Floats bias, float least, float most) {
+                p.step_size(in, vector_of(bias), least, most);
+            },
+            nb::arg("in_"), nb::arg("bias"), nb::arg("least"), nb::arg("most"))
+        .def(
+            "decay",
+            [](Program& p, int in, Floats rates, int out) { p.decay(in, vector_of(rates), out); },
+            nb::arg("in_"), nb::arg("rates"), nb::arg("out"))
+        .def(
+            "conv",
+            [](Program& p, int in, int taps, Floats filters, const std::optional<Floats>& bias,
+               int64_t place, bool silu, int out) {
+                p.conv({in, taps, vector_of(filters),
+                        bias ? vector_of(*bias) : std::vector<float>(), place, silu, out});
+            },
+            nb::arg("in_"), nb::kw_only(), nb::arg("taps"), nb::arg("filters"), nb::arg("bias"),
+            nb::arg("place"), nb::arg("silu"), nb::arg("out"),
+            "A causal convolution; `filters` are (taps, width) as one vector.")
+        .def(
+            "linear_attend",
+            [](Program& p, int q, int k, int v, int decay, int strength, int heads, int key_heads,
+               int key_dim, int value_dim, bool corrects, bool tiled, int64_t place,
+               const std::optional<Floats>& skip, int out) {
+                p.linear_attend({q, k, v, decay, strength, heads, key_heads, key_dim, value_dim,
+                                 corrects, tiled, place,
+                                 skip ? vector_of(*skip) : std::vector<float>(), out});
+            },
+            nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("decay"), nb::arg("strength"),
+            nb::kw_only(), nb::arg("heads"), nb::arg("key_heads"), nb::arg("key_dim"),
+            nb::arg("value_dim"), nb::arg("corrects"), nb::arg("tiled"), nb::arg("place"),
+            nb::arg("skip"), nb::arg("out"))
         .def("join", &Program::join, nb::arg("x"), nb::arg("y"), nb::arg("out"),
              "The columns of x, then those of y.")
         .def("store_kv", &Program::store_kv, nb::arg("k"), nb::arg("v"), nb::arg("layer"),

@@ -65,9 +65,10 @@ class NormHeads final : public RowInstruction {
           heads_(heads) {}
     void run_row(Program& p, int i, int) override {
         const int head_dim = width(p, in_) / heads_;
+        const bool own = static_cast<int>(weight_.size()) > head_dim;
         for (int h = 0; h < heads_; ++h) {
             float* x = row(p, in_, i) + h * head_dim;
-            kernels(p).norm(x, weight_.data(), head_dim, eps_, x);
+            kernels(p).norm(x, weight_.data() + (own ? h * head_dim : 0), head_dim, eps_, x);
         }
     }
 
@@ -161,18 +162,74 @@ class TakeRows final : public RowInstruction {
     int in_, out_;
 };
 
-// Columns [first, first + the output's width).
+// The columns of each head from `first` on, as many as the output has for each head.
 class TakeColumns final : public RowInstruction {
   public:
-    TakeColumns(int in, int first, int out)
-        : RowInstruction("take", out), in_(in), first_(first), out_(out) {}
+    TakeColumns(int in, int first, int heads, int out)
+        : RowInstruction("take", out), in_(in), first_(first), heads_(heads), out_(out) {}
     void run_row(Program& p, int i, int) override {
-        std::memcpy(row(p, out_, i), row(p, in_, i) + first_,
-                    static_cast<size_t>(width(p, out_)) * sizeof(float));
+        const int whole = width(p, in_) / heads_, taken = width(p, out_) / heads_;
+        for (int h = 0; h < heads_; ++h) {
+            std::memcpy(row(p, out_, i) + h * taken, row(p, in_, i) + h * whole + first_,
+                        static_cast<size_t>(taken) * sizeof(float));
+        }
     }
 
   private:
-    int in_, first_, out_;
+    int in_, first_, heads_, out_;
+};
+
+// A kernel that maps each element, in place.
+class Activate final : public RowInstruction {
+  public:
+    using Kernel = void (*Kernels::*)(const float* x, int n, float* out);
+    Activate(int in, Kernel kernel) : RowInstruction("activate", in), in_(in), kernel_(kernel) {}
+    void run_row(Program& p, int i, int) override {
+        (kernels(p).*kernel_)(row(p, in_, i), width(p, in_), row(p, in_, i));
+    }
+
+  private:
+    int in_;
+    Kernel kernel_;
+};
+
+class StepSize final : public RowInstruction {
+  public:
+    StepSize(int in, std::vector<float> bias, float least, float most)
+        : RowInstruction("activate", in),
+          in_(in),
+          bias_(std::move(bias)),
+          least_(least),
+          most_(most) {}
+    void run_row(Program& p, int i, int) override {
+        float* x = row(p, in_, i);
+        kernels(p).step_size(x, bias_.data(), width(p, in_), least_, most_, x);
+    }
+
+  private:
+    int in_;
+    std::vector<float> bias_;
+    float least_, most_;
+};
+
+// exp(x * rate)
+class Decay final : public RowInstruction {
+  public:
+    Decay(int in, std::vector<float> rates, int out)
+        : RowInstruction("activate", out), in_(in), out_(out) {
+        rates_ = std::move(rates);
+    }
+    void run_row(Program& p, int i, int) override {
+        const int n = width(p, in_), each = n / static_cast<int>(rates_.size());
+        const float* x = row(p, in_, i);
+        float* out = row(p, out_, i);
+        for (int c = 0; c < n; ++c) out[c] = x[c] * rates_[static_cast<size_t>(c / each)];
+        kernels(p).exp_all(out, n, 0.0f, 1.0f, out);
+    }
+
+  private:
+    int in_, out_;
+    std::vector<float> rates_;
 };
 
 // The columns of x, then those of y.
@@ -282,8 +339,24 @@ InstructionPointer make_add(int x, int y, int out) { return std::make_unique<Add
 
 InstructionPointer make_take_rows(int in, int out) { return std::make_unique<TakeRows>(in, out); }
 
-InstructionPointer make_take_columns(int in, int first, int out) {
-    return std::make_unique<TakeColumns>(in, first, out);
+InstructionPointer make_take_columns(int in, int first, int heads, int out) {
+    return std::make_unique<TakeColumns>(in, first, heads, out);
+}
+
+InstructionPointer make_sigmoid(int in) {
+    return std::make_unique<Activate>(in, &Kernels::sigmoid);
+}
+
+InstructionPointer make_squared_relu(int in) {
+    return std::make_unique<Activate>(in, &Kernels::squared_relu);
+}
+
+InstructionPointer make_step_size(int in, std::vector<float> bias, float least, float most) {
+    return std::make_unique<StepSize>(in, std::move(bias), least, most);
+}
+
+InstructionPointer make_decay(int in, std::vector<float> rates, int out) {
+    return std::make_unique<Decay>(in, std::move(rates), out);
 }
 
 InstructionPointer make_join(int x, int y, int out) { return std::make_unique<Join>(x, y, out); }

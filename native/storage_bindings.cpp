@@ -29,6 +29,12 @@ void check_page_size(const KvCache& kv, size_t bytes) {
     }
 }
 
+void check_state_size(const FixedStates& states, size_t bytes) {
+    if (bytes != static_cast<size_t>(states.bytes())) {
+        throw std::invalid_argument("a state has " + std::to_string(states.bytes()) + " bytes");
+    }
+}
+
 // The format of a tensor that has `bytes` bytes.
 Format checked_format(int type, int64_t bytes, int rows, int columns) {
     const Format format = format_of(type);
@@ -142,6 +148,28 @@ void bind_storage(nb::module_& m) {
             nb::arg("page"), nb::arg("bytes"), "Copy `bytes`, as `read` gave them, into a page.")
         .def_prop_ro("pages", &KvCache::pages)
         .def_prop_ro("page_bytes", [](const KvCache& kv) { return kv.page_bytes(); });
+    nb::class_<FixedStates>(m, "FixedStates", "States of recurrent layers, `bytes` each.")
+        .def(nb::init<int64_t, int64_t>(), nb::arg("count"), nb::arg("bytes"))
+        .def("clear", &FixedStates::clear, nb::arg("state"),
+             nb::call_guard<nb::gil_scoped_release>())
+        .def("copy", &FixedStates::copy, nb::arg("source"), nb::arg("target"),
+             nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "read",
+            [](FixedStates& states, int64_t state, const MutableBytes& bytes) {
+                check_state_size(states, bytes.size());
+                nb::gil_scoped_release release;
+                states.read(state, bytes.data());
+            },
+            nb::arg("state"), nb::arg("bytes"))
+        .def(
+            "write",
+            [](FixedStates& states, int64_t state, const Bytes& bytes) {
+                check_state_size(states, bytes.size());
+                nb::gil_scoped_release release;
+                states.write(state, bytes.data());
+            },
+            nb::arg("state"), nb::arg("bytes"));
     m.def(
         "tensor_types",
         [] {

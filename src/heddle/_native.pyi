@@ -137,6 +137,15 @@ class KvCache:
     @property
     def page_bytes(self) -> int: ...
 
+class FixedStates:
+    """States of recurrent layers, `bytes` each, a multiple of 64."""
+
+    def __init__(self, count: int, bytes: int) -> None: ...
+    def clear(self, state: int) -> None: ...
+    def copy(self, source: int, target: int) -> None: ...
+    def read(self, state: int, bytes: _Bytes) -> None: ...
+    def write(self, state: int, bytes: _Bytes) -> None: ...
+
 class Breakers:
     """DRY's breakers: token sequences that end a repetition."""
 
@@ -276,9 +285,17 @@ class Program:
     """A recorded model: instructions over numbered buffers; see native/program.h."""
 
     def __init__(
-        self, runtime: Runtime, caches: Sequence[KvCache], max_tokens: int, max_rows: int
+        self,
+        runtime: Runtime,
+        caches: Sequence[KvCache],
+        max_tokens: int,
+        max_rows: int,
+        states: FixedStates | None = None,
     ) -> None:
-        """`caches` hold one group of layers each; the program keeps them alive."""
+        """`caches` hold one group of layers each, `states` those of recurrent layers.
+
+        The program keeps them alive.
+        """
     def buffer(self, width: int, per_row: bool) -> int: ...
     def rope_table(self, dim: int, interleaved: bool, cosine: _Floats, sine: _Floats) -> int: ...
     def embed(self, table: Matrix, out: int) -> None:
@@ -331,7 +348,42 @@ class Program:
         """See AttentionSpec in heddle.models.ops; `sinks` are (heads,)."""
     def add(self, x: int, y: int, out: int) -> None: ...
     def take_rows(self, in_: int, out: int) -> None: ...
-    def take_columns(self, in_: int, first: int, out: int) -> None: ...
+    def take_columns(self, in_: int, first: int, out: int, heads: int = 1) -> None: ...
+    def sigmoid(self, in_: int) -> None: ...
+    def squared_relu(self, in_: int) -> None: ...
+    def step_size(self, in_: int, bias: _Floats, least: float, most: float) -> None: ...
+    def decay(self, in_: int, rates: _Floats, out: int) -> None: ...
+    def conv(
+        self,
+        in_: int,
+        *,
+        taps: int,
+        filters: _Floats,
+        bias: _Floats | None,
+        place: int,
+        silu: bool,
+        out: int,
+    ) -> None:
+        """See `Ops.causal_conv`. `filters` are (taps, width); `place` is in floats."""
+    def linear_attend(
+        self,
+        q: int,
+        k: int,
+        v: int,
+        decay: int,
+        strength: int,
+        *,
+        heads: int,
+        key_heads: int,
+        key_dim: int,
+        value_dim: int,
+        corrects: bool,
+        tiled: bool,
+        place: int,
+        skip: _Floats | None,
+        out: int,
+    ) -> None:
+        """See `Ops.linear_attend`. `place` is in floats."""
     def join(self, x: int, y: int, out: int) -> None:
         """The columns of x, then those of y."""
     def pool(self, states: int) -> None:

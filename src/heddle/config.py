@@ -139,6 +139,12 @@ class EngineConfig(HubConfig):
     prefix_cache_nodes: int = _setting(
         0, "most nodes of the prefix cache; 0 = as many as the pages hold", low=0
     )
+    state_every: int = _setting(
+        256,
+        "tokens between two snapshots of a recurrent state, from which prefixes continue",
+        low=32,
+        high=1 << 20,
+    )
     prefix_cache_dir: str = _setting(
         "",
         "directory for evicted prefixes, and for all prefixes at a stop; empty = no disk tier",

@@ -1,7 +1,7 @@
 """The state that a model's layers keep of a sequence, and how a budget of bytes is divided.
 
-A model names a kind of state for each of its layers. Layers of one kind form a group. The scheduler
-and the prefix cache account for groups and know no models::
+A model names the kinds of state of each of its layers: one, none, or `Fixed` beside another. Layers
+of one kind form a group. The scheduler and the prefix cache account for groups and know no models::
 
     Pages       keys and values of all positions    pages of 32 tokens, as long as nodes name them
     Window(n)   keys and values of the last n       pages too; given back behind the window
@@ -31,7 +31,12 @@ PAGE_TOKENS = 32
 TokenArray = array  # of C ints: 4 bytes a token, compared at memory speed, no garbage collection
 
 SNAPSHOT_TOKENS = 256
-"""Snapshots of fixed-size state are taken at multiples of this, and at the ends of prompts."""
+"""Snapshots of fixed-size state are taken at multiples of this, and at the ends of prompts, unless
+the setting `state_every` says otherwise."""
+
+_STATES_OF_SLOT = 2
+"""A slot has two states. A step that may have to compute its last token again writes to the other.
+Memory becomes resident only when it is used."""
 
 _WINDOW_ROOM = 2
 """Factor on the pages that full slots need of a windowed group. The surplus is for prefixes."""
@@ -71,7 +76,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A state of `bytes` bytes that each position changes, as in a recurrent layer."""
+    """A state of `bytes` bytes that each position changes, as in a recurrent layer.
+
+    A multiple of 64, so that all states begin at a line of the processor's cache.
+    """
 
     bytes: int
 
@@ -124,6 +132,9 @@ class StateMemory:
         snapshot_tokens: snapshots are taken at multiples of this.
         layers: the model's layers in the group of all positions.
         shape: shape of their keys and values.
+        fixed: each layer with fixed-size state, and the bytes of that state. A snapshot holds them
+            in this order.
+        states: number of fixed-size states of slots.
     """
 
     pages: int
@@ -134,12 +145,15 @@ class StateMemory:
     snapshot_tokens: int = SNAPSHOT_TOKENS
     layers: tuple[int, ...] = ()
     shape: KvShape = NO_SHAPE
+    fixed: tuple[tuple[int, int], ...] = ()
+    states: int = 0
 
     @property
     def bytes(self) -> int:
-        """Bytes of all pages and snapshots."""
+        """Bytes of all pages, states and snapshots."""
         windows = sum(window.pages * window.page_bytes for window in self.windows)
-        return self.pages * self.page_bytes + windows + self.snapshots * self.snapshot_bytes
+        states = (self.states + self.snapshots) * self.snapshot_bytes
+        return self.pages * self.page_bytes + windows + states
 
     @property
     def token_page_bytes(self) -> int:
@@ -163,11 +177,13 @@ class Load:
         slots: sequences at once.
         context: most tokens of a sequence.
         batch_tokens: most tokens of a step.
+        state_every: tokens between two snapshots of fixed-size state.
     """
 
     slots: int
     context: int
     batch_tokens: int
+    state_every: int = SNAPSHOT_TOKENS
 
     @property
     def sequence_pages(self) -> int:
@@ -181,40 +197,47 @@ class Load:
 
 
 def divide(
-    kinds: Sequence[StateKind],
+    kinds: Sequence[Sequence[StateKind]],
     load: Load,
     budget: int,
     bytes_of_page: Callable[[int, KvShape], int],
 ) -> StateMemory:
-    """Divide `budget` bytes among the groups of a model whose layers keep `kinds`.
+    """Divide `budget` bytes among the groups of a model. `kinds` are those of each layer.
 
     A windowed group gets the pages that its windows need, and as many again for prefixes, but never
     more pages than the group of all positions. The rest goes to the group of all positions, up to
-    the pages that the slots can fill, with a snapshot for every SNAPSHOT_TOKENS tokens. If a window
-    spares no page, because the context is short or a step is large, it counts as all positions.
+    the pages that the slots can fill, and to snapshots: one for every `state_every` tokens, but as
+    many bytes as the pages if there are fewer. If a window spares no page, because the context is
+    short or a step is large, it counts as all positions.
 
     `bytes_of_page` returns the bytes of a page with a number of layers whose keys and values have a
     shape. If the budget is too small, the result has less than one page.
     """
     shape = _shape_of_pages(kinds)
     global_layers, windows, fixed = _group(kinds, load, shape)
-    state_bytes = sum(kind.bytes for kind in fixed)
+    state_bytes = sum(fixed.values())
     fillable = load.slots * load.sequence_pages
-    free = budget - (load.slots * state_bytes if state_bytes else 0)
+    states = _STATES_OF_SLOT * load.slots if state_bytes else 0
+    free = budget - states * state_bytes
     page_bytes = bytes_of_page(len(global_layers), shape) if global_layers else 0
     sizes = {window: bytes_of_page(len(layers), window.shape) for window, layers in windows.items()}
     most = {window: _WINDOW_ROOM * load.slots * load.reach(window) for window in windows}
-    each = page_bytes + state_bytes * PAGE_TOKENS / SNAPSHOT_TOKENS
+    each = page_bytes + min(state_bytes * PAGE_TOKENS / load.state_every, page_bytes)
     pages = fillable
     # Limit one group after the other, the group with the fewest pages first.
     unlimited = sorted(windows, key=lambda window: most[window])
     while True:
         room = free - sum(most[w] * sizes[w] for w in windows if w not in unlimited)
         share = each + sum(sizes[w] for w in unlimited)
-        pages = min(fillable, max(0, int(room // share))) if share else fillable
+        pages = min(fillable, max(0, int(room // share))) if share else fillable * (room >= 0)
         if not unlimited or pages <= most[unlimited[0]]:
             break
         unlimited.pop(0)
+    snapshots = 0
+    if state_bytes:
+        used = pages * page_bytes + sum(min(pages, most[w]) * sizes[w] for w in windows)
+        affordable = max(0, free - used) // state_bytes
+        snapshots = min(-(-pages * PAGE_TOKENS // load.state_every), affordable)
     return StateMemory(
         pages,
         page_bytes,
@@ -229,10 +252,13 @@ def divide(
             )
             for w in windows
         ),
-        snapshots=-(-pages * PAGE_TOKENS // SNAPSHOT_TOKENS) if state_bytes else 0,
+        snapshots=snapshots,
         snapshot_bytes=state_bytes,
+        snapshot_tokens=load.state_every,
         layers=tuple(global_layers),
         shape=shape,
+        fixed=tuple(fixed.items()),
+        states=states,
     )
 
 
@@ -253,30 +279,33 @@ def without_last_layer(
     )
 
 
-def _shape_of_pages(kinds: Sequence[StateKind]) -> KvShape:
+def _shape_of_pages(kinds: Sequence[Sequence[StateKind]]) -> KvShape:
     """The shape of the group of all positions: that of the first layer that keeps them all."""
-    of_pages = (kind.shape for kind in kinds if isinstance(kind, Pages))
-    of_windows = (kind.shape for kind in kinds if isinstance(kind, Window))
+    flat = [kind for of_layer in kinds for kind in of_layer]
+    of_pages = (kind.shape for kind in flat if isinstance(kind, Pages))
+    of_windows = (kind.shape for kind in flat if isinstance(kind, Window))
     return next(of_pages, next(of_windows, NO_SHAPE))
 
 
 def _group(
-    kinds: Sequence[StateKind], load: Load, shape: KvShape
-) -> tuple[list[int], dict[Window, list[int]], list[Fixed]]:
-    """Layers that keep all positions in `shape`, layers by window, and the fixed-size states."""
+    kinds: Sequence[Sequence[StateKind]], load: Load, shape: KvShape
+) -> tuple[list[int], dict[Window, list[int]], dict[int, int]]:
+    """Layers that keep all positions in `shape`, layers by window, bytes of fixed-size state by
+    layer."""
     global_layers: list[int] = []
     windows: dict[Window, list[int]] = {}
-    fixed: list[Fixed] = []
-    for layer, kind in enumerate(kinds):
-        match kind:
-            case Fixed():
-                fixed.append(kind)
-            case Shared():
-                pass
-            case Window() if kind.shape != shape or load.reach(kind) < load.sequence_pages:
-                windows.setdefault(kind, []).append(layer)
-            case Pages() if kind.shape != shape:
-                windows.setdefault(Window(load.context, kind.shape), []).append(layer)
-            case _:
-                global_layers.append(layer)
+    fixed: dict[int, int] = {}
+    for layer, of_layer in enumerate(kinds):
+        for kind in of_layer:
+            match kind:
+                case Fixed():
+                    fixed[layer] = fixed.get(layer, 0) + kind.bytes
+                case Shared():
+                    pass
+                case Window() if kind.shape != shape or load.reach(kind) < load.sequence_pages:
+                    windows.setdefault(kind, []).append(layer)
+                case Pages() if kind.shape != shape:
+                    windows.setdefault(Window(load.context, kind.shape), []).append(layer)
+                case _:
+                    global_layers.append(layer)
     return global_layers, windows, fixed

@@ -18,6 +18,7 @@ from heddle.testing.reference_model import ReferenceModel
 from heddle.types import SamplingParams
 from heddle.weights.formats import read_outline
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.attentions import attentions
 from models.tiny import MODELS, gemma3, gemma4, ministral3, qwen3, qwen3_moe
 from models.tiny.base import TOKENS, TinyModel
 from models.tiny.llama import PLAIN
@@ -200,13 +201,13 @@ def test_the_configuration_decides_which_layers_have_windows(
     changes: dict[str, Any], windows: list[int], tmp_path: Path
 ) -> None:
     model = built(PLAIN.write_folder(tmp_path, **changes))
-    assert [layer.attention.spec.window for layer in model.layers] == windows
+    assert [one.spec.window for one in attentions(model)] == windows
 
 
 def test_keys_of_older_transformers_are_read(tmp_path: Path) -> None:
     old: dict[str, Any] = {"rope_parameters": None, "rope_theta": 500.0}
     old["rope_scaling"] = {"type": "linear", "factor": 4.0}
-    rope = built(PLAIN.write_folder(tmp_path, **old)).layers[0].attention.rope
+    rope = attentions(built(PLAIN.write_folder(tmp_path, **old)))[0].rope
     assert (rope.base, set(rope.factors)) == (500.0, {4.0})
 
 

@@ -12,6 +12,7 @@ from heddle.models import gemma2
 from heddle.models.registry import build
 from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.attentions import attentions
 from models.tiny.gemma2 import MODELS
 
 if TYPE_CHECKING:
@@ -28,15 +29,15 @@ def built(folder: Path, **changes: Any) -> Decoder:
 
 
 def caps(model: Decoder) -> tuple[float, float]:
-    return model.layers[0].attention.spec.soft_cap, model.logit_cap
+    return attentions(model)[0].spec.soft_cap, model.logit_cap
 
 
 def test_every_second_layer_sees_everything_without_a_list_too(tmp_path: Path) -> None:
     for model in (built(tmp_path), build(CAPPED.checkpoint(tmp_path))):
-        assert [layer.attention.spec.window for layer in model.layers] == [4, 0, 4]
+        assert [one.spec.window for one in attentions(model)] == [4, 0, 4]
     kinds = ["full_attention", "full_attention", "sliding_attention"]
     listed = built(tmp_path, layer_types=kinds)
-    assert [layer.attention.spec.window for layer in listed.layers] == [0, 0, 4]
+    assert [one.spec.window for one in attentions(listed)] == [0, 0, 4]
 
 
 def test_null_is_no_cap_and_a_missing_key_the_default(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_the_27b_model_has_its_own_attention_scale(layers: int, divisor: float) 
     values = {"layers": layers, "width": 4608, "mlp_width": 8, "heads": 32, "key_dim": 256}
     values |= {"context": 64, "vocabulary": 32, "window": 4}
     model = gemma2.build(Hyperparameters(values | {"norm_eps": 1e-6}), 0)
-    assert {layer.attention.spec.scale for layer in model.layers} == {1 / math.sqrt(divisor)}
+    assert {one.spec.scale for one in attentions(model)} == {1 / math.sqrt(divisor)}
 
 
 def test_a_negative_cap_and_another_activation_are_refused(tmp_path: Path) -> None:

@@ -12,20 +12,15 @@ from heddle.errors import ModelFileError
 from heddle.models import gemma3
 from heddle.models.registry import build
 from heddle.weights.checkpoint import Hyperparameters
+from models.attentions import attentions
 from models.tiny.base import BASE
 from models.tiny.gemma3 import MODELS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from heddle.models.blocks import Attention
-    from heddle.models.decoder import Decoder
 
 SIX_TO_ONE = MODELS[0]
-
-
-def attentions(model: Decoder) -> list[Attention]:
-    return [layer.attention for layer in model.layers]
 
 
 def test_every_sixth_layer_attends_to_the_whole_context(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from heddle.state import KvShape, Pages, Shared, Window, pages_for
 from heddle.step import Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.attentions import attentions
 from models.tiny.base import TOKENS
 from models.tiny.gemma4 import MODELS
 
@@ -40,7 +41,7 @@ def test_layers_keep_pages_of_their_shape_or_read_those_of_another(tmp_path: Pat
     model = build(SHARED.checkpoint(tmp_path))
     near, far = Window(4, KvShape(3, 16)), Pages(KvShape(3, 32))
     expected = [near, near, far, near, near, far, Shared(4), Shared(4), Shared(5)]
-    assert [model.state(layer) for layer in range(9)] == expected
+    assert [kind for layer in range(9) for kind in model.state(layer)] == expected
 
 
 def test_a_page_file_has_the_pages_of_both_shapes(tmp_path: Path) -> None:
@@ -70,14 +71,16 @@ def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"layer_types": None, "global_head_dim": None}
     keys |= {"num_hidden_layers": 8, "rope_parameters": None, "rope_theta": 1e6}
     model = built(DENSE.write_folder(tmp_path, **keys))
-    assert [one.attention.spec.window for one in model.layers] == [4] * 5 + [0, 4, 0]
-    assert [one.attention.spec.head_dim for one in model.layers] == [16] * 5 + [512, 16, 512]
+    assert [one.spec.window for one in attentions(model)] == [4] * 5 + [0, 4, 0]
+    assert [one.spec.head_dim for one in attentions(model)] == [16] * 5 + [512, 16, 512]
 
 
 def test_only_a_share_of_the_pairs_of_global_layers_turns(tmp_path: Path) -> None:
-    near, _, far, *_ = built(DENSE.write_folder(tmp_path)).layers
-    assert (near.attention.rope.dim, near.attention.rope.factors) == (16, ())
-    assert far.attention.rope.factors == (1.0,) * 4 + (np.inf,) * 12
+    near, _, far, *_ = (one.rope for one in attentions(built(DENSE.write_folder(tmp_path))))
+    assert near is not None
+    assert far is not None
+    assert (near.dim, near.factors) == (16, ())
+    assert far.factors == (1.0,) * 4 + (np.inf,) * 12
 
 
 def test_the_text_part_of_a_model_with_experts_that_sees_images(tmp_path: Path) -> None:

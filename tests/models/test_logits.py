@@ -60,7 +60,7 @@ def test_chunks_beside_another_sequence_give_the_same_logits(checkpoint: GGUFChe
         runs = [SequenceChunk(other, turn, [turn]), SequenceChunk(cache, start, own)]
         parts.append(reference.forward(runs)[1:])
         start += count
-    np.testing.assert_allclose(np.concatenate(parts), reference.logits(TOKENS), atol=2e-5)
+    np.testing.assert_allclose(np.concatenate(parts), reference.logits(TOKENS), atol=5e-5)
 
 
 @pytest.mark.parametrize("model", [llama.PLAIN, gemma3.MODELS[0]], ids=str)
@@ -133,7 +133,8 @@ def last_logits(executor: CpuExecutor, tokens: list[int], ends: Iterable[int]) -
         pages = range(-(-end // PAGE_TOKENS))
         windows = windows_of(executor.memory, start, end)
         chunk = Chunk(0, start, tokens[start:end], pages, sample=True, windows=windows)
-        rows.append(executor.logits(StepPlan(bindings=(), chunks=(chunk,))))
+        clears = () if start else (0,)
+        rows.append(executor.logits(StepPlan(bindings=(), chunks=(chunk,), clears=clears)))
         start = end
     return np.concatenate(rows)
 
@@ -148,7 +149,8 @@ def test_embeddings_agree_with_the_reference_in_any_chunks(checkpoint: GGUFCheck
         found = [pooled(executor, tokens, pooling, ends) for ends in ([17, 34, 48], [1, 2, 18, 33])]
         pool, windows = Pool(0, complete=False), windows_of(executor.memory, 0, 5)
         begun = Chunk(0, 0, tokens[:5], [0], sample=False, pool=pool, windows=windows)
-        execute(executor, StepPlan((Binding(0, EmbeddingParams(pooling), tokens, []),), (begun,)))
+        binding = Binding(0, EmbeddingParams(pooling), tokens, [])
+        execute(executor, StepPlan((binding,), (begun,), clears=(0,)))
         np.testing.assert_allclose(found[0], expected, atol=3e-3)
         assert np.array_equal(found[0], found[1])
     executor.close()
@@ -164,7 +166,8 @@ def pooled(
         sequence.table.pages = list(range(-(-end // PAGE_TOKENS)))
         sequence.table.windows = windows_of(executor.memory, sequence.computed, end)
         chunk = sequence.chunk(end - sequence.computed)
-        result = execute(executor, StepPlan(bindings, (chunk,)))
+        clears = (0,) if bindings else ()
+        result = execute(executor, StepPlan(bindings, (chunk,), clears=clears))
         sequence.computed, bindings = end, ()
     (last,) = result.pooled
     assert isinstance(last, Pooled)

@@ -16,6 +16,7 @@ from heddle.testing.reference_model import ReferenceModel
 from heddle.testing.reference_ops import ReferenceLoader
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.attentions import attentions
 from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def rope_of(model: Decoder) -> RopeSpec:
-    rope = model.layers[0].attention.rope
+    rope = attentions(model)[0].rope
     assert rope is not None
     return rope
 
@@ -131,7 +132,7 @@ def test_longrope_uses_the_divisors_of_the_served_context(
         tmp_path, scaling, [vector(f"{name}.weight", value) for name, value in factors.items()]
     )
     model = build(checkpoint, context)
-    rope = model.load(ReferenceLoader(checkpoint)).layers[0].attention.rope
+    rope = model.load(ReferenceLoader(checkpoint)).layers[0].mixer.rope
     assert set(rope.factors) == {divisor}
     assert rope.scale == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)))
 
@@ -161,7 +162,7 @@ def test_divisors_of_the_file_multiply_with_scaling(tmp_path: Path) -> None:
     scaling = {"llama.rope.scaling.factor": 4.0}
     checkpoint = PLAIN.checkpoint(tmp_path, scaling, [Tensor.of("rope_freqs.weight", divisors)])
     weights = build(checkpoint).load(ReferenceLoader(checkpoint))
-    assert weights.layers[0].attention.rope.factors == (4, 4, 4, 8, 8, 8, 32, 32)
+    assert weights.layers[0].mixer.rope.factors == (4, 4, 4, 8, 8, 8, 32, 32)
 
 
 def vector(name: str, value: float) -> Tensor:

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from heddle.cache.manager import CacheManager
 from heddle.config import EngineConfig
-from heddle.disk.directory import PageDirectory
-from heddle.disk.tier import DiskTier
 from heddle.executors.cpu.load import load
-from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS, pages_for
-from heddle.step import Sampled
-from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
 from models.tiny.gemma3 import TinyGemma3
 from models.tiny.gemma4 import TinyGemma4
 from steps import execute
@@ -31,9 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.executors.cpu.executor import CpuExecutor
+    from heddle.types import SamplingParams
     from models.tiny.base import TinyModel
 
-CONTEXT = 1024
 WINDOW = 40
 SIZES = {"heads": 4, "kv_heads": 2, "head_dim": 16, "window": WINDOW, "context": CONTEXT}
 MODELS = (
@@ -41,64 +36,9 @@ MODELS = (
     TinyGemma4("windowed", tied=True, layers=6, shared=2, input_width=10, **SIZES),
 )
 """The second has pages of two shapes. Two layers read the keys and values of other layers."""
-GREEDY = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=True)
 DRAWN = replace(GREEDY, temperature=0.9, seed=7)
-TEXT = [(7 * i * i + 3 * i) % 31 + 1 for i in range(700)]
 LENGTHS = (600, 600, 300, 45, 20, 8, 599)
 PROMPTS = [[*TEXT[:length], tail] for tail, length in enumerate(LENGTHS, 1)]
-
-Bits = list[tuple[int, float, tuple[tuple[int, float], ...]]]
-
-
-class Rig:
-    """Scheduler, prefix cache and CPU executor, without an engine."""
-
-    def __init__(
-        self, checkpoint: GGUFCheckpoint, disk: Path | None = None, **settings: object
-    ) -> None:
-        config = EngineConfig(threads=2, context=CONTEXT, **settings)
-        self.executor = load(checkpoint, config)
-        self.tier = None
-        if disk is not None:
-            page_bytes = self.executor.memory.token_page_bytes
-            directory = PageDirectory(disk, 1 << 30)
-            self.tier = DiskTier(directory, self.executor, page_bytes, b"f" * 32, threaded=False)
-        self.cache = CacheManager(self.executor.memory, enabled=config.prefix_cache, disk=self.tier)
-        self.scheduler = Scheduler(
-            config.slots, config.batch_tokens, config.queue, self.cache, CONTEXT
-        )
-        self.count = 0
-
-    def run(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
-        """What the prompts give, all of them at once."""
-        first, self.count = self.count, self.count + len(prompts)
-        sequences = [
-            Sequence(first + i, replace(params, seed=i), list(prompt), len(prompt), frozenset())
-            for i, prompt in enumerate(prompts)
-        ]
-        said: dict[int, Bits] = {sequence.id: [] for sequence in sequences}
-        self.scheduler.add(*sequences)
-        while self.scheduler.busy:
-            plan = self.scheduler.schedule()
-            if not plan.chunks:
-                assert self.tier is not None
-                assert self.tier.work(), "all wait, and for nothing"
-                continue
-            for event in self.scheduler.update(execute(self.executor, plan)):
-                assert isinstance(event.outcome, Sampled)
-                out = event.outcome
-                said[event.sequence.id].append((out.token, out.logprob, out.top))
-            self.cache.check_integrity()
-        self.found = [sequence.cached_tokens for sequence in sequences]
-        return list(said.values())
-
-    def one_by_one(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
-        """The same, one after the other. `found` is of the last."""
-        return [self.run([prompt], params)[0] for prompt in prompts]
-
-    def close(self) -> None:
-        self.cache.close(keep=True)
-        self.executor.close()
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=str)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.errors import ConfigError, UnsupportedModelError
+from heddle.errors import ConfigError
 from heddle.state import PAGE_TOKENS, Fixed, Load, Pages, Window
 from heddle.step import HEAD_TOKENS, HEAD_TOKENS_OF_SLOT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from heddle.config import EngineConfig
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import KvShape, StateKind, StateMemory
@@ -46,17 +48,15 @@ def served_config(config: EngineConfig, shape: ModelShape) -> EngineConfig:
     return dataclasses.replace(config, batch_tokens=tokens, prefix_cache=False, prefix_cache_dir="")
 
 
-def kept_kinds(model: Decoder, config: EngineConfig, where: str) -> list[StateKind]:
-    """The state kind of each layer. `where` names the device in the error.
+def kept_kinds(model: Decoder, config: EngineConfig) -> list[tuple[StateKind, ...]]:
+    """The state kinds of each layer.
 
     Raises:
-        UnsupportedModelError: a layer has fixed-size state, which no executor computes yet.
         ConfigError: `kv_type` does not fit the model's heads.
     """
     kinds = [model.state(layer) for layer in range(model.shape.layers)]
-    if any(isinstance(kind, Fixed) for kind in kinds):
-        raise UnsupportedModelError(f"layers with a state of fixed size do not run on {where} yet")
-    dims = {kind.shape.dim for kind in kinds if isinstance(kind, Pages | Window)}
+    flat = [kind for of_layer in kinds for kind in of_layer]
+    dims = {kind.shape.dim for kind in flat if isinstance(kind, Pages | Window)}
     odd = next((dim for dim in sorted(dims) if dim % 32), None)
     if config.kv_type == "q8_0" and odd is not None:
         raise ConfigError(
@@ -68,17 +68,21 @@ def kept_kinds(model: Decoder, config: EngineConfig, where: str) -> list[StateKi
 
 
 def served_head(
-    model: Decoder, kinds: list[StateKind], config: EngineConfig
+    model: Decoder, kinds: Sequence[Sequence[StateKind]], config: EngineConfig
 ) -> PredictionHead | None:
     """The model's prediction head, if it is to be loaded. `kinds` are those of the model's layers.
 
-    It is not if nobody guesses unless a request asks, if a small model guesses in its place, or if
-    its layer cannot share pages with the layers of the model that keep all positions.
+    It is not if nobody guesses unless a request asks, if a small model guesses in its place, if
+    layers are recurrent, or if its layer cannot share pages with the layers of the model that keep
+    all positions.
     """
     if config.speculation == "off" or config.draft or model.head is None:
         return None
-    first = next((kind for kind in kinds if isinstance(kind, Pages)), None)
-    return model.head if model.head.state(0) == first else None
+    flat = [kind for of_layer in kinds for kind in of_layer]
+    if any(isinstance(kind, Fixed) for kind in flat):
+        return None
+    first = next((kind for kind in flat if isinstance(kind, Pages)), None)
+    return model.head if model.head.state(0) == (first,) else None
 
 
 def head_config(config: EngineConfig) -> EngineConfig:
@@ -102,7 +106,7 @@ def given_states(plan: StepPlan) -> States:
 
 def load_of(config: EngineConfig, shape: ModelShape) -> Load:
     """Sizes of the load that the memory must serve. `shape` has the served context."""
-    return Load(config.slots, shape.context, config.batch_tokens)
+    return Load(config.slots, shape.context, config.batch_tokens, config.state_every)
 
 
 def check_pages(memory: StateMemory, budget: int) -> None:
@@ -155,11 +159,21 @@ def position_bytes(memory: StateMemory) -> dict[int, float]:
     }
 
 
+def fixed_places(memory: StateMemory) -> dict[int, int]:
+    """For each layer with fixed-size state, the byte at which it begins in the state of a slot."""
+    places, begin = {}, 0
+    for layer, size in memory.fixed:
+        places[layer] = begin
+        begin += size
+    return places
+
+
 def page_layout(memory: StateMemory) -> str:
-    """The part of a page format that names the layers of a page, in their order."""
+    """The part of a page format that names the layers of a page, and of a snapshot, in order."""
     shapes = "".join(f" {g.shape.heads}x{g.shape.dim}{g.layers}" for g in page_groups(memory))
     windows = "".join(f" {window.positions}" for window in memory.windows)
-    return f"{memory.token_page_bytes}{shapes}{windows}"
+    fixed = f" {memory.fixed}" if memory.fixed else ""
+    return f"{memory.token_page_bytes}{shapes}{windows}{fixed}"
 
 
 def describe_memory(memory: StateMemory, kv_type: str) -> str:
@@ -170,9 +184,9 @@ def describe_memory(memory: StateMemory, kv_type: str) -> str:
         f" {window.positions:,}"
         for window in memory.windows
     ]
+    if memory.fixed:
+        tokens.append(
+            f"{memory.snapshots:,} snapshots of {memory.snapshot_bytes / 1e6:,.1f} MB, one every"
+            f" {memory.snapshot_tokens:,} tokens"
+        )
     return f"KV cache {memory.bytes / 1e6:,.0f} MB in {kv_type} ({', '.join(tokens)})"
-
-
-def no_snapshot(snapshot: int) -> ValueError:
-    """The error for a snapshot of a model without fixed-size state."""
-    return ValueError(f"there is no snapshot {snapshot}: no layer has a state of fixed size")

@@ -8,15 +8,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from heddle.errors import ModelFileError
+from heddle.state import KvShape, Pages, Shared, Window
 
 if TYPE_CHECKING:
     from heddle.models.ops import AttentionSpec, Loader, Ops, RopeSpec, Temperature
+    from heddle.state import StateKind
 
 A = TypeVar("A")
 W = TypeVar("W")
+
+
+class Mixer(Protocol):
+    """The part of a layer in which a token reads the tokens before it: attention, or a recurrence.
+
+    Attributes:
+        width: width of the hidden state.
+        part: the part of the layer's canonical names.
+    """
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def part(self) -> str: ...
+
+    def state(self, *, causal: bool) -> tuple[StateKind, ...]:
+        """The kinds of state that the layer keeps of a sequence."""
+        ...
+
+    def load(self, loader: Loader[Any], name: str) -> Any:
+        """Claim the tensors under `name`."""
+        ...
+
+    def forward(self, ops: Ops[A, Any], weights: Any, x: A, positions: A, layer: int) -> A:
+        """From normed x (T, width) to (T, width). `weights` are what `load` returned.
+
+        The state is that of layer `layer`.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +102,11 @@ class Attention:
         keys_as_values: whether values are the keys before norm and rotation, if the checkpoint has
             no matrix for values.
         source: the earlier layer whose keys and values this layer reads; None: it has its own.
+        gated: whether the matrix of queries makes gates, too: for each head its query, then its
+            gate. The result is multiplied by sigmoid(gate).
     """
+
+    part: ClassVar[str] = "attention"
 
     width: int
     spec: AttentionSpec
@@ -84,6 +119,15 @@ class Attention:
     norms_values: bool = False
     keys_as_values: bool = False
     source: int | None = None
+    gated: bool = False
+
+    def state(self, *, causal: bool) -> tuple[StateKind, ...]:
+        """See :class:`Mixer`. An encoder keeps all positions, as one step computes all tokens."""
+        if self.source is not None:
+            return (Shared(self.source),)
+        kept = KvShape(self.spec.kv_heads, self.spec.head_dim)
+        is_windowed = self.spec.window and causal
+        return (Window(self.spec.window, kept) if is_windowed else Pages(kept),)
 
     def load(self, loader: Loader[W], name: str) -> AttentionWeights[W]:
         """Claim the tensors under `name`, with biases if the checkpoint has them."""
@@ -97,13 +141,13 @@ class Attention:
         rope, own = self._rope(loader), self.source is None
         has_values = own and not (self.keys_as_values and not loader.has(f"{name}.v"))
         return AttentionWeights(
-            q=loader.linear(f"{name}.q", q_width, self.width),
+            q=loader.linear(f"{name}.q", q_width * (2 if self.gated else 1), self.width),
             k=loader.linear(f"{name}.k", kv_width, self.width) if own else None,
             v=loader.linear(f"{name}.v", kv_width, self.width) if has_values else None,
             output=loader.linear(f"{name}.output", self.width, q_width),
             q_norm=loader.vector(f"{name}.q_norm", q_norm) if normed else None,
             k_norm=loader.vector(f"{name}.k_norm", k_norm) if normed and own else None,
-            v_norm=loader.ones(spec.head_dim) if self.norms_values and own else None,
+            v_norm=loader.filled(spec.head_dim) if self.norms_values and own else None,
             rope=rope,
             q_rope=replace(rope, temperature=self.temperature) if rope is not None else None,
             sinks=loader.vector(f"{name}.sinks", spec.heads) if self.has_sinks else None,
@@ -130,8 +174,12 @@ class Attention:
         self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, positions: A, layer: int
     ) -> A:
         """From normed x (T, width) to (T, width). Stores its keys and values in layer `layer`."""
-        spec = self.spec
+        spec, gate = self.spec, None
         q = ops.linear(x, weights.q)
+        if self.gated:
+            size = spec.head_dim
+            gate = ops.take_columns(q, size, size, spec.heads)
+            q = ops.take_columns(q, 0, size, spec.heads)
         if weights.k is None:
             assert self.source is not None, "a layer without keys reads those of another"
             q = self._placed(ops, q, weights.q_norm, weights.q_rope, positions, spec.heads)
@@ -140,7 +188,10 @@ class Attention:
         v = self._values(ops, weights, x, k)
         q = self._placed(ops, q, weights.q_norm, weights.q_rope, positions, spec.heads)
         k = self._placed(ops, k, weights.k_norm, weights.rope, positions, spec.kv_heads)
-        return ops.linear(ops.attend(q, k, v, layer, spec, weights.sinks), weights.output)
+        y = ops.attend(q, k, v, layer, spec, weights.sinks)
+        if gate is not None:
+            y = ops.gated(gate, y, "sigmoid")
+        return ops.linear(y, weights.output)
 
     def _values(self, ops: Ops[A, W], weights: AttentionWeights[W], x: A, k: A) -> A:
         """The values (T, kv_heads * head_dim). `k` are the keys before norm and rotation."""
@@ -230,7 +281,7 @@ class LayerWeights(Generic[W]):
     """Weights of a layer: norms before and after each part, None without such norms."""
 
     attention_norm: W | None
-    attention: AttentionWeights[W]
+    mixer: Any
     after_attention: W | None
     mlp_norm: W | None
     mlp: Any
@@ -239,30 +290,34 @@ class LayerWeights(Generic[W]):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Attention, then a feed-forward layer. Each has norms and is added to the hidden state.
+    """A mixer, then a feed-forward layer. Each has norms and is added to the hidden state.
 
     Attributes:
-        attention: the first part.
+        mixer: the first part.
         mlp: the second part.
         norm_eps: epsilon of the norms.
         norms: where the norms are.
         residual_scale: factor on the result of each part before it is added.
     """
 
-    attention: Attention
+    mixer: Mixer
     mlp: FeedForward
     norm_eps: float
     norms: NormPlacement = NormPlacement.BEFORE
     residual_scale: float = 1.0
 
+    def state(self, *, causal: bool) -> tuple[StateKind, ...]:
+        """The kinds of state that the layer keeps of a sequence."""
+        return self.mixer.state(causal=causal)
+
     def load(self, loader: Loader[W], name: str) -> LayerWeights[W]:
         """Claim the tensors under `name`."""
-        width = self.attention.width
+        width = self.mixer.width
         before = self.norms is not NormPlacement.AFTER
         after = self.norms is not NormPlacement.BEFORE
         return LayerWeights(
             attention_norm=loader.vector(f"{name}.attention_norm", width) if before else None,
-            attention=self.attention.load(loader, f"{name}.attention"),
+            mixer=self.mixer.load(loader, f"{name}.{self.mixer.part}"),
             after_attention=loader.vector(f"{name}.post_attention_norm", width) if after else None,
             mlp_norm=loader.vector(f"{name}.mlp_norm", width) if before else None,
             mlp=self.mlp.load(loader, f"{name}.mlp"),
@@ -274,7 +329,7 @@ class Layer:
     ) -> A:
         """The hidden state (T, width) after layer `index`."""
         h = self._norm(ops, x, weights.attention_norm)
-        h = self.attention.forward(ops, weights.attention, h, positions, index)
+        h = self.mixer.forward(ops, weights.mixer, h, positions, index)
         x = self._add(ops, x, h, weights.after_attention)
         h = self.mlp.forward(ops, weights.mlp, self._norm(ops, x, weights.mlp_norm))
         return self._add(ops, x, h, weights.after_mlp)

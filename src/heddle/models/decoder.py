@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from heddle.state import KvShape, Pages, Shared, Window
-
 if TYPE_CHECKING:
     from heddle.models.blocks import Layer, LayerWeights
     from heddle.models.ops import Batch, Loader, Ops
@@ -60,17 +58,9 @@ class Decoder:
         """Whether `forward` reads hidden states of another model beside tokens."""
         return False
 
-    def state(self, layer: int) -> StateKind:
-        """The kind of state that a layer keeps of a sequence.
-
-        An encoder keeps all positions: a step computes all tokens at once.
-        """
-        attention = self.layers[layer].attention
-        if attention.source is not None:
-            return Shared(attention.source)
-        spec = attention.spec
-        kept = KvShape(spec.kv_heads, spec.head_dim)
-        return Window(spec.window, kept) if spec.window and self.shape.causal else Pages(kept)
+    def state(self, layer: int) -> tuple[StateKind, ...]:
+        """The kinds of state that a layer keeps of a sequence."""
+        return self.layers[layer].state(causal=self.shape.causal)
 
     def load(self, loader: Loader[W]) -> DecoderWeights[W]:
         """Claim all tensors. Without an output matrix, the embedding is used (tied weights)."""

@@ -182,7 +182,7 @@ class Gemma4Layer(Layer):
 
     def load(self, loader: Loader[W], name: str) -> Gemma4LayerWeights[W]:
         """Claim the tensors under `name`."""
-        base, width, inputs = Layer.load(self, loader, name), self.attention.width, self.input_width
+        base, width, inputs = Layer.load(self, loader, name), self.mixer.width, self.input_width
         mixture = self.experts
 
         def norm(part: str, needed: object) -> W | None:
@@ -194,7 +194,7 @@ class Gemma4Layer(Layer):
         scaled = loader.has(f"{name}.scale")
         return Gemma4LayerWeights(
             base.attention_norm,
-            base.attention,
+            base.mixer,
             base.after_attention,
             base.mlp_norm,
             base.mlp,
@@ -221,7 +221,7 @@ class Gemma4Layer(Layer):
     ) -> A:
         """The hidden state (T, width) after layer `index`. `inputs` are those of all layers."""
         h = self._norm(ops, x, weights.attention_norm)
-        h = self.attention.forward(ops, weights.attention, h, positions, index)
+        h = self.mixer.forward(ops, weights.mixer, h, positions, index)
         x = self._add(ops, x, h, weights.after_attention)
         h = self.mlp.forward(ops, weights.mlp, self._norm(ops, x, weights.mlp_norm))
         if weights.experts is not None:
@@ -241,7 +241,7 @@ class Gemma4Layer(Layer):
     ) -> A:
         """The result (T, width) of the experts, normed."""
         routed = self._norm(ops, x, weights.router_norm)
-        routed = ops.scale(routed, 1 / math.sqrt(self.attention.width))
+        routed = ops.scale(routed, 1 / math.sqrt(self.mixer.width))
         logits = ops.linear(routed, experts.router)
         h = self._norm(ops, x, weights.experts_norm)
         h = ops.experts(h, logits, experts.experts, experts.spec)

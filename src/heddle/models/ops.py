@@ -140,6 +140,53 @@ class ExpertSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class StatePlace:
+    """A part of the fixed-size state that a layer keeps of a sequence. It begins with zeros.
+
+    Attributes:
+        layer: number of the layer.
+        first: the part's first element in the layer's state, a multiple of 16.
+        count: number of float32 elements.
+    """
+
+    layer: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionSpec:
+    """Attention whose keys and values are summed up in one matrix for each head.
+
+    Attributes:
+        heads: heads of values, a multiple of key_heads.
+        key_heads: heads of queries and keys.
+        key_dim: elements of a query or key, a multiple of 4.
+        value_dim: elements of a value.
+        corrects: whether a value is first reduced by what the matrix returns for its key (the
+            delta rule).
+        tiled: which key head belongs to value head i: i % key_heads if true, else
+            i // (heads / key_heads).
+    """
+
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    corrects: bool
+    tiled: bool = False
+
+    @property
+    def state_count(self) -> int:
+        """Elements of the state."""
+        return self.heads * self.key_dim * self.value_dim
+
+    def key_head(self, head: int) -> int:
+        """The head of queries and keys of a value head."""
+        return head % self.key_heads if self.tiled else head // (self.heads // self.key_heads)
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertWeights(Generic[W_co]):
     """The stacked matrices of a layer's experts; expert i computes
     down[i](activation(gate[i](x)) * up[i](x))."""
@@ -182,7 +229,10 @@ class Ops(Protocol[A, W_contra]):
         ...
 
     def norm_heads(self, x: A, w: W_contra, eps: float, heads: int) -> A:
-        """RMS norm of each head of x (T, heads * head_dim) separately; w is (head_dim,)."""
+        """RMS norm of each head of x (T, heads * head_dim) separately.
+
+        w is (head_dim,), or (heads * head_dim,) if each head has its own weights.
+        """
         ...
 
     def scale(self, x: A, factor: float) -> A:
@@ -219,9 +269,58 @@ class Ops(Protocol[A, W_contra]):
     def gated(self, gate: A, up: A, activation: str) -> A:
         """activation(gate) * up, elementwise.
 
-        activation is "silu", "gelu" or "clamped". "gelu" is the form with tanh (Hendrycks & Gimpel
-        2016). "clamped" is GPT-OSS's: gate * sigmoid(1.702 * gate) * (up + 1), with gate limited to
-        7 and up to [-7, 7] before.
+        activation is "silu", "gelu", "clamped", "sigmoid" or "identity". "gelu" is the form with
+        tanh (Hendrycks & Gimpel 2016). "clamped" is GPT-OSS's: gate * sigmoid(1.702 * gate) *
+        (up + 1), with gate limited to 7 and up to [-7, 7] before.
+        """
+        ...
+
+    def activate(self, x: A, activation: str) -> A:
+        """activation(x), elementwise: "sigmoid", or "squared_relu", which is max(x, 0)**2."""
+        ...
+
+    def causal_conv(self, x: A, filters: W_contra, place: StatePlace, activation: str) -> A:
+        """Convolution of each column of x (T, n) with the positions before.
+
+        y[t, c] = activation(sum over i of w[c, i] * x[t - taps + 1 + i, c] + bias[c]), where
+        positions before the sequence are zeros. `filters` are of :meth:`Loader.filters`.
+        activation is "silu" or "identity". The state is the last taps - 1 rows of x:
+        (taps - 1, n), the oldest first.
+        """
+        ...
+
+    def step_size(self, x: A, bias: W_contra, least: float, most: float) -> A:
+        """softplus(x + bias), limited to [least, most]; softplus(x) = ln(1 + exp(x))."""
+        ...
+
+    def decay(self, x: A, rates: W_contra) -> A:
+        """exp(x * rate) of x (T, n); rates (m,) hold for n / m consecutive columns each."""
+        ...
+
+    def linear_attend(
+        self,
+        q: A,
+        k: A,
+        v: A,
+        decay: A,
+        strength: A,
+        place: StatePlace,
+        spec: LinearAttentionSpec,
+        skip: W_contra | None = None,
+    ) -> A:
+        """Linear attention with a state that decays: (T, heads * value_dim).
+
+        q and k are (T, key_heads * key_dim), v (T, heads * value_dim), strength (T, heads), and
+        decay (T, heads), or (T, heads * key_dim) for a decay of each row. With the state S
+        (key_dim, value_dim) of a head, one token computes::
+
+            d = strength * (v - (decay * S)^T k)    if spec.corrects, else strength * v
+            S = decay * S + k d^T
+            y = S^T q + skip * v
+
+        The gated delta rule (Yang et al. 2024, arXiv:2412.06464), Kimi's with a decay of each row
+        (Kimi Team 2025, arXiv:2510.26692), and Mamba-2 without correction (Dao & Gu 2024,
+        arXiv:2405.21060: k is B, q is C, v is x, strength is the step size, skip is D).
         """
         ...
 
@@ -244,8 +343,8 @@ class Ops(Protocol[A, W_contra]):
         """x[rows]: (R, n)."""
         ...
 
-    def take_columns(self, x: A, first: int, width: int) -> A:
-        """A copy of x[:, first : first + width]."""
+    def take_columns(self, x: A, first: int, width: int, heads: int = 1) -> A:
+        """A copy of columns `first` to `first` + width of each head of x: (T, heads * width)."""
         ...
 
     def join(self, x: A, y: A) -> A:
@@ -284,8 +383,15 @@ class Loader(Protocol[W_co]):
         """A float vector (width,)."""
         ...
 
-    def ones(self, width: int) -> W_co:
-        """A vector (width,) of ones, for norms without weights."""
+    def filters(self, name: str, parts: Sequence[int], taps: int) -> tuple[W_co, ...]:
+        """Filters (channels, taps) of a convolution, with biases if the checkpoint has them.
+
+        The channels are divided: a handle for each number of channels in `parts`.
+        """
+        ...
+
+    def filled(self, width: int, value: float = 1.0) -> W_co:
+        """A vector (width,) of one value, for norms without weights."""
         ...
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:

@@ -41,6 +41,11 @@ FAMILIES = (
     ),
     Family("qwen2_moe", gguf=("qwen2moe",), hf=("qwen2_moe",)),
     Family("qwen3", gguf=("qwen3", "qwen3moe"), hf=("qwen3", "qwen3_moe")),
+    Family(
+        "qwen3_next",
+        gguf=("qwen3next", "qwen35", "qwen35moe"),
+        hf=("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+    ),
     Family("smollm3", gguf=("smollm3",), hf=("smollm3",)),
     Family("granite", gguf=("granite", "granitemoe"), hf=("granite", "granitemoe")),
     Family("olmo2", gguf=("olmo2",), hf=("olmo2", "olmo3")),

@@ -30,7 +30,6 @@ from heddle.executors.graph.forward import compute, model_work, record
 from heddle.executors.serving import (
     describe_memory,
     given_states,
-    no_snapshot,
     page_layout,
     position_bytes,
 )
@@ -38,7 +37,7 @@ from heddle.models.ops import Batch
 from heddle.roofline import Limits
 from heddle.state import PAGE_TOKENS
 from heddle.step import Failed, Pooled, Sampled, Scored, StepResult
-from heddle.testing.reference_memory import PagedCache, PagedMemory
+from heddle.testing.reference_memory import FixedStates, PagedCache, PagedMemory
 from heddle.testing.reference_ops import ReferenceOps, SequenceChunk
 from heddle.testing.reference_sampler import Past, adapted_mu, allowed, log_softmax, sample
 from heddle.types import PromptLogprob
@@ -108,6 +107,7 @@ class ReferenceExecutor:
         self._most_tokens = config.batch_tokens
         self.memory = memory
         self._pages = PagedMemory(config.kv_type, self.memory)
+        self._states = FixedStates(self.memory)
         self._forward: Forward = record(model, weights)
         self.work = model_work(self._forward, weight_bytes, position_bytes(self.memory))
         self.held_bytes: int = weight_bytes + memory.bytes + (head.held_bytes if head else 0)
@@ -151,10 +151,10 @@ class ReferenceExecutor:
         self._pages.write(page, content, windows)
 
     def read_snapshot(self, snapshot: int) -> memoryview:
-        raise no_snapshot(snapshot)
+        return self._states.read(snapshot)
 
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
-        raise no_snapshot(snapshot)
+        self._states.write(snapshot, content)
 
     def submit(self, plan: StepPlan) -> None:
         problem = next(self._problems(plan), None)
@@ -181,7 +181,7 @@ class ReferenceExecutor:
     def close(self) -> None:
         if self.head is not None:
             self.head.close()
-        for name in ("_submitted", "_pages", "_forward", "_sequences"):
+        for name in ("_submitted", "_pages", "_states", "_forward", "_sequences"):
             vars(self).pop(name, None)
 
     def _problems(self, plan: StepPlan) -> Iterator[str]:
@@ -197,6 +197,7 @@ class ReferenceExecutor:
         for copy in plan.copies:
             if not self._pages.may_copy(copy):
                 yield f"bad copy of page {copy.source} to page {copy.target}"
+        yield from self._states.problems(plan)
         for chunk in plan.chunks:
             targets = () if chunk.score is None else chunk.score.targets
             if not all(token in known for token in (*chunk.tokens, *targets)):
@@ -213,6 +214,7 @@ class ReferenceExecutor:
             self._sequences[binding.slot] = sequence
         for copy in plan.copies:
             self._pages.copy(copy)
+        self._states.prepare(plan)
         sampled: list[Sampled | Failed] = []
         scored: list[Scored | Failed] = []
         pooled: list[Pooled | Failed] = []
@@ -233,6 +235,7 @@ class ReferenceExecutor:
                     params = sequence.binding.params
                     assert isinstance(params, EmbeddingParams), "others pool nothing"
                     pooled.append(_pooled(chunk, states, unit_length=params.unit_length))
+        self._states.keep(plan)
         if self._abandoned:
             raise StepAbandonedError("the step was abandoned")
         return StepResult(tuple(sampled), tuple(scored), tuple(pooled), tuple(kept))
@@ -243,7 +246,10 @@ class ReferenceExecutor:
         if self.shape.causal:
             return [self._row(chunk, index) for index in range(count)]
         # The tokens see one another.
-        run, all_rows = SequenceChunk(PagedCache(self._pages, chunk), 0, chunk.tokens), range(count)
+        run, all_rows = (
+            SequenceChunk(PagedCache(self._pages, self._states, chunk), 0, chunk.tokens),
+            range(count),
+        )
         batch: Batch[NDArray[Any]] = Batch(*map(np.array, (chunk.tokens, all_rows, all_rows)))
         states, logits = compute(self._forward, ReferenceOps([run]), batch)
         return [(states[i : i + 1], logits[i : i + 1]) for i in all_rows]
@@ -252,7 +258,7 @@ class ReferenceExecutor:
         """State (1, width) and logits (1, vocabulary) of a token; no rows if nothing reads them."""
         if self._abandoned:
             raise StepAbandonedError("the step was abandoned")
-        position, cache = chunk.start + index, PagedCache(self._pages, chunk)
+        position, cache = chunk.start + index, PagedCache(self._pages, self._states, chunk)
         token = [chunk.tokens[index]]
         wanted = np.arange(1 if _is_wanted(chunk, index) else 0)
         states = None if chunk.states is None else chunk.states[index : index + 1]

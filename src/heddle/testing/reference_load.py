@@ -47,7 +47,7 @@ def load(
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
-    kinds = kept_kinds(model, config, "the reference")
+    kinds = kept_kinds(model, config)
     head = served_head(model, kinds, config)
     if head is not None:
         kinds.append(head.state(0))

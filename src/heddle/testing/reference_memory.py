@@ -1,4 +1,4 @@
-"""KV pages of the reference executor: a float32 array for each group of layers."""
+"""State of the reference executor: an array for each group of layers, and fixed-size states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.serving import layer_places, page_groups
+from heddle.executors.serving import fixed_places, layer_places, page_groups
 from heddle.state import PAGE_TOKENS, pages_for
 from heddle.testing.reference_ops import as_kept
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from heddle.models.ops import StatePlace
     from heddle.state import KvShape, StateMemory
-    from heddle.step import Chunk, PageCopy
+    from heddle.step import Chunk, PageCopy, StepPlan
 
     Float32 = NDArray[np.float32]
 
@@ -88,15 +89,77 @@ class PagedMemory:
             yield group[number]
 
 
+class FixedStates:
+    """The fixed-size states of slots, and snapshots of them.
+
+    Attributes:
+        slots: the state of each slot that has one, float32.
+    """
+
+    def __init__(self, memory: StateMemory) -> None:
+        self._places = {layer: begin // 4 for layer, begin in fixed_places(memory).items()}
+        self._count = memory.snapshot_bytes // 4
+        self.slots: dict[int, Float32] = {}
+        self._snapshots: dict[int, Float32] = {}
+        self._most = memory.snapshots
+
+    def prepare(self, plan: StepPlan) -> None:
+        """Clear and restore states before the chunks of a plan."""
+        for slot in plan.clears:
+            self.slots[slot] = np.zeros(self._count, np.float32)
+        for restore in plan.restores:
+            self.slots[restore.slot] = self._snapshots[restore.snapshot].copy()
+
+    def keep(self, plan: StepPlan) -> None:
+        """Make the snapshots of a plan, after its chunks."""
+        for copy in plan.snapshots:
+            self._snapshots[copy.snapshot] = self.slots[copy.slot].copy()
+
+    def part(self, slot: int, place: StatePlace) -> Float32:
+        """A part (count,) of the state of a slot."""
+        begin = self._places[place.layer] + place.first
+        return self.slots[slot][begin : begin + place.count]
+
+    def read(self, snapshot: int) -> memoryview:
+        """The bytes of a snapshot."""
+        return memoryview(self._snapshots[self._checked(snapshot)].tobytes())
+
+    def write(self, snapshot: int, content: memoryview) -> None:
+        """Make a snapshot of the bytes that `read` returned."""
+        self._snapshots[self._checked(snapshot)] = np.frombuffer(content, np.float32).copy()
+
+    def problems(self, plan: StepPlan) -> Iterator[str]:
+        """Everything in a plan that is out of range."""
+        for copy in (*plan.restores, *plan.snapshots):
+            if copy.snapshot not in range(self._most):
+                yield f"bad snapshot {copy.snapshot}"
+        bound = {*self.slots, *plan.clears, *(restore.slot for restore in plan.restores)}
+        if self._count and not {chunk.slot for chunk in plan.chunks} <= bound:
+            yield "a chunk of a slot without state"
+        if any(restore.snapshot not in self._snapshots for restore in plan.restores):
+            yield "a snapshot that nobody made"
+
+    def _checked(self, snapshot: int) -> int:
+        if snapshot not in range(self._most):
+            raise ValueError(f"there is no snapshot {snapshot}")
+        return snapshot
+
+
 @dataclass(frozen=True, slots=True)
 class PagedCache:
-    """Keys and values of one sequence, in the pages that its chunk names."""
+    """The state of one sequence: keys and values in the pages that its chunk names, and the
+    fixed-size state of its slot."""
 
     memory: PagedMemory
+    states: FixedStates
     chunk: Chunk
 
+    def fixed(self, place: StatePlace) -> Float32:
+        """See `heddle.testing.reference_ops.SequenceState`."""
+        return self.states.part(self.chunk.slot, place)
+
     def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
-        """See `heddle.testing.reference_ops.KeyValues`."""
+        """See `heddle.testing.reference_ops.SequenceState`."""
         group, number = self.memory.places[layer]
         first, pages = _tables(self.chunk)[group]
         content, kv_type = self.memory.groups[group][:, number], self.memory.kv_type
@@ -107,7 +170,7 @@ class PagedCache:
         return self.stored(layer, start + len(k))
 
     def stored(self, layer: int, end: int) -> tuple[Float32, Float32]:
-        """See `heddle.testing.reference_ops.KeyValues`. Positions without a page are zeros."""
+        """See `heddle.testing.reference_ops.SequenceState`. Positions without a page are zeros."""
         group, number = self.memory.places[layer]
         first, pages = _tables(self.chunk)[group]
         content = self.memory.groups[group][:, number]

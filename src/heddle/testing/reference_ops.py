@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from heddle.models.ops import AttentionSpec, ExpertSpec, ExpertWeights, RopeSpec
+    from heddle.models.ops import (
+        AttentionSpec,
+        ExpertSpec,
+        ExpertWeights,
+        LinearAttentionSpec,
+        RopeSpec,
+        StatePlace,
+    )
     from heddle.weights.checkpoint import Checkpoint
 
     Array = NDArray[Any]
@@ -107,8 +114,8 @@ def as_kept(x: Float32, kv_type: str) -> Float32:
     raise ValueError(f"no KV cache is of type {kv_type}")
 
 
-class KeyValues(Protocol):
-    """Keys and values of one sequence, by layer."""
+class SequenceState(Protocol):
+    """Keys and values of one sequence, by layer, and its fixed-size states."""
 
     def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
         """Store k and v (tokens, kv_heads * head_dim) from position `start` on.
@@ -121,6 +128,10 @@ class KeyValues(Protocol):
         """The keys and values of positions 0 to `end`, without it."""
         ...
 
+    def fixed(self, place: StatePlace) -> Float32:
+        """A part (count,) of a fixed-size state, to be read and changed."""
+        ...
+
 
 @dataclass(slots=True)
 class SequenceCache:
@@ -131,6 +142,11 @@ class SequenceCache:
 
     kv_type: str = "f32"
     layers: dict[int, tuple[Float32, Float32]] = field(default_factory=dict)
+    states: dict[StatePlace, Float32] = field(default_factory=dict)
+
+    def fixed(self, place: StatePlace) -> Float32:
+        """See :class:`SequenceState`. Each part is an array of its own."""
+        return self.states.setdefault(place, np.zeros(place.count, np.float32))
 
     def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
         """Store k and v from position `start` on. Drops later positions. Returns all positions."""
@@ -154,7 +170,7 @@ class SequenceChunk:
     The cache must hold all positions before `start`.
     """
 
-    cache: KeyValues
+    cache: SequenceState
     start: int
     tokens: Sequence[int]
 
@@ -183,7 +199,10 @@ class ReferenceOps:
         return x / np.sqrt(mean_square + np.float32(eps)) * w.values
 
     def norm_heads(self, x: Array, w: Weight, eps: float, heads: int) -> Array:
-        return self.norm(x.reshape(len(x), heads, -1), w, eps).reshape(x.shape)
+        by_head = x.reshape(len(x), heads, -1)
+        own = w.values.size != by_head.shape[-1]
+        weight = Weight(w.values.reshape(heads, -1)) if own else w
+        return self.norm(by_head, weight, eps).reshape(x.shape)
 
     def scale(self, x: Array, factor: float) -> Array:
         return x * np.float32(factor)
@@ -234,6 +253,68 @@ class ReferenceOps:
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
         return _ACTIVATIONS[activation](gate, up)
 
+    def activate(self, x: Array, activation: str) -> Array:
+        if activation == "sigmoid":
+            return _sigmoid(x)
+        positive = np.maximum(x, np.float32(0))
+        return positive * positive
+
+    def causal_conv(self, x: Array, filters: Weight, place: StatePlace, activation: str) -> Array:
+        taps, row, y = filters.in_features, 0, np.empty_like(x)
+        bias = np.float32(0) if filters.bias is None else filters.bias
+        for run in self._runs:
+            rows = slice(row, row + len(run.tokens))
+            state = run.cache.fixed(place).reshape(taps - 1, -1)
+            past = np.concatenate([state, x[rows]])
+            y[rows] = bias + sum(
+                past[tap : tap + len(run.tokens)] * filters.values[:, tap] for tap in range(taps)
+            )
+            state[:] = past[len(past) - taps + 1 :]
+            row = rows.stop
+        return _silu(y) if activation == "silu" else y
+
+    def step_size(self, x: Array, bias: Weight, least: float, most: float) -> Array:
+        """In float64: with float32, a small step would lose its last digits."""
+        softplus: Array = np.logaddexp(0, (x + bias.values).astype(np.float64))
+        limited: Array = softplus.clip(least, most).astype(np.float32)
+        return limited
+
+    def decay(self, x: Array, rates: Weight) -> Array:
+        factors: Array = np.exp(x * np.repeat(rates.values, x.shape[1] // len(rates.values)))
+        return factors
+
+    def linear_attend(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        decay: Array,
+        strength: Array,
+        place: StatePlace,
+        spec: LinearAttentionSpec,
+        skip: Weight | None = None,
+    ) -> Array:
+        heads, tokens = spec.heads, len(v)
+        key_heads = [spec.key_head(head) for head in range(heads)]
+        q = q.reshape(tokens, -1, spec.key_dim)[:, key_heads]
+        k = k.reshape(tokens, -1, spec.key_dim)[:, key_heads]
+        values = v.reshape(tokens, heads, spec.value_dim)
+        decay = decay.reshape(tokens, heads, -1)
+        y, row = np.empty_like(values), 0
+        for run in self._runs:
+            state = run.cache.fixed(place).reshape(heads, spec.key_dim, spec.value_dim)
+            for t in range(row, row + len(run.tokens)):
+                state *= decay[t, :, :, None]
+                change = values[t]
+                if spec.corrects:
+                    change = change - np.einsum("hkv,hk->hv", state, k[t])
+                state += k[t][:, :, None] * (strength[t][:, None] * change)[:, None]
+                y[t] = np.einsum("hkv,hk->hv", state, q[t])
+            row += len(run.tokens)
+        if skip is not None:
+            y += skip.values[:, None] * values
+        return y.reshape(v.shape)
+
     def experts(
         self, x: Array, logits: Array, weights: ExpertWeights[Any], spec: ExpertSpec
     ) -> Array:
@@ -258,8 +339,9 @@ class ReferenceOps:
     def take_rows(self, x: Array, rows: Array) -> Array:
         return x[rows]
 
-    def take_columns(self, x: Array, first: int, width: int) -> Array:
-        return x[:, first : first + width].copy()
+    def take_columns(self, x: Array, first: int, width: int, heads: int = 1) -> Array:
+        by_head = x.reshape(len(x), heads, -1)
+        return by_head[..., first : first + width].reshape(len(x), -1).copy()
 
     def join(self, x: Array, y: Array) -> Array:
         return np.concatenate([x, y], axis=1)
@@ -354,6 +436,8 @@ _ACTIVATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "silu": lambda gate, up: _silu(gate) * up,
     "gelu": lambda gate, up: _gelu(gate) * up,
     "clamped": _clamped,
+    "sigmoid": lambda gate, up: _sigmoid(gate) * up,
+    "identity": lambda gate, up: gate * up,
 }
 
 
@@ -403,8 +487,17 @@ class ReferenceLoader:
     def vector(self, name: str, width: int) -> Weight:
         return Weight(self._tensor(f"{name}.weight", (width,)))
 
-    def ones(self, width: int) -> Weight:
-        return Weight(np.ones(width, np.float32))
+    def filters(self, name: str, parts: Sequence[int], taps: int) -> tuple[Weight, ...]:
+        bias, channels = f"{name}.bias", sum(parts)
+        biased = bias in self._checkpoint.tensors
+        ends = np.cumsum(parts)[:-1]
+        values = np.split(self._tensor(f"{name}.weight", (channels, taps)), ends)
+        if not biased:
+            return tuple(map(Weight, values))
+        return tuple(map(Weight, values, np.split(self._tensor(bias, (channels,)), ends)))
+
+    def filled(self, width: int, value: float = 1.0) -> Weight:
+        return Weight(np.full(width, value, np.float32))
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:
         return tuple(self._tensor(f"{name}.weight", (width,)).tolist())

@@ -13,6 +13,8 @@ Canonical names of tensors::
     layers.{i}.scale, layers.{i}.input.{gate,projection}, layers.{i}.post_input_norm
     layers.{i}.attention_norm, layers.{i}.post_attention_norm
     layers.{i}.attention.{q,k,v,output,q_norm,k_norm,sinks}
+    layers.{i}.mixer.{qkv,z,beta,alpha,conv,step_bias,decay_rates,norm,output}: of a recurrence
+    layers.{i}.mixer.{qkvz,ba}: in place of qkv and z, and of beta and alpha
     layers.{i}.mlp_norm, layers.{i}.post_mlp_norm
     layers.{i}.mlp.{gate,up,down}
     layers.{i}.{experts_norm,post_dense_norm,post_experts_norm}: where both parts are in parallel
@@ -57,6 +59,15 @@ HYPERPARAMETERS = {
     "value_dim": "elements of a head's value; may be a list, by layer",
     "shared_layers": "number of last layers that read the keys and values of an earlier layer",
     "layer_input_width": "elements of the input that each layer has of its own; 0: none",
+    "recurrent_layers": "for each layer, whether it has a recurrence in place of attention",
+    "attention_period": "every so many layers, one has attention, and the others a recurrence",
+    "state.heads": "heads of values of a recurrence",
+    "state.groups": "heads of its queries and keys",
+    "state.key_dim": "elements of its queries and keys",
+    "state.value_dim": "elements of its values",
+    "state.inner": "elements of all its values",
+    "state.taps": "positions that its convolution sees, the token itself included",
+    "state.tiled": "whether value head i has key head i modulo their number",
     "context": "most tokens of a sequence",
     "vocabulary": "number of token ids",
     "norm_eps": "term that a norm adds to the mean square",

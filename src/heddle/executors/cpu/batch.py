@@ -58,7 +58,7 @@ class Layout:
 
     Attributes:
         ids, positions: (T,).
-        spans: (S, 3 + 2 * groups), see `Program.begin`.
+        spans: (S, 3 + 2 * groups), see `Program.begin`; in a recurrent model, (S, 5 + 2 * groups).
         pages: page ids of all spans and groups.
         rows: (R,) token rows to sample from. A chunk with n guesses has n + 1 rows.
         scored: (token row, target, alternatives) of each token to score.
@@ -78,17 +78,25 @@ class Layout:
     width: int = 0
 
     @classmethod
-    def of(cls, plan: StepPlan, sums: Mapping[int, StateSum], width: int = 0) -> Layout:
+    def of(
+        cls,
+        plan: StepPlan,
+        sums: Mapping[int, StateSum],
+        width: int = 0,
+        fixed: Sequence[tuple[int, int]] | None = None,
+    ) -> Layout:
         """Lay out a plan. `sums` has a sum for each slot whose states are pooled.
 
-        `width` is that of hidden states, if the plan keeps some.
+        `width` is that of hidden states, if the plan keeps some. `fixed` are the fixed-size states
+        of each chunk: the one it reads, and the one that gets its last token. None: the model is
+        not recurrent.
         """
         layout = cls(width=width)
-        for chunk in plan.chunks:
-            layout._add(chunk, sums)
+        for index, chunk in enumerate(plan.chunks):
+            layout._add(chunk, sums, () if fixed is None else fixed[index])
         return layout
 
-    def _add(self, chunk: Chunk, sums: Mapping[int, StateSum]) -> None:
+    def _add(self, chunk: Chunk, sums: Mapping[int, StateSum], fixed: tuple[int, ...]) -> None:
         begin, count = len(self.ids), len(chunk.tokens)
         span: tuple[int, ...] = (begin, count, chunk.start, len(self.pages), 0)
         self.ids.extend(chunk.tokens)
@@ -97,7 +105,7 @@ class Layout:
         for window in chunk.windows:
             span += (len(self.pages), window.first)
             self.pages.extend(window.pages)
-        self.spans.append(span)
+        self.spans.append(span + fixed)
         if chunk.sample:
             self.rows.extend(range(begin + count - 1 - chunk.guesses, begin + count))
         if chunk.score is not None:

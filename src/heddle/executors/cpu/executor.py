@@ -29,6 +29,7 @@ from heddle.executors.arithmetic import (
     trigonometry_digest,
 )
 from heddle.executors.cpu.batch import Layout, StateSum
+from heddle.executors.cpu.fixed_memory import FixedMemory
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.kv_memory import KvMemory
 from heddle.executors.cpu.limits import measure
@@ -39,8 +40,8 @@ from heddle.executors.failures import non_finite, nothing_allowed, sampler_faile
 from heddle.executors.graph.forward import model_work, record
 from heddle.executors.serving import (
     describe_memory,
+    fixed_places,
     given_states,
-    no_snapshot,
     page_layout,
     position_bytes,
 )
@@ -78,6 +79,7 @@ _log = logging.getLogger(__name__)
 SOURCES = (
     *MODEL_SOURCES,
     "executors/cpu/batch.py",
+    "executors/cpu/fixed_memory.py",
     "executors/cpu/kv_memory.py",
     "executors/cpu/lowering.py",
     "executors/cpu/weights.py",
@@ -128,6 +130,7 @@ class CpuExecutor:
         self._quantize = config.quantize
         self._kv = KvMemory(config.kv_type, memory)
         self.memory = memory
+        self._fixed = FixedMemory(memory) if memory.fixed else None
         self.head = head
         of_head = 0 if head is None else head.memory.bytes
         self.held_bytes: int = packed.bytes + memory.bytes + of_head
@@ -136,7 +139,11 @@ class CpuExecutor:
         self._max_rows = sampled_rows(config)
         try:
             self._program = _native.Program(
-                runtime, self._kv.caches, config.batch_tokens, self._max_rows
+                runtime,
+                self._kv.caches,
+                config.batch_tokens,
+                self._max_rows,
+                None if self._fixed is None else self._fixed.states,
             )
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
@@ -149,13 +156,15 @@ class CpuExecutor:
         self._logit_rows = 0  # of the last step
         self._masks = GrammarMasks()
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
+        self._uncertain: set[int] = set()  # slots whose last token a later step may compute again
         self._submitted: _Submitted | None = None
 
     def _lower(self, forward: Forward, positions: int) -> tuple[int, int | None]:
         self.work = model_work(forward, self.weight_bytes, position_bytes(self.memory))
         self._rope_digest = rope_digest(forward)
         try:
-            return lower(forward, self._program, positions, self._kv.places)
+            places = fixed_places(self.memory)
+            return lower(forward, self._program, positions, self._kv.places, places)
         except ValueError as error:
             raise UnsupportedModelError(f"the model cannot be run on a CPU: {error}") from error
 
@@ -173,10 +182,17 @@ class CpuExecutor:
         self._kv.write(page, content, windows)
 
     def read_snapshot(self, snapshot: int) -> memoryview:
-        raise no_snapshot(snapshot)
+        return self._recurrent_states.read(snapshot)
 
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
-        raise no_snapshot(snapshot)
+        self._recurrent_states.write(snapshot, content)
+
+    @property
+    def _recurrent_states(self) -> FixedMemory:
+        """Raises ValueError: no layer is recurrent, so there is no snapshot."""
+        if self._fixed is None:
+            raise ValueError("there are no snapshots: no layer has a state of fixed size")
+        return self._fixed
 
     @property
     def summary(self) -> str:
@@ -202,8 +218,11 @@ class CpuExecutor:
     def submit(self, plan: StepPlan) -> None:
         for binding in plan.bindings:
             self._bind(binding)
-        layout = Layout.of(plan, self._sums, self.shape.width)
         sampling = [chunk for chunk in plan.chunks if chunk.sample]
+        try:
+            layout = self._layout(plan)
+        except ValueError as error:
+            raise EngineFailedError(f"the step was refused: {error}") from error
         samplers = [self._samplers[chunk.slot] for chunk in sampling]
         fill = self._masks.begin_masks(sampling, self._samplers)
         guesses = [c.guesses for c in sampling] if any(c.guesses for c in sampling) else ()
@@ -223,6 +242,18 @@ class CpuExecutor:
         self._logit_rows = len(layout.rows)  # scored rows come after them, and rarely alone
         self._submitted = step, plan, sampling, samplers, fill, layout.kept
 
+    def _layout(self, plan: StepPlan) -> Layout:
+        """The plan as arrays. Clears and restores fixed-size states."""
+        if self._fixed is None:
+            return Layout.of(plan, self._sums, self.shape.width)
+        # Only a late mask makes a step compute a token again.
+        self._uncertain = {
+            chunk.slot for chunk in plan.chunks if chunk.sample and self._masks.has(chunk.slot)
+        }
+        self._fixed.prepare(plan)
+        fixed = self._fixed.places(plan, self._uncertain)
+        return Layout.of(plan, self._sums, self.shape.width, fixed)
+
     def collect(self) -> StepResult:
         submitted, self._submitted = self._submitted, None
         assert submitted is not None, "collect was called without submit"
@@ -236,6 +267,11 @@ class CpuExecutor:
         if read is None:
             raise StepAbandonedError("the step was abandoned")
         picks, scores = read
+        if self._fixed is not None:
+            self._fixed.keep(plan, self._uncertain)
+            for slot in self._uncertain:
+                if self._masks.late(slot) is None:
+                    self._fixed.advance(slot)
         sampled = tuple(chain.from_iterable(map(self._sampled, sampling, samplers, picks)))
         states = tuple(of_chunk.astype(np.float32) for of_chunk in kept)
         return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums), states)
@@ -285,7 +321,7 @@ class CpuExecutor:
 
     def logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
         """Run a plan without sampling. Returns logits (R, vocabulary) of chunks that sample."""
-        layout = Layout.of(plan, {})
+        layout = self._layout(plan)
         self._program.begin(*layout.arrays(), []).finish()
         return self._program.copy(self._logits, len(layout.rows))
 
@@ -302,7 +338,7 @@ class CpuExecutor:
         """Free all threads and memory. The public attributes stay readable. Idempotent."""
         if self.head is not None:
             self.head.close()
-        for name in ("_submitted", "_program", "_kv", "_samplers", "_masks", "_sums"):
+        for name in ("_submitted", "_program", "_kv", "_fixed", "_samplers", "_masks", "_sums"):
             vars(self).pop(name, None)
 
 

@@ -98,7 +98,7 @@ def bytes_of_page(kv_type: str, layers: int, kept: KvShape) -> int:
 
 
 def plan_memory(
-    config: EngineConfig, shape: ModelShape, kinds: Sequence[StateKind], model_bytes: int
+    config: EngineConfig, shape: ModelShape, kinds: Sequence[Sequence[StateKind]], model_bytes: int
 ) -> StateMemory:
     """Divide `kv_cache` bytes among the groups; without this setting, half of the free memory.
 

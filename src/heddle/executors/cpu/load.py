@@ -49,7 +49,7 @@ def load(
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
-    kinds = kept_kinds(model, config, "a CPU")
+    kinds = kept_kinds(model, config)
     head = served_head(model, kinds, config)
     mix = Mix.named(config.quantize)
     left_out = f"{model.head.name}." if model.head is not None and head is None else None

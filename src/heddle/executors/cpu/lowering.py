@@ -16,11 +16,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.cpu.weights import ExpertsWeight, LinearWeight, TableWeight, VectorWeight
+from heddle.executors.cpu.weights import (
+    ExpertsWeight,
+    FiltersWeight,
+    LinearWeight,
+    TableWeight,
+    VectorWeight,
+)
 from heddle.executors.graph import recording
 from heddle.executors.graph.recording import Linear, Node
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 
     from heddle._native import Matrix, Program
     from heddle.executors.graph.forward import Forward
-    from heddle.models.ops import RopeSpec
+    from heddle.models.ops import RopeSpec, StatePlace
 
 
 def rope_tables(
@@ -57,18 +64,23 @@ Places = Mapping[int, tuple[int, int]]
 
 
 def lower(
-    forward: Forward, program: Program, positions: int, places: Places
+    forward: Forward,
+    program: Program,
+    positions: int,
+    places: Places,
+    fixed: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[int, int | None]:
     """Append the graph's instructions to `program`.
 
     Returns the buffers of the logits, and of the hidden states that the graph reads, if it does.
 
-    The program pools the graph's states. Token positions must be in [0, positions).
+    The program pools the graph's states. Token positions must be in [0, positions). `fixed` says
+    at which byte of a fixed-size state each recurrent layer begins.
 
     Raises:
         ValueError: no instruction computes a part of the graph.
     """
-    lowering = _Lowering(forward.nodes, forward.logits, program, positions, places)
+    lowering = _Lowering(forward.nodes, forward.logits, program, positions, places, fixed)
     if forward.inputs.states is not None:
         lowering.keep_input(forward.inputs.states)
     for index, node in enumerate(forward.nodes):
@@ -82,11 +94,18 @@ def lower(
 
 class _Lowering:
     def __init__(
-        self, nodes: list[Node], logits: Node, program: Program, positions: int, places: Places
+        self,
+        nodes: list[Node],
+        logits: Node,
+        program: Program,
+        positions: int,
+        places: Places,
+        fixed: Mapping[int, int],
     ) -> None:
         self.program = program
         self.positions = positions
         self._places = places
+        self._fixed = fixed
         self.buffer_of: dict[Node, int] = {}
         self._order = {node: index for index, node in enumerate(nodes)}
         self._readers: defaultdict[Node, list[Node]] = defaultdict(list)
@@ -119,8 +138,22 @@ class _Lowering:
             case recording.GateRows():
                 self.program.gate_rows(self._of(node, 0), self._of(node, 1), self._new(node))
                 self._quantise_apart(node)
-            case recording.Rope() | recording.NormHeads() | recording.Scale() | recording.SoftCap():
+            case (
+                recording.Rope()
+                | recording.NormHeads()
+                | recording.Scale()
+                | recording.SoftCap()
+                | recording.Activate()
+                | recording.StepSize()
+            ):
                 self._emit_in_place(node)
+            case recording.Decay():
+                rates = _vector(node.rates)
+                self.program.decay(self._of(node, 0), rates, self._new(node))
+            case recording.CausalConv():
+                self._emit_conv(node)
+            case recording.LinearAttend():
+                self._emit_linear_attend(node)
             case recording.Attend():
                 self._emit_attend(node)
             case Linear():
@@ -137,7 +170,9 @@ class _Lowering:
                 self.program.join(x, y, self._new(node))
                 self._quantise_apart(node)
             case recording.TakeColumns():
-                self.program.take_columns(self._of(node, 0), node.first, self._new(node))
+                self.program.take_columns(
+                    self._of(node, 0), node.first, self._new(node), node.heads
+                )
                 self._quantise_apart(node)
             case _:
                 raise ValueError(f"no instruction computes {type(node).__name__}")
@@ -180,7 +215,13 @@ class _Lowering:
             self.program.quantise(self.buffer_of[node])
 
     def _emit_in_place(
-        self, node: recording.Rope | recording.NormHeads | recording.Scale | recording.SoftCap
+        self,
+        node: recording.Rope
+        | recording.NormHeads
+        | recording.Scale
+        | recording.SoftCap
+        | recording.Activate
+        | recording.StepSize,
     ) -> None:
         source = node.inputs[0]
         if max(self._order[reader] for reader in self._readers[source]) > self._order[node]:
@@ -197,6 +238,12 @@ class _Lowering:
                 self.program.scale(buffer, node.factor)
             case recording.SoftCap():
                 self.program.soft_cap(buffer, node.cap)
+            case recording.Activate(activation="sigmoid"):
+                self.program.sigmoid(buffer)
+            case recording.Activate():
+                self.program.squared_relu(buffer)
+            case recording.StepSize():
+                self.program.step_size(buffer, _vector(node.bias), node.least, node.most)
         self._assign(node, buffer)
         self._quantise_apart(node)
 
@@ -234,6 +281,40 @@ class _Lowering:
         )
         if not fused:
             self._quantise_apart(node)
+
+    def _place(self, place: StatePlace) -> int:
+        """Where a part begins in the state of a sequence, in floats."""
+        return self._fixed[place.layer] // 4 + place.first
+
+    def _emit_conv(self, node: recording.CausalConv) -> None:
+        filters = node.filters
+        assert isinstance(filters, FiltersWeight)
+        self.program.conv(
+            self._of(node, 0),
+            taps=filters.taps,
+            filters=filters.values.ravel(),
+            bias=filters.bias,
+            place=self._place(node.place),
+            silu=node.activation == "silu",
+            out=self._new(node),
+        )
+        self._quantise_apart(node)
+
+    def _emit_linear_attend(self, node: recording.LinearAttend) -> None:
+        spec = node.spec
+        self.program.linear_attend(
+            *(self.buffer_of[source] for source in node.inputs),
+            heads=spec.heads,
+            key_heads=spec.key_heads,
+            key_dim=spec.key_dim,
+            value_dim=spec.value_dim,
+            corrects=spec.corrects,
+            tiled=spec.tiled,
+            place=self._place(node.place),
+            skip=None if node.skip is None else _vector(node.skip),
+            out=self._new(node),
+        )
+        self._quantise_apart(node)
 
     def _emit_experts(self, node: recording.Experts) -> None:
         spec, weights, scales = node.spec, node.weights, node.spec.expert_scales
@@ -318,5 +399,9 @@ def _table(node: recording.Embed) -> Matrix:
 
 
 def _values(node: recording.Norm | recording.NormHeads) -> npt.NDArray[np.float32]:
-    assert isinstance(node.weight, VectorWeight)
-    return node.weight.values
+    return _vector(node.weight)
+
+
+def _vector(weight: object) -> npt.NDArray[np.float32]:
+    assert isinstance(weight, VectorWeight)
+    return weight.values

@@ -14,7 +14,7 @@ from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import dequantize, unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -70,7 +70,20 @@ class VectorWeight:
     values: npt.NDArray[np.float32]
 
 
-CpuWeight = LinearWeight | ExpertsWeight | TableWeight | VectorWeight
+@dataclass(frozen=True, slots=True)
+class FiltersWeight:
+    """Filters of a convolution, float32 (taps, channels), and biases (channels,) or None."""
+
+    values: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.float32] | None
+
+    @property
+    def taps(self) -> int:
+        """Positions that a filter sees."""
+        return len(self.values)
+
+
+CpuWeight = LinearWeight | ExpertsWeight | TableWeight | VectorWeight | FiltersWeight
 
 
 class CpuLoader:
@@ -141,8 +154,21 @@ class CpuLoader:
     def vector(self, name: str, width: int) -> VectorWeight:
         return VectorWeight(self._values(f"{name}.weight", width))
 
-    def ones(self, width: int) -> VectorWeight:
-        return VectorWeight(np.ones(width, np.float32))
+    def filters(self, name: str, parts: Sequence[int], taps: int) -> tuple[FiltersWeight, ...]:
+        bias, channels = f"{name}.bias", sum(parts)
+        biased = bias in self._checkpoint.tensors
+        biases = self._values(bias, channels) if biased else None
+        columns = self._values(f"{name}.weight", channels, taps).T
+        made, first = [], 0
+        for count in parts:
+            own = slice(first, first + count)
+            values = np.ascontiguousarray(columns[:, own])
+            made.append(FiltersWeight(values, None if biases is None else biases[own]))
+            first += count
+        return tuple(made)
+
+    def filled(self, width: int, value: float = 1.0) -> VectorWeight:
+        return VectorWeight(np.full(width, value, np.float32))
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:
         return tuple(self.vector(name, width).values.tolist())

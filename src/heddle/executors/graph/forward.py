@@ -86,12 +86,22 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.attend(q, k, v, layer, attention, sinks)
         case recording.Attend(layer=layer, spec=attention), [q]:
             return ops.attend_stored(q, layer, attention)
-        case recording.TakeColumns(first=first, width=width), [x]:
-            return ops.take_columns(x, first, width)
+        case recording.TakeColumns(first=first, width=width, heads=heads), [x]:
+            return ops.take_columns(x, first, width // heads, heads)
         case recording.Join(), [x, y]:
             return ops.join(x, y)
         case recording.Gated(activation=activation), [gate, up]:
             return ops.gated(gate, up, activation)
+        case recording.Activate(activation=activation), [x]:
+            return ops.activate(x, activation)
+        case recording.CausalConv(filters=filters, place=place, activation=activation), [x]:
+            return ops.causal_conv(x, filters, place, activation)
+        case recording.StepSize(bias=bias, least=least, most=most), [x]:
+            return ops.step_size(x, bias, least, most)
+        case recording.Decay(rates=rates), [x]:
+            return ops.decay(x, rates)
+        case recording.LinearAttend(place=place, spec=linear, skip=skip), [q, k, v, d, s]:
+            return ops.linear_attend(q, k, v, d, s, place, linear, skip)
         case recording.Experts(weights=weights, spec=experts), [x, logits]:
             return ops.experts(x, logits, weights, experts)
         case recording.GateRows(), [x, gate]:

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Protocol
 from heddle.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
-    from heddle.models.ops import AttentionSpec, ExpertSpec, ExpertWeights, RopeSpec
+    from collections.abc import Set
+
+    from heddle.models.ops import (
+        AttentionSpec,
+        ExpertSpec,
+        ExpertWeights,
+        LinearAttentionSpec,
+        RopeSpec,
+        StatePlace,
+    )
+
+
+_GATES = {"silu", "gelu", "clamped", "sigmoid", "identity"}
 
 
 class LinearHandle(Protocol):
@@ -134,6 +146,40 @@ class TakeRows(Node):
 @dataclass(frozen=True, slots=True, eq=False)
 class TakeColumns(Node):
     first: int
+    heads: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activate(Node):
+    activation: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CausalConv(Node):
+    filters: object
+    place: StatePlace
+    activation: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepSize(Node):
+    bias: object
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decay(Node):
+    rates: object
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearAttend(Node):
+    """Inputs: queries, keys, values, decay, strength."""
+
+    place: StatePlace
+    spec: LinearAttentionSpec
+    skip: object | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,13 +233,41 @@ class RecordingOps:
         return self._record(Attend((q,), q.width, q.per_row, layer, spec, None))
 
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
-        _check_activation(activation)
+        _check_activation(activation, _GATES)
         return self._record(Gated((gate, up), gate.width, gate.per_row, activation))
+
+    def activate(self, x: Node, activation: str) -> Node:
+        _check_activation(activation, {"sigmoid", "squared_relu"})
+        return self._record(Activate((x,), x.width, x.per_row, activation))
+
+    def causal_conv(self, x: Node, filters: object, place: StatePlace, activation: str) -> Node:
+        _check_activation(activation, {"silu", "identity"})
+        return self._record(CausalConv((x,), x.width, x.per_row, filters, place, activation))
+
+    def step_size(self, x: Node, bias: object, least: float, most: float) -> Node:
+        return self._record(StepSize((x,), x.width, x.per_row, bias, least, most))
+
+    def decay(self, x: Node, rates: object) -> Node:
+        return self._record(Decay((x,), x.width, x.per_row, rates))
+
+    def linear_attend(
+        self,
+        q: Node,
+        k: Node,
+        v: Node,
+        decay: Node,
+        strength: Node,
+        place: StatePlace,
+        spec: LinearAttentionSpec,
+        skip: object | None = None,
+    ) -> Node:
+        inputs = (q, k, v, decay, strength)
+        return self._record(LinearAttend(inputs, v.width, v.per_row, place, spec, skip))
 
     def experts(
         self, x: Node, logits: Node, weights: ExpertWeights[ExpertsHandle], spec: ExpertSpec
     ) -> Node:
-        _check_activation(spec.activation)
+        _check_activation(spec.activation, _GATES)
         return self._record(Experts((x, logits), x.width, x.per_row, weights, spec))
 
     def gate_rows(self, x: Node, gate: Node) -> Node:
@@ -205,13 +279,13 @@ class RecordingOps:
     def take_rows(self, x: Node, rows: Node) -> Node:
         return self._record(TakeRows((x, rows), x.width, True))
 
-    def take_columns(self, x: Node, first: int, width: int) -> Node:
-        return self._record(TakeColumns((x,), width, x.per_row, first))
+    def take_columns(self, x: Node, first: int, width: int, heads: int = 1) -> Node:
+        return self._record(TakeColumns((x,), heads * width, x.per_row, first, heads))
 
     def join(self, x: Node, y: Node) -> Node:
         return self._record(Join((x, y), x.width + y.width, x.per_row))
 
 
-def _check_activation(activation: str) -> None:
-    if activation not in {"silu", "gelu", "clamped"}:
+def _check_activation(activation: str, known: Set[str]) -> None:
+    if activation not in known:
         raise UnsupportedModelError(f"activation {activation!r} has no kernel")

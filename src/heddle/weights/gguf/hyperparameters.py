@@ -40,6 +40,7 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
         if values.get(name) == 0:
             del values[name]
     values["rope.interleaved"] = architecture in names.INTERLEAVED
+    values["state.tiled"] = architecture in names.TILED
     values.setdefault("causal", architecture not in names.ENCODERS)
     tokens = metadata.get(names.TOKENS)
     if isinstance(tokens, Sized):

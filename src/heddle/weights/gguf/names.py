@@ -23,6 +23,13 @@ HYPERPARAMETERS = {
     "value_dim": "attention.value_length",
     "shared_layers": "attention.shared_kv_layers",
     "layer_input_width": "embedding_length_per_layer_input",
+    "recurrent_layers": "attention.recurrent_layers",
+    "attention_period": "full_attention_interval",
+    "state.heads": "ssm.time_step_rank",
+    "state.groups": "ssm.group_count",
+    "state.key_dim": "ssm.state_size",
+    "state.inner": "ssm.inner_size",
+    "state.taps": "ssm.conv_kernel",
     "context": "context_length",
     "vocabulary": "vocab_size",
     "norm_eps": "attention.layer_norm_rms_epsilon",
@@ -63,6 +70,9 @@ HYPERPARAMETERS = {
     "pooling": "pooling_type",
 }
 """Keys after the architecture's name, by canonical name."""
+
+TILED = frozenset({"qwen35", "qwen35moe"})
+"""Architectures whose value heads are ordered so that head i has key head i modulo their number."""
 
 ENCODERS = frozenset({"gemma-embedding"})
 """Architectures whose attention is not causal unless the file says so."""
@@ -123,6 +133,14 @@ _IN_LAYER = {
     "attention.q_norm": "attn_q_norm",
     "attention.k_norm": "attn_k_norm",
     "post_attention_norm": "post_attention_norm",
+    "mixer.qkvz": "ssm_in",
+    "mixer.z": "attn_gate",
+    "mixer.ba": "ssm_ba",
+    "mixer.beta": "ssm_beta",
+    "mixer.alpha": "ssm_alpha",
+    "mixer.conv": "ssm_conv1d",
+    "mixer.norm": "ssm_norm",
+    "mixer.output": "ssm_out",
     "mlp_norm": "ffn_norm",
     "mlp.gate": "ffn_gate",
     "mlp.up": "ffn_up",
@@ -147,7 +165,11 @@ _IN_LAYER = {
     "post_dense_norm": "post_ffw_norm_1",
     "post_experts_norm": "post_ffw_norm_2",
 }
-_IRREGULAR = {"mlp.selection_bias.weight": "exp_probs_b.bias"}
+_IRREGULAR = {
+    "mlp.selection_bias.weight": "exp_probs_b.bias",
+    "mixer.decay_rates.weight": "ssm_a",
+    "mixer.step_bias.weight": "ssm_dt.bias",
+}
 _IRREGULAR_OF = {
     "gemma4": {
         "mlp.router_norm.weight": "ffn_gate_inp.scale",
@@ -157,14 +179,22 @@ _IRREGULAR_OF = {
 """Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
 _GATE_BEFORE_UP = {"mlp.gate_up": "ffn_up"}
+_QWEN3_NEXT = {
+    "mlp_norm": "post_attention_norm",
+    "attention.qkv": "",  # such files have it apart
+    "mixer.qkv": "attn_qkv",
+}
 _DIFFERENCES = {
     "phi3": _GATE_BEFORE_UP,
     "glm4": _GATE_BEFORE_UP,
     "gpt-oss": {"mlp_norm": "post_attention_norm"},
     "glm4moe": {"mlp_norm": "post_attention_norm"},
     "seed_oss": {"mlp_norm": "post_attention_norm"},
+    "qwen3next": _QWEN3_NEXT,
+    "qwen35": _QWEN3_NEXT,
+    "qwen35moe": _QWEN3_NEXT,
 }
-"""Names of a layer's parts that are particular to one architecture."""
+"""Names of a layer's parts that are particular to one architecture; empty: it has no such part."""
 
 
 FUSED = {
@@ -178,4 +208,5 @@ def tensor_names(architecture: str) -> TensorNames:
     """The tensor names of one architecture, a value of `general.architecture`."""
     differences = _DIFFERENCES.get(architecture, {})
     irregular = _IRREGULAR | _IRREGULAR_OF.get(architecture, {})
-    return TensorNames("blk.", _OUTSIDE_LAYERS, _IN_LAYER | differences, irregular)
+    in_layer = {name: label for name, label in (_IN_LAYER | differences).items() if label}
+    return TensorNames("blk.", _OUTSIDE_LAYERS, in_layer, irregular)

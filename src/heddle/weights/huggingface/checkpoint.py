@@ -25,7 +25,7 @@ from heddle.weights.huggingface.tokenizer import read_tokenizer
 from heddle.weights.tensor_types import TensorType, dequantize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from heddle.weights.generation import Recommended
     from heddle.weights.huggingface.experts import Slice, Stack
     from heddle.weights.huggingface.stored import FolderTensor
+
+    Floats = NDArray[np.float32]
 
 CONFIG = "config.json"
 
@@ -111,9 +113,10 @@ class HuggingFaceCheckpoint(Closing):
             made = self._made[name]
             return made.make([self._stored.read(label) for label in made.sources])
         stored = self._stored[tensor.label]
-        if self._lacks_one(name, stored):
+        derive = self._derivation(name, stored)
+        if derive is not None:
             values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)
-            return (values + np.float32(1)).view(np.uint8)
+            return derive(values).view(np.uint8)
         return self._stored.read(tensor.label, tensor.start, tensor.nbytes)
 
     def check_unchanged(self) -> None:
@@ -168,14 +171,23 @@ class HuggingFaceCheckpoint(Closing):
 
     def _info(self, name: str, stored: FolderTensor) -> TensorInfo:
         kind, shape, label = stored.type, stored.shape, stored.label
-        if self._lacks_one(name, stored):
+        if self._derivation(name, stored) is not None:
             return TensorInfo(name, shape, TensorType.F32, 4 * shape[0], label, None)
+        if name.endswith(".conv.weight") and len(shape) == 3:  # (channels, 1, taps)
+            shape = (shape[0] * shape[1], shape[2])
         return TensorInfo(name, shape, kind, stored.nbytes, label, stored.place)
 
-    def _lacks_one(self, name: str, stored: FolderTensor) -> bool:
-        """Whether the tensor has norm weights that are stored without their offset of 1."""
-        is_norm = name.endswith("norm.weight") and len(stored.shape) == 1
-        return is_norm and self.architecture in names.NORMS_WITHOUT_ONE
+    def _derivation(self, name: str, stored: FolderTensor) -> Callable[[Floats], Floats] | None:
+        """How canonical values are computed from the stored ones; None if they are the same."""
+        if len(stored.shape) != 1:
+            return None
+        if name.endswith(".decay_rates.weight"):
+            return lambda logs: -np.exp(logs)
+        # The norm of a recurrence's result is stored whole.
+        is_norm = name.endswith("norm.weight") and not name.endswith(".mixer.norm.weight")
+        if is_norm and self.architecture in names.NORMS_WITHOUT_ONE:
+            return lambda weights: weights + np.float32(1)
+        return None
 
 
 def check_config(folder: Path, check: CheckArchitecture) -> dict[str, object]:

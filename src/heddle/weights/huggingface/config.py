@@ -19,13 +19,19 @@ _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu"}
 _SCALINGS = {"default": "none", "su": "longrope"}
 """Canonical names of rope scalings that have another name in config.json."""
 _SCALINGS_OF_PHI3 = {"su": "longrope", "yarn": "longrope"}
-_ROTATED_SHARE = {"glm4": 0.5}
+_ROTATED_SHARE = {
+    "glm4": 0.5,
+    "qwen3_next": 0.25,
+    "qwen3_5_text": 0.25,
+    "qwen3_5_moe_text": 0.25,
+}
 """Share of a head that an architecture rotates if config.json does not say."""
 _WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4}
 """Number of layers after which one layer has no window, if config.json does not list the layers."""
 _CAPS = ("attention.score_cap", "logit_cap")
 """Hyperparameters that null turns off; without their key, the family's default applies."""
 _WINDOWED = {"sliding_attention": True, "full_attention": False}
+_RECURRENT = {"linear_attention": True, "full_attention": False}
 
 _ROPE = {
     "rope.base": "rope_theta",
@@ -44,7 +50,7 @@ _ROPE = {
 """Keys of the object that describes rope, by canonical name."""
 
 
-_WITH_IMAGES = frozenset({"gemma3", "gemma4", "mistral3"})
+_WITH_IMAGES = frozenset({"gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"})
 """Values of `model_type` of models that see images, too. Their `text_config` is a text model's."""
 
 
@@ -72,6 +78,7 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
     }
     values |= {name: 0.0 for name in _CAPS if _is_null(config, names.HYPERPARAMETERS[name])}
     values |= _activation(config) | _windows(config) | _experts(config) | _layers_with_rope(config)
+    values |= _recurrent(config)
     if config.get("model_type") == gemma4.MODEL_TYPE:
         values |= gemma4.layer_sizes(config)
     whole, local = _rope_objects(config)
@@ -99,6 +106,7 @@ def _label(name: str) -> str:
     others = {
         "rope.scaling": "rope_parameters.rope_type",
         "window_layers": "layer_types",
+        "recurrent_layers": "layer_types",
         "expert_layers": "mlp_only_layers",
         "expert_weights_normalised": "norm_topk_prob",
         **{canonical: keys[0] for canonical, keys in _EXPERTS.items()},
@@ -147,6 +155,17 @@ def _windows(config: Config) -> Config:
     if "sliding_window_pattern" in config or not isinstance(layers, int):
         return {}
     return {"window_layers": [not isinstance(first, int) or i >= first for i in range(layers)]}
+
+
+def _recurrent(config: Config) -> Config:
+    """Which layers have a recurrence in place of attention, if any."""
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list) or all(kind in _WINDOWED for kind in kinds):
+        return {}
+    wrong = next((kind for kind in kinds if kind not in _RECURRENT), None)
+    if wrong is not None:
+        raise _refuse("layer_types", wrong, ", ".join(_RECURRENT))
+    return {"recurrent_layers": [_RECURRENT[kind] for kind in kinds]}
 
 
 _EXPERTS = {

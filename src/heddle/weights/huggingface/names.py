@@ -21,6 +21,12 @@ HYPERPARAMETERS = {
     "key_dim": "head_dim",
     "shared_layers": "num_kv_shared_layers",
     "layer_input_width": "hidden_size_per_layer_input",
+    "attention_period": "full_attention_interval",
+    "state.heads": "linear_num_value_heads",
+    "state.groups": "linear_num_key_heads",
+    "state.key_dim": "linear_key_head_dim",
+    "state.value_dim": "linear_value_head_dim",
+    "state.taps": "linear_conv_kernel_dim",
     "context": "max_position_embeddings",
     "vocabulary": "vocab_size",
     "norm_eps": "rms_norm_eps",
@@ -86,6 +92,17 @@ _NORMS_OF_GLM4 = {
     "post_attention_norm": "post_self_attn_layernorm",
     "post_mlp_norm": "post_mlp_layernorm",
 }
+_DELTA_NET = {
+    "mixer.qkvz": "linear_attn.in_proj_qkvz",
+    "mixer.qkv": "linear_attn.in_proj_qkv",
+    "mixer.z": "linear_attn.in_proj_z",
+    "mixer.ba": "linear_attn.in_proj_ba",
+    "mixer.beta": "linear_attn.in_proj_b",
+    "mixer.alpha": "linear_attn.in_proj_a",
+    "mixer.conv": "linear_attn.conv1d",
+    "mixer.norm": "linear_attn.norm",
+    "mixer.output": "linear_attn.out_proj",
+}
 _DIFFERENCES = {
     "gemma2": _NORMS_AROUND,
     "gemma3_text": _NORMS_AROUND,
@@ -126,20 +143,33 @@ _DIFFERENCES = {
     },
     "qwen2_moe": _MIXTURE,
     "qwen3_moe": _MIXTURE,
+    "qwen3_next": _MIXTURE | _DELTA_NET,
+    "qwen3_5_text": _DELTA_NET,
+    "qwen3_5_moe_text": _MIXTURE
+    | _DELTA_NET
+    | {
+        "mlp.experts.gate": "mlp.experts.gate_up_proj",
+        "mlp.experts.up": "mlp.experts.gate_up_proj",
+    },
 }
 """Names of a layer's parts that are particular to one architecture."""
 
 INTERLEAVED = frozenset({"glm4"})
 """Architectures whose rows of q and k are ordered so that rotation pairs neighbours."""
 
-NORMS_WITHOUT_ONE = frozenset({"gemma2", "gemma3_text"})
+NORMS_WITHOUT_ONE = frozenset(
+    {"gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
+)
 """Architectures whose norm weights are stored without their offset of 1."""
 
 _IRREGULAR = {
     "mlp.selection_bias.weight": "mlp.gate.e_score_correction_bias",
     "attention.sinks.weight": "self_attn.sinks",
+    "mixer.decay_rates.weight": "linear_attn.A_log",
+    "mixer.step_bias.weight": "linear_attn.dt_bias",
 }
 _IRREGULAR_OF = {
+    "qwen3_5_moe_text": {"mlp.experts.down.weight": "mlp.experts.down_proj"},
     "gemma4_text": {
         "scale.weight": "layer_scalar",
         "mlp.router_norm.weight": "router.scale",

@@ -1,0 +1,125 @@
+// Instructions of recurrent layers. They read and change the fixed-size states of sequences.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "instruction.h"
+#include "instructions.h"
+
+namespace heddle {
+
+namespace {
+
+// Items are runs of columns of a span: an item reads the old state of its columns, and changes it.
+class Conv final : public Instruction {
+  public:
+    explicit Conv(Convolution shape) : Instruction("conv"), shape_(std::move(shape)) {}
+    int items(const Program& p) const override {
+        return static_cast<int>(step(p).spans.size()) * runs(p);
+    }
+    void run(Program& p, int index, int) override {
+        const Span& span = step(p).spans[static_cast<size_t>(index / runs(p))];
+        const int first = index % runs(p) * kColumns, all = width(p, shape_.in);
+        const int columns = std::min(kColumns, all - first), before = shape_.taps - 1;
+        float* state = states(p).at(span.state) + shape_.place + first;
+        ConvArgs args;
+        args.x = row(p, shape_.in, span.row) + first;
+        args.state = state;
+        args.filters = shape_.filters.data() + first;
+        args.bias = shape_.bias.empty() ? nullptr : shape_.bias.data() + first;
+        args.out = row(p, shape_.out, span.row) + first;
+        args.stride = args.state_stride = all;
+        args.columns = columns;
+        args.taps = shape_.taps;
+        args.tokens = span.tokens;
+        args.silu = shape_.silu;
+        kernels(p).conv(args);
+        float* kept = states(p).at(span.kept_state) + shape_.place + first;
+        if (kept == state) return shift(args, state, state, span.tokens, before);
+        shift(args, state, state, span.tokens - 1, before);
+        shift(args, state, kept, 1, before, span.tokens - 1);
+    }
+
+  private:
+    static constexpr int kColumns = 256;
+
+    int runs(const Program& p) const { return (width(p, shape_.in) + kColumns - 1) / kColumns; }
+    // Lets rows [first, first + count) of x follow the rows of `from`, and keeps the last `before`.
+    static void shift(const ConvArgs& a, const float* from, float* to, int count, int before,
+                      int first = 0) {
+        const size_t bytes = static_cast<size_t>(a.columns) * sizeof(float);
+        for (int i = 0; i < before; ++i) {
+            const int source = i + count - before;
+            const float* rows = source < 0 ? from + (i + count) * a.state_stride
+                                           : a.x + (first + source) * a.stride;
+            float* target = to + i * a.state_stride;
+            if (target != rows) std::memcpy(target, rows, bytes);
+        }
+    }
+    Convolution shape_;
+};
+
+// Items are heads of a span, or blocks of their columns if there are few heads.
+class LinearAttend final : public Instruction {
+  public:
+    explicit LinearAttend(LinearAttention shape)
+        : Instruction("linear_attend"), shape_(std::move(shape)) {}
+    int items(const Program& p) const override {
+        return static_cast<int>(step(p).spans.size()) * shape_.heads * splits(p);
+    }
+    void run(Program& p, int index, int thread) override {
+        const int splits_of_head = splits(p), per_span = shape_.heads * splits_of_head;
+        const Span& span = step(p).spans[static_cast<size_t>(index / per_span)];
+        const int head = index % per_span / splits_of_head, split = index % splits_of_head;
+        const int key_head =
+            shape_.tiled ? head % shape_.key_heads : head / (shape_.heads / shape_.key_heads);
+        const int64_t size = int64_t{shape_.key_dim} * shape_.value_dim;
+        const int rows_of_decay = width(p, shape_.decay) / shape_.heads;
+        LinearAttendArgs args;
+        args.q = row(p, shape_.q, span.row) + key_head * shape_.key_dim;
+        args.k = row(p, shape_.k, span.row) + key_head * shape_.key_dim;
+        args.v = row(p, shape_.v, span.row) + head * shape_.value_dim;
+        args.out = row(p, shape_.out, span.row) + head * shape_.value_dim;
+        args.decay = row(p, shape_.decay, span.row) + head * rows_of_decay;
+        args.strength = row(p, shape_.strength, span.row) + head;
+        args.key_stride = width(p, shape_.q);
+        args.value_stride = width(p, shape_.v);
+        args.decay_stride = width(p, shape_.decay);
+        args.strength_stride = width(p, shape_.strength);
+        args.state = states(p).at(span.state) + shape_.place + head * size;
+        args.kept = states(p).at(span.kept_state) + shape_.place + head * size;
+        args.key_dim = shape_.key_dim;
+        args.value_dim = shape_.value_dim;
+        const int blocks = (shape_.value_dim + kStateColumns - 1) / kStateColumns;
+        args.first_column = blocks * split / splits_of_head * kStateColumns;
+        args.last_column =
+            std::min(blocks * (split + 1) / splits_of_head * kStateColumns, shape_.value_dim);
+        args.tokens = span.tokens;
+        args.decay_of_rows = rows_of_decay > 1;
+        args.corrects = shape_.corrects;
+        args.skips = !shape_.skip.empty();
+        args.skip = args.skips ? shape_.skip[static_cast<size_t>(head)] : 0.0f;
+        args.scratch = scratch(p, thread);
+        kernels(p).linear_attend(args);
+    }
+
+  private:
+    // A head is one item if there are enough of them for the threads.
+    int splits(const Program& p) const {
+        constexpr int kItemsPerThread = 4;
+        const int heads = static_cast<int>(step(p).spans.size()) * shape_.heads;
+        if (heads >= kItemsPerThread * threads(p)) return 1;
+        return (shape_.value_dim + kStateColumns - 1) / kStateColumns;
+    }
+    LinearAttention shape_;
+};
+
+}  // namespace
+
+InstructionPointer make_conv(Convolution shape) { return std::make_unique<Conv>(std::move(shape)); }
+
+InstructionPointer make_linear_attend(LinearAttention shape) {
+    return std::make_unique<LinearAttend>(std::move(shape));
+}
+
+}  // namespace heddle

@@ -1,0 +1,51 @@
+"""Qwen3-Next and Qwen3.5: gated delta nets, and every few layers gated attention.
+
+Qwen Team 2025 (`transformers`, `models/qwen3_next` and `models/qwen3_5`; llama.cpp, `qwen3next.cpp`
+and `qwen35.cpp`). Attention norms heads, rotates a part of them, and gates its result. Layers are
+dense, or have experts and a gated shared expert.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from heddle.models.base import read_recurrent, read_sizes
+from heddle.models.blocks import Attention, Layer, QueryKeyNorm
+from heddle.models.decoder import Decoder
+from heddle.models.delta_net import gated_delta_net
+from heddle.models.experts import feed_forwards
+from heddle.models.ops import AttentionSpec
+from heddle.models.positions import rope
+
+if TYPE_CHECKING:
+    from heddle.weights.checkpoint import Hyperparameters
+
+
+def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
+    """The decoder with these hyperparameters.
+
+    Raises:
+        ModelFileError: a hyperparameter is missing or contradicts another.
+    """
+    read = hyperparameters
+    sizes = read_sizes(read)
+    shape, eps = sizes.shape, sizes.norm_eps
+    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, 1 / math.sqrt(shape.head_dim))
+    attention = Attention(
+        shape.width,
+        spec,
+        rope(read, shape.head_dim, context),
+        QueryKeyNorm.HEADS,
+        eps,
+        gated=True,
+    )
+    mixer = gated_delta_net(read, shape.width, eps)
+    activation = read.choice("activation", ("silu",), "silu")
+    mlps = feed_forwards(read, sizes, activation, shared_gated=True)
+    recurrent = read_recurrent(read, shape.layers, period=4)
+    layers = (
+        Layer(mixer if is_recurrent else attention, mlp, eps)
+        for is_recurrent, mlp in zip(recurrent, mlps, strict=True)
+    )
+    return Decoder(shape, tuple(layers), eps)

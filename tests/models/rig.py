@@ -1,0 +1,84 @@
+"""Scheduler, prefix cache and CPU executor without an engine, for tests of exactness."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from heddle.cache.manager import CacheManager
+from heddle.config import EngineConfig
+from heddle.disk.directory import PageDirectory
+from heddle.disk.tier import DiskTier
+from heddle.executors.cpu.load import load
+from heddle.scheduler.scheduler import Scheduler
+from heddle.scheduler.sequence import Sequence
+from heddle.step import Sampled
+from heddle.types import SamplingParams
+from steps import execute
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from heddle.weights.checkpoint import Checkpoint
+
+CONTEXT = 1024
+GREEDY = SamplingParams(temperature=0, max_tokens=24, logprobs=2, ignore_eos=True)
+TEXT = [(7 * i * i + 3 * i) % 31 + 1 for i in range(700)]
+
+Bits = list[tuple[int, float, tuple[tuple[int, float], ...]]]
+
+
+class Rig:
+    """See the module. `settings` replace those of the engine."""
+
+    def __init__(self, checkpoint: Checkpoint, disk: Path | None = None, **settings: Any) -> None:
+        config = EngineConfig(**({"threads": 2, "context": CONTEXT} | settings))
+        self.executor = load(checkpoint, config)
+        self.tier = None
+        if disk is not None:
+            page_bytes = self.executor.memory.token_page_bytes
+            directory = PageDirectory(disk, 1 << 30)
+            self.tier = DiskTier(
+                directory,
+                self.executor,
+                page_bytes,
+                b"f" * 32,
+                threaded=False,
+                snapshot_bytes=self.executor.memory.snapshot_bytes,
+            )
+        self.cache = CacheManager(self.executor.memory, enabled=config.prefix_cache, disk=self.tier)
+        self.scheduler = Scheduler(
+            config.slots, config.batch_tokens, config.queue, self.cache, CONTEXT
+        )
+        self.count = 0
+
+    def run(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
+        """What the prompts give, all of them at once."""
+        first, self.count = self.count, self.count + len(prompts)
+        sequences = [
+            Sequence(first + i, replace(params, seed=i), list(prompt), len(prompt), frozenset())
+            for i, prompt in enumerate(prompts)
+        ]
+        said: dict[int, Bits] = {sequence.id: [] for sequence in sequences}
+        self.scheduler.add(*sequences)
+        while self.scheduler.busy:
+            plan = self.scheduler.schedule()
+            if not plan.chunks:
+                assert self.tier is not None
+                assert self.tier.work(), "all wait, and for nothing"
+                continue
+            for event in self.scheduler.update(execute(self.executor, plan)):
+                assert isinstance(event.outcome, Sampled)
+                out = event.outcome
+                said[event.sequence.id].append((out.token, out.logprob, out.top))
+            self.cache.check_integrity()
+        self.found = [sequence.cached_tokens for sequence in sequences]
+        return list(said.values())
+
+    def one_by_one(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
+        """The same, one after the other. `found` is of the last."""
+        return [self.run([prompt], params)[0] for prompt in prompts]
+
+    def close(self) -> None:
+        self.cache.close(keep=True)
+        self.executor.close()

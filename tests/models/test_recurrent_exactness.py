@@ -1,0 +1,113 @@
+"""A recurrent model gives the same bits whatever happens to its states.
+
+Each prompt alone, in one chunk, is the reference: chunks, company, prefix hits, snapshots on disk,
+preemption, thread counts and instruction levels must give its tokens and log probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from heddle import _native
+from heddle.state import SNAPSHOT_TOKENS
+from heddle.weights.gguf.checkpoint import GGUFCheckpoint
+from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
+from models.tiny.qwen3_5 import TinyQwen35
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from models.tiny.base import TinyModel
+
+MODELS: tuple[TinyModel, ...] = (
+    TinyQwen35(
+        "recurrent", heads=4, kv_heads=2, head_dim=16, tied=True, value_dim=40, context=CONTEXT
+    ),
+)
+EVERY = 64
+LENGTHS = (500, 500, 300, 129, 64, 63, 5)
+PROMPTS = [[*TEXT[:length], tail] for tail, length in enumerate(LENGTHS, 1)]
+DRAWN = replace(GREEDY, temperature=0.9, seed=7)
+assert EVERY < SNAPSHOT_TOKENS
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=str)
+def checkpoint(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> GGUFCheckpoint:
+    model: TinyModel = request.param
+    return GGUFCheckpoint.open(model.write(tmp_path_factory.mktemp("model") / "tiny.gguf"))
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: GGUFCheckpoint) -> list[Bits]:
+    rig = Rig(checkpoint, slots=1, batch_tokens=CONTEXT, prefix_cache=False, state_every=CONTEXT)
+    results = rig.one_by_one(PROMPTS)
+    assert len({str(result) for result in results}) == len(PROMPTS), "or they would prove little"
+    return results
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, 33, 200])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_chunks_and_threads(
+    checkpoint: GGUFCheckpoint, expected: list[Bits], batch_tokens: int, threads: int
+) -> None:
+    rig = Rig(checkpoint, slots=1, batch_tokens=batch_tokens, threads=threads, prefix_cache=False)
+    assert rig.one_by_one(PROMPTS) == expected
+
+
+@pytest.mark.parametrize("level", _native.isa_levels())
+def test_instruction_levels(checkpoint: GGUFCheckpoint, expected: list[Bits], level: str) -> None:
+    rig = Rig(checkpoint, slots=4, batch_tokens=50, isa=level, prefix_cache=False)
+    assert rig.run(PROMPTS) == expected
+
+
+@pytest.mark.parametrize("batch_tokens", [16, 100])
+def test_company_cold_and_cached(
+    checkpoint: GGUFCheckpoint, expected: list[Bits], batch_tokens: int
+) -> None:
+    rig = Rig(checkpoint, slots=4, batch_tokens=batch_tokens, state_every=EVERY)
+    for _ in range(2):
+        assert rig.run(PROMPTS) == expected
+    assert any(rig.found)
+
+
+def test_a_hit_begins_at_a_snapshot(checkpoint: GGUFCheckpoint, expected: list[Bits]) -> None:
+    rig = Rig(checkpoint, slots=2, batch_tokens=32, state_every=EVERY)
+    found = []
+    for index in (0, 1, 1, 3):
+        assert rig.one_by_one([PROMPTS[index]]) == [expected[index]]
+        found += rig.found
+    assert found == [0, 448, 448, 128], "the last snapshot before the other tail"
+
+
+def test_one_prefix_is_computed_once(checkpoint: GGUFCheckpoint) -> None:
+    prompts = [[*TEXT[:500], tail] for tail in range(1, 5)]
+    alone = Rig(checkpoint, slots=4, batch_tokens=CONTEXT, prefix_cache=False).run(prompts)
+    rig = Rig(checkpoint, slots=4, batch_tokens=48, state_every=EVERY)
+    assert rig.run(prompts) == alone
+    assert rig.scheduler.computed_prompt_tokens == 448 + len(prompts) * 53
+
+
+def test_preemption(checkpoint: GGUFCheckpoint) -> None:
+    prompts, params = [TEXT[i : i + 90] for i in (0, 100, 200, 300)], replace(DRAWN, max_tokens=60)
+    roomy = Rig(checkpoint, slots=4, batch_tokens=CONTEXT, prefix_cache=False)
+    memory = roomy.executor.memory
+    budget = (memory.states + 3) * memory.snapshot_bytes + 14 * memory.page_bytes
+    rig = Rig(checkpoint, slots=4, batch_tokens=32, kv_cache=budget, state_every=EVERY)
+    assert rig.run(prompts, params) == roomy.run(prompts, params)
+    assert rig.scheduler.preemptions > 0
+
+
+def test_snapshots_come_back_from_disk(
+    checkpoint: GGUFCheckpoint, expected: list[Bits], tmp_path: Path
+) -> None:
+    for found in (0, 448):
+        rig = Rig(checkpoint, tmp_path / "disk", slots=2, batch_tokens=32, state_every=EVERY)
+        assert rig.one_by_one(PROMPTS[:1]) == expected[:1]
+        assert rig.tier is not None
+        assert rig.tier.stats().restored_tokens == found
+        rig.close()
