@@ -11,6 +11,8 @@ from heddle.errors import UnsupportedModelError
 from heddle.models.decoder import DecoderWeights
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.weights.checkpoint import Checkpoint
 
@@ -136,7 +138,11 @@ class _Claims:
     def vector(self, name: str, width: int) -> None:
         self._claim(name)
 
-    def ones(self, width: int) -> None:
+    def filters(self, name: str, parts: Sequence[int], taps: int) -> tuple[None, ...]:
+        self._claim(name)
+        return (None,) * len(parts)
+
+    def filled(self, width: int, value: float = 1.0) -> None:
         pass
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:
