@@ -6,8 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from heddle.errors import ConfigError
 from heddle.state import PAGE_TOKENS, Fixed, Load, Pages, Window
 from heddle.step import HEAD_TOKENS, HEAD_TOKENS_OF_SLOT
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import KvShape, StateKind, StateMemory
-    from heddle.step import ModelShape, States, StepPlan
+    from heddle.step import ModelShape
 
 
 def served_shape(config: EngineConfig, shape: ModelShape) -> ModelShape:
@@ -89,19 +87,6 @@ def head_config(config: EngineConfig) -> EngineConfig:
     """The settings of the executor of a prediction head: it computes few tokens in a step."""
     tokens = min(config.batch_tokens, max(HEAD_TOKENS, HEAD_TOKENS_OF_SLOT * config.slots))
     return dataclasses.replace(config, batch_tokens=tokens)
-
-
-def given_states(plan: StepPlan) -> States:
-    """The hidden states (T, width) that a plan gives to a prediction head.
-
-    Raises:
-        ValueError: a chunk has not a state for each token.
-    """
-    for chunk in plan.chunks:
-        if chunk.states is None or len(chunk.states) != len(chunk.tokens):
-            raise ValueError("a chunk of a prediction head needs a state for each token")
-    states = [chunk.states for chunk in plan.chunks if chunk.states is not None]
-    return np.ascontiguousarray(np.concatenate(states), np.float32)
 
 
 def load_of(config: EngineConfig, shape: ModelShape) -> Load:

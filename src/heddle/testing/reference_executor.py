@@ -26,10 +26,10 @@ from heddle.executors.failures import (
     sampler_failed,
     summarize,
 )
+from heddle.executors.given_states import given_states
 from heddle.executors.graph.forward import compute, model_work, record
 from heddle.executors.serving import (
     describe_memory,
-    given_states,
     page_layout,
     position_bytes,
 )

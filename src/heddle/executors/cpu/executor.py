@@ -37,11 +37,11 @@ from heddle.executors.cpu.lowering import lower
 from heddle.executors.cpu.readout import pooled, scored
 from heddle.executors.cpu.samplers import bound_sampler, make_sampler
 from heddle.executors.failures import non_finite, nothing_allowed, sampler_failed, summarize
+from heddle.executors.given_states import given_states
 from heddle.executors.graph.forward import model_work, record
 from heddle.executors.serving import (
     describe_memory,
     fixed_places,
-    given_states,
     page_layout,
     position_bytes,
 )
