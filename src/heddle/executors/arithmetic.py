@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MODEL_SOURCES = (
     "models/*.py",
     "executors/graph/*.py",
+    "executors/given_states.py",
     "executors/serving.py",
     "weights/*/*.py",  # readers of files
     "weights/*/*/*.py",
