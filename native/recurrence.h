@@ -57,30 +57,40 @@ void step_size(const float* x, const float* bias, int n, float least, float most
     });
 }
 
-void conv(const ConvArgs& a) {
+// `n` of the 16 columns of a vector, all of them if Whole.
+template <bool Whole>
+inline V16 get(const float* p, int n) {
+    return Whole ? load(p) : load_partial(p, n, 0.0f);
+}
+template <bool Whole>
+inline void put(float* p, int n, V16 a) {
+    if (Whole) {
+        store(p, a);
+    } else {
+        store_partial(p, n, a);
+    }
+}
+
+// Columns [c, c + n) of token t.
+template <bool Whole>
+inline void conv_columns(const ConvArgs& a, int t, int c, int n) {
     const int before = a.taps - 1;
-    for (int c = 0; c < a.columns; c += 16) {
-        const int n = a.columns - c < 16 ? a.columns - c : 16;
-        const auto get = [&](const float* p) {
-            return n < 16 ? load_partial(p + c, n, 0.0f) : load(p + c);
-        };
-        const V16 bias = a.bias == nullptr ? splat(0.0f) : get(a.bias);
-        for (int t = 0; t < a.tokens; ++t) {
-            V16 sum = bias;
-            for (int tap = 0; tap < a.taps; ++tap) {
-                const int row = t + tap - before;
-                const float* from =
-                    row < 0 ? a.state + (t + tap) * a.state_stride : a.x + row * a.stride;
-                sum = fma(get(from), get(a.filters + tap * a.state_stride), sum);
-            }
-            if (a.silu) sum = sum * sigmoid(sum);
-            float* out = a.out + t * a.stride + c;
-            if (n < 16) {
-                store_partial(out, n, sum);
-            } else {
-                store(out, sum);
-            }
-        }
+    V16 sum = a.bias == nullptr ? splat(0.0f) : get<Whole>(a.bias + c, n);
+    for (int tap = 0; tap < a.taps; ++tap) {
+        const int row = t + tap - before;
+        const float* from = row < 0 ? a.state + (t + tap) * a.state_stride : a.x + row * a.stride;
+        sum =
+            fma(get<Whole>(from + c, n), get<Whole>(a.filters + tap * a.state_stride + c, n), sum);
+    }
+    if (a.silu) sum = sum * sigmoid(sum);
+    put<Whole>(a.out + t * a.stride + c, n, sum);
+}
+
+void conv(const ConvArgs& a) {
+    for (int t = 0; t < a.tokens; ++t) {
+        int c = 0;
+        for (; c + 16 <= a.columns; c += 16) conv_columns<true>(a, t, c, 16);
+        if (c < a.columns) conv_columns<false>(a, t, c, a.columns - c);
     }
 }
 
@@ -92,44 +102,31 @@ inline float dot(const float* x, const float* y, int n) {
     return reduce_add(sum);
 }
 
-// Up to 16 columns of a head's matrix: `n` of them.
-struct Columns {
-    int n;
-    V16 get(const float* p) const { return n < 16 ? load_partial(p, n, 0.0f) : load(p); }
-    void put(float* p, V16 a) const {
-        if (n < 16) {
-            store_partial(p, n, a);
-        } else {
-            store(p, a);
-        }
-    }
-};
-
-// RowSums over the rows of a matrix S: of `keys[i] * S[i]` and of `queries[i] * S[i]`. Even and odd
-// rows have sums of their own, so that the additions of a sum overlap.
+// Sums over the rows of a matrix S, for V * 16 of its columns: of keys[i] * S[i] and of
+// queries[i] * S[i].
 template <int V>
 struct RowSums {
-    V16 read[V][2], out[V][2];
+    V16 read[V], out[V];
     void clear() {
-        for (int v = 0; v < V; ++v) {
-            for (int odd = 0; odd < 2; ++odd) read[v][odd] = out[v][odd] = splat(0.0f);
-        }
+        for (int v = 0; v < V; ++v) read[v] = out[v] = splat(0.0f);
     }
-    inline void add(int v, int odd, V16 row, float key, float query) {
-        read[v][odd] = fma(row, splat(key), read[v][odd]);
-        out[v][odd] = fma(row, splat(query), out[v][odd]);
+    inline void add(int v, V16 row, V16 key, V16 query) {
+        read[v] = fma(row, key, read[v]);
+        out[v] = fma(row, query, out[v]);
     }
 };
 
-// One block of V * 16 columns, the last of them perhaps partial.
-template <int V>
+// One block of V * 16 columns, the last vector perhaps partial unless Whole.
+//
+// Even and odd rows have sums of their own, so that the additions of a sum overlap.
+template <int V, bool Whole>
 void attend_block(const LinearAttendArgs& a, float* block, float* kept, int column, int width) {
-    Columns columns[V];
-    for (int v = 0; v < V; ++v) columns[v].n = width - v * 16 < 16 ? width - v * 16 : 16;
+    int n[V];  // columns of each vector
+    for (int v = 0; v < V; ++v) n[v] = width - v * 16 < 16 ? width - v * 16 : 16;
     float* const decay = a.scratch;
     float* const keys = decay + a.key_dim;
     float* const queries = keys + a.key_dim;
-    // The factors of a token's rows: its decay, and keys and queries times the decay.
+    // Keys and queries of a token, times its decay.
     const auto prepare = [&](int t) {
         const float* k = a.k + t * a.key_stride;
         const float* q = a.q + t * a.key_stride;
@@ -140,51 +137,59 @@ void attend_block(const LinearAttendArgs& a, float* block, float* kept, int colu
             queries[i] = q[i] * by;
         }
     };
-    RowSums<V> sums;
-    sums.clear();
+    RowSums<V> even, odd;
+    even.clear();
+    odd.clear();
     prepare(0);
-    for (int i = 0; i < a.key_dim; ++i) {
+    for (int i = 0; i < a.key_dim; i += 2) {
+        const float* row = block + int64_t{i} * width;
         for (int v = 0; v < V; ++v) {
-            sums.add(v, i & 1, columns[v].get(block + i * width + v * 16), keys[i], queries[i]);
+            even.add(v, get<Whole>(row + v * 16, n[v]), splat(keys[i]), splat(queries[i]));
+            odd.add(v, get<Whole>(row + width + v * 16, n[v]), splat(keys[i + 1]),
+                    splat(queries[i + 1]));
         }
     }
     for (int t = 0; t < a.tokens; ++t) {
         const float* k = a.k + t * a.key_stride;
         const float* d = a.decay + t * a.decay_stride;
-        const float both = dot(k, a.q + t * a.key_stride, a.key_dim);
+        const V16 both = splat(dot(k, a.q + t * a.key_stride, a.key_dim));
+        const V16 strength = splat(a.strength[t * a.strength_stride]);
         V16 change[V];
         for (int v = 0; v < V; ++v) {
             const int at = column + v * 16;
-            const V16 value = columns[v].get(a.v + t * a.value_stride + at);
-            const V16 read = sums.read[v][0] + sums.read[v][1];
-            change[v] =
-                (a.corrects ? value - read : value) * splat(a.strength[t * a.strength_stride]);
-            V16 y = fma(change[v], splat(both), sums.out[v][0] + sums.out[v][1]);
+            const V16 value = get<Whole>(a.v + t * a.value_stride + at, n[v]);
+            const V16 read = even.read[v] + odd.read[v];
+            change[v] = (a.corrects ? value - read : value) * strength;
+            V16 y = fma(change[v], both, even.out[v] + odd.out[v]);
             if (a.skips) y = fma(value, splat(a.skip), y);
-            columns[v].put(a.out + t * a.value_stride + at, y);
+            put<Whole>(a.out + t * a.value_stride + at, n[v], y);
         }
-        const bool last = t + 1 == a.tokens;
-        float* const to = last ? kept : block;
         for (int i = 0; i < a.key_dim; ++i) decay[i] = a.decay_of_rows ? d[i] : d[0];
-        if (!last) {
-            prepare(t + 1);
-            sums.clear();
+        // The row after this token.
+        const auto next = [&](const float* row, int i, int v) {
+            const V16 old = get<Whole>(row + v * 16, n[v]) * splat(decay[i]);
+            return fma(splat(k[i]), change[v], old);
+        };
+        if (t + 1 == a.tokens) {
             for (int i = 0; i < a.key_dim; ++i) {
+                const int64_t at = int64_t{i} * width;
                 for (int v = 0; v < V; ++v) {
-                    float* const row = block + i * width + v * 16;
-                    const V16 next =
-                        fma(splat(k[i]), change[v], columns[v].get(row) * splat(decay[i]));
-                    columns[v].put(row, next);
-                    sums.add(v, i & 1, next, keys[i], queries[i]);
+                    put<Whole>(kept + at + v * 16, n[v], next(block + at, i, v));
                 }
             }
-        } else {
-            for (int i = 0; i < a.key_dim; ++i) {
-                for (int v = 0; v < V; ++v) {
-                    const int64_t at = int64_t{i} * width + v * 16;
-                    const V16 old = columns[v].get(block + at) * splat(decay[i]);
-                    columns[v].put(to + at, fma(splat(k[i]), change[v], old));
-                }
+            return;
+        }
+        prepare(t + 1);
+        even.clear();
+        odd.clear();
+        for (int i = 0; i < a.key_dim; i += 2) {
+            float* const row = block + int64_t{i} * width;
+            for (int v = 0; v < V; ++v) {
+                const V16 first = next(row, i, v), second = next(row + width, i + 1, v);
+                put<Whole>(row + v * 16, n[v], first);
+                put<Whole>(row + width + v * 16, n[v], second);
+                even.add(v, first, splat(keys[i]), splat(queries[i]));
+                odd.add(v, second, splat(keys[i + 1]), splat(queries[i + 1]));
             }
         }
     }
@@ -195,10 +200,16 @@ void linear_attend(const LinearAttendArgs& a) {
         const int rest = a.value_dim - column;
         const int width = rest < heddle::kStateColumns ? rest : heddle::kStateColumns;
         const int64_t at = int64_t{a.key_dim} * column;
-        if (width > 16) {
-            attend_block<2>(a, a.state + at, a.kept + at, column, width);
+        float* const block = a.state + at;
+        float* const kept = a.kept + at;
+        if (width == 32) {
+            attend_block<2, true>(a, block, kept, column, width);
+        } else if (width > 16) {
+            attend_block<2, false>(a, block, kept, column, width);
+        } else if (width == 16) {
+            attend_block<1, true>(a, block, kept, column, width);
         } else {
-            attend_block<1>(a, a.state + at, a.kept + at, column, width);
+            attend_block<1, false>(a, block, kept, column, width);
         }
     }
 }
