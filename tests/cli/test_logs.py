@@ -18,7 +18,7 @@ from patience import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENGINE = "heddle.engine.thread"
+ENGINE = "heddle.engine.loop"
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,7 @@ def test_clients_without_anything_to_remember_are_forgotten(
         submit(engine, client, 1).wait()
     now[0] += 60.0
     submit(engine, "d", 1).wait()
-    assert list(engine._thread._admission._clients) == ["d"]
+    assert list(engine._thread._loop.admission._clients) == ["d"]
 
 
 def test_a_request_that_waits_too_long_never_runs(
@@ -112,4 +112,4 @@ def test_a_request_that_waits_too_long_never_runs(
     assert soon.wait().finish is FinishReason.LENGTH
     assert engine.snapshot().finished[FinishReason.LENGTH] == 2
     assert engine.snapshot().computed_prompt_tokens < 10, "the late request was computed"
-    assert not engine._thread._patience._waiting
+    assert not engine._thread._loop.patience._waiting

@@ -187,7 +187,7 @@ def test_a_model_whose_file_is_gone_is_served_without_a_disk_tier(
 def test_a_cancel_does_not_wait_for_the_disk(
     start: Start, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heddle.engine.thread.PATIENCE", 2 * PATIENCE)
+    monkeypatch.setattr("heddle.engine.loop.PATIENCE", 2 * PATIENCE)
     with start() as engine:
         engine.complete(PROMPT, params())
     waits, begin = threading.Event(), DiskTier.begin
@@ -262,7 +262,7 @@ def test_a_disk_that_does_not_answer_ends_the_tier(
     with start() as engine:
         engine.complete(PROMPT, params())
     monkeypatch.setattr("heddle.disk.tier.PATIENCE", 0.0)
-    monkeypatch.setattr("heddle.engine.thread.PATIENCE", 0.001)
+    monkeypatch.setattr("heddle.engine.loop.PATIENCE", 0.001)
     engine = start()
     output = engine.complete(PROMPT, params())
     assert right(output)

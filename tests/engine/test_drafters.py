@@ -98,7 +98,7 @@ class Oracle:
 @pytest.fixture
 def oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"oracle": lambda sequence: Oracle(sequence, wrong_at=9)}
-    monkeypatch.setattr("heddle.engine.thread.drafters", lambda _: made)
+    monkeypatch.setattr("heddle.engine.loop.drafters", lambda _: made)
 
 
 GUESS = {"drafter": "oracle", "length": 4}
@@ -153,7 +153,7 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fo
     windows = (WindowMemory(40, 64, reach=20),) if request.param else ()
     executor = Forgetful(windows=windows, may_go_back=True)
     made = lambda model, config: DraftModel(executor, config.slots)  # noqa: E731
-    monkeypatch.setattr("heddle.engine.thread.draft_model", made)
+    monkeypatch.setattr("heddle.engine.loop.draft_model", made)
     return executor
 
 

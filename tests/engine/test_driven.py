@@ -496,13 +496,13 @@ def test_a_step_waits_only_once_for_an_absent_caller(start, executor) -> None:
     away, busy = engine.create_sequence(params()), engine.create_sequence(params(2))
     away.decode_prompt(PROMPT)
     assert [busy.decode_prompt(PROMPT).token, *take(busy, 20)] == expected(PROMPT, 21, 2)
-    assert engine._thread._last_driven == [busy._active.request.sequence]
+    assert engine._thread._loop._last_driven == [busy._active.request.sequence]
 
 
 def test_a_step_does_not_wait_for_a_cancelled_caller(start, monkeypatch) -> None:
     engine = start(batch_window_us=1_000_000)
     thread, timeouts = engine._thread, []
-    wait = thread._wakeup.wait
+    wait = thread._loop.wakeup.wait
 
     def watched(timeout: float | None = None) -> None:
         timeouts.append(timeout)
@@ -510,9 +510,9 @@ def test_a_step_does_not_wait_for_a_cancelled_caller(start, monkeypatch) -> None
 
     sequence = engine.create_sequence(params())
     sequence.decode_prompt(PROMPT)
-    while not thread._last_driven:
+    while not thread._loop._last_driven:
         time.sleep(0.001)  # lets the engine end the step
-    monkeypatch.setattr(thread._wakeup, "wait", watched)
+    monkeypatch.setattr(thread._loop.wakeup, "wait", watched)
     sequence.cancel()
     engine.complete("hello", params(max_tokens=3))
     assert set(timeouts) <= {None}, "the engine only waited for work"

@@ -243,7 +243,7 @@ def test_a_cancel_after_the_last_token_was_computed_has_no_effect(
     engine: Engine, executor: FakeExecutor
 ) -> None:
     text = engine.complete("hello", params(max_tokens=6, ignore_eos=True)).text
-    scheduler = engine._thread._scheduler
+    scheduler = engine._thread._loop.scheduler
     update, collector = scheduler.update, Collector()
 
     def cancel_after(result: Any, seconds: float) -> Any:

@@ -187,7 +187,7 @@ class EngineMachine(RuleBasedStateMachine):
         except ContextLengthError:
             assert len(prompt) >= capacity
         except OverloadedError:
-            assert len(self.thread._delivery.requests) >= self.room
+            assert len(self.thread._loop.delivery.requests) >= self.room
         else:
             self.live.append(caller)
 
@@ -218,7 +218,7 @@ class EngineMachine(RuleBasedStateMachine):
         self, cancel: int | None, text_fails: bool, fault: str | None, error: Exception
     ) -> None:
         """A step. Meanwhile a client leaves, the text of a token cannot be made, or it fails."""
-        if fault is not None and self.thread._scheduler.busy:
+        if fault is not None and self.thread._loop.scheduler.busy:
             self.forward_pass_fails(error, fault)
             return
         if not self.has_work:
@@ -228,15 +228,15 @@ class EngineMachine(RuleBasedStateMachine):
         if text_fails and self.live:
             ticket = self.live[-1].ticket
             assert ticket is not None
-            if (request := self.thread._delivery.requests.get(ticket.id)) is not None:
+            if (request := self.thread._loop.delivery.requests.get(ticket.id)) is not None:
                 request.detokenizer = mock.Mock(**{"push.side_effect": IndexError("no piece")})
-        assert self.thread._step()
+        assert self.thread._loop.step()
         self.executor.before_step = lambda step: None
 
     @rule(count=st.integers(1, 15))
     def steps(self, count: int) -> None:
         while count and self.has_work:
-            assert self.thread._step()
+            assert self.thread._loop.step()
             self.nothing_is_lost()
             count -= 1
 
@@ -304,8 +304,8 @@ class EngineMachine(RuleBasedStateMachine):
     def has_work(self) -> bool:
         """Whether a step would not wait."""
         thread = self.thread
-        cancels = thread.cancels.pending() & thread._delivery.requests.keys()
-        return bool(thread._scheduler.busy or thread._delivery.pending or cancels)
+        cancels = thread.cancels.pending() & thread._loop.delivery.requests.keys()
+        return bool(thread._loop.scheduler.busy or thread._loop.delivery.pending or cancels)
 
     @invariant()
     def nothing_is_lost(self) -> None:
@@ -314,15 +314,15 @@ class EngineMachine(RuleBasedStateMachine):
         for caller in self.live:
             caller.check()
         self.live = [caller for caller in self.live if not caller.ended]
-        self.thread._cache.check_integrity()
-        running = [s for s in self.thread._scheduler.slots if s is not None]
+        self.thread._loop.cache.check_integrity()
+        running = [s for s in self.thread._loop.scheduler.slots if s is not None]
         held = {page for s in running for page in (*s.table.pages, s.table.source)} - {None}
-        assert self.thread._cache.available == self.pages - len(held)
+        assert self.thread._loop.cache.available == self.pages - len(held)
 
     def check_empty(self) -> None:
         snapshot = self.engine.snapshot()
         assert (snapshot.running, snapshot.queue_depth, snapshot.pages_used) == (0, 0, 0)
-        assert not self.thread._delivery.requests
+        assert not self.thread._loop.delivery.requests
 
     def teardown(self) -> None:
         logging.disable(logging.NOTSET)

@@ -189,7 +189,8 @@ def test_the_end_of_a_cancelled_text_that_fails_ends_only_its_request(
     def finish() -> str:
         raise ValueError("half a character")
 
-    monkeypatch.setattr(engine._thread._delivery.requests[ticket.id].detokenizer, "finish", finish)
+    request = engine._thread._loop.delivery.requests[ticket.id]
+    monkeypatch.setattr(request.detokenizer, "finish", finish)
     ticket.cancel()
     executor.gate.set()
     with pytest.raises(EngineFailedError, match="half a character"):
@@ -231,14 +232,14 @@ def test_failures_of_single_requests_do_not_poison_the_engine(
 def test_a_stop_string_ends_its_sequence_under_the_lock(engine, monkeypatch) -> None:
     """Stop strings are found while the next step computes, beside threads that submit."""
     thread = engine._thread
-    cancel, held = thread._scheduler.cancel, []
+    cancel, held = thread._loop.scheduler.cancel, []
 
     def watched(sequence_id: int) -> bool:
         held.append(thread._lock.locked())
         return cancel(sequence_id)
 
     text = engine.complete("hello", params(max_tokens=6, ignore_eos=True)).text
-    monkeypatch.setattr(thread._scheduler, "cancel", watched)
+    monkeypatch.setattr(thread._loop.scheduler, "cancel", watched)
     output = engine.complete("hello", params(max_tokens=6, ignore_eos=True, stop=(text[1:3],)))
     assert output.finish is FinishReason.STOP
     assert held == [True]
@@ -314,7 +315,7 @@ def test_a_bug_in_the_engine_thread_wakes_all_callers(
     def update(result: object, seconds: float) -> None:
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(engine._thread._scheduler, "update", update)
+    monkeypatch.setattr(engine._thread._loop.scheduler, "update", update)
     executor.gate.set()
     with pytest.raises(EngineFailedError, match="a bug") as failed:
         collectors[0].wait()
@@ -370,5 +371,5 @@ def test_a_clock_that_jumps_harms_no_request(start, executor: FakeExecutor, monk
     outputs = [collector.wait() for collector in collectors]
     assert [output.text for output in outputs] == [output.text for output in alone]
     engine.close()
-    engine._thread._cache.check_integrity()
+    engine._thread._loop.cache.check_integrity()
     assert engine.health.state is HealthState.CLOSED

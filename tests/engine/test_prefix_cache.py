@@ -101,7 +101,7 @@ def test_flush_and_switch_from_many_threads_change_no_output(start, executor: Fa
             for prompt, collector in zip(prompts, collectors, strict=True):
                 assert right(collector.wait(), prompt)
             with engine._thread._lock:
-                engine._thread._cache.check_integrity()
+                engine._thread._loop.cache.check_integrity()
     finally:
         stop.set()
         disturber.join()

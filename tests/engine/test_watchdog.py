@@ -118,7 +118,7 @@ def test_long_steps_get_more_time() -> None:
 def test_the_health_of_an_engine_shows_a_hung_device(start, executor: FakeExecutor) -> None:
     engine = start(watchdog=LIMIT)
     watchdog, clock = engine._thread._watchdog, Clock()
-    watchdog._clock = engine._thread._heartbeat._clock = clock
+    watchdog._clock = engine._thread._loop.heartbeat._clock = clock
     watchdog._looked_at = clock.now
     executor.gate.clear()
     collector = Collector()
