@@ -6,18 +6,24 @@ preemption, thread counts and instruction levels must give its tokens and log pr
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from heddle import _native
+from heddle.scheduler.sequence import Sequence
 from heddle.state import SNAPSHOT_TOKENS
+from heddle.step import Deferred, Sampled, TokenRules
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
 from models.tiny.qwen3_5 import TinyQwen35
+from patience import PATIENCE
+from steps import execute
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as Tokens
     from pathlib import Path
 
     from models.tiny.base import TinyModel
@@ -82,6 +88,7 @@ def test_a_hit_begins_at_a_snapshot(checkpoint: GGUFCheckpoint, expected: list[B
         assert rig.one_by_one([PROMPTS[index]]) == [expected[index]]
         found += rig.found
     assert found == [0, 448, 448, 128], "the last snapshot before the other tail"
+    assert rig.cache.stats().lost_tokens == 52 + 52 + 1
 
 
 def test_one_prefix_is_computed_once(checkpoint: GGUFCheckpoint) -> None:
@@ -111,3 +118,42 @@ def test_snapshots_come_back_from_disk(
         assert rig.tier is not None
         assert rig.tier.stats().restored_tokens == found
         rig.close()
+
+
+class LateGrammar:
+    """Allows every token. Each mask waits for the gate."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def begin(self) -> LateGrammar:
+        return self
+
+    def next_mask(self, tokens: Tokens) -> bytes:
+        assert self.gate.wait(PATIENCE)
+        return b""
+
+    def rewind(self, count: int) -> bool:
+        raise AssertionError(f"{count} tokens were not guessed")
+
+
+def test_a_token_is_computed_again_from_the_state_before_it(checkpoint: GGUFCheckpoint) -> None:
+    prompt, params = TEXT[:70], replace(GREEDY, max_tokens=5, seed=0)
+    rig = Rig(checkpoint, slots=1, batch_tokens=32, prefix_cache=False)
+    free = rig.one_by_one([prompt], params)
+    grammar, said, late = LateGrammar(), [], 0
+    rules = TokenRules(grammar=grammar)
+    sequence = Sequence(9, params, list(prompt), len(prompt), frozenset(), rules=rules)
+    rig.scheduler.add(sequence)
+    while rig.scheduler.busy:
+        if sequence.awaited is not None:
+            grammar.gate.set()
+            sequence.awaited.result(PATIENCE)
+        result = execute(rig.executor, rig.scheduler.schedule())
+        late += sum(isinstance(one, Deferred) for one in result.sampled)
+        for event in rig.scheduler.update(result):
+            assert isinstance(event.outcome, Sampled)
+            said.append((event.outcome.token, event.outcome.logprob, event.outcome.top))
+            grammar.gate.clear()
+    assert late == len(said) == params.max_tokens
+    assert [said] == free

@@ -72,6 +72,7 @@ class PageTable:
         windows: pages of each windowed group, up to the same position as `pages`.
         state: snapshot to copy to the slot's state before the first step, or None.
         snapshot: snapshot that the step in flight copies the slot's state to, or None.
+        lost: tokens that the last match lost; see `Match`.
     """
 
     pages: list[int] = field(default_factory=list)
@@ -80,6 +81,7 @@ class PageTable:
     windows: list[WindowPages] = field(default_factory=list)
     state: int | None = None
     snapshot: int | None = None
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class PrefixCacheStats:
         misses: requests that found no tokens.
         query_tokens: prompt tokens looked up.
         hit_tokens: prompt tokens found and therefore not computed.
+        lost_tokens: prompt tokens found and computed nevertheless, because the state after them
+            is not in memory: a snapshot, or the pages of a window.
         nodes: nodes of the tree.
         cached_tokens: tokens in these nodes.
         cached_bytes: bytes of the pages and snapshots that the tree keeps.
@@ -105,6 +109,7 @@ class PrefixCacheStats:
     misses: int
     query_tokens: int
     hit_tokens: int
+    lost_tokens: int
     nodes: int
     cached_tokens: int
     cached_bytes: int
@@ -161,6 +166,7 @@ class CacheManager:
         self._enabled = enabled
         self._disk = disk
         self._hits = self._misses = self._query_tokens = self._hit_tokens = self._evictions = 0
+        self._lost_tokens = 0
 
     @property
     def pages(self) -> int:
@@ -323,19 +329,24 @@ class CacheManager:
         cursor = self._tree.enter(match)
         self.release(table)
         table.cursor, table.windows, table.state = cursor, windows, state
+        table.lost = match.lost
         if match.length % PAGE_TOKENS:
             table.source = pages.pop()
         table.pages += pages
         self._tables.add(table)
         self._keep_node_limit()
 
-    def count_query(self, tokens: int, found: int) -> None:
-        """Count a request that looked up `tokens` tokens and found `found` of them."""
+    def count_query(self, tokens: int, found: int, lost: int = 0) -> None:
+        """Count a request that looked up `tokens` tokens and found `found` of them.
+
+        It found `lost` more that it must compute; see :class:`Match`.
+        """
         if self._enabled:
             self._hits += found > 0
             self._misses += found == 0
             self._query_tokens += tokens
             self._hit_tokens += found
+            self._lost_tokens += lost
 
     def publish(self, table: PageTable, tokens: Sequence[int], computed: int) -> None:
         """Let other sequences find the first `computed` tokens, which are in the table's pages.
@@ -590,6 +601,7 @@ class CacheManager:
             misses=self._misses,
             query_tokens=self._query_tokens,
             hit_tokens=self._hit_tokens,
+            lost_tokens=self._lost_tokens,
             nodes=self._tree.nodes,
             cached_tokens=self._tree.tokens,
             cached_bytes=self._cached_bytes,

@@ -117,11 +117,13 @@ class Match:
         salt: the salt that was searched.
         length: number of tokens of the prefix.
         path: the nodes that hold these tokens, the root first. The last node may hold more tokens.
+        lost: further tokens that the tree has, after which a sequence cannot continue.
     """
 
     salt: Salt
     length: int
     path: tuple[Node, ...]
+    lost: int = 0
 
     @property
     def pages(self) -> list[int]:
@@ -150,7 +152,7 @@ class Match:
         if length == self.length:
             return self
         path = tuple(node for node in self.path if node.start < length or node.parent is None)
-        return Match(self.salt, length, path)
+        return Match(self.salt, length, path, self.lost + self.length - length)
 
     def whole_pages(self) -> Match:
         """The part of the match that fills full pages."""

@@ -436,7 +436,7 @@ class Scheduler:
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
             if not sequence.reads_prompt:
-                self._cache.count_query(sequence.total, sequence.computed)
+                self._cache.count_query(sequence.total, sequence.computed, sequence.table.lost)
         tokens, prompt = sequence.tokens, sequence.prompt_tokens
         return Binding(
             sequence.slot,

@@ -43,7 +43,8 @@ def test_figures(serve: Callable[..., Running]) -> None:
     server = serve()
     nothing = dict.fromkeys(
         ("hits", "misses", "hit_rate", "len", "cached_tokens", "cached_bytes", "evictions"), 0
-    ) | {"total_query_tokens": 0, "total_hit_tokens": 0, "avg_hit_tokens": 0, "disk": None}
+    ) | {"avg_hit_tokens": 0, "disk": None}
+    nothing |= dict.fromkeys(("total_query_tokens", "total_hit_tokens", "total_lost_tokens"), 0)
     assert stats(server) == {"enabled": True, "capacity_bytes": 64_000} | nothing
     for prompt in (PROMPT, PROMPT, PROMPT, "xyz"):
         ask(server, prompt)
@@ -60,6 +61,7 @@ def test_figures(serve: Callable[..., Running]) -> None:
         "evictions": 0,
         "total_query_tokens": 3 * len(PROMPT) + 3,
         "total_hit_tokens": found,
+        "total_lost_tokens": 0,
         "avg_hit_tokens": found / 2,
         "disk": None,
     }

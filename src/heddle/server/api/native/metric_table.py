@@ -239,6 +239,12 @@ PREFIX_CACHE_ROWS = (
         "query_tokens", _TOTAL, "Prompt tokens that were looked up.", lambda at: at.query_tokens
     ),
     _cache("hit_tokens", _TOTAL, "Prompt tokens that were found.", lambda at: at.hit_tokens),
+    _cache(
+        "lost_tokens",
+        _TOTAL,
+        "Prompt tokens that were found, but no state to continue from.",
+        lambda at: at.lost_tokens,
+    ),
     _cache("enabled", _LEVEL, "1 if the prefix cache is on, else 0.", lambda at: at.enabled),
     _cache("hit_rate", _LEVEL, "Share of requests with a prefix hit.", lambda at: at.hit_rate),
     _cache("avg_hit_tokens", _LEVEL, "Mean tokens of a prefix hit.", lambda at: at.mean_hit_tokens),

@@ -74,6 +74,10 @@ class Counters(BaseModel):
     evictions: int = Field(description="Evicted nodes.")
     total_query_tokens: int = Field(description="Prompt tokens that were looked up.")
     total_hit_tokens: int = Field(description="Prompt tokens that were found instead of computed.")
+    total_lost_tokens: int = Field(
+        description="Prompt tokens that were found and computed nevertheless: no snapshot of a "
+        "recurrent state, or no window, was left there."
+    )
     avg_hit_tokens: float = Field(description="total_hit_tokens / hits; 0 before the first hit.")
     disk: DiskCounters | None = Field(description="Counters of the disk tier; null without one.")
 
@@ -137,6 +141,7 @@ def counters(stats: PrefixCacheStats) -> Counters:
         evictions=stats.evictions,
         total_query_tokens=stats.query_tokens,
         total_hit_tokens=stats.hit_tokens,
+        total_lost_tokens=stats.lost_tokens,
         avg_hit_tokens=stats.mean_hit_tokens,
         disk=None if stats.disk is None else DiskCounters(**asdict(stats.disk)),
     )
