@@ -11,68 +11,21 @@
 // nothing.)
 #pragma once
 
+#include "attention_tile.h"
 #include "kernels.h"
 #include "kv_parts.h"
+#include "latents.h"
 #include "simd.h"
 
 namespace {
 
 using namespace heddle;
 
-// The number of queries handled together, and of vectors that each query works on at once. The
-// accumulators fit the registers. Enough of them are independent to hide the latency of the fused
-// multiply-add, even for the three queries of a small group.
-#if defined(HEDDLE_ISA_AVX512)
-constexpr int kTogether = 8, kWide = 2;
-#else
-constexpr int kTogether = 6, kWide = 1;
-#endif
-constexpr int kSplitPages = kSplitTokens / kPageTokens;
-
-struct QueryTile {
-    int count;
-    const float* q[kAttendQueries];  // (head_dim,)
-    float* out[kAttendQueries];
-    int begin[kAttendQueries], end[kAttendQueries];  // the positions that it attends to
-    float* peak;                                     // (count,) largest score, before scaling
-    float* mass;                                     // (count,) sum of exponentials
-    float* values;                                   // (count, head_dim), unnormalised output
-    float* weights;  // (count, kSplitTokens), the split's scores, then exponentials
-};
-
-// Prefetches one half of a part, its keys or its values, a little at a time while another half is
-// computed. Parts of consecutive pages lie far apart, so the hardware prefetcher cannot follow. A
-// prefetch of all lines at once would take every line fill buffer, and nothing would be computed
-// meanwhile.
-template <typename Part>
-class Prefetcher {
-  public:
-    Prefetcher(const uint8_t* half, int head_dim)
-        : at_(half), end_(half ? half + kv_part_bytes(Part::kType, head_dim) / 2 : half) {}
-    // Prefetches two lines. Call it every kEvery of the 2 * head_dim / kWide steps that a query
-    // group takes over a half.
-    static constexpr int kEvery = (Part::kType == KvType::kF16 ? 4 : 8) / kWide;
-    void step() {
-        if (at_ >= end_) return;
-        __builtin_prefetch(at_, 0, 2);
-        __builtin_prefetch(at_ + 64, 0, 2);
-        at_ += 128;
-    }
-
-  private:
-    const uint8_t *at_, *end_;
-};
-
-// The place of the scores of query i with a page's positions.
-inline float* page_weights(const QueryTile& tile, int i, int page) {
-    return tile.weights + i * kSplitTokens + page % kSplitPages * kPageTokens;
-}
-
 // Scores of N queries: one chain of products over the head, or, with scales, over each block of it.
 template <int N, typename Part>
-inline void page_scores(QueryTile& tile, int first, int page, const Part& part, int head_dim,
-                        Prefetcher<Part>& prefetcher) {
-    constexpr bool kScaled = Part::kType != KvType::kF16;
+inline void page_scores_of_keys(QueryTile& tile, int first, int page, const Part& part,
+                                int head_dim, Prefetcher<Part>& prefetcher) {
+    constexpr bool kScaled = Part::kScaled;
     const int chain = kScaled ? kBlock : head_dim;
     const float* q[N];
     for (int i = 0; i < N; ++i) q[i] = tile.q[first + i];
@@ -112,17 +65,27 @@ inline void page_scores(QueryTile& tile, int first, int page, const Part& part, 
     }
 }
 
+template <int N, typename Part>
+inline void page_scores(QueryTile& tile, int first, int page, const Part& part, int head_dim,
+                        Prefetcher<Part>& prefetcher) {
+    if constexpr (Part::kLatents) {
+        page_scores_of_latents<N>(tile, first, page, part, head_dim, prefetcher);
+    } else {
+        page_scores_of_keys<N>(tile, first, page, part, head_dim, prefetcher);
+    }
+}
+
 // Adds weights[from..to) times the values of those positions, Wide vectors of the head from d on.
 // `weights` is (N, stride).
 template <int N, int Wide, typename Part>
 inline void add_value_columns(QueryTile& tile, int first, const float* weights, int stride,
-                              const Part& part, int head_dim, int d, int from, int to,
+                              const Part& part, int value_dim, int d, int from, int to,
                               Prefetcher<Part>& prefetcher) {
     V16 acc[N][Wide];
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
         for (int j = 0; j < Wide; ++j) {
-            acc[i][j] = load(tile.values + (first + i) * head_dim + d + j * 16);
+            acc[i][j] = load(tile.values + (first + i) * value_dim + d + j * 16);
         }
     }
     const auto add = [&](int t) __attribute__((always_inline)) {
@@ -145,20 +108,20 @@ inline void add_value_columns(QueryTile& tile, int first, const float* weights, 
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
         for (int j = 0; j < Wide; ++j) {
-            store(tile.values + (first + i) * head_dim + d + j * 16, acc[i][j]);
+            store(tile.values + (first + i) * value_dim + d + j * 16, acc[i][j]);
         }
     }
 }
 
 // A block of the head at a time. Scales join the weights, so that codes are used as they are.
 template <int N, typename Part>
-inline void add_values(QueryTile& tile, int first, int page, const Part& part, int head_dim,
+inline void add_values(QueryTile& tile, int first, int page, const Part& part, int value_dim,
                        int from, int to, Prefetcher<Part>& prefetcher) {
     const float* weights = page_weights(tile, first, page);
     int stride = kSplitTokens;
     alignas(64) float scaled[N * kPageTokens];
-    for (int d = 0; d < head_dim; d += kBlock) {
-        if constexpr (Part::kType != KvType::kF16) {
+    for (int d = 0; d < value_dim; d += kBlock) {
+        if constexpr (Part::kScaled) {
             for (int j = 0; j < kPageTokens; j += 16) {
                 const V16 scales = part.value_scales(d / kBlock, j);
                 for (int i = 0; i < N; ++i) {
@@ -170,36 +133,15 @@ inline void add_values(QueryTile& tile, int first, int page, const Part& part, i
             stride = kPageTokens;
         }
         int column = d;
-        if (kWide == 2 && column + 32 <= head_dim) {
-            add_value_columns<N, 2>(tile, first, weights, stride, part, head_dim, d, from, to,
+        if (kWide == 2 && column + 32 <= value_dim) {
+            add_value_columns<N, 2>(tile, first, weights, stride, part, value_dim, d, from, to,
                                     prefetcher);
             continue;
         }
-        for (; column < head_dim && column < d + kBlock; column += 16) {
-            add_value_columns<N, 1>(tile, first, weights, stride, part, head_dim, column, from, to,
+        for (; column < value_dim && column < d + kBlock; column += 16) {
+            add_value_columns<N, 1>(tile, first, weights, stride, part, value_dim, column, from, to,
                                     prefetcher);
         }
-    }
-}
-
-template <int N>
-struct Count {
-    static constexpr int value = N;
-};
-
-template <int N, typename F>
-inline void for_exactly(int count, int first, F f) {
-    if (count == N) return f(Count<N>(), first);
-    if constexpr (N > 1) for_exactly<N - 1>(count, first, f);
-}
-
-// Calls f(Count<N>, first) over the queries in groups of nearly equal size, at most kTogether.
-template <typename F>
-inline void for_queries(int count, F f) {
-    const int groups = (count + kTogether - 1) / kTogether;
-    for (int i = 0; i < groups; ++i) {
-        const int first = count * i / groups, last = count * (i + 1) / groups;
-        for_exactly<kTogether>(last - first, first, f);
     }
 }
 
@@ -283,10 +225,10 @@ inline void score_page(QueryTile& tile, QueryRange queries, int page, const Part
 // Handles positions that all queries see together, and earlier and later positions for each query
 // separately. For each query, adds values by ascending position.
 template <typename Part>
-inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& part, int head_dim,
+inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& part, int value_dim,
                      Prefetcher<Part> prefetcher) {
     const auto add_of_one = [&](int i, int from, int to) {
-        if (from < to) add_values<1>(tile, i, page, part, head_dim, from, to, prefetcher);
+        if (from < to) add_values<1>(tile, i, page, part, value_dim, from, to, prefetcher);
     };
     const int from = visible_in_page(tile, queries.end - 1, page).from;
     const int to = visible_in_page(tile, queries.begin, page).to;
@@ -301,7 +243,7 @@ inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& 
         add_of_one(i, visible_in_page(tile, i, page).from, from);
     }
     for_queries(queries.end - queries.begin, [&](auto n, int first) {
-        add_values<decltype(n)::value>(tile, queries.begin + first, page, part, head_dim, from, to,
+        add_values<decltype(n)::value>(tile, queries.begin + first, page, part, value_dim, from, to,
                                        prefetcher);
     });
     for (int i = queries.begin; i < queries.end; ++i)
@@ -311,12 +253,16 @@ inline void add_page(QueryTile& tile, QueryRange queries, int page, const Part& 
 inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
     QueryTile tile;
     tile.count = count;
+    tile.rank = a.value_dim;
     tile.weights = a.scratch;
     for (int i = 0; i < count; ++i) {
         const int token = (first_query + i) / a.group, head = (first_query + i) % a.group;
-        const int64_t at = token * a.q_stride + static_cast<int64_t>(head) * a.head_dim;
-        tile.q[i] = a.q + at;
-        tile.out[i] = a.out + at;
+        const int64_t query_dim = a.turned == nullptr ? a.head_dim : a.value_dim;
+        tile.q[i] = a.q + token * a.q_stride + head * query_dim;
+        tile.out[i] = a.out + token * a.out_stride + static_cast<int64_t>(head) * a.value_dim;
+        if (a.turned != nullptr) {
+            tile.turned[i] = a.turned + token * a.turned_stride + head * a.turned_head;
+        }
         const int position = a.first_position + token;
         const int last = a.causal ? position : a.last_position;
         const bool windowed = a.window > 0;
@@ -327,9 +273,9 @@ inline QueryTile make_tile(const AttendArgs& a, int first_query, int count) {
 }
 
 // Makes the tile keep its sums in `part`, attend_part floats.
-inline void place_sums(QueryTile& tile, float* part, int head_dim) {
+inline void place_sums(QueryTile& tile, float* part, int value_dim) {
     tile.values = part;
-    tile.peak = part + static_cast<int64_t>(tile.count) * head_dim;
+    tile.peak = part + static_cast<int64_t>(tile.count) * value_dim;
     tile.mass = tile.peak + tile.count;
 }
 
@@ -342,7 +288,7 @@ inline const uint8_t* part_of(const AttendArgs& a, int page) {
 template <typename Part>
 inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uint8_t* next) {
     const int dim = a.head_dim;
-    const int64_t half = kv_part_bytes(Part::kType, dim) / 2;
+    const int64_t values = Part::kLatents ? 0 : kv_half_bytes(Part::kType, dim);  // their offset
     const int begin = tile.begin[0] / kPageTokens;
     const int end = (tile.end[tile.count - 1] - 1) / kPageTokens + 1;
     const int from = split * kSplitPages > begin ? split * kSplitPages : begin;
@@ -350,27 +296,28 @@ inline void run_split(QueryTile& tile, const AttendArgs& a, int split, const uin
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
         const Prefetcher<Part> prefetcher(
-            page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + half, dim);
+            page + 1 < to ? part_of(a, page + 1) : part_of(a, from) + values, dim);
         score_page(tile, queries_of_page(tile, page), page, part, dim, prefetcher);
     }
     for (int i = 0; i < tile.count; ++i) exponentiate(tile, i, split, a);
-    for (int i = 0; i < tile.count * dim; ++i) tile.values[i] = 0.0f;
+    for (int i = 0; i < tile.count * a.value_dim; ++i) tile.values[i] = 0.0f;
     for (int page = from; page < to; ++page) {
         const Part part(part_of(a, page), dim);
-        const Prefetcher<Part> prefetcher(page + 1 < to ? part_of(a, page + 1) + half : next, dim);
-        add_page(tile, queries_of_page(tile, page), page, part, dim, prefetcher);
+        const Prefetcher<Part> prefetcher(page + 1 < to ? part_of(a, page + 1) + values : next,
+                                          dim);
+        add_page(tile, queries_of_page(tile, page), page, part, a.value_dim, prefetcher);
     }
 }
 
 // Adds the sums of one more split to `total`. A split that a query does not attend to changes
 // nothing for it, so its arithmetic does not depend on the splits of its neighbours.
-inline void merge_split(const QueryTile& total, const QueryTile& part, int head_dim, float scale) {
+inline void merge_split(const QueryTile& total, const QueryTile& part, int value_dim, float scale) {
     for (int i = 0; i < total.count; ++i) {
         if (part.mass[i] == 0.0f) continue;
-        float* sum = total.values + i * head_dim;
-        const float* more = part.values + i * head_dim;
+        float* sum = total.values + i * value_dim;
+        const float* more = part.values + i * value_dim;
         if (total.mass[i] == 0.0f) {
-            std::memcpy(sum, more, static_cast<size_t>(head_dim) * sizeof(float));
+            std::memcpy(sum, more, static_cast<size_t>(value_dim) * sizeof(float));
             total.mass[i] = part.mass[i];
             total.peak[i] = part.peak[i];
             continue;
@@ -382,7 +329,7 @@ inline void merge_split(const QueryTile& total, const QueryTile& part, int head_
         const V16 keep = decay(total.peak[i]), take = decay(part.peak[i]);
         total.mass[i] = total.mass[i] * first_lane(keep) + part.mass[i] * first_lane(take);
         total.peak[i] = peak;
-        for (int d = 0; d < head_dim; d += 16) {
+        for (int d = 0; d < value_dim; d += 16) {
             store(sum + d, fma(load(more + d), take, load(sum + d) * keep));
         }
     }
@@ -391,15 +338,15 @@ inline void merge_split(const QueryTile& total, const QueryTile& part, int head_
 // A sink joins the sum of exponentials here, once for each query. If it is much higher than all
 // scores, exp returns its highest value, 2e38, and the output is as good as zero.
 inline void write_output(const QueryTile& tile, const AttendArgs& a, int first_query) {
-    const int head_dim = a.head_dim;
+    const int value_dim = a.value_dim;
     for (int i = 0; i < tile.count; ++i) {
         V16 mass = splat(tile.mass[i]);
         if (a.sinks != nullptr) {
             const float sink = a.sinks[(first_query + i) % a.group];
             mass = mass + exp(splat(sink - tile.peak[i] * a.scale));
         }
-        for (int d = 0; d < head_dim; d += 16) {
-            store(tile.out[i] + d, load(tile.values + i * head_dim + d) / mass);
+        for (int d = 0; d < value_dim; d += 16) {
+            store(tile.out[i] + d, load(tile.values + i * value_dim + d) / mass);
         }
     }
 }
@@ -417,40 +364,60 @@ inline void attend_parts(const AttendArgs& a) {
         const int first = queries * i / tiles, last = queries * (i + 1) / tiles;
         QueryTile total = make_tile(a, first, last - first);
         float* total_part = a.scratch + kAttendQueries * kSplitTokens;
-        float* split_part = total_part + attend_part(kAttendQueries, a.head_dim);
+        float* split_part = total_part + attend_part(kAttendQueries, a.value_dim);
         QueryTile part = total;
-        place_sums(total, total_part, a.head_dim);
-        place_sums(part, split_part, a.head_dim);
+        place_sums(total, total_part, a.value_dim);
+        place_sums(part, split_part, a.value_dim);
         const int begin = first_split(total), end = last_split(total) + 1;
         for (int split = begin; split < end; ++split) {
             const uint8_t* next = split + 1 < end ? part_of(a, (split + 1) * kSplitPages) : a.next;
             run_split<Part>(split == begin ? total : part, a, split, next);
-            if (split > begin) merge_split(total, part, a.head_dim, a.scale);
+            if (split > begin) merge_split(total, part, a.value_dim, a.scale);
         }
         write_output(total, a, first);
     }
 }
 
+// Calls f with a null pointer to the type of the parts that are read.
+template <typename F>
+inline void with_part(const AttendArgs& a, F f) {
+    const bool halves = a.kv_type == KvType::kF16;
+    if (a.turned != nullptr) {
+        halves ? f(static_cast<F16Latents*>(nullptr)) : f(static_cast<Q8Latents*>(nullptr));
+    } else {
+        halves ? f(static_cast<F16Part*>(nullptr)) : f(static_cast<Q8Part*>(nullptr));
+    }
+}
+
+template <typename Part>
+inline void attend_whole(const AttendArgs& a, Part*) {
+    attend_parts<Part>(a);
+}
+
 void attend(const AttendArgs& a) {
-    a.kv_type == KvType::kF16 ? attend_parts<F16Part>(a) : attend_parts<Q8Part>(a);
+    with_part(a, [&](auto* part) { attend_whole(a, part); });
+}
+
+template <typename Part>
+inline void run_split_of(QueryTile& tile, const AttendArgs& a, int split, Part*) {
+    run_split<Part>(tile, a, split, a.next);
 }
 
 void attend_split(const AttendArgs& a, int split, float* part) {
     QueryTile tile = make_tile(a, 0, a.tokens * a.group);
-    place_sums(tile, part, a.head_dim);
-    a.kv_type == KvType::kF16 ? run_split<F16Part>(tile, a, split, a.next)
-                              : run_split<Q8Part>(tile, a, split, a.next);
+    place_sums(tile, part, a.value_dim);
+    with_part(a, [&](auto* kind) { run_split_of(tile, a, split, kind); });
 }
 
 void attend_merge(const AttendArgs& a, float* parts) {
     QueryTile total = make_tile(a, 0, a.tokens * a.group);
     QueryTile part = total;
-    const int64_t size = attend_part(total.count, a.head_dim);
+    const int64_t size = attend_part(total.count, a.value_dim);
     const int first = first_split(total);
-    place_sums(total, parts + first * size, a.head_dim);
+    place_sums(total, parts + first * size, a.value_dim);
     for (int split = first + 1; split <= last_split(total); ++split) {
-        place_sums(part, parts + split * size, a.head_dim);
-        merge_split(total, part, a.head_dim, a.scale);
+        place_sums(part, parts + split * size, a.value_dim);
+        merge_split(total, part, a.value_dim, a.scale);
     }
     write_output(total, a, 0);
 }

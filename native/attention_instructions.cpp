@@ -14,10 +14,10 @@ class StoreKv final : public Instruction {
     StoreKv(int k, int v, int layer, int cache)
         : Instruction("store_kv"), k_(k), v_(v), layer_(layer), cache_(cache) {}
     int items(const Program& p) const override {
-        return static_cast<int>(attention(p, cache_).stores().size());
+        return static_cast<int>(stores(p).items().size());
     }
     void run(Program& p, int index, int) override {
-        const StoreItem& item = attention(p, cache_).stores()[index];
+        const StoreItem& item = stores(p).items()[index];
         const Span& span = step(p).spans[item.span];
         const int position = span.first_position + item.first_token;
         KvCache& kv = cache(p, cache_);
@@ -39,6 +39,34 @@ class StoreKv final : public Instruction {
     int k_, v_, layer_, cache_;
 };
 
+class StoreLatents final : public Instruction {
+  public:
+    StoreLatents(int latent, int key, int layer, int cache)
+        : Instruction("store_latents"), latent_(latent), key_(key), layer_(layer), cache_(cache) {}
+    int items(const Program& p) const override {
+        return static_cast<int>(stores(p).items().size());
+    }
+    void run(Program& p, int index, int) override {
+        const StoreItem& item = stores(p).items()[index];
+        const Span& span = step(p).spans[item.span];
+        const int position = span.first_position + item.first_token;
+        KvCache& kv = cache(p, cache_);
+        StoreLatentArgs args;
+        args.latent = row(p, latent_, span.row + item.first_token);
+        args.key = row(p, key_, span.row + item.first_token);
+        args.rank = width(p, latent_);
+        args.head_dim = kv.head_dim();
+        args.kv_type = kv.type();
+        args.part = kv.at(span.tables[cache_].at(position / kPageTokens), layer_, 0);
+        args.position = position % kPageTokens;
+        args.tokens = item.tokens;
+        kernels(p).store_latents(args);
+    }
+
+  private:
+    int latent_, key_, layer_, cache_;
+};
+
 // One layer's attention: the common part of Attend and AttendMerge.
 class Attention : public Instruction {
   public:
@@ -50,15 +78,24 @@ class Attention : public Instruction {
         const Span& span = step(p).spans[item.span];
         KvCache& kv = cache(p, shape_.cache);
         AttendArgs args;
-        args.group = shape_.heads / kv.kv_heads();
+        args.group = group(p);
         args.head_dim = kv.head_dim();
-        const int row_index = span.row + item.first_token;
-        const int column = item.head * args.group * args.head_dim;
+        args.value_dim = value_dim(p);
+        const int row_index = span.row + item.first_token, first_head = item.group * args.group;
+        const int column = first_head * args.value_dim;
         args.q = row(p, shape_.q, row_index) + column;
-        args.out = row(p, shape_.out, row_index) + column;
         args.q_stride = width(p, shape_.q);
+        args.turned = nullptr;
+        if (shape_.turned >= 0) {
+            args.turned_stride = width(p, shape_.turned);
+            args.turned_head = args.turned_stride / shape_.heads;
+            const int64_t before = args.turned_head - (args.head_dim - args.value_dim);
+            args.turned = row(p, shape_.turned, row_index) + first_head * args.turned_head + before;
+        }
+        args.out = row(p, shape_.out, row_index) + column;
+        args.out_stride = width(p, shape_.out);
         args.kv_type = kv.type();
-        args.kv = kv.at(0, shape_.layer, item.head);
+        args.kv = kv.at(0, shape_.layer, kv_head(item));
         args.page_stride = kv.page_bytes();
         args.pages = span.tables[shape_.cache].pages;
         args.first_page = span.tables[shape_.cache].first;
@@ -70,39 +107,40 @@ class Attention : public Instruction {
         args.window = shape_.window;
         args.scale = shape_.scale;
         args.soft_cap = shape_.soft_cap;
-        args.sinks = shape_.sinks.empty() ? nullptr : &shape_.sinks[item.head * args.group];
+        args.sinks = shape_.sinks.empty() ? nullptr : &shape_.sinks[first_head];
         args.scratch = scratch(p, thread);
         return args;
     }
     float* part(Program& p, const AttendItem& item, int split) const {
-        const KvCache& kv = cache(p, shape_.cache);
-        const int group = shape_.heads / kv.kv_heads();
-        return parts(p) + (item.parts + split) * attend_part(group, kv.head_dim());
+        return parts(p) + (item.parts + split) * attend_part(group(p), value_dim(p));
     }
+    // The key/value head that an item reads. All groups of heads read the same latents.
+    int kv_head(const AttendItem& item) const { return shape_.turned >= 0 ? 0 : item.group; }
     void quantise(Program& p, const AttendItem& item) const {
         if (!shape_.quantise) return;
         const int first = step(p).spans[item.span].row + item.first_token;
-        const KvCache& kv = cache(p, shape_.cache);
-        const int columns = shape_.heads / kv.kv_heads() * kv.head_dim();
+        const int columns = group(p) * value_dim(p);
         for (int i = 0; i < item.tokens; ++i) {
-            quantise_columns(p, shape_.out, first + i, item.head * columns, columns);
+            quantise_columns(p, shape_.out, first + i, item.group * columns, columns);
         }
     }
 
     const AttentionShape& shape() const { return shape_; }
+    const AttentionPlan& plan(const Program& p) const { return attention(p, shape_.plan); }
 
   private:
+    int group(const Program& p) const { return shape_.heads / plan(p).groups(); }
+    int value_dim(const Program& p) const { return width(p, shape_.out) / shape_.heads; }
+
     AttentionShape shape_;
 };
 
 class Attend final : public Attention {
   public:
     explicit Attend(AttentionShape shape) : Attention("attend", std::move(shape)) {}
-    int items(const Program& p) const override {
-        return static_cast<int>(attention(p, shape().cache).items().size());
-    }
+    int items(const Program& p) const override { return static_cast<int>(plan(p).items().size()); }
     void run(Program& p, int index, int thread) override {
-        const AttendItem& item = attention(p, shape().cache).items()[index];
+        const AttendItem& item = plan(p).items()[index];
         AttendArgs args = arguments(p, item, thread);
         args.next = first_part(p, index + 1);
         if (item.split >= 0) {
@@ -118,24 +156,22 @@ class Attend final : public Attention {
     // thread's next item too.
     const uint8_t* first_part(Program& p, int index) const {
         if (index >= items(p)) return nullptr;
-        const AttendItem& item = attention(p, shape().cache).items()[index];
+        const AttendItem& item = plan(p).items()[index];
         const Span& span = step(p).spans[item.span];
         const int position = span.first_position + item.first_token;
         const int seen = shape().window > 0 ? std::max(position + 1 - shape().window, 0) : 0;
         const int begin = std::max(seen, std::max(item.split, 0) * kSplitTokens);
         const int32_t page = span.tables[shape().cache].at(begin / kPageTokens);
-        return cache(p, shape().cache).at(page, shape().layer, item.head);
+        return cache(p, shape().cache).at(page, shape().layer, kv_head(item));
     }
 };
 
 class AttendMerge final : public Attention {
   public:
     explicit AttendMerge(AttentionShape shape) : Attention("merge", std::move(shape)) {}
-    int items(const Program& p) const override {
-        return static_cast<int>(attention(p, shape().cache).merges().size());
-    }
+    int items(const Program& p) const override { return static_cast<int>(plan(p).merges().size()); }
     void run(Program& p, int index, int thread) override {
-        const AttendItem& item = attention(p, shape().cache).merges()[index];
+        const AttendItem& item = plan(p).merges()[index];
         kernels(p).attend_merge(arguments(p, item, thread), part(p, item, 0));
         quantise(p, item);
     }
@@ -145,6 +181,10 @@ class AttendMerge final : public Attention {
 
 InstructionPointer make_store_kv(int k, int v, int layer, int cache) {
     return std::make_unique<StoreKv>(k, v, layer, cache);
+}
+
+InstructionPointer make_store_latents(int latent, int key, int layer, int cache) {
+    return std::make_unique<StoreLatents>(latent, key, layer, cache);
 }
 
 InstructionPointer make_attend(AttentionShape shape) {

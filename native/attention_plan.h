@@ -1,5 +1,6 @@
 // Cuts a step's attention into items for the threads. One plan serves all layers with as many
-// key/value heads.
+// groups of query heads. The heads of a group read the same keys: those of one key/value head, or
+// latents.
 #pragma once
 
 #include <vector>
@@ -15,26 +16,40 @@ struct StoreItem {
     int tokens;
 };
 
-// One thread's share of attention: some query tokens of a span, one key/value head.
+// The tokens of a step by the pages that they go into.
+class StorePlan {
+  public:
+    void cut(const Step& step);
+    const std::vector<StoreItem>& items() const { return items_; }
+
+  private:
+    std::vector<StoreItem> items_;
+};
+
+// The query heads that are handled together where all heads read the same latents: a divisor of
+// `heads`. As many as an item has registers for, so that short contexts give several items.
+int latent_group(int heads);
+
+// One thread's share of attention: some query tokens of a span, one group of heads.
 struct AttendItem {
     int span;
     int first_token;  // within the span
     int tokens;
-    int head;
+    int group;
     int split;  // the split of positions it computes; -1 for all of them
     int parts;  // index in the plan's parts at which the first split of its query begins
 };
 
 class AttentionPlan {
   public:
-    AttentionPlan(int kv_heads, int threads) : kv_heads_(kv_heads), threads_(threads) {}
+    AttentionPlan(int groups, int threads) : groups_(groups), threads_(threads) {}
 
-    int kv_heads() const { return kv_heads_; }
-    // Makes room for a layer with `group` query heads per key/value head, of `head_dim` elements.
-    void admit(int group, int head_dim);
+    int groups() const { return groups_; }
+    // Makes room for a layer with `heads` query heads in a group, and values of `value_dim`
+    // elements.
+    void admit(int heads, int value_dim);
     void cut(const Step& step);
 
-    const std::vector<StoreItem>& stores() const { return stores_; }
     const std::vector<AttendItem>& items() const { return items_; }
     // Queries whose splits are merged afterwards.
     const std::vector<AttendItem>& merges() const { return merges_; }
@@ -42,13 +57,11 @@ class AttentionPlan {
     int64_t part_floats() const;
 
   private:
-    void cut_stores(const Span& span, int index);
     void cut_tokens(const Span& span, int index);
     void split(const Span& span, int index);
 
-    int kv_heads_, threads_;
-    int group_ = 1, head_dim_ = 1;  // the largest of any layer
-    std::vector<StoreItem> stores_;
+    int groups_, threads_;
+    int heads_ = 1, value_dim_ = 1;  // the largest of any layer
     std::vector<AttendItem> items_, merges_;
     int parts_ = 0;  // running sums
 };

@@ -117,6 +117,7 @@ class GateUp final : public Instruction {
                        rows.x_scales.data() + of.first * (width / kBlock), width};
         } else {
             args.x = rows.x.data() + of.first * width;
+            args.x_stride = width;
         }
         args.out_stride = layer_->hidden();
         args.out = out.data() + of.first * args.out_stride;
@@ -187,6 +188,7 @@ class Down final : public Instruction {
                        expert_rows(p).hidden_scales.data() + from * (hidden / kBlock), hidden};
         } else {
             args.x = rows.gate.data() + from * hidden;
+            args.x_stride = hidden;
         }
         // The kernel adds the column of the first panel, which is column 0 of the results.
         args.out = results - first * kernels(p).panel_rows;

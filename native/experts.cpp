@@ -36,6 +36,7 @@ void ExpertLayer::check() const {
     require(r.experts >= 1 && r.used >= 1 && r.used <= r.experts, "bad number of experts");
     require(r.groups >= 1 && r.experts % r.groups == 0, "groups must divide the experts");
     require(r.groups_used >= 1 && r.groups_used <= r.groups, "bad number of groups");
+    require(r.group_best >= 1, "groups are chosen by one expert at least");
     require(r.groups_used * (r.experts / r.groups) >= r.used, "groups with too few experts");
     require(r.selection_bias.empty() || static_cast<int>(r.selection_bias.size()) == r.experts,
             "a selection bias for each expert");

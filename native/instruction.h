@@ -37,10 +37,8 @@ class Instruction {
     static int token_row(const Program& p, int i) { return p.wanted_[p.first_row_ + i]; }
     static Candidates& candidates(Program& p, int thread) { return p.candidates_[thread]; }
     static ExpertRows& expert_rows(Program& p) { return p.expert_rows_; }
-    // The plan for layers of a KV cache.
-    static const AttentionPlan& attention(const Program& p, int cache) {
-        return p.plans_[p.plan_of_[cache]];
-    }
+    static const StorePlan& stores(const Program& p) { return p.stores_; }
+    static const AttentionPlan& attention(const Program& p, int plan) { return p.plans_[plan]; }
     static float* parts(Program& p) { return p.parts_.data(); }
     // Multiplies the panels [first, last). In a long step it checks after each panel whether the
     // step is abandoned: 8,192 tokens on one thread take half a second, and an abandoned step

@@ -34,7 +34,7 @@ InstructionPointer make_squared_relu(int in);
 InstructionPointer make_step_size(int in, std::vector<float> bias, float least, float most);
 InstructionPointer make_decay(int in, std::vector<float> rates, int out);
 InstructionPointer make_join(int x, int y, int out);
-InstructionPointer make_rope(int in, int table, int heads);
+InstructionPointer make_rope(int in, int table, int heads, int first);
 InstructionPointer make_sample(int logits);
 
 // readout_instructions.cpp
@@ -54,6 +54,7 @@ InstructionPointer make_linear_attend(LinearAttention shape);
 
 // attention_instructions.cpp
 InstructionPointer make_store_kv(int k, int v, int layer, int cache);
+InstructionPointer make_store_latents(int latent, int key, int layer, int cache);
 InstructionPointer make_attend(AttentionShape shape);
 // Merges the splits of attend; does nothing if there are none.
 InstructionPointer make_attend_merge(AttentionShape shape);

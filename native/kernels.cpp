@@ -217,20 +217,32 @@ constexpr const char* kName =
     "portable";
 #endif
 
-const Kernels kTable = {
-    kName,         kPanelRows,
-    matmul<>,      quantise,
-    norm,          {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity},
-    add,           add_scaled,
-    scale,         soft_cap,
-    sigmoid_all,   squared_relu,
-    step_size,     conv,
-    linear_attend, store_kv,
-    attend,        attend_split,
-    attend_merge,  max_of,
-    sum_exp,       exp_all,
-    multiply_adds, kMultiplication,
-    encode<>};
+const Kernels kTable = {kName,
+                        kPanelRows,
+                        matmul<>,
+                        quantise,
+                        norm,
+                        {gated_silu, gated_gelu, gated_clamped, gated_sigmoid, gated_identity},
+                        add,
+                        add_scaled,
+                        scale,
+                        soft_cap,
+                        sigmoid_all,
+                        squared_relu,
+                        step_size,
+                        conv,
+                        linear_attend,
+                        store_kv,
+                        store_latents,
+                        attend,
+                        attend_split,
+                        attend_merge,
+                        max_of,
+                        sum_exp,
+                        exp_all,
+                        multiply_adds,
+                        kMultiplication,
+                        encode<>};
 
 }  // namespace
 

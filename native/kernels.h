@@ -19,11 +19,15 @@ enum class KvType { kF16, kQ8_0 };
 enum class Activation { kSilu, kGelu, kClamped, kSigmoid, kIdentity };
 constexpr int kActivations = 5;
 
-// Bytes that one layer's keys and values of one head take in a page. Q8_0 has an f16 scale for each
-// 32 elements: head_dim must be a multiple of 32.
-constexpr int64_t kv_part_bytes(KvType type, int head_dim) {
-    const int64_t elements = int64_t{2} * kPageTokens * head_dim;
+// Bytes that one layer's keys of one head, or its values, take in a page. Q8_0 has an f16 scale for
+// each 32 elements: head_dim must be a multiple of 32.
+constexpr int64_t kv_half_bytes(KvType type, int head_dim) {
+    const int64_t elements = int64_t{kPageTokens} * head_dim;
     return type == KvType::kF16 ? elements * 2 : elements + elements / kBlock * 2;
+}
+// Bytes of keys and values. Of latents, the first elements of the keys are the values.
+constexpr int64_t kv_part_bytes(KvType type, int head_dim, bool has_values = true) {
+    return kv_half_bytes(type, head_dim) * (has_values ? 2 : 1);
 }
 
 // A matrix (rows, columns) in panels; see formats.h. Rows past the end are packed as zeros. Float
@@ -49,7 +53,8 @@ struct BlockScale {
     int32_t unused;
 };
 
-// Activations (tokens, columns) in int8, with a BlockScale for each 32 of them.
+// Activations (tokens, columns) in int8, with a BlockScale for each 32 of them. A matmul reads the
+// first columns of each row, as many as its matrix has.
 struct QuantisedRows {
     int8_t* q;           // (tokens, columns)
     BlockScale* scales;  // (tokens, columns / 32)
@@ -60,8 +65,9 @@ struct QuantisedRows {
 struct MatmulArgs {
     const PackedMatrix* w;
     QuantisedRows xq;  // for quantised formats
-    const float* x;    // for float formats, (tokens, columns)
-    float* out;        // (tokens, out_stride)
+    const float* x;    // for float formats, (tokens, x_stride)
+    int64_t x_stride;
+    float* out;  // (tokens, out_stride)
     int64_t out_stride;
     bool accumulate;
     int first_panel;
@@ -69,11 +75,15 @@ struct MatmulArgs {
     int tokens;
 };
 
-// Attention of one span's queries over one layer's keys and values of one head.
+// Attention of one span's queries over one layer's keys and values of one head. Over latents, a
+// query has two parts: value_dim elements in the space of latents, and a rotated part.
 struct AttendArgs {
     const float* q;  // (tokens, q_stride), already rotated
-    float* out;      // (tokens, q_stride)
     int64_t q_stride;
+    const float* turned;  // (tokens, turned_stride), the rotated parts; null: not over latents
+    int64_t turned_stride, turned_head;  // from one token, and one head, to the next
+    float* out;                          // (tokens, out_stride)
+    int64_t out_stride;
     KvType kv_type;
     const uint8_t* kv;     // this layer's and head's part of page 0
     int64_t page_stride;   // bytes from one page id to the next
@@ -83,14 +93,15 @@ struct AttendArgs {
     int tokens;            // query tokens
     int first_position;    // of the first query token
     int group;             // query heads that share this key/value head; contiguous in q
-    int head_dim;          // multiple of 16
+    int head_dim;          // of a key, a multiple of 16
+    int value_dim;         // the same, or the elements of a latent
     int last_position;     // of the step's last token of the sequence; read unless `causal`
     bool causal;           // whether a query sees no later positions
     int window;            // positions to one side, itself included, that a query sees; 0 for all
     float scale;           // of scores, then:
     float soft_cap;        // score = soft_cap * tanh(score / soft_cap); 0: no cap
     const float* sinks;    // (group,), a score of no position that joins each head's sum; or null
-    float* scratch;        // attend_scratch(head_dim) floats; a line's alignment makes it faster
+    float* scratch;        // attend_scratch(value_dim) floats; a line's alignment makes it faster
 };
 
 // Keys and values of consecutive tokens of one page, one layer and head.
@@ -142,17 +153,29 @@ struct LinearAttendArgs {
     float* scratch;  // 3 * key_dim floats
 };
 
+// Latents and rotated keys of consecutive tokens of one page and layer.
+struct StoreLatentArgs {
+    const float* latent;  // (tokens, rank)
+    const float* key;     // (tokens, head_dim - rank)
+    int rank, head_dim;
+    KvType kv_type;
+    uint8_t* part;
+    int position;  // of the first token within the page
+    int tokens;
+};
+
+constexpr int kWidestHead = 1024;   // elements of the widest key that is supported
 constexpr int kAttendQueries = 48;  // queries handled together
 constexpr int kSplitTokens = 256;   // positions of a split, a multiple of the page
 // Floats, in complete lines, for the sums of `queries` queries: values, maxima, sums of
 // exponentials.
-constexpr int64_t attend_part(int queries, int head_dim) {
-    return static_cast<int64_t>(queries) * head_dim + (2 * queries + 15) / 16 * 16;
+constexpr int64_t attend_part(int queries, int value_dim) {
+    return static_cast<int64_t>(queries) * value_dim + (2 * queries + 15) / 16 * 16;
 }
 // Scores of a split, sums of all splits and of one.
-constexpr int64_t attend_scratch(int head_dim) {
+constexpr int64_t attend_scratch(int value_dim) {
     return static_cast<int64_t>(kAttendQueries) * kSplitTokens +
-           static_cast<int64_t>(kPageTokens) * head_dim + 2 * attend_part(kAttendQueries, head_dim);
+           2 * attend_part(kAttendQueries, value_dim);
 }
 
 struct Kernels {
@@ -180,11 +203,12 @@ struct Kernels {
     void (*conv)(const ConvArgs&);
     void (*linear_attend)(const LinearAttendArgs&);
     void (*store_kv)(const StoreKvArgs&);
+    void (*store_latents)(const StoreLatentArgs&);
     void (*attend)(const AttendArgs&);
     // `attend` in two steps, for at most kAttendQueries queries (tokens * group): each split of
     // positions alone, then the merge of all splits. `part` is attend_part(tokens * group,
-    // head_dim) floats. `parts` holds one part per split, by number of the split; parts outside the
-    // window are not read.
+    // value_dim) floats. `parts` holds one part per split, by number of the split; parts outside
+    // the window are not read.
     void (*attend_split)(const AttendArgs&, int split, float* part);
     void (*attend_merge)(const AttendArgs&, float* parts);
     float (*max)(const float* x, int n);

@@ -6,14 +6,16 @@
 
 namespace heddle {
 
-KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pages)
+KvCache::KvCache(KvType type, int layers, int kv_heads, int head_dim, int64_t pages,
+                 bool has_values)
     : type_(type),
       layers_(layers),
       kv_heads_(kv_heads),
       head_dim_(head_dim),
+      has_values_(has_values),
       pages_(pages),
-      part_bytes_(kv_part_bytes(type, head_dim)),
-      page_bytes_(page_bytes(type, layers, kv_heads, head_dim)) {
+      part_bytes_(kv_part_bytes(type, head_dim, has_values)),
+      page_bytes_(page_bytes(type, layers, kv_heads, head_dim, has_values)) {
     const int unit = type == KvType::kQ8_0 ? kBlock : 16;
     if (head_dim % unit != 0 || head_dim > kWidestHead) {
         throw std::invalid_argument("head_dim must be a multiple of " + std::to_string(unit) +

@@ -21,6 +21,7 @@ using namespace heddle;
 
 struct F16Part {
     static constexpr KvType kType = KvType::kF16;
+    static constexpr bool kScaled = false, kLatents = false;
 
     F16Part(const uint8_t* part, int head_dim)
         : keys_(reinterpret_cast<const uint16_t*>(part)),
@@ -53,6 +54,7 @@ struct F16Part {
 // Keys' codes, keys' scales, values' codes, values' scales.
 struct Q8Part {
     static constexpr KvType kType = KvType::kQ8_0;
+    static constexpr bool kScaled = true, kLatents = false;
 
     Q8Part(const uint8_t* part, int head_dim)
         : keys_(reinterpret_cast<const int8_t*>(part)),

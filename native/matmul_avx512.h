@@ -170,7 +170,7 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
     const int64_t columns = a.xq.columns;
     const int8_t* x = a.xq.q + token * columns;
     const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
-    for (int64_t at = 0; at < columns; at += L.blocks * kBlock) {
+    for (int64_t at = 0; at < a.w->columns; at += L.blocks * kBlock) {
         Shared shared = {};
         if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
         if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 32);
@@ -203,12 +203,13 @@ inline __m512 float_column(const uint8_t* panel, int64_t column) {
 template <Format F, int T>
 inline void float_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token, __m512 (&acc)[T]) {
     const int64_t columns = a.w->columns;
-    const float* x = a.x + token * columns;
+    const int64_t stride = a.x_stride;
+    const float* x = a.x + token * stride;
     for (int64_t k = 0; k < columns; ++k) {
         const __m512 w = float_column<F>(panel, k);
 #pragma GCC unroll 16
         for (int t = 0; t < T; ++t) {
-            acc[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t * columns + k]), acc[t]);
+            acc[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[t * stride + k]), acc[t]);
         }
     }
 }

@@ -39,8 +39,13 @@ class Matmul final : public Instruction {
         MatmulArgs args;
         args.w = &part.matrix->packed();
         args.xq = buffer(p, in_).quantised();
-        args.x = row(p, in_, 0);
-        args.out = row(p, part.out, 0);
+        if (args.xq.q != nullptr) {
+            args.xq.q += part.in_column;
+            args.xq.scales += part.in_column / kBlock;
+        }
+        args.x = row(p, in_, 0) + part.in_column;
+        args.x_stride = width(p, in_);
+        args.out = row(p, part.out, 0) + part.out_column;
         args.out_stride = width(p, part.out);
         args.accumulate = accumulate_;
         args.tokens = rows(p, in_);

@@ -204,7 +204,7 @@ inline void quantised_tile(const MatmulArgs& a, const uint8_t* panel, int64_t to
     const int64_t columns = a.xq.columns;
     const int8_t* x = a.xq.q + token * columns;
     const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
-    for (int64_t at = 0; at < columns; at += L.blocks * kBlock) {
+    for (int64_t at = 0; at < a.w->columns; at += L.blocks * kBlock) {
         Scales shared = {};
         if constexpr (L.header() > 0) shared.scale = halves_to_float(panel);
         if constexpr (L.header() > 2) shared.minimum = halves_to_float(panel + 2 * kPanelRows);
@@ -257,20 +257,21 @@ template <Format F, int T>
 inline void float_tile(const MatmulArgs& a, const uint8_t* panel, int64_t token, Rows (&acc)[T]) {
     constexpr int kColumn = (F == Format::kF32 ? 4 : 2) * kPanelRows;
     const int64_t columns = a.w->columns;
-    const float* x = a.x + token * columns;
+    const int64_t stride = a.x_stride;
+    const float* x = a.x + token * stride;
     int64_t k = 0;
     for (; k + 4 <= columns; k += 4) {
         float32x4_t four[T];
 #pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) four[t] = vld1q_f32(x + t * columns + k);
+        for (int t = 0; t < T; ++t) four[t] = vld1q_f32(x + t * stride + k);
         add_four_columns<F, T>(panel + k * kColumn, four, acc);
     }
     for (; k < columns; ++k) {
         const Rows w = float_column<F>(panel + k * kColumn);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
-            acc[t].r[0] = vfmaq_n_f32(acc[t].r[0], w.r[0], x[t * columns + k]);
-            acc[t].r[1] = vfmaq_n_f32(acc[t].r[1], w.r[1], x[t * columns + k]);
+            acc[t].r[0] = vfmaq_n_f32(acc[t].r[0], w.r[0], x[t * stride + k]);
+            acc[t].r[1] = vfmaq_n_f32(acc[t].r[1], w.r[1], x[t * stride + k]);
         }
     }
 }

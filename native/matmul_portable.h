@@ -100,7 +100,7 @@ inline void quantised_row(const MatmulArgs& a, const uint8_t* panel, int64_t tok
     const int64_t columns = a.xq.columns;
     const int8_t* x = a.xq.q + token * columns;
     const BlockScale* scales = a.xq.scales + token * (columns / kBlock);
-    for (int64_t at = 0; at < columns; at += L.blocks * kBlock) {
+    for (int64_t at = 0; at < a.w->columns; at += L.blocks * kBlock) {
         const uint8_t* header = panel;
         panel += L.header() * kPanelRows;
         for (int b = 0; b < L.blocks; ++b) {
@@ -129,7 +129,7 @@ inline float float_at(const uint8_t* panel, int64_t index) {
 template <Format F>
 inline void float_row(const MatmulArgs& a, const uint8_t* panel, int64_t token,
                       float (&acc)[kPanelRows]) {
-    const float* x = a.x + token * a.w->columns;
+    const float* x = a.x + token * a.x_stride;
     for (int64_t k = 0; k < a.w->columns; ++k) {
         for (int r = 0; r < kPanelRows; ++r) {
             acc[r] = __builtin_fmaf(float_at<F>(panel, k * kPanelRows + r), x[k], acc[r]);

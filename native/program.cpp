@@ -37,13 +37,7 @@ Program::Program(ThreadPool& pool, const Kernels& kernels,
     if (max_tokens < 1 || max_rows < 1)
         throw std::invalid_argument("a step needs a token and a row");
     int widest = 1;
-    for (const auto& cache : caches_) {
-        const auto same = [&](const auto& plan) { return plan.kv_heads() == cache->kv_heads(); };
-        const auto found = std::find_if(plans_.begin(), plans_.end(), same);
-        plan_of_.push_back(static_cast<size_t>(found - plans_.begin()));
-        if (found == plans_.end()) plans_.emplace_back(cache->kv_heads(), pool.threads());
-        widest = std::max(widest, cache->head_dim());
-    }
+    for (const auto& cache : caches_) widest = std::max(widest, cache->head_dim());
     for (auto& scratch : scratch_) scratch.resize(static_cast<size_t>(attend_scratch(widest)));
 }
 
@@ -98,6 +92,14 @@ void Program::check_layer(int layer, int cache) const {
     if (layer < 0 || layer >= caches_[cache]->layers()) {
         throw std::invalid_argument("the KV cache has no layer " + std::to_string(layer));
     }
+}
+
+int Program::plan_for(int groups) {
+    const auto same = [&](const auto& plan) { return plan.groups() == groups; };
+    const auto found = std::find_if(plans_.begin(), plans_.end(), same);
+    const int index = static_cast<int>(found - plans_.begin());
+    if (found == plans_.end()) plans_.emplace_back(groups, pool_.threads());
+    return index;
 }
 
 void Program::want_quantised(int buffer) {
@@ -155,6 +157,28 @@ void Program::matmul(int in, std::vector<MatmulPart> parts, bool accumulate) {
     append(make_matmul(in, std::move(parts), accumulate));
 }
 
+void Program::head_matmul(int in, std::vector<std::shared_ptr<const Matrix>> matrices, int out) {
+    const int heads = static_cast<int>(matrices.size());
+    if (heads == 0 || at(in).width % heads != 0 || at(out).width % heads != 0 ||
+        at(in).per_row != at(out).per_row) {
+        throw std::invalid_argument("the matrices of heads do not fit their buffers");
+    }
+    const int in_head = at(in).width / heads, out_head = at(out).width / heads;
+    std::vector<MatmulPart> parts;
+    for (auto& matrix : matrices) {
+        const PackedMatrix& w = matrix->packed();
+        if (w.columns > in_head || w.rows != out_head) {
+            throw std::invalid_argument("the matrix of a head has another shape than the head");
+        }
+        if (is_quantised(w.format) && (at(in).q.empty() || in_head % kBlock != 0)) {
+            throw std::invalid_argument("a head is not whole quantised blocks");
+        }
+        const int head = static_cast<int>(parts.size());
+        parts.push_back({std::move(matrix), out, head * in_head, head * out_head});
+    }
+    append(make_matmul(in, std::move(parts), false));
+}
+
 void Program::norm_heads(int in, std::vector<float> weight, float eps, int heads) {
     const int count = static_cast<int>(weight.size());
     if (heads < 1 || (count * heads != at(in).width && count != at(in).width)) {
@@ -195,15 +219,16 @@ void Program::experts(std::shared_ptr<const ExpertLayer> layer, int in, int logi
     for (auto& made : make_experts(std::move(layer), in, logits, out)) append(std::move(made));
 }
 
-void Program::rope(int in, int table, int heads) {
+void Program::rope(int in, int table, int heads, int first) {
     if (table < 0 || table >= static_cast<int>(ropes_.size())) {
         throw std::invalid_argument("there is no rope table " + std::to_string(table));
     }
-    if (heads < 1 || at(in).width % heads != 0 || at(in).width / heads < ropes_[table].dim) {
+    if (heads < 1 || at(in).width % heads != 0 || first < 0 ||
+        at(in).width / heads < first + ropes_[table].dim) {
         throw std::invalid_argument("the rope table is wider than a head");
     }
     check_per_token(in);
-    append(make_rope(in, table, heads));
+    append(make_rope(in, table, heads, first));
 }
 
 void Program::take_columns(int in, int first, int heads, int out) {
@@ -295,12 +320,35 @@ void Program::join(int x, int y, int out) {
 void Program::store_kv(int k, int v, int layer, int cache) {
     check_layer(layer, cache);
     const KvCache& kv = *caches_[cache];
-    if (at(k).width != kv.kv_heads() * kv.head_dim() || at(v).width != at(k).width) {
+    if (!kv.has_values() || at(k).width != kv.kv_heads() * kv.head_dim() ||
+        at(v).width != at(k).width) {
         throw std::invalid_argument("keys or values do not fit the KV cache");
     }
     check_per_token(k);
     check_per_token(v);
     append(make_store_kv(k, v, layer, cache));
+}
+
+void Program::store_latents(int latent, int key, int layer, int cache) {
+    check_layer(layer, cache);
+    const KvCache& kv = *caches_[cache];
+    if (kv.has_values() || kv.kv_heads() != 1 || at(latent).width % 16 != 0 ||
+        at(latent).width + at(key).width != kv.head_dim()) {
+        throw std::invalid_argument("latents do not fit the KV cache");
+    }
+    check_per_token(latent);
+    check_per_token(key);
+    append(make_store_latents(latent, key, layer, cache));
+}
+
+void Program::check_latent_queries(const AttentionShape& shape) const {
+    const KvCache& kv = *caches_[shape.cache];
+    const int queries = buffers_[shape.q].width, rest = buffers_[shape.turned].width;
+    const int rank = queries / shape.heads, turned = kv.head_dim() - rank;
+    if (kv.has_values() || queries % shape.heads != 0 || rest % shape.heads != 0 ||
+        rank % 16 != 0 || turned < 1 || turned > rest / shape.heads) {
+        throw std::invalid_argument("queries do not fit the KV cache of latents");
+    }
 }
 
 void Program::attend(AttentionShape shape) {
@@ -310,20 +358,28 @@ void Program::attend(AttentionShape shape) {
     if (shape.window < 0) throw std::invalid_argument("a window has at least one position");
     if (shape.soft_cap < 0) throw std::invalid_argument("a soft cap is positive, or 0 for none");
     same_shape(shape.q, shape.out);
-    if (shape.heads % kv.kv_heads() != 0 || at(shape.q).width != shape.heads * kv.head_dim()) {
+    if (shape.heads < 1) throw std::invalid_argument("attention has at least one head");
+    int group = shape.heads / kv.kv_heads();
+    if (shape.turned >= 0) {
+        check_per_token(shape.turned);
+        check_latent_queries(shape);
+        group = latent_group(shape.heads);
+    } else if (!kv.has_values() || shape.heads % kv.kv_heads() != 0 ||
+               at(shape.q).width != shape.heads * kv.head_dim()) {
         throw std::invalid_argument("queries do not fit the KV cache");
     }
     if (!shape.sinks.empty() && static_cast<int>(shape.sinks.size()) != shape.heads) {
         throw std::invalid_argument("there is not a sink for each head");
     }
-    const int group = shape.heads / kv.kv_heads();
+    const int value_dim = at(shape.q).width / shape.heads;
     if (shape.quantise) {
         want_quantised(shape.out);
-        if (group * kv.head_dim() % kBlock != 0) {
+        if (group * value_dim % kBlock != 0) {
             throw std::invalid_argument("a head group is not whole quantisation blocks");
         }
     }
-    plans_[plan_of_[shape.cache]].admit(group, kv.head_dim());
+    shape.plan = plan_for(shape.heads / group);
+    plans_[shape.plan].admit(group, value_dim);
     causal_ = causal_ && shape.causal;
     int& widest = windows_[shape.cache];
     widest = widest == 0 || shape.window == 0 ? 0 : std::max(widest, shape.window);
@@ -464,6 +520,7 @@ void Program::begin(Step& step) {
     wanted_ = step.rows;
     for (const ScoredRow& scored : step.scored) wanted_.push_back(scored.row);
     for (const PooledRow& pooled : step.pooled) wanted_.push_back(pooled.row);
+    stores_.cut(step);
     int64_t part_floats = 0;
     for (AttentionPlan& plan : plans_) {
         plan.cut(step);

@@ -40,6 +40,7 @@ struct RopeTable {
 struct MatmulPart {
     std::shared_ptr<const Matrix> matrix;
     int out;
+    int in_column = 0, out_column = 0;  // the first ones that the matrix reads and writes
 };
 
 // One layer's attention.
@@ -47,12 +48,14 @@ struct AttentionShape {
     int q, layer, cache;  // `layer` counts within the cache with index `cache`
     int heads;
     float scale;
-    int window;  // see AttendArgs, also for the next three
-    bool causal;
-    float soft_cap;
-    std::vector<float> sinks;  // (heads,), or empty
     int out;
     bool quantise;
+    int window = 0;  // see AttendArgs, also for the next three
+    bool causal = true;
+    float soft_cap = 0.0f;
+    std::vector<float> sinks = {};  // (heads,), or empty
+    int turned = -1;                // over latents: queries whose heads end with the rotated part
+    int plan = 0;                   // index of the attention plan; Program::attend sets it
 };
 
 // One layer's linear attention; see LinearAttendArgs. `place` is an offset in the state, in floats.
@@ -97,6 +100,8 @@ class Program final : private Task {
     void norm(int in, std::vector<float> weight, float eps, int out, bool quantise);
     void quantise(int in);
     void matmul(int in, std::vector<MatmulPart> parts, bool accumulate);
+    // Matrix i multiplies the first columns of head i of `in`, as many as it has.
+    void head_matmul(int in, std::vector<std::shared_ptr<const Matrix>> matrices, int out);
     void norm_heads(int in, std::vector<float> weight, float eps, int heads);  // in place
     void scale(int in, float factor);                                          // in place
     void soft_cap(int in, float cap);                                          // in place
@@ -104,7 +109,7 @@ class Program final : private Task {
     // The weighted sum of the experts that `logits` choose. `in` is quantised if their matrices
     // are.
     void experts(std::shared_ptr<const ExpertLayer> layer, int in, int logits, int out);
-    void rope(int in, int table, int heads);  // in place
+    void rope(int in, int table, int heads, int first);  // in place, from element `first` of a head
     // Columns of each of `heads` heads.
     void take_columns(int in, int first, int heads, int out);
     void sigmoid(int in);                                                      // in place
@@ -116,6 +121,7 @@ class Program final : private Task {
     void join(int x, int y, int out);  // the columns of x, then those of y
     // `layer` counts within the cache with index `cache`.
     void store_kv(int k, int v, int layer, int cache);
+    void store_latents(int latent, int key, int layer, int cache);
     // Without `causal`, a step must hold all tokens of a sequence. Several instructions may attend
     // to what one store_kv stored.
     void attend(AttentionShape shape);
@@ -181,6 +187,8 @@ class Program final : private Task {
     void same_shape(int a, int b);
     void check_per_token(int buffer);
     void check_layer(int layer, int cache) const;
+    void check_latent_queries(const AttentionShape& shape) const;
+    int plan_for(int groups);  // the index of the plan
     void check_tables(const Span& span) const;
     void check_place(int64_t place, int64_t count) const;
     void append(std::unique_ptr<Instruction> instruction);
@@ -215,10 +223,10 @@ class Program final : private Task {
     int first_instruction_ = 0, last_instruction_ = 0;  // of the pass
     int first_row_ = 0, row_count_ = 0;                 // of the pass, among those wanted
     std::vector<Candidates> candidates_;                // per thread, for scores
-    std::vector<AttentionPlan> plans_;  // of the current step, by number of key/value heads
-    std::vector<size_t> plan_of_;       // for each cache, the index of its plan
-    LineFloats parts_;                  // running sums of the splits of one attention
-    Clock::time_point begun_, left_;    // when `begin` was called, and when it returned
+    StorePlan stores_;                                  // of the current step, as the next
+    std::vector<AttentionPlan> plans_;                  // by number of groups of heads
+    LineFloats parts_;                // running sums of the splits of one attention
+    Clock::time_point begun_, left_;  // when `begin` was called, and when it returned
     std::atomic<double> seconds_{0.0};
     std::atomic<bool> abandoned_{false};
     bool profiling_ = false;

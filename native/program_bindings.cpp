@@ -183,7 +183,7 @@ using Matrices = std::vector<std::shared_ptr<Matrix>>;
 
 void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, const Matrices& up,
                  const Matrices& down, int used, const std::string& scoring_name, bool normalised,
-                 float scale, int groups, int groups_used, Floats selection_bias,
+                 float scale, int groups, int groups_used, int group_best, Floats selection_bias,
                  const std::string& activation_name, const std::optional<Floats>& expert_scales) {
     auto layer = std::make_shared<ExpertLayer>();
     layer->routing = {static_cast<int>(gate.size()),
@@ -193,6 +193,7 @@ void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, 
                       scale,
                       groups,
                       groups_used,
+                      group_best,
                       vector_of(selection_bias),
                       expert_scales ? vector_of(*expert_scales) : std::vector<float>()};
     layer->activation = activation(activation_name);
@@ -250,6 +251,12 @@ void bind_program(nb::module_& m) {
             },
             nb::arg("in_"), nb::arg("parts"), nb::arg("accumulate"))
         .def(
+            "head_matmul",
+            [](Program& p, int in, const Matrices& matrices, int out) {
+                p.head_matmul(in, {matrices.begin(), matrices.end()}, out);
+            },
+            nb::arg("in_"), nb::arg("matrices"), nb::arg("out"))
+        .def(
             "gated",
             [](Program& p, int gate, int up, const std::string& name, int out, bool quantise) {
                 p.gated(activation(name), gate, up, out, quantise);
@@ -259,8 +266,8 @@ void bind_program(nb::module_& m) {
         .def("experts", &add_experts, nb::arg("in_"), nb::arg("logits"), nb::arg("out"),
              nb::arg("gate"), nb::arg("up"), nb::arg("down"), nb::kw_only(), nb::arg("used"),
              nb::arg("scoring"), nb::arg("normalised"), nb::arg("scale"), nb::arg("groups"),
-             nb::arg("groups_used"), nb::arg("selection_bias"), nb::arg("activation"),
-             nb::arg("expert_scales") = nb::none(),
+             nb::arg("groups_used"), nb::arg("group_best"), nb::arg("selection_bias"),
+             nb::arg("activation"), nb::arg("expert_scales") = nb::none(),
              "The weighted sum of the experts that `logits` choose; see ExpertSpec.")
         .def(
             "norm_heads",
@@ -270,7 +277,8 @@ void bind_program(nb::module_& m) {
             nb::arg("in_"), nb::arg("weight"), nb::arg("eps"), nb::arg("heads"))
         .def("scale", &Program::scale, nb::arg("in_"), nb::arg("factor"))
         .def("soft_cap", &Program::soft_cap, nb::arg("in_"), nb::arg("cap"))
-        .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"))
+        .def("rope", &Program::rope, nb::arg("in_"), nb::arg("table"), nb::arg("heads"),
+             nb::arg("first") = 0)
         .def(
             "take_columns",
             [](Program& p, int in, int first, int out, int heads) {
@@ -321,14 +329,28 @@ void bind_program(nb::module_& m) {
             [](Program& self, int q, int layer, int heads, float scale, int window, int out,
                bool quantise, int cache, bool causal, float soft_cap,
                const std::optional<Floats>& sinks) {
-                std::vector<float> scores;
-                if (sinks) scores = vector_of(*sinks);
-                self.attend({q, layer, cache, heads, scale, window, causal, soft_cap,
-                             std::move(scores), out, quantise});
+                AttentionShape shape = {q, layer, cache, heads, scale, out, quantise};
+                shape.window = window;
+                shape.causal = causal;
+                shape.soft_cap = soft_cap;
+                if (sinks) shape.sinks = vector_of(*sinks);
+                self.attend(std::move(shape));
             },
             nb::arg("q"), nb::arg("layer"), nb::arg("heads"), nb::arg("scale"), nb::arg("window"),
             nb::arg("out"), nb::arg("quantise"), nb::arg("cache") = 0, nb::arg("causal") = true,
             nb::arg("soft_cap") = 0.0f, nb::arg("sinks") = nb::none())
+        .def("store_latents", &Program::store_latents, nb::arg("latent"), nb::arg("key"),
+             nb::arg("layer"), nb::arg("cache"))
+        .def(
+            "latent_attend",
+            [](Program& self, int q_latent, int q, int layer, int heads, float scale, int out,
+               bool quantise, int cache) {
+                AttentionShape shape = {q_latent, layer, cache, heads, scale, out, quantise};
+                shape.turned = q;
+                self.attend(std::move(shape));
+            },
+            nb::arg("q_latent"), nb::arg("q"), nb::arg("layer"), nb::arg("heads"), nb::arg("scale"),
+            nb::arg("out"), nb::arg("quantise"), nb::arg("cache"))
         .def("gate_rows", &Program::gate_rows, nb::arg("x"), nb::arg("gate"), nb::arg("out"))
         .def("add", &Program::add, nb::arg("x"), nb::arg("y"), nb::arg("out"))
         .def("take_rows", &Program::take_rows, nb::arg("in_"), nb::arg("out"))

@@ -39,17 +39,19 @@ void score(const Kernels& kernels, const Routing& routing, const float* logits, 
     }
 }
 
-// Keeps the groups whose two best experts have the highest sums. The others get the lowest value.
+// Keeps the groups whose best experts have the highest sums. The others get the lowest value.
 void mask_groups(const Routing& routing, float* values) {
     if (routing.groups_used == routing.groups) return;
     const int size = routing.experts / routing.groups;
+    const int counted = std::min(size, routing.group_best);
+    std::vector<int32_t> best(static_cast<size_t>(counted));
     std::vector<float> sums;
     for (int group = 0; group < routing.groups; ++group) {
-        int32_t best[2];
         const float* of_group = values + group * size;
-        const int pair = std::min(size, 2);
-        choose(of_group, size, pair, best);
-        sums.push_back(pair == 2 ? of_group[best[0]] + of_group[best[1]] : of_group[best[0]]);
+        choose(of_group, size, counted, best.data());
+        float sum = of_group[best[0]];
+        for (int i = 1; i < counted; ++i) sum += of_group[best[static_cast<size_t>(i)]];
+        sums.push_back(sum);
     }
     std::vector<int32_t> kept(static_cast<size_t>(routing.groups_used));
     choose(sums.data(), routing.groups, routing.groups_used, kept.data());

@@ -21,6 +21,7 @@ struct Routing {
     float scale;
     int groups;
     int groups_used;
+    int group_best;
     std::vector<float> selection_bias;  // (experts,) or empty
     std::vector<float> expert_scales;   // (experts,) or empty
 };

@@ -249,8 +249,8 @@ class Join final : public RowInstruction {
 
 class Rope final : public RowInstruction {
   public:
-    Rope(int in, int table, int heads)
-        : RowInstruction("rope", in), in_(in), table_(table), heads_(heads) {}
+    Rope(int in, int table, int heads, int first)
+        : RowInstruction("rope", in), in_(in), table_(table), heads_(heads), first_(first) {}
     void run_row(Program& p, int i, int) override {
         const RopeTable& table = rope(p, table_);
         const int pairs = table.dim / 2, head_dim = width(p, in_) / heads_;
@@ -258,7 +258,7 @@ class Rope final : public RowInstruction {
         const float* c = table.cosine.data() + at;
         const float* s = table.sine.data() + at;
         for (int h = 0; h < heads_; ++h) {
-            float* x = row(p, in_, i) + h * head_dim;
+            float* x = row(p, in_, i) + h * head_dim + first_;
             if (table.interleaved) {
                 rotate<2>(x, x + 1, c, s, pairs);
             } else {
@@ -276,7 +276,7 @@ class Rope final : public RowInstruction {
             y[i * Stride] = a * s[i] + b * c[i];
         }
     }
-    int in_, table_, heads_;
+    int in_, table_, heads_, first_;
 };
 
 class Sample final : public Instruction {
@@ -361,8 +361,8 @@ InstructionPointer make_decay(int in, std::vector<float> rates, int out) {
 
 InstructionPointer make_join(int x, int y, int out) { return std::make_unique<Join>(x, y, out); }
 
-InstructionPointer make_rope(int in, int table, int heads) {
-    return std::make_unique<Rope>(in, table, heads);
+InstructionPointer make_rope(int in, int table, int heads, int first) {
+    return std::make_unique<Rope>(in, table, heads, first);
 }
 
 InstructionPointer make_sample(int logits) { return std::make_unique<Sample>(logits); }

@@ -114,20 +114,21 @@ void bind_storage(nb::module_& m) {
         .def(
             "__init__",
             [](KvCache* self, const std::string& type, int layers, int kv_heads, int head_dim,
-               int64_t pages) {
+               int64_t pages, bool has_values) {
                 if (layers < 0 || kv_heads < 1 || head_dim < 1 || pages < 1 || pages > INT32_MAX) {
                     throw std::invalid_argument("a KV cache needs positive sizes");
                 }
-                new (self) KvCache(kv_type(type), layers, kv_heads, head_dim, pages);
+                new (self) KvCache(kv_type(type), layers, kv_heads, head_dim, pages, has_values);
             },
             nb::arg("type"), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
-            nb::arg("pages"))
+            nb::arg("pages"), nb::arg("has_values") = true)
         .def_static(
             "bytes_of_page",
-            [](const std::string& type, int layers, int kv_heads, int head_dim) {
-                return KvCache::page_bytes(kv_type(type), layers, kv_heads, head_dim);
+            [](const std::string& type, int layers, int kv_heads, int head_dim, bool has_values) {
+                return KvCache::page_bytes(kv_type(type), layers, kv_heads, head_dim, has_values);
             },
-            nb::arg("type"), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"))
+            nb::arg("type"), nb::arg("layers"), nb::arg("kv_heads"), nb::arg("head_dim"),
+            nb::arg("has_values") = true)
         .def("copy", &KvCache::copy, nb::arg("source"), nb::arg("target"),
              nb::call_guard<nb::gil_scoped_release>(), "Copy a page to another page.")
         .def(

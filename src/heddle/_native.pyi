@@ -122,10 +122,19 @@ class KvCache:
     """Pages of keys and values of one type, f16 or q8_0."""
 
     def __init__(
-        self, type: str, layers: int, kv_heads: int, head_dim: int, pages: int
-    ) -> None: ...
+        self,
+        type: str,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        pages: int,
+        has_values: bool = True,
+    ) -> None:
+        """Without `has_values`, keys are latents, and values are their first elements."""
     @staticmethod
-    def bytes_of_page(type: str, layers: int, kv_heads: int, head_dim: int) -> int: ...
+    def bytes_of_page(
+        type: str, layers: int, kv_heads: int, head_dim: int, has_values: bool = True
+    ) -> int: ...
     def copy(self, source: int, target: int) -> None:
         """Copy the content of page `source` to page `target`."""
     def read(self, page: int, bytes: _Bytes) -> None:
@@ -304,6 +313,8 @@ class Program:
     def quantise(self, in_: int) -> None: ...
     def matmul(self, in_: int, parts: Sequence[tuple[Matrix, int]], accumulate: bool) -> None:
         """The program keeps the matrices alive."""
+    def head_matmul(self, in_: int, matrices: Sequence[Matrix], out: int) -> None:
+        """Matrix i multiplies the first columns of head i, as many as it has."""
     def gated(self, gate: int, up: int, activation: str, out: int, quantise: bool) -> None: ...
     def gate_rows(self, x: int, gate: int, out: int) -> None: ...
     def experts(
@@ -321,6 +332,7 @@ class Program:
         scale: float,
         groups: int,
         groups_used: int,
+        group_best: int,
         selection_bias: _Floats,
         activation: str,
         expert_scales: _Floats | None = None,
@@ -328,7 +340,8 @@ class Program:
     def norm_heads(self, in_: int, weight: _Floats, eps: float, heads: int) -> None: ...
     def scale(self, in_: int, factor: float) -> None: ...
     def soft_cap(self, in_: int, cap: float) -> None: ...
-    def rope(self, in_: int, table: int, heads: int) -> None: ...
+    def rope(self, in_: int, table: int, heads: int, first: int = 0) -> None:
+        """Rotate each head in place, from its element `first` on."""
     def store_kv(self, k: int, v: int, layer: int, cache: int = 0) -> None:
         """`layer` counts within the cache with index `cache`."""
     def attend(
@@ -346,6 +359,19 @@ class Program:
         sinks: _Floats | None = None,
     ) -> None:
         """See AttentionSpec in heddle.models.ops; `sinks` are (heads,)."""
+    def store_latents(self, latent: int, key: int, layer: int, cache: int) -> None: ...
+    def latent_attend(
+        self,
+        q_latent: int,
+        q: int,
+        layer: int,
+        heads: int,
+        scale: float,
+        out: int,
+        quantise: bool,
+        cache: int,
+    ) -> None:
+        """See `latent_attend` in heddle.models.ops."""
     def add(self, x: int, y: int, out: int) -> None: ...
     def take_rows(self, in_: int, out: int) -> None: ...
     def take_columns(self, in_: int, first: int, out: int, heads: int = 1) -> None: ...

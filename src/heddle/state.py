@@ -3,7 +3,8 @@
 A model names the kinds of state of each of its layers: one, none, or `Fixed` beside another. Layers
 of one kind form a group. The scheduler and the prefix cache account for groups and know no models::
 
-    Pages       keys and values of all positions    pages of 32 tokens, as long as nodes name them
+    Pages       keys and values of all positions,   pages of 32 tokens, as long as nodes name them
+                or their latents
     Window(n)   keys and values of the last n       pages too; given back behind the window
     Fixed(b)    b bytes at any position             one state for each slot, and snapshots
     Shared(i)   nothing                             the layer reads the keys and values of layer i
@@ -49,10 +50,20 @@ def pages_for(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """The keys and values of one position in one layer: `heads` heads of `dim` elements."""
+    """The keys and values of one position in one layer: `heads` heads of `dim` elements.
+
+    Without `has_values`, the layer stores keys only, and values are the first elements of the keys
+    (latent attention).
+    """
 
     heads: int
     dim: int
+    has_values: bool = True
+
+    @property
+    def parts(self) -> int:
+        """Vectors of a head and position: the key, and the value if it is stored."""
+        return 2 if self.has_values else 1
 
 
 NO_SHAPE = KvShape(1, 32)

@@ -31,6 +31,7 @@ from heddle.weights.gguf.export import ARCHITECTURES
 from heddle.weights.mix import TARGETS, Mix
 from models.tiny import MODELS
 from models.tiny.base import TOKENS, TinyModel
+from models.tiny.base_latent import TinyLatent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +69,11 @@ KNOWN_QUANTISED = KNOWN_EXPORTED | {
 SQUARE = ("qwen2", "qwen2_moe")
 """Architectures that llama.cpp loads only if all heads together are as wide as the hidden state."""
 
+LAYERS_WITH_WHOLE_QUERIES = 27
+"""llama.cpp knows DeepSeek-V2-Lite, whose queries are not compressed, by its number of layers.
+
+All layers but the last are then dense: so many random layers of experts multiply rounding."""
+
 
 def main(names: list[str]) -> int:
     known = {str(model): model for model in MODELS}
@@ -97,6 +103,9 @@ def compare(model: TinyModel, options: Sequence[str]) -> str:
     """
     if model.architecture in SQUARE:
         model = replace(model, width=model.q_width)
+    if isinstance(model, TinyLatent) and not model.query_rank:
+        layers = LAYERS_WITH_WHOLE_QUERIES
+        model = replace(model, layers=layers, dense=layers - 1)
     tolerance = QUANTISED_TOLERANCE if set(options) & TARGETS.keys() else TOLERANCE
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"

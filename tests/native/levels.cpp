@@ -101,6 +101,7 @@ struct MatmulCase {
         args.w = &matrix.packed();
         args.xq = {xq.q.data(), xq.scales.data(), columns};
         args.x = x.data();
+        args.x_stride = columns;
         args.out = out.data();
         args.out_stride = stride();
         args.accumulate = !onto.empty();
@@ -383,8 +384,9 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
     Floats scratch(static_cast<size_t>(attend_scratch(c.head_dim)), -1.0f);
     AttendArgs args = {};
     args.q = q.data();
-    args.out = out.data();
     args.q_stride = stride;
+    args.out = out.data();
+    args.out_stride = stride;
     args.kv_type = pages.type;
     args.kv = pages.kv.data();
     args.page_stride = pages.stride;
@@ -392,7 +394,7 @@ Floats attend(const Kernels& kernels, const AttendCase& c, const Pages& pages, c
     args.tokens = c.tokens;
     args.first_position = c.first_position;
     args.group = c.group;
-    args.head_dim = c.head_dim;
+    args.head_dim = args.value_dim = c.head_dim;
     args.window = c.window;
     args.last_position = c.first_position + c.tokens - 1;
     args.causal = c.variant != Variant::kBothSides;
@@ -434,6 +436,104 @@ void check_attend(KvType type) {
         const Floats whole = attend(*portable_kernels(), c, pages, q, false);
         check.all_levels(what + "in splits", [&](const Kernels& k) {
             const Floats merged = attend(k, c, pages, q, true);
+            check.same(k, what + "merged", whole.data(), merged.data(), whole.size());
+            return merged;
+        });
+    }
+}
+
+struct LatentCase {
+    int tokens, first_position, group, rank, rest;
+};
+constexpr LatentCase kLatentCases[] = {
+    {1, 0, 1, 16, 16},   {45, 0, 3, 48, 16},   {5, 250, 8, 96, 32},  {1, 600, 8, 512, 64},
+    {2, 511, 5, 64, 64}, {33, 300, 1, 80, 48}, {1, 1023, 7, 32, 32}, {9, 40, 4, 176, 16},
+};
+
+// The whole call, or the splits one by one and their merge. A head of `turned` begins with elements
+// that are not rotated.
+Floats attend_latents(const Kernels& kernels, const LatentCase& c, const Pages& pages,
+                      const Floats& q, const Floats& turned, bool in_splits) {
+    Floats out(static_cast<size_t>(c.tokens * c.group * c.rank), -1.0f);
+    Floats scratch(static_cast<size_t>(attend_scratch(c.rank)), -1.0f);
+    AttendArgs args = {};
+    args.q = q.data();
+    args.q_stride = args.out_stride = c.group * c.rank;
+    args.turned = turned.data() + 8;
+    args.turned_head = c.rest + 8;
+    args.turned_stride = c.group * args.turned_head;
+    args.out = out.data();
+    args.kv_type = pages.type;
+    args.kv = pages.kv.data();
+    args.page_stride = pages.stride;
+    args.pages = pages.table.data();
+    args.tokens = c.tokens;
+    args.first_position = c.first_position;
+    args.group = c.group;
+    args.head_dim = c.rank + c.rest;
+    args.value_dim = c.rank;
+    args.causal = true;
+    args.scale = 0.2f;
+    args.scratch = scratch.data();
+    if (!in_splits) {
+        kernels.attend(args);
+        return out;
+    }
+    const int splits = (c.first_position + c.tokens - 1) / kSplitTokens + 1;
+    const int64_t part = attend_part(c.tokens * c.group, c.rank);
+    Floats parts(static_cast<size_t>(splits * part), -1.0f);
+    for (int split = 0; split < splits; ++split) {
+        kernels.attend_split(args, split, parts.data() + split * part);
+    }
+    kernels.attend_merge(args, parts.data());
+    return out;
+}
+
+// Pages stored by `kernels`, in two runs of tokens each.
+Pages latent_pages(const Kernels& kernels, const LatentCase& c, KvType type, const Floats& latents,
+                   const Floats& keys) {
+    const int dim = c.rank + c.rest;
+    Pages pages = {type, {}, {}, kv_part_bytes(type, dim, false)};
+    const int count = static_cast<int>(latents.size()) / (kPageTokens * c.rank);
+    pages.kv.resize(static_cast<size_t>(pages.stride * count));
+    for (int page = 0; page < count; ++page) {
+        pages.table.push_back(count - 1 - page);
+        uint8_t* part = pages.kv.data() + (count - 1 - page) * pages.stride;
+        for (const auto& [first, tokens] : {std::pair{0, 13}, std::pair{13, kPageTokens - 13}}) {
+            const int at = page * kPageTokens + first;
+            kernels.store_latents({&latents[static_cast<size_t>(at * c.rank)],
+                                   &keys[static_cast<size_t>(at * c.rest)], c.rank, dim, type, part,
+                                   first, tokens});
+        }
+    }
+    return pages;
+}
+
+void check_latents(KvType type) {
+    Check check(type == KvType::kF16 ? "latents f16" : "latents q8_0");
+    Random random(9);
+    for (const LatentCase& c : kLatentCases) {
+        if (type == KvType::kQ8_0 && (c.rank + c.rest) % kBlock != 0) continue;
+        const int positions = (c.first_position + c.tokens + kPageTokens - 1) / kPageTokens;
+        const int64_t tokens = int64_t{positions} * kPageTokens, queries = c.tokens * c.group;
+        const Floats latents = random.normals(tokens * c.rank, 1.0f);
+        const Floats keys = random.normals(tokens * c.rest, 1.0f);
+        const Floats q = random.normals(queries * c.rank, 1.0f);
+        const Floats turned = random.normals(queries * (c.rest + 8), 1.0f);
+        const std::string what = text("tokens", c.tokens) + text("from", c.first_position) +
+                                 text("group", c.group) + text("rank", c.rank) +
+                                 text("rest", c.rest);
+        const auto pages = [&](const Kernels& k) {
+            return latent_pages(k, c, type, latents, keys);
+        };
+        check.all_levels(what, [&](const Kernels& k) {
+            return attend_latents(k, c, pages(k), q, turned, false);
+        });
+        if (c.tokens * c.group > kAttendQueries) continue;
+        const Kernels& portable = *portable_kernels();
+        const Floats whole = attend_latents(portable, c, pages(portable), q, turned, false);
+        check.all_levels(what + "in splits", [&](const Kernels& k) {
+            const Floats merged = attend_latents(k, c, pages(k), q, turned, true);
             check.same(k, what + "merged", whole.data(), merged.data(), whole.size());
             return merged;
         });
@@ -516,6 +616,7 @@ int main(int argc, char** argv) {
     for (KvType type : {KvType::kF16, KvType::kQ8_0}) {
         check_store_kv(type);
         check_attend(type);
+        check_latents(type);
     }
     return Check::failed ? 1 : 0;
 }

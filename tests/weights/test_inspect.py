@@ -105,6 +105,16 @@ def test_kv_memory_lists_q8_0_only_for_suitable_heads(tmp_path: Path) -> None:
     assert "1.5 kB in f16, 816 bytes in q8_0" in rendered(describe(path))
 
 
+def test_latents_take_one_vector_in_each_layer(tmp_path: Path) -> None:
+    keys = {"kv_lora_rank": 48, "key_length_mla": 24, "value_length_mla": 8}
+    metadata: dict[str, object] = {f"deepseek2.attention.{key}": n for key, n in keys.items()}
+    metadata |= {"deepseek2.block_count": 3, "deepseek2.rope.dimension_count": 16}
+    metadata["general.architecture"] = "deepseek2"
+    found = describe(write_gguf(tmp_path / "latents.gguf", metadata))
+    assert found.memory.kv_per_token == {"f16": 3 * 64 * 2, "q8_0": 3 * 64 * 34 // 32}
+    assert "memory: latents, one token" in rendered(found)
+
+
 def test_missing_metadata_is_reported_as_unknown(tmp_path: Path) -> None:
     found = describe(write_gguf(tmp_path / "bare.gguf", {}))
     assert found.architecture is found.name is found.context is found.vocabulary is None

@@ -31,6 +31,7 @@ MODEL_SOURCES = (
     "weights/fused.py",
     "weights/generation.py",
     "weights/grids.py",
+    "weights/heads.py",
     "weights/quants.py",
     "weights/tensor_names.py",
     "weights/tensor_types.py",

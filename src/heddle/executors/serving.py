@@ -155,7 +155,10 @@ def fixed_places(memory: StateMemory) -> dict[int, int]:
 
 def page_layout(memory: StateMemory) -> str:
     """The part of a page format that names the layers of a page, and of a snapshot, in order."""
-    shapes = "".join(f" {g.shape.heads}x{g.shape.dim}{g.layers}" for g in page_groups(memory))
+    shapes = "".join(
+        f" {'' if g.shape.has_values else 'latents '}{g.shape.heads}x{g.shape.dim}{g.layers}"
+        for g in page_groups(memory)
+    )
     windows = "".join(f" {window.positions}" for window in memory.windows)
     fixed = f" {memory.fixed}" if memory.fixed else ""
     return f"{memory.token_page_bytes}{shapes}{windows}{fixed}"

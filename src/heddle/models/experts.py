@@ -153,6 +153,7 @@ def expert_spec(
         scale=read.number("expert_weights_scale", 1.0),
         groups=groups,
         groups_used=groups_used,
+        group_best=read.integer("expert_group_best", 2),
         activation=activation,
     )
 

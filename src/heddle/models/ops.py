@@ -44,7 +44,7 @@ class RopeSpec:
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
     Attributes:
-        dim: leading elements of each head that are rotated; even.
+        dim: elements of each head that are rotated; even.
         base: frequency base; pair i turns by position * base**(-2i/dim) / factors[i].
         interleaved: pairs are (2i, 2i+1) if true, (i, i + dim/2) if false.
         factors: divisor of each pair's frequency (long-context scaling); empty: no divisors.
@@ -52,6 +52,7 @@ class RopeSpec:
         divisors: name of a tensor with one more divisor for each pair, which :meth:`with_divisors`
             adds; empty: no such tensor.
         temperature: one more factor on the rotated elements, which depends on the position.
+        first: index of the first rotated element of a head.
     """
 
     dim: int
@@ -61,12 +62,17 @@ class RopeSpec:
     scale: float = 1.0
     divisors: str = ""
     temperature: Temperature | None = None
+    first: int = 0
 
     def with_divisors(self, divisors: Sequence[float]) -> RopeSpec:
         """The same rotation, with each pair's frequency also divided by its divisor."""
         factors = self.factors or (1.0,) * (self.dim // 2)
         product = tuple(map(mul, divisors, factors))
         return replace(self, factors=product, divisors="")
+
+    def at(self, first: int) -> RopeSpec:
+        """The same rotation, of the elements from `first` on."""
+        return replace(self, first=first)
 
     def scales(self, positions: NDArray[np.integer]) -> NDArray[np.float64]:
         """The factor on the rotated elements at each of the positions (T,): (T,)."""
@@ -103,6 +109,25 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Latent attention (DeepSeek-AI 2024, arXiv:2405.04434, section 2.1): heads share one vector.
+
+    The vector of a position is its latent, which is the value of all heads, and then a rotated key.
+
+    Attributes:
+        heads: query heads.
+        rank: elements of the latent.
+        rope_dim: elements of the rotated key.
+        scale: factor on query·key; the product is a score.
+    """
+
+    heads: int
+    rank: int
+    rope_dim: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertSpec:
     """Mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): how each token's are chosen.
 
@@ -119,8 +144,9 @@ class ExpertSpec:
             already sums to 1.
         scale: factor on the weights.
         groups: groups of consecutive experts; a divisor of `count`.
-        groups_used: only experts of so many groups are chosen: those whose two best experts have
-            the highest sum (DeepSeek-V3, arXiv:2412.19437).
+        groups_used: only experts of so many groups are chosen: those with the highest sum of their
+            `group_best` best experts.
+        group_best: 2 as in DeepSeek-V3 (arXiv:2412.19437), or 1 as in V2 (arXiv:2405.04434).
         selection_bias: for each expert, a term that is added to its score when experts are chosen,
             but not in its weight; empty: no such terms.
         activation: of the experts; see :meth:`Ops.gated`.
@@ -134,6 +160,7 @@ class ExpertSpec:
     scale: float = 1.0
     groups: int = 1
     groups_used: int = 1
+    group_best: int = 2
     selection_bias: tuple[float, ...] = ()
     activation: str = "silu"
     expert_scales: tuple[float, ...] = ()
@@ -263,6 +290,28 @@ class Ops(Protocol[A, W_contra]):
         """Attend to the keys and values that :meth:`attend` has stored in layer `layer`.
 
         The same forward pass must have called `attend` with this layer before.
+        """
+        ...
+
+    def head_linear(self, x: A, w: W_contra) -> A:
+        """Multiply each head by a matrix of its own.
+
+        `w` holds a matrix (n, k) for each head; :meth:`Loader.experts` makes such handles. Matrix i
+        multiplies the first k elements of head i of x (T, heads * head_dim). Returns
+        (T, heads * n).
+        """
+        ...
+
+    def latent_attend(
+        self, q_latent: A, q: A, latent: A, key: A, layer: int, spec: LatentSpec
+    ) -> A:
+        """Store `latent` and `key` in layer `layer` of the KV cache, then attend.
+
+        A score is q_latent·latent + q_rotated·key, where q_latent is (T, heads * rank), and
+        q_rotated are the last `rope_dim` elements of each head of q (T, heads * head_dim). latent
+        is (T, rank), key (T, rope_dim). The token at position p sees positions 0 to p of its own
+        sequence. Returns for each head the sum of latents, weighted by the softmax of its scores:
+        (T, heads * rank).
         """
         ...
 

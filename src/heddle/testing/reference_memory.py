@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def bytes_of_page(layers: int, shape: KvShape) -> int:
     """Bytes of the keys and values of a page's tokens in `layers` layers."""
-    return 4 * layers * 2 * PAGE_TOKENS * shape.heads * shape.dim
+    return 4 * layers * shape.parts * PAGE_TOKENS * shape.heads * shape.dim
 
 
 class PagedMemory:
@@ -38,7 +38,13 @@ class PagedMemory:
         self.places = layer_places(memory)
         self.groups: list[Float32] = [
             np.zeros(  # resident once used
-                (one.pages, len(one.layers), 2, PAGE_TOKENS, one.shape.heads * one.shape.dim),
+                (
+                    one.pages,
+                    len(one.layers),
+                    one.shape.parts,
+                    PAGE_TOKENS,
+                    one.shape.heads * one.shape.dim,
+                ),
                 np.float32,
             )
             for one in page_groups(memory)
@@ -158,26 +164,25 @@ class PagedCache:
         """See `heddle.testing.reference_ops.SequenceState`."""
         return self.states.part(self.chunk.slot, place)
 
-    def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
+    def store(self, layer: int, start: int, *parts: Float32) -> tuple[Float32, ...]:
         """See `heddle.testing.reference_ops.SequenceState`."""
         group, number = self.memory.places[layer]
         first, pages = _tables(self.chunk)[group]
         content, kv_type = self.memory.groups[group][:, number], self.memory.kv_type
-        stored = np.stack([as_kept(k, kv_type), as_kept(v, kv_type)])
-        for index in range(len(k)):
+        stored = np.stack([as_kept(part, kv_type) for part in parts])
+        for index in range(len(parts[0])):
             page, place = divmod(start + index, PAGE_TOKENS)
             content[pages[page - first], :, place] = stored[:, index]
-        return self.stored(layer, start + len(k))
+        return self.stored(layer, start + len(parts[0]))
 
-    def stored(self, layer: int, end: int) -> tuple[Float32, Float32]:
+    def stored(self, layer: int, end: int) -> tuple[Float32, ...]:
         """See `heddle.testing.reference_ops.SequenceState`. Positions without a page are zeros."""
         group, number = self.memory.places[layer]
         first, pages = _tables(self.chunk)[group]
         content = self.memory.groups[group][:, number]
         held = content[list(pages[: pages_for(end) - first])]
         given_back = np.zeros((first, *held.shape[1:]), np.float32)
-        keys, values = np.concatenate([*given_back, *held], axis=1)[:, :end]
-        return keys, values
+        return tuple(np.concatenate([*given_back, *held], axis=1)[:, :end])
 
 
 def _tables(chunk: Chunk) -> list[tuple[int, Sequence[int]]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from heddle.models.ops import Batch
+from heddle.models.ops import AttentionSpec, Batch
 from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import dequantize
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.models.ops import (
-        AttentionSpec,
         ExpertSpec,
         ExpertWeights,
+        LatentSpec,
         LinearAttentionSpec,
         RopeSpec,
         StatePlace,
@@ -115,16 +115,19 @@ def as_kept(x: Float32, kv_type: str) -> Float32:
 
 
 class SequenceState(Protocol):
-    """Keys and values of one sequence, by layer, and its fixed-size states."""
+    """Keys and values of one sequence, by layer, and its fixed-size states.
 
-    def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
-        """Store k and v (tokens, kv_heads * head_dim) from position `start` on.
+    Where values are a part of the keys, there are only keys.
+    """
 
-        Returns the keys and values of all positions from 0 to the last one stored.
+    def store(self, layer: int, start: int, *parts: Float32) -> tuple[Float32, ...]:
+        """Store keys and values (tokens, kv_heads * head_dim) from position `start` on.
+
+        Returns those of all positions from 0 to the last one stored.
         """
         ...
 
-    def stored(self, layer: int, end: int) -> tuple[Float32, Float32]:
+    def stored(self, layer: int, end: int) -> tuple[Float32, ...]:
         """The keys and values of positions 0 to `end`, without it."""
         ...
 
@@ -141,26 +144,27 @@ class SequenceCache:
     """
 
     kv_type: str = "f32"
-    layers: dict[int, tuple[Float32, Float32]] = field(default_factory=dict)
+    layers: dict[int, tuple[Float32, ...]] = field(default_factory=dict)
     states: dict[StatePlace, Float32] = field(default_factory=dict)
 
     def fixed(self, place: StatePlace) -> Float32:
         """See :class:`SequenceState`. Each part is an array of its own."""
         return self.states.setdefault(place, np.zeros(place.count, np.float32))
 
-    def store(self, layer: int, start: int, k: Float32, v: Float32) -> tuple[Float32, Float32]:
-        """Store k and v from position `start` on. Drops later positions. Returns all positions."""
-        k, v = as_kept(k, self.kv_type), as_kept(v, self.kv_type)
+    def store(self, layer: int, start: int, *parts: Float32) -> tuple[Float32, ...]:
+        """Store parts from position `start` on. Drops later positions. Returns all positions."""
+        kept = tuple(as_kept(part, self.kv_type) for part in parts)
         if layer in self.layers:
-            keys, values = self.layers[layer]
-            k, v = np.concatenate([keys[:start], k]), np.concatenate([values[:start], v])
-        self.layers[layer] = k, v
-        return k, v
+            before = self.layers[layer]
+            kept = tuple(
+                np.concatenate([old[:start], new]) for old, new in zip(before, kept, strict=True)
+            )
+        self.layers[layer] = kept
+        return kept
 
-    def stored(self, layer: int, end: int) -> tuple[Float32, Float32]:
+    def stored(self, layer: int, end: int) -> tuple[Float32, ...]:
         """The keys and values of positions 0 to `end`, without it."""
-        keys, values = self.layers[layer]
-        return keys[:end], values[:end]
+        return tuple(part[:end] for part in self.layers[layer])
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +222,7 @@ class ReferenceOps:
         scale = spec.scales(positions)[:, None, None]
         cos, sin = ((turn(angle) * scale).astype(np.float32) for turn in (np.cos, np.sin))
         first, second = (2 * pair, 2 * pair + 1) if spec.interleaved else (pair, pair + len(pair))
+        first, second = spec.first + first, spec.first + second
         y = x.reshape(len(x), heads, -1).copy()
         a, b = y[..., first], y[..., second]
         y[..., first], y[..., second] = a * cos - b * sin, a * sin + b * cos
@@ -249,6 +254,29 @@ class ReferenceOps:
             mixed[rows] = _attention(q[rows], keys, values, run.start, spec, None)
             row = rows.stop
         return mixed
+
+    def head_linear(self, x: Array, w: ExpertStack) -> Array:
+        heads = x.reshape(len(x), w.count, -1)[..., : w.in_features]
+        y: Array = np.einsum("thk,hnk->thn", heads, w.values)
+        return y.reshape(len(x), -1)
+
+    def latent_attend(
+        self, q_latent: Array, q: Array, latent: Array, key: Array, layer: int, spec: LatentSpec
+    ) -> Array:
+        """As attention with one key/value head, whose keys are the values, too."""
+        turned = q.reshape(len(q), spec.heads, -1)[..., -spec.rope_dim :]
+        queries = np.concatenate([q_latent.reshape(len(q), spec.heads, -1), turned], axis=-1)
+        kept = np.concatenate([latent, key], axis=-1)
+        dim = spec.rank + spec.rope_dim
+        shape = AttentionSpec(spec.heads, 1, dim, spec.scale)
+        mixed, row = np.empty_like(queries), 0
+        for run in self._runs:
+            rows = slice(row, row + len(run.tokens))
+            (keys,) = run.cache.store(layer, run.start, kept[rows])
+            found = _attention(queries[rows], keys, keys, run.start, shape, None)
+            mixed[rows] = found.reshape(-1, spec.heads, dim)
+            row = rows.stop
+        return mixed[..., : spec.rank].reshape(len(q), -1)
 
     def gated(self, gate: Array, up: Array, activation: str) -> Array:
         return _ACTIVATIONS[activation](gate, up)
@@ -385,7 +413,7 @@ def route(logits: Array, spec: ExpertSpec) -> tuple[Array, Array]:
     values = scores + np.array(spec.selection_bias, np.float32) if spec.selection_bias else scores
     if spec.groups_used < spec.groups:
         grouped = values.reshape(len(values), spec.groups, -1)
-        best = np.sort(grouped, axis=-1)[..., -2:].sum(axis=-1)
+        best = np.sort(grouped, axis=-1)[..., -spec.group_best :].sum(axis=-1)
         kept = np.argsort(-best, axis=-1, kind="stable")[:, : spec.groups_used]
         hidden = np.ones_like(best, dtype=bool)
         np.put_along_axis(hidden, kept, False, axis=-1)

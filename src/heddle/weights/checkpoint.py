@@ -13,6 +13,8 @@ Canonical names of tensors::
     layers.{i}.scale, layers.{i}.input.{gate,projection}, layers.{i}.post_input_norm
     layers.{i}.attention_norm, layers.{i}.post_attention_norm
     layers.{i}.attention.{q,k,v,output,q_norm,k_norm,sinks}
+    layers.{i}.attention.{query,query_norm,query_heads}: where queries are compressed
+    layers.{i}.attention.{latent_key,latent_norm,head_keys,head_values}: latent attention
     layers.{i}.mixer.{qkv,z,beta,alpha,conv,step_bias,decay_rates,norm,output}: of a recurrence
     layers.{i}.mixer.{qkvz,ba}: in place of qkv and z, and of beta and alpha
     layers.{i}.mlp_norm, layers.{i}.post_mlp_norm
@@ -22,7 +24,7 @@ Canonical names of tensors::
     layers.{i}.mlp.{experts,shared}.{gate,up,down}
 
 each followed by `.weight`, or by `.bias`. The tensors of experts are stacked: the first axis is the
-expert.
+expert. So are head_keys (heads, latent, key) and head_values (heads, value, latent).
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ HYPERPARAMETERS = {
     "kv_heads": "key/value heads; may be a list, by layer",
     "key_dim": "elements of a head's key and query; may be a list, by layer",
     "value_dim": "elements of a head's value; may be a list, by layer",
+    "query_rank": "elements of the vector that queries are made from; absent: the hidden state",
+    "latent_rank": "elements of the latent of a position, of which heads make keys and values",
     "shared_layers": "number of last layers that read the keys and values of an earlier layer",
     "layer_input_width": "elements of the input that each layer has of its own; 0: none",
     "recurrent_layers": "for each layer, whether it has a recurrence in place of attention",
@@ -86,6 +90,7 @@ HYPERPARAMETERS = {
     "expert_weights_scale": "factor on expert weights",
     "expert_groups": "groups of experts",
     "expert_groups_used": "groups that a token's experts come from",
+    "expert_group_best": "experts of a group whose scores count when groups are chosen",
     "expert_limit": "clamped activation: limit of gate and up",
     "expert_slope": "clamped activation: factor on the gate in the sigmoid",
     "activation": "activation of feed-forward layers: silu, gelu, clamped",
@@ -110,6 +115,8 @@ HYPERPARAMETERS = {
     "rope.factor": "factor by which scaling stretches the context",
     "rope.original_context": "most tokens of a sequence before scaling",
     "rope.attention_factor": "factor on queries and keys that goes with the scaling",
+    "latent_norm_eps": "term that the norms of latents and compressed queries add",
+    "rope.score_factor": "factor on scores that goes with the scaling",
     "rope.beta_fast": "yarn: pairs with at least so many rotations in the original context stay",
     "rope.beta_slow": "yarn: pairs with fewer rotations are stretched in full",
     "rope.whole_pairs": "yarn: whether stretching begins and ends at a pair, not between two",

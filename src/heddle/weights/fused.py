@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.errors import ModelFileError
+from heddle.weights import heads
 from heddle.weights.checkpoint import FilePlace
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ def take_apart(
         stem, _, kind = name.rpartition(".")
         if stem.endswith(".mlp.experts.gate_up"):
             found |= _pairs_of_experts(name, tensor)
+            continue
+        if name.endswith(heads.FUSED):
+            # A file may have the parts too.
+            found = heads.take_heads_apart(name, tensor, hyperparameters) | found
             continue
         if stem.endswith(".attention.qkv"):
             parts = _query_key_value(hyperparameters)

@@ -56,14 +56,16 @@ class MemoryEstimate:
 
     Attributes:
         weights: bytes of all tensors as stored.
-        kv_per_token: bytes of the keys and values of one token in all layers, by KV type. Types
-            that cannot hold heads of the model's size are left out.
+        kv_per_token: bytes of the keys and values of one token in all layers, or of its latents,
+            by KV type. Types that cannot hold heads of the model's size are left out.
         kv_context: bytes of the KV cache of one sequence that fills the context, by KV type.
+        kv_kind: what the KV cache holds: "keys and values" or "latents".
     """
 
     weights: int
     kv_per_token: Mapping[str, int] | None
     kv_context: Mapping[str, int] | None
+    kv_kind: str = "keys and values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def describe(path: Path, name: str | None = None) -> ModelDescription:
             weights=sum(group.bytes for group in groups),
             kv_per_token=kv_per_token,
             kv_context=_times(kv_per_token, context),
+            kv_kind="latents" if _count(hyperparameters, "latent_rank") else "keys and values",
         ),
         sampling=outline.sampling,
         end_tokens=outline.end_tokens,
@@ -207,7 +210,11 @@ def _times(bytes: Mapping[str, int] | None, factor: int | None) -> Mapping[str, 
 
 
 def _kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] | None:
-    """Bytes of the keys and values of one token in all layers, by KV type."""
+    """Bytes of the keys and values of one token in all layers, or of its latents, by KV type."""
+    rank, turned = _count(hyperparameters, "latent_rank"), _count(hyperparameters, "rope.dim")
+    if rank is not None:
+        layers = _count(hyperparameters, "layers")
+        return _bytes_of_vectors([(1, rank + turned)] * layers if turned and layers else [])
     heads, width = _count(hyperparameters, "heads"), _count(hyperparameters, "width")
     head_dim = width // heads if width and heads else None
     kv_heads = _by_layer(hyperparameters, "kv_heads", heads)
@@ -215,13 +222,18 @@ def _kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] |
     values = _by_layer(hyperparameters, "value_dim", None) or keys
     shared = _count(hyperparameters, "shared_layers") or 0
     kept = list(zip(kv_heads, keys, values, strict=False))[: max(len(kv_heads) - shared, 0)]
-    if not kept:
+    return _bytes_of_vectors([(count, size) for count, *sizes in kept for size in sizes])
+
+
+def _bytes_of_vectors(vectors: list[tuple[int, int]]) -> Mapping[str, int] | None:
+    """Bytes of (number of vectors, elements of each) by KV type; None without vectors."""
+    if not vectors:
         return None
-    elements = sum(count * (key + value) for count, key, value in kept)
+    elements = sum(count * size for count, size in vectors)
     return {
         kind.name.lower(): elements // kind.block_elements * kind.block_bytes
         for kind in _KV_TYPES
-        if not any(size % kind.block_elements for _, *sizes in kept for size in sizes)
+        if not any(size % kind.block_elements for _, size in vectors)
     }
 
 
@@ -278,7 +290,7 @@ def _summary_table(description: ModelDescription) -> Table:
         "sampling, by default": _shown(_sampling(description.sampling)),
         "ends with": _shown(_tokens(description.end_tokens)),
         "memory: weights": _size(memory.weights),
-        "memory: KV cache, one token": _sizes(memory.kv_per_token),
+        f"memory: {memory.kv_kind}, one token": _sizes(memory.kv_per_token),
         "memory: KV cache, full context": _sizes(memory.kv_context),
     }.items():
         table.add_row(label, value)

@@ -177,7 +177,7 @@ def test_what_is_not_a_number_is_not_hidden(kv_type, where):
 
 
 def test_heads_that_a_cache_cannot_hold():
-    for kv_type, head_dim in [("f16", 8), ("q8_0", 48), ("f16", 528), ("q8_0", 544)]:
+    for kv_type, head_dim in [("f16", 8), ("q8_0", 48), ("f16", 1040), ("q8_0", 1056)]:
         with pytest.raises(ValueError, match=f"head_dim must be a multiple of .*, not {head_dim}"):
             _native.KvCache(kv_type, 1, 1, head_dim, 1)
     with pytest.raises(ValueError, match="no KV cache is of type q4_0"):

@@ -23,6 +23,7 @@ ROUTINGS = (
     replace(SPEC, normalised=True, expert_scales=(0.5, 2.0, 0.25, 1.5, 3.0, 0.75)),
     replace(SPEC, scoring="sigmoid", groups=3, groups_used=2, selection_bias=(1, 0, 0, 0, 0.2, 0)),
     replace(SPEC, scoring="sigmoid", normalised=False, groups=2, groups_used=1),
+    replace(SPEC, normalised=False, groups=3, groups_used=2, group_best=1),
     replace(SPEC, used=6, activation="gelu"),
     replace(SPEC, used=1, activation="clamped"),
 )
@@ -87,6 +88,7 @@ def add_experts(program, source, chooser, out, stacks, spec):
         scale=spec.scale,
         groups=spec.groups,
         groups_used=spec.groups_used,
+        group_best=spec.group_best,
         selection_bias=np.array(spec.selection_bias, np.float32),
         activation=spec.activation,
         expert_scales=np.array(spec.expert_scales, np.float32) if spec.expert_scales else None,

@@ -49,7 +49,12 @@ class KvMemory:
         try:
             self.caches = tuple(
                 _native.KvCache(
-                    kv_type, len(group.layers), group.shape.heads, group.shape.dim, group.pages
+                    kv_type,
+                    len(group.layers),
+                    group.shape.heads,
+                    group.shape.dim,
+                    group.pages,
+                    group.shape.has_values,
                 )
                 for group in page_groups(memory)
             )
@@ -94,7 +99,7 @@ class KvMemory:
 
 def bytes_of_page(kv_type: str, layers: int, kept: KvShape) -> int:
     """Bytes of a page with the keys and values of `layers` layers."""
-    return _native.KvCache.bytes_of_page(kv_type, layers, kept.heads, kept.dim)
+    return _native.KvCache.bytes_of_page(kv_type, layers, kept.heads, kept.dim, kept.has_values)
 
 
 def plan_memory(

@@ -110,11 +110,13 @@ def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
 
 
 def _extra_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
-    """Approximate bytes of what experts and layers' own inputs take of a step's tokens."""
+    """Approximate bytes of what experts, latents and layers' own inputs take of a step's tokens."""
     read = hyperparameters
     of_token = 2 * read.integer("layers") * read.count("layer_input_width")
     if read.count("experts"):
         widest = max(read.integers("mlp_width", read.integer("layers"), 1))
         of_one = read.integer("width") + 2 * read.count("expert_width", widest)
         of_token += read.integer("experts_used") * of_one
+    if read.count("latent_rank"):  # queries and results of all heads
+        of_token += 2 * read.integer("heads") * read.count("latent_rank")
     return 4 * config.batch_tokens * of_token

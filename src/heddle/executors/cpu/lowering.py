@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.errors import UnsupportedModelError
 from heddle.executors.cpu.weights import (
     ExpertsWeight,
     FiltersWeight,
@@ -156,6 +157,8 @@ class _Lowering:
                 self._emit_linear_attend(node)
             case recording.Attend():
                 self._emit_attend(node)
+            case recording.HeadLinear() | recording.LatentAttend():
+                self._emit_of_latents(node)
             case Linear():
                 self._emit_linear(node)
             case recording.Add():
@@ -231,7 +234,8 @@ class _Lowering:
         buffer = self.buffer_of[source]
         match node:
             case recording.Rope():
-                self.program.rope(buffer, self._rope_table(node.spec), node.heads)
+                table = self._rope_table(node.spec.at(0))
+                self.program.rope(buffer, table, node.heads, node.spec.first)
             case recording.NormHeads():
                 self.program.norm_heads(buffer, _values(node), node.eps, node.heads)
             case recording.Scale():
@@ -316,6 +320,32 @@ class _Lowering:
         )
         self._quantise_apart(node)
 
+    def _emit_of_latents(self, node: recording.HeadLinear | recording.LatentAttend) -> None:
+        if isinstance(node, recording.HeadLinear):
+            self._emit_head_linear(node)
+        else:
+            self._emit_latent_attend(node)
+
+    def _emit_head_linear(self, node: recording.HeadLinear) -> None:
+        matrices, width = _matrices(node.weight), node.inputs[0].width // node.weight.count
+        if matrices[0].quantised and width % 32:
+            raise UnsupportedModelError(
+                f"heads of {width} elements with quantised matrices are not supported: the number"
+                " must be a multiple of 32"
+            )
+        self.program.head_matmul(self._of(node, 0), matrices, self._new(node))
+        self._quantise_apart(node)
+
+    def _emit_latent_attend(self, node: recording.LatentAttend) -> None:
+        q_latent, q, latent, key = (self.buffer_of[source] for source in node.inputs)
+        cache, layer = self._places[node.layer]
+        self.program.store_latents(latent, key, layer, cache)
+        fused, out = self._wants_quantised(node) and node.spec.rank % 32 == 0, self._new(node)
+        spec = node.spec
+        self.program.latent_attend(q_latent, q, layer, spec.heads, spec.scale, out, fused, cache)
+        if not fused:
+            self._quantise_apart(node)
+
     def _emit_experts(self, node: recording.Experts) -> None:
         spec, weights, scales = node.spec, node.weights, node.spec.expert_scales
         x, logits = self._of(node, 0), self._of(node, 1)
@@ -330,6 +360,7 @@ class _Lowering:
             scale=spec.scale,
             groups=spec.groups,
             groups_used=spec.groups_used,
+            group_best=spec.group_best,
             selection_bias=np.array(spec.selection_bias, np.float32),
             activation=spec.activation,
             expert_scales=np.array(scales, np.float32) if scales else None,
@@ -378,6 +409,8 @@ def _reads_quantised(reader: Node, source: Node) -> bool:
     """Whether `reader` reads the int8 codes of `source`."""
     if isinstance(reader, Linear):
         return _matrix(reader).quantised
+    if isinstance(reader, recording.HeadLinear):
+        return _matrices(reader.weight)[0].quantised
     if isinstance(reader, recording.Experts) and reader.inputs[0] is source:
         return _matrices(reader.weights.gate)[0].quantised
     return False

@@ -86,6 +86,10 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.attend(q, k, v, layer, attention, sinks)
         case recording.Attend(layer=layer, spec=attention), [q]:
             return ops.attend_stored(q, layer, attention)
+        case recording.HeadLinear(weight=weight), [x]:
+            return ops.head_linear(x, weight)
+        case recording.LatentAttend(layer=layer, spec=latent), [q_latent, q, k, v]:
+            return ops.latent_attend(q_latent, q, k, v, layer, latent)
         case recording.TakeColumns(first=first, width=width, heads=heads), [x]:
             return ops.take_columns(x, first, width // heads, heads)
         case recording.Join(), [x, y]:
@@ -128,6 +132,10 @@ def model_work(
             count = node.weight.out_features * node.weight.in_features
             per_token += 0 if node.per_row else count
             per_row += count if node.per_row else 0
+        elif isinstance(node, recording.HeadLinear):
+            per_token += node.weight.count * node.weight.out_features * node.weight.in_features
+        elif isinstance(node, recording.LatentAttend):
+            layers.append((0, position_bytes[node.layer]))
         elif isinstance(node, recording.Attend):
             layers.append((node.spec.window, position_bytes[node.layer]))
         elif isinstance(node, recording.Experts):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         AttentionSpec,
         ExpertSpec,
         ExpertWeights,
+        LatentSpec,
         LinearAttentionSpec,
         RopeSpec,
         StatePlace,
@@ -113,6 +114,19 @@ class Attend(Node):
     layer: int
     spec: AttentionSpec
     sinks: object | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadLinear(Node):
+    weight: ExpertsHandle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LatentAttend(Node):
+    """Inputs: queries in the space of latents, queries, latents, rotated keys."""
+
+    layer: int
+    spec: LatentSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,6 +245,15 @@ class RecordingOps:
 
     def attend_stored(self, q: Node, layer: int, spec: AttentionSpec) -> Node:
         return self._record(Attend((q,), q.width, q.per_row, layer, spec, None))
+
+    def head_linear(self, x: Node, w: ExpertsHandle) -> Node:
+        return self._record(HeadLinear((x,), w.count * w.out_features, x.per_row, w))
+
+    def latent_attend(
+        self, q_latent: Node, q: Node, latent: Node, key: Node, layer: int, spec: LatentSpec
+    ) -> Node:
+        inputs = (q_latent, q, latent, key)
+        return self._record(LatentAttend(inputs, q_latent.width, q.per_row, layer, spec))
 
     def gated(self, gate: Node, up: Node, activation: str) -> Node:
         _check_activation(activation, _GATES)

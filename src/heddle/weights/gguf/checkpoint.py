@@ -21,6 +21,7 @@ from heddle.weights.gguf.generation import read_recommended
 from heddle.weights.gguf.hyperparameters import hyperparameters_of
 from heddle.weights.gguf.split import open_parts
 from heddle.weights.gguf.tokenizer import TOKENIZER_MODEL, read_tokenizer
+from heddle.weights.heads import part_of_heads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,7 +124,10 @@ class GGUFCheckpoint(Closing):
         label = self.label(name) if tensor is None else tensor.label
         if tensor is not None and tensor.slices:
             return self._read_slices(tensor)
-        data = self._file_of.get(label, self._files[0]).data(label)
+        file = self._file_of.get(label, self._files[0])
+        data = file.data(label)
+        if tensor is not None and not tensor.has_place:
+            return part_of_heads(tensor, file.tensors[label].type, data)
         return data if tensor is None else data[tensor.start : tensor.start + tensor.nbytes]
 
     def _read_slices(self, tensor: TensorInfo) -> NDArray[np.uint8]:

@@ -11,6 +11,7 @@ from heddle.weights.fused import FUSED_PARTS
 from heddle.weights.gguf import names
 from heddle.weights.gguf.hyperparameters import POOLING
 from heddle.weights.gguf.tokenizer import exported_tokenizer
+from heddle.weights.heads import is_of_heads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,9 +91,19 @@ def exported_name(checkpoint: Checkpoint, name: str) -> str:
     """The name in GGUF of a tensor with the canonical name `name`.
 
     The parts of a fused tensor have one name. Their rows follow one another.
+
+    Raises:
+        UnsupportedModelError: parts of the fused tensor do not follow one another.
     """
     if checkpoint.format == "gguf":
-        return checkpoint.tensors[name].label
+        label = checkpoint.tensors[name].label
+        if is_of_heads(checkpoint.tensors[name]) and label != checkpoint.label(name):
+            raise UnsupportedModelError(
+                f"tensor {label} has keys and values of heads as one matrix; such files cannot be"
+                " written anew, take a file that llama.cpp has converted since May 2025",
+                param=label,
+            )
+        return label
     architecture = exported_architecture(checkpoint)
     stem, _, kind = name.rpartition(".")
     before, _, part = stem.rpartition(".")

@@ -55,10 +55,26 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     further = metadata.get(f"{architecture}.{names.PREDICTION_LAYERS}")
     if isinstance(further, int) and isinstance(layers, int):
         values["layers"], values["prediction_layers"] = layers - further, further
+    if architecture == names.DEEPSEEK:
+        _read_latent(values, metadata)
     _read_windows(values, architecture)
     _read_layers(values, metadata, architecture)
     _read_rope(values, metadata, architecture)
     return Hyperparameters(values, label)
+
+
+def _read_latent(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
+    """What keys say in another way, or do not say, of models with latent attention."""
+    for name, key in names.LATENT.items():
+        size = metadata.get(f"{names.DEEPSEEK}.{key}")
+        if size is not None:
+            values[name] = size
+    if values.get("expert_scoring") in (None, 0):
+        # Files from before the key are of DeepSeek-V2, or, with these sizes, of GLM-4.7-Flash.
+        is_glm = values.get("layers") == 47 and values.get("vocabulary") == 154_880
+        values["expert_scoring"] = "sigmoid" if is_glm else "softmax"
+    values.setdefault("expert_weights_normalised", False)
+    values["expert_group_best"] = 1 if values["expert_scoring"] == "softmax" else 2
 
 
 def _read_windows(values: dict[str, Any], architecture: str) -> None:
@@ -97,8 +113,12 @@ def _read_rope(values: dict[str, Any], metadata: Mapping[str, object], architect
     multiplier = metadata.get(f"{architecture}.{names.YARN_LOG_MULTIPLIER}")
     factor = values.get("rope.factor")
     if isinstance(multiplier, float) and isinstance(factor, float | int) and factor > 1:
-        scale = values.get("rope.attention_factor", 1.0)
-        values["rope.attention_factor"] = scale / (0.1 * multiplier * math.log(factor) + 1.0)
+        scale, growth = values.get("rope.attention_factor", 1.0), 0.1 * math.log(factor)
+        if architecture == names.DEEPSEEK:  # its multiplier is a tenth of `mscale_all_dim`
+            values["rope.attention_factor"] = scale / (growth + 1.0)
+            values["rope.score_factor"] = (10 * multiplier * growth + 1.0) ** 2
+        else:
+            values["rope.attention_factor"] = scale / (multiplier * growth + 1.0)
     is_off = metadata.get(f"{architecture}.{names.ROPE_FINETUNED}") is False
     if is_off and architecture in names.WITHOUT_ROPE_UNLESS_FINETUNED:
         values["rope.layer_period"] = 1

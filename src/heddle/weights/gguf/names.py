@@ -21,6 +21,8 @@ HYPERPARAMETERS = {
     "kv_heads": "attention.head_count_kv",
     "key_dim": "attention.key_length",
     "value_dim": "attention.value_length",
+    "query_rank": "attention.q_lora_rank",
+    "latent_rank": "attention.kv_lora_rank",
     "shared_layers": "attention.shared_kv_layers",
     "layer_input_width": "embedding_length_per_layer_input",
     "recurrent_layers": "attention.recurrent_layers",
@@ -77,7 +79,10 @@ TILED = frozenset({"qwen35", "qwen35moe"})
 ENCODERS = frozenset({"gemma-embedding"})
 """Architectures whose attention is not causal unless the file says so."""
 
-INTERLEAVED = frozenset({"llama", "mistral3", "smollm3", "granite", "granitemoe", "glm4"})
+DEEPSEEK = "deepseek2"
+"""The architecture of all models with latent attention."""
+
+INTERLEAVED = frozenset({"llama", "mistral3", "smollm3", "granite", "granitemoe", "glm4", DEEPSEEK})
 """Architectures whose rows of q and k are ordered so that rotation pairs neighbours.
 
 In files of other architectures the rows have Hugging Face's order (llama.cpp,
@@ -92,6 +97,10 @@ YARN_BETWEEN_PAIRS = frozenset({"gpt-oss"})
 ROPE_FINETUNED = "rope.scaling.finetuned"
 WITHOUT_ROPE_UNLESS_FINETUNED = frozenset({"granite", "granitemoe"})
 """Architectures that have no positions if `ROPE_FINETUNED` is false (llama.cpp, `granite.cpp`)."""
+
+LATENT = {"key_dim": "attention.key_length_mla", "value_dim": "attention.value_length_mla"}
+"""Keys after the architecture's name: sizes of heads of latent attention, where other keys have the
+sizes of the latent."""
 
 PREDICTION_LAYERS = "nextn_predict_layers"
 """Key after the architecture's name: how many of the layers predict further tokens. They come last.
@@ -132,6 +141,14 @@ _IN_LAYER = {
     "attention.sinks": "attn_sinks",
     "attention.q_norm": "attn_q_norm",
     "attention.k_norm": "attn_k_norm",
+    "attention.query": "attn_q_a",
+    "attention.query_norm": "attn_q_a_norm",
+    "attention.query_heads": "attn_q_b",
+    "attention.latent_key": "attn_kv_a_mqa",
+    "attention.latent_norm": "attn_kv_a_norm",
+    "attention.head_keys_values": "attn_kv_b",
+    "attention.head_keys": "attn_k_b",
+    "attention.head_values": "attn_v_b",
     "post_attention_norm": "post_attention_norm",
     "mixer.qkvz": "ssm_in",
     "mixer.z": "attn_gate",

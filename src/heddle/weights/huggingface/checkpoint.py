@@ -13,6 +13,7 @@ from heddle.errors import ModelFileError
 from heddle.weights.checkpoint import FilePlace, TensorInfo
 from heddle.weights.files import FileStamp
 from heddle.weights.fused import take_apart
+from heddle.weights.heads import is_of_heads, part_of_heads
 from heddle.weights.huggingface import names
 from heddle.weights.huggingface.config import hyperparameters_of, text_part
 from heddle.weights.huggingface.experts import stacked_label, stacks_of_pairs, stacks_of_singles
@@ -113,6 +114,8 @@ class HuggingFaceCheckpoint(Closing):
             made = self._made[name]
             return made.make([self._stored.read(label) for label in made.sources])
         stored = self._stored[tensor.label]
+        if is_of_heads(tensor):
+            return part_of_heads(tensor, stored.type, self._stored.read(tensor.label))
         derive = self._derivation(name, stored)
         if derive is not None:
             values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)

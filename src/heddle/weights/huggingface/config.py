@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
 from heddle.weights.checkpoint import Hyperparameters
-from heddle.weights.huggingface import gemma4, names
+from heddle.weights.huggingface import deepseek, gemma4, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,6 +87,8 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
     if base is not None:
         values["rope.local_base"] = base
     values["rope.interleaved"] = config.get("model_type") in names.INTERLEAVED
+    if config.get("model_type") in deepseek.MODEL_TYPES:
+        values |= deepseek.latent_sizes(config) | deepseek.score_factor(config)
     # "vision": only images see both sides.
     if config.get("use_bidirectional_attention") not in (None, False, "vision"):
         values["causal"] = False
@@ -113,6 +115,10 @@ def _label(name: str) -> str:
         "rope.layers": "no_rope_layers",
         "rope.layer_period": "no_rope_layer_interval",
         "activation": "hidden_act",
+        "key_dim": "qk_nope_head_dim",
+        "value_dim": "v_head_dim",
+        "latent_rank": "kv_lora_rank",
+        "query_rank": "q_lora_rank",
         "causal": "use_bidirectional_attention",
         "dense.0.width": "out_features of the first Dense module",
         "dense.1.width": "out_features of the second Dense module",

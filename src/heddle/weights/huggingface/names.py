@@ -79,6 +79,22 @@ _MIXTURE = {
     **{f"mlp.experts.{part}": f"mlp.experts.*.{part}_proj" for part in ("gate", "up", "down")},
 }
 """Parts of a layer of experts. `*` stands for the number of an expert; see `experts.py`."""
+_SHARED_EXPERTS = {
+    f"mlp.shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")
+}
+_LATENTS = (
+    _MIXTURE
+    | _SHARED_EXPERTS
+    | {
+        "attention.query": "self_attn.q_a_proj",
+        "attention.query_norm": "self_attn.q_a_layernorm",
+        "attention.query_heads": "self_attn.q_b_proj",
+        "attention.latent_key": "self_attn.kv_a_proj_with_mqa",
+        "attention.latent_norm": "self_attn.kv_a_layernorm",
+        "attention.head_keys_values": "self_attn.kv_b_proj",
+    }
+)
+"""Parts of a layer with latent attention."""
 _NORMS_AROUND = {
     "post_attention_norm": "post_attention_layernorm",
     "mlp_norm": "pre_feedforward_layernorm",
@@ -121,8 +137,10 @@ _DIFFERENCES = {
     "olmo2": _NORMS_AFTER,
     "olmo3": _NORMS_AFTER,
     "glm4": _NORMS_OF_GLM4,
-    "glm4_moe": _MIXTURE
-    | {f"mlp.shared.{part}": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")},
+    "glm4_moe": _MIXTURE | _SHARED_EXPERTS,
+    "deepseek_v2": _LATENTS,
+    "deepseek_v3": _LATENTS,
+    "glm4_moe_lite": _LATENTS,
     "gpt_oss": {
         "mlp.router": "mlp.router",
         "mlp.experts.gate": "mlp.experts.gate_up_proj",
