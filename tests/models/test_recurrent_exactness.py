@@ -18,6 +18,7 @@ from heddle.state import SNAPSHOT_TOKENS
 from heddle.step import Deferred, Sampled, TokenRules
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
+from models.tiny.lfm2 import TinyLfm2
 from models.tiny.qwen3_5 import TinyQwen35
 from patience import PATIENCE
 from steps import execute
@@ -32,6 +33,7 @@ MODELS: tuple[TinyModel, ...] = (
     TinyQwen35(
         "recurrent", heads=4, kv_heads=2, head_dim=16, tied=True, value_dim=40, context=CONTEXT
     ),
+    TinyLfm2("recurrent", heads=4, kv_heads=2, head_dim=16, tied=True, context=CONTEXT),
 )
 EVERY = 64
 LENGTHS = (500, 500, 300, 129, 64, 63, 5)

@@ -48,6 +48,7 @@ FAMILIES = (
         gguf=("qwen3next", "qwen35", "qwen35moe"),
         hf=("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
     ),
+    Family("lfm2", gguf=("lfm2", "lfm2moe"), hf=("lfm2", "lfm2_moe")),
     Family("smollm3", gguf=("smollm3",), hf=("smollm3",)),
     Family("granite", gguf=("granite", "granitemoe"), hf=("granite", "granitemoe")),
     Family("olmo2", gguf=("olmo2",), hf=("olmo2", "olmo3")),

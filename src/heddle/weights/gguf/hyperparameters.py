@@ -31,10 +31,12 @@ _OFF_IF_ZERO = (
 def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyperparameters:
     """The hyperparameters in the metadata, under canonical names, unchecked."""
 
-    def label(name: str) -> str:
-        return f"{architecture}.{names.HYPERPARAMETERS.get(name, name)}"
+    known = names.HYPERPARAMETERS | names.HYPERPARAMETERS_OF.get(architecture, {})
 
-    keys = {name: label(name) for name in names.HYPERPARAMETERS}
+    def label(name: str) -> str:
+        return f"{architecture}.{known.get(name, name)}"
+
+    keys = {name: label(name) for name in known}
     values = {name: metadata[key] for name, key in keys.items() if key in metadata}
     for name in _OFF_IF_ZERO:
         if values.get(name) == 0:
@@ -97,6 +99,11 @@ def _read_layers(values: dict[str, Any], metadata: Mapping[str, object], archite
     for name in ("kv_heads", "mlp_width"):
         if hasattr(values.get(name), "tolist"):
             values[name] = values[name].tolist()
+    kv_heads = values.get("kv_heads")
+    if isinstance(kv_heads, list) and architecture in names.RECURRENT_IF_NO_HEADS:
+        values["recurrent_layers"] = [not count for count in kv_heads]
+        most = max(kv_heads, default=0)
+        values["kv_heads"] = [count or most for count in kv_heads]
     for name in ("kv_heads", "key_dim", "value_dim", "mlp_width"):
         listed = values.get(name)
         if isinstance(listed, list) and len(listed) == values.get("layers") != 0:

@@ -73,6 +73,13 @@ HYPERPARAMETERS = {
 }
 """Keys after the architecture's name, by canonical name."""
 
+_SHORT_CONV_KEYS = {"state.taps": "shortconv.l_cache"}
+HYPERPARAMETERS_OF = {"lfm2": _SHORT_CONV_KEYS, "lfm2moe": _SHORT_CONV_KEYS}
+"""Keys after the architecture's name that are particular to one architecture."""
+
+RECURRENT_IF_NO_HEADS = frozenset({"lfm2", "lfm2moe"})
+"""Architectures whose layers have a recurrence where their number of key/value heads is 0."""
+
 TILED = frozenset({"qwen35", "qwen35moe"})
 """Architectures whose value heads are ordered so that head i has key head i modulo their number."""
 
@@ -201,7 +208,14 @@ _QWEN3_NEXT = {
     "attention.qkv": "",  # such files have it apart
     "mixer.qkv": "attn_qkv",
 }
+_SHORT_CONV = {
+    "mixer.inputs": "shortconv.in_proj",
+    "mixer.conv": "shortconv.conv",
+    "mixer.output": "shortconv.out_proj",
+}
 _DIFFERENCES = {
+    "lfm2": _SHORT_CONV,
+    "lfm2moe": _SHORT_CONV,
     "phi3": _GATE_BEFORE_UP,
     "glm4": _GATE_BEFORE_UP,
     "gpt-oss": {"mlp_norm": "post_attention_norm"},
@@ -213,6 +227,11 @@ _DIFFERENCES = {
 }
 """Names of a layer's parts that are particular to one architecture; empty: it has no such part."""
 
+_OUTSIDE_OF = {
+    "lfm2": {"output_norm": "token_embd_norm"},
+    "lfm2moe": {"output_norm": "token_embd_norm"},
+}
+"""Names outside layers that are particular to one architecture."""
 
 FUSED = {
     "phi3": ("attention.qkv", "mlp.gate_up"),
@@ -226,4 +245,5 @@ def tensor_names(architecture: str) -> TensorNames:
     differences = _DIFFERENCES.get(architecture, {})
     irregular = _IRREGULAR | _IRREGULAR_OF.get(architecture, {})
     in_layer = {name: label for name, label in (_IN_LAYER | differences).items() if label}
-    return TensorNames("blk.", _OUTSIDE_LAYERS, in_layer, irregular)
+    outside = _OUTSIDE_LAYERS | _OUTSIDE_OF.get(architecture, {})
+    return TensorNames("blk.", outside, in_layer, irregular)

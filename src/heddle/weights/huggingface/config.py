@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
 from heddle.weights.checkpoint import Hyperparameters
-from heddle.weights.huggingface import deepseek, gemma4, names
+from heddle.weights.huggingface import deepseek, gemma4, lfm2, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,7 @@ _WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4}
 _CAPS = ("attention.score_cap", "logit_cap")
 """Hyperparameters that null turns off; without their key, the family's default applies."""
 _WINDOWED = {"sliding_attention": True, "full_attention": False}
-_RECURRENT = {"linear_attention": True, "full_attention": False}
+_RECURRENT = {"linear_attention": True, "conv": True, "full_attention": False}
 
 _ROPE = {
     "rope.base": "rope_theta",
@@ -71,16 +72,16 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
     Raises:
         UnsupportedModelError: config.json has a value that no canonical name can express.
     """
-    values = {
-        name: config[key]
-        for name, key in names.HYPERPARAMETERS.items()
-        if config.get(key) is not None
-    }
+    architecture = str(config.get("model_type"))
+    keys = names.HYPERPARAMETERS | names.HYPERPARAMETERS_OF.get(architecture, {})
+    values = {name: config[key] for name, key in keys.items() if config.get(key) is not None}
     values |= {name: 0.0 for name in _CAPS if _is_null(config, names.HYPERPARAMETERS[name])}
     values |= _activation(config) | _windows(config) | _experts(config) | _layers_with_rope(config)
     values |= _recurrent(config)
     if config.get("model_type") == gemma4.MODEL_TYPE:
         values |= gemma4.layer_sizes(config)
+    if architecture in lfm2.MODEL_TYPES:
+        values |= lfm2.sizes(config)
     whole, local = _rope_objects(config)
     values |= _rope(config, whole)
     base = local.get("rope_theta", config.get("rope_local_base_freq"))
@@ -95,14 +96,14 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
     if modules.pooling is not None:
         values["pooling"] = modules.pooling
     values |= {f"dense.{i}.width": width for i, (_, width) in enumerate(modules.dense)}
-    return Hyperparameters(values, _label)
+    return Hyperparameters(values, partial(_label, keys))
 
 
 def _is_null(config: Config, key: str) -> bool:
     return key in config and config[key] is None
 
 
-def _label(name: str) -> str:
+def _label(keys: Mapping[str, str], name: str) -> str:
     if name in _ROPE:
         return f"rope_parameters.{_ROPE[name]}"
     others = {
@@ -123,7 +124,7 @@ def _label(name: str) -> str:
         "dense.0.width": "out_features of the first Dense module",
         "dense.1.width": "out_features of the second Dense module",
     }
-    return names.HYPERPARAMETERS.get(name) or others.get(name, name)
+    return keys.get(name) or others.get(name, name)
 
 
 def _refuse(key: str, value: object, supported: str) -> UnsupportedModelError:
@@ -180,7 +181,7 @@ _EXPERTS = {
     "expert_width": ("moe_intermediate_size",),
     "shared_expert_width": ("shared_expert_intermediate_size",),
     "shared_experts": ("n_shared_experts",),
-    "dense_layers": ("first_k_dense_replace",),
+    "dense_layers": ("first_k_dense_replace", "num_dense_layers"),
     "expert_weights_scale": ("routed_scaling_factor",),
     "expert_groups": ("n_group",),
     "expert_groups_used": ("topk_group",),

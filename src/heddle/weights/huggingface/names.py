@@ -43,6 +43,10 @@ HYPERPARAMETERS = {
 }
 """Keys of config.json, by canonical name. The keys of rope are in `config.py`."""
 
+_SHORT_CONV_KEYS = {"norm_eps": "norm_eps", "state.taps": "conv_L_cache"}
+HYPERPARAMETERS_OF = {"lfm2": _SHORT_CONV_KEYS, "lfm2_moe": _SHORT_CONV_KEYS}
+"""Keys that are particular to one architecture."""
+
 _OUTSIDE_LAYERS = {
     "embedding": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -119,7 +123,28 @@ _DELTA_NET = {
     "mixer.norm": "linear_attn.norm",
     "mixer.output": "linear_attn.out_proj",
 }
+_SHORT_CONV = {
+    "attention_norm": "operator_norm",
+    "attention.output": "self_attn.out_proj",
+    "attention.q_norm": "self_attn.q_layernorm",
+    "attention.k_norm": "self_attn.k_layernorm",
+    "mixer.inputs": "conv.in_proj",
+    "mixer.conv": "conv.conv",
+    "mixer.output": "conv.out_proj",
+    "mlp_norm": "ffn_norm",
+    "mlp.gate": "feed_forward.w1",
+    "mlp.up": "feed_forward.w3",
+    "mlp.down": "feed_forward.w2",
+}
 _DIFFERENCES = {
+    "lfm2": _SHORT_CONV,
+    "lfm2_moe": _SHORT_CONV
+    | {
+        "mlp.router": "feed_forward.gate",
+        "mlp.experts.gate": "feed_forward.experts.*.w1",
+        "mlp.experts.up": "feed_forward.experts.*.w3",
+        "mlp.experts.down": "feed_forward.experts.*.w2",
+    },
     "gemma2": _NORMS_AROUND,
     "gemma3_text": _NORMS_AROUND,
     "gemma4_text": _NORMS_AROUND
@@ -187,6 +212,7 @@ _IRREGULAR = {
     "mixer.step_bias.weight": "linear_attn.dt_bias",
 }
 _IRREGULAR_OF = {
+    "lfm2_moe": {"mlp.selection_bias.weight": "feed_forward.expert_bias"},
     "qwen3_5_moe_text": {"mlp.experts.down.weight": "mlp.experts.down_proj"},
     "gemma4_text": {
         "scale.weight": "layer_scalar",
@@ -197,6 +223,12 @@ _IRREGULAR_OF = {
 }
 """Tensors of a layer, by whole names: they do not end as their canonical names do."""
 
+
+_OUTSIDE_OF = {
+    "lfm2": {"output_norm": "model.embedding_norm"},
+    "lfm2_moe": {"output_norm": "model.embedding_norm"},
+}
+"""Names outside layers that are particular to one architecture."""
 
 _BASE = "model."
 _BASES = {
@@ -221,7 +253,8 @@ def tensor_names(architecture: str, *, base: str = _BASE, dense: Sequence[str] =
         base: see :func:`base_of`.
         dense: folders of dense layers after the last norm.
     """
-    outside = _OUTSIDE_LAYERS | {f"dense.{i}": f"{folder}/linear" for i, folder in enumerate(dense)}
+    outside = _OUTSIDE_LAYERS | _OUTSIDE_OF.get(architecture, {})
+    outside |= {f"dense.{i}": f"{folder}/linear" for i, folder in enumerate(dense)}
     for name, stored in outside.items():
         if stored.startswith(_BASE):
             outside[name] = base + stored.removeprefix(_BASE)

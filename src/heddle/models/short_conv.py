@@ -1,0 +1,73 @@
+"""The gated short convolution: a mixer that sees only the last few tokens.
+
+Liquid AI 2025 (LFM2, arXiv:2511.23404). One matrix makes an input gate, an output gate and values.
+The gated values pass a convolution without activation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from heddle.models.delta_net import fixed_state
+from heddle.models.ops import StatePlace
+
+if TYPE_CHECKING:
+    from heddle.models.ops import Loader, Ops
+    from heddle.state import StateKind
+
+A = TypeVar("A")
+W = TypeVar("W")
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvWeights(Generic[W]):
+    """`inputs` make the input gates, the output gates, then the values."""
+
+    inputs: W
+    filters: W
+    output: W
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """See the module.
+
+    Attributes:
+        width: width of the hidden state, and of gates and values.
+        taps: positions that the convolution sees, the token itself included.
+    """
+
+    part: ClassVar[str] = "mixer"
+
+    width: int
+    taps: int
+
+    def state(self, *, causal: bool) -> tuple[StateKind, ...]:
+        """See `heddle.models.blocks.Mixer`."""
+        assert causal, "a recurrence sees no later tokens"
+        return (fixed_state([self._count])[0],)
+
+    @property
+    def _count(self) -> int:
+        """Elements of the state."""
+        return (self.taps - 1) * self.width
+
+    def load(self, loader: Loader[W], name: str) -> ShortConvWeights[W]:
+        """Claim the tensors under `name`, with biases if the checkpoint has them."""
+        return ShortConvWeights(
+            inputs=loader.linear(f"{name}.inputs", 3 * self.width, self.width),
+            filters=loader.filters(f"{name}.conv", [self.width], self.taps)[0],
+            output=loader.linear(f"{name}.output", self.width, self.width),
+        )
+
+    def forward(
+        self, ops: Ops[A, W], weights: ShortConvWeights[W], x: A, positions: A, layer: int
+    ) -> A:
+        """From normed x (T, width) to (T, width)."""
+        width, mixed = self.width, ops.linear(x, weights.inputs)
+        gate, out_gate, values = (ops.take_columns(mixed, i * width, width) for i in range(3))
+        place = StatePlace(layer, 0, self._count)
+        gated = ops.gated(gate, values, "identity")
+        y = ops.causal_conv(gated, weights.filters, place, "identity")
+        return ops.linear(ops.gated(out_gate, y, "identity"), weights.output)
