@@ -16,6 +16,7 @@ from heddle import _native
 from heddle.state import PAGE_TOKENS
 from heddle.weights.inspect import Experts, MemoryEstimate, TensorGroup, describe, render
 from heddle.weights.tensor_types import TensorType
+from models.tiny import qwen3_5
 from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_describe_returns_the_facts_of_a_file(path: Path) -> None:
     )
     # 3 layers, 2 heads, 8 wide, keys and values, 2 bytes
     assert found.memory == MemoryEstimate(
-        48 * 40 + 256, {"f16": 3 * 2 * 8 * 2 * 2}, {"f16": 100 * 192}
+        48 * 40 + 256, {"f16": 3 * 2 * 8 * 2 * 2}, {"f16": 100 * 192}, state=0
     )
 
 
@@ -118,7 +119,7 @@ def test_latents_take_one_vector_in_each_layer(tmp_path: Path) -> None:
 def test_missing_metadata_is_reported_as_unknown(tmp_path: Path) -> None:
     found = describe(write_gguf(tmp_path / "bare.gguf", {}))
     assert found.architecture is found.name is found.context is found.vocabulary is None
-    assert found.memory == MemoryEstimate(0, None, None)
+    assert found.memory == MemoryEstimate(0, None, None, state=0)
     assert "unknown" in rendered(found)
 
 
@@ -191,3 +192,10 @@ def test_floats_of_a_file_are_shown_as_they_were_written(tmp_path: Path) -> None
     found = describe(path).metadata
     assert found["a.eps"] == 1e-5
     assert found["a.double"] == [0.1]
+
+
+def test_recurrent_layers_have_a_state_and_no_keys(tmp_path: Path) -> None:
+    memory = describe(qwen3_5.MODELS[1].write(tmp_path / "recurrent.gguf")).memory
+    # 3 of 5 layers: two inputs of 3 * 12 * 2 + 6 * 12 columns, 6 matrices of 12 x 12
+    assert memory.state == 3 * 4 * (2 * 144 + 6 * 144)
+    assert memory.kv_per_token == {"f16": 2 * 2 * 48 * 2}

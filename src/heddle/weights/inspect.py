@@ -60,12 +60,14 @@ class MemoryEstimate:
             by KV type. Types that cannot hold heads of the model's size are left out.
         kv_context: bytes of the KV cache of one sequence that fills the context, by KV type.
         kv_kind: what the KV cache holds: "keys and values" or "latents".
+        state: bytes of the fixed-size state of one sequence; 0 if no layer is recurrent.
     """
 
     weights: int
     kv_per_token: Mapping[str, int] | None
     kv_context: Mapping[str, int] | None
     kv_kind: str = "keys and values"
+    state: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ def describe(path: Path, name: str | None = None) -> ModelDescription:
             kv_per_token=kv_per_token,
             kv_context=_times(kv_per_token, context),
             kv_kind="latents" if _count(hyperparameters, "latent_rank") else "keys and values",
+            state=_state_bytes(hyperparameters),
         ),
         sampling=outline.sampling,
         end_tokens=outline.end_tokens,
@@ -222,6 +225,8 @@ def _kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] |
     values = _by_layer(hyperparameters, "value_dim", None) or keys
     shared = _count(hyperparameters, "shared_layers") or 0
     kept = list(zip(kv_heads, keys, values, strict=False))[: max(len(kv_heads) - shared, 0)]
+    recurrent = _recurrent(hyperparameters)
+    kept = [one for layer, one in enumerate(kept) if layer not in recurrent]
     return _bytes_of_vectors([(count, size) for count, *sizes in kept for size in sizes])
 
 
@@ -235,6 +240,31 @@ def _bytes_of_vectors(vectors: list[tuple[int, int]]) -> Mapping[str, int] | Non
         for kind in _KV_TYPES
         if not any(size % kind.block_elements for _, size in vectors)
     }
+
+
+def _recurrent(hyperparameters: Hyperparameters) -> set[int]:
+    """The layers that have a recurrence in place of attention."""
+    listed, layers = hyperparameters.get("recurrent_layers"), _count(hyperparameters, "layers")
+    if isinstance(listed, list):
+        return {layer for layer, is_recurrent in enumerate(listed) if is_recurrent}
+    period = _count(hyperparameters, "attention_period")
+    if period is None or layers is None or _count(hyperparameters, "state.taps") is None:
+        return set()
+    return {layer for layer in range(layers) if (layer + 1) % period}
+
+
+def _state_bytes(hyperparameters: Hyperparameters) -> int:
+    """Bytes of the fixed-size state of one sequence: inputs of convolutions, and matrices."""
+    taps = _count(hyperparameters, "state.taps") or 1
+    heads, keys = (_count(hyperparameters, f"state.{name}") or 0 for name in ("heads", "key_dim"))
+    inner = _count(hyperparameters, "state.inner") or 0
+    values = _count(hyperparameters, "state.value_dim") or (inner // heads if heads else keys)
+    groups = _count(hyperparameters, "state.groups") or 0
+    channels = 2 * groups * keys + heads * values
+    if not heads:
+        channels = _count(hyperparameters, "width") or 0
+    elements = (taps - 1) * channels + heads * keys * values
+    return 4 * elements * len(_recurrent(hyperparameters))
 
 
 def _by_layer(hyperparameters: Hyperparameters, name: str, default: int | None) -> list[int]:
@@ -292,6 +322,7 @@ def _summary_table(description: ModelDescription) -> Table:
         "memory: weights": _size(memory.weights),
         f"memory: {memory.kv_kind}, one token": _sizes(memory.kv_per_token),
         "memory: KV cache, full context": _sizes(memory.kv_context),
+        **({"memory: state, one sequence": _size(memory.state)} if memory.state else {}),
     }.items():
         table.add_row(label, value)
     return table
