@@ -51,6 +51,7 @@ from those in float32, and 5 between the two: the first two tokens are 0.06 to 0
 other texts after a few tokens are near ties and no fault; in F32 all are the same.
 """
 KNOWN = {
+    "lfm2-biased": "(llama.cpp has no biases of short convolutions)",
     "llama-longrope": "(llama.cpp has longrope for Phi-3 only; here it divides positions, too)",
     "qwen2_moe-shared": "(llama.cpp requires an output matrix)",
     "phi3-windowed": "(llama.cpp ignores the window of Phi-3)",
@@ -66,7 +67,7 @@ KNOWN_QUANTISED = KNOWN_EXPORTED | {
     "qwen2_moe-shared": "(after rounding, both programs choose another expert at the second token)"
 }
 """The same, of exported folders with a TYPE."""
-SQUARE = ("qwen2", "qwen2_moe")
+SQUARE = ("qwen2", "qwen2_moe", "lfm2", "lfm2_moe")
 """Architectures that llama.cpp loads only if all heads together are as wide as the hidden state."""
 
 LAYERS_WITH_WHOLE_QUERIES = 27
