@@ -11,14 +11,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from heddle.models.fixed_state import fixed_state
 from heddle.models.ops import LinearAttentionSpec, StatePlace
-from heddle.state import Fixed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from heddle.models.ops import Loader, Ops
-    from heddle.state import StateKind
+    from heddle.state import Fixed, StateKind
     from heddle.weights.checkpoint import Hyperparameters
 
 A = TypeVar("A")
@@ -26,18 +24,6 @@ W = TypeVar("W")
 
 _UNBOUNDED = math.inf
 _NORM_EPS = 1e-6  # of the norms of queries and keys, added to the sum of squares
-
-
-def fixed_state(parts: Sequence[int]) -> tuple[Fixed, list[int]]:
-    """The kind of a state of parts with so many float32 elements, and where each part begins.
-
-    Parts begin at multiples of 16 elements.
-    """
-    starts, end = [], 0
-    for count in parts:
-        starts.append(end)
-        end += -(-count // 16) * 16
-    return Fixed(4 * end), starts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from heddle.models.delta_net import fixed_state
+from heddle.models.fixed_state import fixed_state
 from heddle.models.ops import StatePlace
 
 if TYPE_CHECKING:

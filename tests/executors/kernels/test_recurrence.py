@@ -1,0 +1,218 @@
+"""Kernels of recurrences against the reference, whole and in chunks, at every instruction level."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from executors.kernels.programs import ISA_LEVELS, NOTHING, Bench, ints
+from heddle import _native
+from heddle.models.ops import LinearAttentionSpec, StatePlace
+from heddle.testing.reference_ops import ReferenceOps, SequenceCache, SequenceChunk, Weight
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+TOKENS = 23
+BEFORE = 16  # elements of the state that belong to something else
+
+
+def in_chunks(
+    isa: str,
+    count: int,
+    build: Callable[[Bench], int],
+    chunks: Sequence[tuple[int, bool]],
+    threads: int = 1,
+) -> Floats:
+    """The results of all tokens. A chunk is its number of tokens, and whether its last token is
+    computed a second time, from the state before it."""
+    bench = Bench(isa, TOKENS, threads)
+    states = _native.FixedStates(3, -(-4 * count // 64) * 64)
+    bench.program = _native.Program(bench.runtime, (bench.cache,), TOKENS, TOKENS, states)
+    out, found, now, done = build(bench), [], 1, 0
+
+    def run(first: int, tokens: int, state: int, kept: int) -> Floats:
+        ids = ints(range(first, first + tokens))
+        span = np.array([[0, tokens, first, 0, 0, state, kept]], np.int32)
+        bench.program.begin(ids, ids, span, ints([0]), NOTHING, []).finish()
+        return bench.program.copy(out, tokens)
+
+    for tokens, again in chunks:
+        kept = 3 - now if again else now
+        rows = run(done, tokens, now, kept)
+        if again:
+            last = run(done + tokens - 1, 1, now, kept)
+            assert np.array_equal(last[0], rows[-1]), "the state before the token is still there"
+        found.append(rows)
+        done, now = done + tokens, kept
+    assert done == TOKENS
+    return np.concatenate(found)
+
+
+WHOLE = [(TOKENS, False)]
+CUT = [(1, False), (1, True), (9, True), (2, False), (1, True), (TOKENS - 14, False)]
+
+
+def of_every_level(count: int, build: Callable[[Bench], int]) -> Floats:
+    """The results, which must not depend on level, chunks and threads."""
+    first = in_chunks(ISA_LEVELS[0], count, build, WHOLE)
+    for isa in ISA_LEVELS:
+        for chunks, threads in ((WHOLE, 3), (CUT, 1)):
+            assert np.array_equal(in_chunks(isa, count, build, chunks, threads), first)
+    return first
+
+
+def run_of_tokens() -> tuple[SequenceCache, ReferenceOps]:
+    cache = SequenceCache()
+    return cache, ReferenceOps([SequenceChunk(cache, 0, range(TOKENS))])
+
+
+@pytest.mark.parametrize("corrects", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "key_dim", "value_dim", "tiled", "rows", "skips"),
+    [
+        (1, 1, 4, 1, False, False, False),
+        (4, 2, 16, 32, False, False, True),
+        (4, 2, 16, 32, True, True, False),
+        (2, 2, 20, 24, False, True, True),
+        (6, 3, 12, 70, True, False, False),
+        (2, 1, 128, 128, False, False, False),
+    ],
+)
+def test_linear_attention(
+    corrects: bool,
+    heads: int,
+    key_heads: int,
+    key_dim: int,
+    value_dim: int,
+    tiled: bool,
+    rows: bool,
+    skips: bool,
+) -> None:
+    rng = np.random.default_rng(heads * key_dim + value_dim)
+    spec = LinearAttentionSpec(heads, key_heads, key_dim, value_dim, corrects, tiled)
+    shape = (TOKENS, key_heads * key_dim)
+    q, k = (rng.normal(0, key_dim**-0.5, shape).astype(np.float32) for _ in range(2))
+    v = rng.normal(0, 1, (TOKENS, heads * value_dim)).astype(np.float32)
+    decays = heads * (key_dim if rows else 1)
+    decay = rng.uniform(0.6, 1, (TOKENS, decays)).astype(np.float32)
+    strength = rng.uniform(0, 1, (TOKENS, heads)).astype(np.float32)
+    skip = rng.normal(0, 1, heads).astype(np.float32) if skips else None
+    place = StatePlace(0, BEFORE, spec.state_count)
+
+    def build(bench: Bench) -> int:
+        out = bench.program.buffer(heads * value_dim, per_row=False)
+        bench.program.linear_attend(
+            *(bench.table(values) for values in (q, k, v, decay, strength)),
+            heads=heads,
+            key_heads=key_heads,
+            key_dim=key_dim,
+            value_dim=value_dim,
+            corrects=corrects,
+            tiled=tiled,
+            place=place.first,
+            skip=skip,
+            out=out,
+        )
+        return out
+
+    _, ops = run_of_tokens()
+    weight = None if skip is None else Weight(skip)
+    expected = ops.linear_attend(q, k, v, decay, strength, place, spec, weight)
+    found = of_every_level(BEFORE + spec.state_count, build)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("width", [1, 16, 40, 300])
+@pytest.mark.parametrize(
+    ("taps", "silu", "biased"), [(2, True, False), (4, True, True), (3, False, True)]
+)
+def test_convolution(width: int, taps: int, silu: bool, biased: bool) -> None:
+    rng = np.random.default_rng(width + taps)
+    x = rng.normal(0, 2, (TOKENS, width)).astype(np.float32)
+    filters = rng.normal(0, 1, (width, taps)).astype(np.float32)
+    bias = rng.normal(0, 1, width).astype(np.float32) if biased else None
+    place = StatePlace(0, BEFORE, (taps - 1) * width)
+
+    def build(bench: Bench) -> int:
+        out = bench.program.buffer(width, per_row=False)
+        bench.program.conv(
+            bench.table(x),
+            taps=taps,
+            filters=np.ascontiguousarray(filters.T).ravel(),
+            bias=bias,
+            place=place.first,
+            silu=silu,
+            out=out,
+        )
+        return out
+
+    _, ops = run_of_tokens()
+    activation = "silu" if silu else "identity"
+    expected = ops.causal_conv(x, Weight(filters, bias), place, activation)
+    found = of_every_level(BEFORE + place.count, build)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("width", [1, 16, 37])
+def test_step_sizes_and_decays(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x = rng.normal(0, 8, (TOKENS, width)).astype(np.float32)
+    x[0, 0], x[1, 0] = 100.0, -100.0
+    bias, rates = (rng.normal(0, 1, width).astype(np.float32) for _ in range(2))
+    rates = -np.abs(rates)
+
+    def steps(bench: Bench) -> int:
+        source = bench.table(x)
+        bench.program.step_size(source, bias, 1e-3, 20.0)
+        return source
+
+    def decays(bench: Bench) -> int:
+        out = bench.program.buffer(width, per_row=False)
+        bench.program.decay(steps(bench), rates, out)
+        return out
+
+    _, ops = run_of_tokens()
+    expected = ops.step_size(x, Weight(bias), 1e-3, 20.0)
+    np.testing.assert_allclose(of_every_level(16, steps), expected, rtol=1e-6)
+    expected = ops.decay(expected, Weight(rates))
+    np.testing.assert_allclose(of_every_level(16, decays), expected, rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "squared_relu"])
+def test_activations(activation: str) -> None:
+    x = np.random.default_rng(3).normal(0, 3, (TOKENS, 37)).astype(np.float32)
+
+    def build(bench: Bench) -> int:
+        source = bench.table(x)
+        getattr(bench.program, activation)(source)
+        return source
+
+    _, ops = run_of_tokens()
+    expected = ops.activate(x, activation)
+    np.testing.assert_allclose(of_every_level(16, build), expected, rtol=1e-6)
+
+
+def test_states_outside_of_the_memory_are_refused() -> None:
+    bench = Bench("portable", 1)
+    states = _native.FixedStates(2, 64)
+    bench.program = _native.Program(bench.runtime, (bench.cache,), 1, 1, states)
+    source, out = bench.table(np.ones((1, 16), np.float32)), bench.program.buffer(16, False)
+    shape = {"taps": 2, "filters": np.ones(32, np.float32), "bias": None, "silu": False}
+    with pytest.raises(ValueError, match="outside"):
+        bench.program.conv(source, place=16, out=out, **shape)
+    bench.program.conv(source, place=0, out=out, **shape)
+    for pair in ((-1, 0), (0, 2)):
+        span = np.array([[0, 1, 0, 0, 0, *pair]], np.int32)
+        with pytest.raises(ValueError, match="bad state"):
+            bench.program.begin(ints([0]), ints([0]), span, ints([0]), NOTHING, [])
+    with pytest.raises(ValueError, match="no such state"):
+        states.copy(0, 2)
+    with pytest.raises(ValueError, match="64 bytes"):
+        _native.FixedStates(1, 65)
