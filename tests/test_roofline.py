@@ -35,6 +35,12 @@ def test_a_decode_step_reads_weights_once_and_each_context() -> None:
     assert MODEL.decode_step(streams=4, depth=5) == Work(600 + 4 * 5 * (2 + 3), 4 * 500)
 
 
+def test_a_decode_step_reads_and_writes_the_state_of_each_stream() -> None:
+    with_states = replace(MODEL, state_bytes=1_000)
+    more = with_states.decode_step(3, 10).bytes - MODEL.decode_step(3, 10).bytes
+    assert more == 3 * 2 * 1_000
+
+
 def test_a_window_bounds_what_is_read() -> None:
     assert MODEL.kv_bytes(10) == 10 * (2 + 3)
     assert MODEL.kv_bytes(1000) == 1000 * 2 + 10 * 3

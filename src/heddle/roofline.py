@@ -5,10 +5,11 @@ the peak rate of their instruction::
 
     floor = max(bytes / weights_rate, multiply_adds / multiply_rate)
 
-This counts the matrices, and the keys and values that attention reads in decode. It does not count
-the arithmetic of attention, norms and sampling, so a floor is never too high. One exception: of the
-experts of a mixture, a step of several tokens reads as many as uniform routing uses on average.
-Tokens that share experts read fewer.
+This counts the matrices, and in decode the keys and values that attention reads, and the states
+that recurrences read and write. It does not count the arithmetic of attention, recurrences, norms
+and sampling, so a floor is never too high. One exception: of the experts of a mixture, a step of
+several tokens reads as many as uniform routing uses on average. Tokens that share experts read
+fewer.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class ModelWork:
         kv_layers: for each layer with attention, its window (0: none) and the bytes of the keys and
             values of one position.
         expert_layers: experts of each layer that has them.
+        state_bytes: bytes of the fixed-size state of one sequence.
     """
 
     weight_bytes: int
@@ -117,6 +119,7 @@ class ModelWork:
     row_multiply_adds: int
     kv_layers: tuple[tuple[int, float], ...]
     expert_layers: tuple[ExpertWork, ...] = ()
+    state_bytes: int = 0
 
     @property
     def score_cost(self) -> float:
@@ -137,7 +140,8 @@ class ModelWork:
     def decode_step(self, streams: int, depth: int) -> Work:
         """A step that generates one token for each stream. Each stream has `depth` tokens."""
         tokens = self.token_multiply_adds + self.row_multiply_adds
-        return Work(self.read_bytes(streams) + streams * self.kv_bytes(depth), streams * tokens)
+        of_stream = self.kv_bytes(depth) + 2 * self.state_bytes  # a state is read and written
+        return Work(self.read_bytes(streams) + streams * of_stream, streams * tokens)
 
     def prompts(self, streams: int, tokens: int, batch_tokens: int) -> Work:
         """Prefill of `streams` prompts of `tokens` tokens each, in steps of `batch_tokens`."""

@@ -20,7 +20,7 @@ class TinyQwen35(TinyDeltaNet):
         """llama.cpp wants the pairs that turn by time, height and width. In text all are equal."""
         pairs = self.head_dim // 8
         sections = np.array([-(-(pairs - i) // 3) for i in range(3)] + [0], np.int32)
-        return super().metadata() | {"qwen35.rope.dimension_sections": sections}
+        return super().metadata() | {f"{self.gguf_architecture}.rope.dimension_sections": sections}
 
     def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
         """In GGUF, value head i has key head i modulo their number."""

@@ -120,13 +120,14 @@ def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
 def model_work(
     forward: Forward, weight_bytes: int, position_bytes: Mapping[int, float]
 ) -> ModelWork:
-    """Count the matmuls and attentions of a recorded forward pass.
+    """Count the matmuls, attentions and states of a recorded forward pass.
 
     `weight_bytes` is the size of all matrices. `position_bytes` is the size of the keys and values
     of one position, for each layer that keeps them.
     """
     per_token = per_row = 0
     layers, experts = [], []
+    state_bytes = 0
     for node in forward.nodes:
         if isinstance(node, recording.Linear):
             count = node.weight.out_features * node.weight.in_features
@@ -138,10 +139,12 @@ def model_work(
             layers.append((0, position_bytes[node.layer]))
         elif isinstance(node, recording.Attend):
             layers.append((node.spec.window, position_bytes[node.layer]))
+        elif isinstance(node, recording.CausalConv | recording.LinearAttend):
+            state_bytes += 4 * node.place.count
         elif isinstance(node, recording.Experts):
             stacks = (node.weights.gate, node.weights.up, node.weights.down)
             of_one = sum(stack.out_features * stack.in_features for stack in stacks)
             per_token += node.spec.used * of_one
             size = sum(stack.nbytes for stack in stacks)
             experts.append(ExpertWork(node.spec.count, node.spec.used, size))
-    return ModelWork(weight_bytes, per_token, per_row, tuple(layers), tuple(experts))
+    return ModelWork(weight_bytes, per_token, per_row, tuple(layers), tuple(experts), state_bytes)
