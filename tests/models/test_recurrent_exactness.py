@@ -18,6 +18,7 @@ from heddle.state import SNAPSHOT_TOKENS
 from heddle.step import Deferred, Sampled, TokenRules
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
+from models.tiny.granitemoehybrid import TinyGraniteHybridMoe
 from models.tiny.lfm2 import TinyLfm2
 from models.tiny.qwen3_5 import TinyQwen35
 from patience import PATIENCE
@@ -34,6 +35,9 @@ MODELS: tuple[TinyModel, ...] = (
         "recurrent", heads=4, kv_heads=2, head_dim=16, tied=True, value_dim=40, context=CONTEXT
     ),
     TinyLfm2("recurrent", heads=4, kv_heads=2, head_dim=16, tied=True, context=CONTEXT),
+    TinyGraniteHybridMoe(
+        "recurrent", heads=4, kv_heads=2, head_dim=16, tied=True, rotates=True, context=CONTEXT
+    ),
 )
 EVERY = 64
 LENGTHS = (500, 500, 300, 129, 64, 63, 5)

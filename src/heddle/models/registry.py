@@ -50,7 +50,11 @@ FAMILIES = (
     ),
     Family("lfm2", gguf=("lfm2", "lfm2moe"), hf=("lfm2", "lfm2_moe")),
     Family("smollm3", gguf=("smollm3",), hf=("smollm3",)),
-    Family("granite", gguf=("granite", "granitemoe"), hf=("granite", "granitemoe")),
+    Family(
+        "granite",
+        gguf=("granite", "granitemoe", "granitehybrid"),
+        hf=("granite", "granitemoe", "granitemoehybrid"),
+    ),
     Family("olmo2", gguf=("olmo2",), hf=("olmo2", "olmo3")),
     Family("glm4", gguf=("glm4",), hf=("glm4",)),
     Family("deepseek", gguf=("deepseek2",), hf=("deepseek_v2", "deepseek_v3", "glm4_moe_lite")),

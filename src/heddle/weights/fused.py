@@ -59,6 +59,9 @@ def take_apart(
             continue
         if stem.endswith(".attention.qkv"):
             parts = _query_key_value(hyperparameters)
+        elif stem.endswith(".mlp.shared.gate_up"):
+            width = hyperparameters.integer("shared_expert_width")
+            parts = dict.fromkeys(("gate", "up"), width)
         elif stem.endswith(".mlp.gate_up"):
             parts = dict.fromkeys(("gate", "up"), hyperparameters.integer("mlp_width"))
         else:

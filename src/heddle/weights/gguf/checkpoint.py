@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, Self
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import CheckArchitecture, Hyperparameters, TokenizerSpec
     from heddle.weights.files import FileStamp
     from heddle.weights.generation import Recommended
+
+
+_VECTORS = (".mixer.norm.weight", ".mixer.decay_rates.weight", ".mixer.skip.weight")
 
 
 class Base(Protocol):
@@ -173,9 +177,14 @@ class GGUFCheckpoint(Closing):
 
 
 def _shape(canonical: str, stored: tuple[int, ...]) -> tuple[int, ...]:
-    """The canonical shape. The gate of a shared expert, a matrix of one row, is stored as a row."""
-    is_gate = canonical.endswith(".mlp.shared_gate.weight") and len(stored) == 1
-    return (1, *stored) if is_gate else stored
+    """The canonical shape.
+
+    The gate of a shared expert, a matrix of one row, is stored as a row. Vectors of a recurrence
+    may be stored as matrices: of one column, or with a row for each group.
+    """
+    if canonical.endswith(".mlp.shared_gate.weight") and len(stored) == 1:
+        return (1, *stored)
+    return (prod(stored),) if canonical.endswith(_VECTORS) else stored
 
 
 def _text(metadata: Mapping[str, object], key: str) -> str:

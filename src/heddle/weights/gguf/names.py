@@ -77,7 +77,7 @@ _SHORT_CONV_KEYS = {"state.taps": "shortconv.l_cache"}
 HYPERPARAMETERS_OF = {"lfm2": _SHORT_CONV_KEYS, "lfm2moe": _SHORT_CONV_KEYS}
 """Keys after the architecture's name that are particular to one architecture."""
 
-RECURRENT_IF_NO_HEADS = frozenset({"lfm2", "lfm2moe"})
+RECURRENT_IF_NO_HEADS = frozenset({"lfm2", "lfm2moe", "granitehybrid"})
 """Architectures whose layers have a recurrence where their number of key/value heads is 0."""
 
 TILED = frozenset({"qwen35", "qwen35moe"})
@@ -89,7 +89,12 @@ ENCODERS = frozenset({"gemma-embedding"})
 DEEPSEEK = "deepseek2"
 """The architecture of all models with latent attention."""
 
-INTERLEAVED = frozenset({"llama", "mistral3", "smollm3", "granite", "granitemoe", "glm4", DEEPSEEK})
+INTERLEAVED = frozenset(
+    {
+        *("llama", "mistral3", "smollm3", "granite", "granitemoe", "granitehybrid", "glm4"),
+        DEEPSEEK,
+    }
+)
 """Architectures whose rows of q and k are ordered so that rotation pairs neighbours.
 
 In files of other architectures the rows have Hugging Face's order (llama.cpp,
@@ -102,7 +107,7 @@ YARN_BETWEEN_PAIRS = frozenset({"gpt-oss"})
 """Architectures whose stretch by yarn may begin and end between two pairs. No key says so."""
 
 ROPE_FINETUNED = "rope.scaling.finetuned"
-WITHOUT_ROPE_UNLESS_FINETUNED = frozenset({"granite", "granitemoe"})
+WITHOUT_ROPE_UNLESS_FINETUNED = frozenset({"granite", "granitemoe", "granitehybrid"})
 """Architectures that have no positions if `ROPE_FINETUNED` is false (llama.cpp, `granite.cpp`)."""
 
 LATENT = {"key_dim": "attention.key_length_mla", "value_dim": "attention.value_length_mla"}
@@ -193,6 +198,7 @@ _IRREGULAR = {
     "mlp.selection_bias.weight": "exp_probs_b.bias",
     "mixer.decay_rates.weight": "ssm_a",
     "mixer.step_bias.weight": "ssm_dt.bias",
+    "mixer.skip.weight": "ssm_d",
 }
 _IRREGULAR_OF = {
     "gemma4": {
@@ -213,7 +219,9 @@ _SHORT_CONV = {
     "mixer.conv": "shortconv.conv",
     "mixer.output": "shortconv.out_proj",
 }
+_MAMBA = {"mixer.inputs": "ssm_in", "mixer.qkvz": ""}
 _DIFFERENCES = {
+    "granitehybrid": _MAMBA,
     "lfm2": _SHORT_CONV,
     "lfm2moe": _SHORT_CONV,
     "phi3": _GATE_BEFORE_UP,

@@ -62,7 +62,12 @@ class HuggingFaceCheckpoint(Closing):
         self._stored = StoredTensors(folder, self.config, dense)
         try:
             base = names.base_of(self._stored.tensors)
-            self._names = names.tensor_names(architecture, base=base, dense=dense)
+            self._names = names.tensor_names(
+                architecture,
+                base=base,
+                dense=dense,
+                has_experts=bool(self.hyperparameters.get("experts")),
+            )
             is_gpt_oss = architecture == "gpt_oss"
             self._made = made_tensors(self._stored.tensors) if is_gpt_oss else {}
             self._stacks = {} if is_gpt_oss else self._stacked()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
 from heddle.weights.checkpoint import Hyperparameters
-from heddle.weights.huggingface import deepseek, gemma4, lfm2, names
+from heddle.weights.huggingface import deepseek, gemma4, granite, lfm2, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,13 @@ _WINDOW_PERIOD = {"gemma2": 2, "olmo3": 4}
 _CAPS = ("attention.score_cap", "logit_cap")
 """Hyperparameters that null turns off; without their key, the family's default applies."""
 _WINDOWED = {"sliding_attention": True, "full_attention": False}
-_RECURRENT = {"linear_attention": True, "conv": True, "full_attention": False}
+_RECURRENT = {
+    "linear_attention": True,
+    "mamba": True,
+    "conv": True,
+    "full_attention": False,
+    "attention": False,
+}
 
 _ROPE = {
     "rope.base": "rope_theta",
@@ -80,6 +86,8 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
     values |= _recurrent(config)
     if config.get("model_type") == gemma4.MODEL_TYPE:
         values |= gemma4.layer_sizes(config)
+    if architecture == granite.HYBRID:
+        values |= granite.sizes(config)
     if architecture in lfm2.MODEL_TYPES:
         values |= lfm2.sizes(config)
     whole, local = _rope_objects(config)

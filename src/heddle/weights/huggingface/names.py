@@ -44,7 +44,22 @@ HYPERPARAMETERS = {
 """Keys of config.json, by canonical name. The keys of rope are in `config.py`."""
 
 _SHORT_CONV_KEYS = {"norm_eps": "norm_eps", "state.taps": "conv_L_cache"}
-HYPERPARAMETERS_OF = {"lfm2": _SHORT_CONV_KEYS, "lfm2_moe": _SHORT_CONV_KEYS}
+_MAMBA_KEYS = {
+    "state.heads": "mamba_n_heads",
+    "state.groups": "mamba_n_groups",
+    "state.key_dim": "mamba_d_state",
+    "state.taps": "mamba_d_conv",
+}
+HYPERPARAMETERS_OF = {
+    "lfm2": _SHORT_CONV_KEYS,
+    "lfm2_moe": _SHORT_CONV_KEYS,
+    "granitemoehybrid": _MAMBA_KEYS
+    | {
+        "mlp_width": "shared_intermediate_size",
+        "shared_expert_width": "shared_intermediate_size",
+        "expert_width": "intermediate_size",
+    },
+}
 """Keys that are particular to one architecture."""
 
 _OUTSIDE_LAYERS = {
@@ -136,7 +151,22 @@ _SHORT_CONV = {
     "mlp.up": "feed_forward.w3",
     "mlp.down": "feed_forward.w2",
 }
+_MAMBA = {
+    "mixer.inputs": "mamba.in_proj",
+    "mixer.conv": "mamba.conv1d",
+    "mixer.norm": "mamba.norm",
+    "mixer.output": "mamba.out_proj",
+}
 _DIFFERENCES = {
+    "granitemoehybrid": _MAMBA
+    | {
+        "mlp.router": "block_sparse_moe.router.layer",
+        "mlp.experts.gate": "block_sparse_moe.input_linear",
+        "mlp.experts.up": "block_sparse_moe.input_linear",
+        "mlp.experts.down": "block_sparse_moe.output_linear",
+        "mlp.shared.gate_up": "shared_mlp.input_linear",
+        "mlp.shared.down": "shared_mlp.output_linear",
+    },
     "lfm2": _SHORT_CONV,
     "lfm2_moe": _SHORT_CONV
     | {
@@ -211,7 +241,13 @@ _IRREGULAR = {
     "mixer.decay_rates.weight": "linear_attn.A_log",
     "mixer.step_bias.weight": "linear_attn.dt_bias",
 }
+_MAMBA_VECTORS = {
+    "mixer.decay_rates.weight": "mamba.A_log",
+    "mixer.step_bias.weight": "mamba.dt_bias",
+    "mixer.skip.weight": "mamba.D",
+}
 _IRREGULAR_OF = {
+    "granitemoehybrid": _MAMBA_VECTORS,
     "lfm2_moe": {"mlp.selection_bias.weight": "feed_forward.expert_bias"},
     "qwen3_5_moe_text": {"mlp.experts.down.weight": "mlp.experts.down_proj"},
     "gemma4_text": {
@@ -245,11 +281,25 @@ def base_of(labels: Container[str]) -> str:
     return next((base for base in _BASES if f"{base}embed_tokens.weight" in labels), _BASE)
 
 
-def tensor_names(architecture: str, *, base: str = _BASE, dense: Sequence[str] = ()) -> TensorNames:
+_WITHOUT_EXPERTS = {
+    "granitemoehybrid": _MAMBA
+    | {"mlp.gate_up": "shared_mlp.input_linear", "mlp.down": "shared_mlp.output_linear"},
+}
+"""Names of a layer's parts in models without experts, where the architecture may have some."""
+
+
+def tensor_names(
+    architecture: str,
+    *,
+    base: str = _BASE,
+    dense: Sequence[str] = (),
+    has_experts: bool = True,
+) -> TensorNames:
     """The tensor names of one architecture, a value of `model_type`.
 
     Args:
         architecture: the value of `model_type`.
+        has_experts: whether the model has layers with experts.
         base: see :func:`base_of`.
         dense: folders of dense layers after the last norm.
     """
@@ -260,5 +310,7 @@ def tensor_names(architecture: str, *, base: str = _BASE, dense: Sequence[str] =
             outside[name] = base + stored.removeprefix(_BASE)
     outside["output"] = _BASES[base] + outside["output"]
     differences = _DIFFERENCES.get(architecture, {})
+    if not has_experts:
+        differences = _WITHOUT_EXPERTS.get(architecture, differences)
     irregular = _IRREGULAR | _IRREGULAR_OF.get(architecture, {})
     return TensorNames(f"{base}layers.", outside, _IN_LAYER | differences, irregular)
