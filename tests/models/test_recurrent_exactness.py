@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from heddle import _native
+from heddle.config import EngineConfig
+from heddle.errors import ConfigError
+from heddle.executors.cpu.load import load
 from heddle.scheduler.sequence import Sequence
 from heddle.state import SNAPSHOT_TOKENS
 from heddle.step import Deferred, Sampled, TokenRules
@@ -113,6 +116,12 @@ def test_preemption(checkpoint: GGUFCheckpoint) -> None:
     rig = Rig(checkpoint, slots=4, batch_tokens=32, kv_cache=budget, state_every=EVERY)
     assert rig.run(prompts, params) == roomy.run(prompts, params)
     assert rig.scheduler.preemptions > 0
+
+
+def test_a_budget_that_does_not_hold_the_states_is_refused(checkpoint: GGUFCheckpoint) -> None:
+    config = EngineConfig(slots=8, context=CONTEXT, kv_cache=1_000)
+    with pytest.raises(ConfigError, match="or fewer slots"):
+        load(checkpoint, config)
 
 
 def test_snapshots_come_back_from_disk(

@@ -100,12 +100,20 @@ def check_pages(memory: StateMemory, budget: int) -> None:
     Raises:
         ConfigError: it holds no page.
     """
-    if memory.pages < 1:
+    if memory.pages >= 1:
+        return
+    states = memory.states * memory.snapshot_bytes
+    if states:
         raise ConfigError(
-            f"kv_cache of {budget} bytes does not hold one page of {memory.token_page_bytes} bytes;"
-            " set a larger kv_cache",
+            f"kv_cache of {budget} bytes does not hold the states of the slots, {states} bytes, and"
+            f" one page of {memory.token_page_bytes} bytes; set a larger kv_cache, or fewer slots",
             param="kv_cache",
         )
+    raise ConfigError(
+        f"kv_cache of {budget} bytes does not hold one page of {memory.token_page_bytes} bytes;"
+        " set a larger kv_cache",
+        param="kv_cache",
+    )
 
 
 @dataclass(frozen=True, slots=True)
