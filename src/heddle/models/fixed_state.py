@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heddle.models.ops import StatePlace
 from heddle.state import Fixed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_UNIT = 16
+"""Parts begin at multiples of so many elements, which kernels handle together."""
 
-def fixed_state(parts: Sequence[int]) -> tuple[Fixed, list[int]]:
-    """The kind of a state of parts with so many float32 elements, and where each part begins.
 
-    Parts begin at multiples of 16 elements.
-    """
-    starts, end = [], 0
-    for count in parts:
-        starts.append(end)
-        end += -(-count // 16) * 16
-    return Fixed(4 * end), starts
+def fixed_state(layer: int, counts: Sequence[int]) -> tuple[Fixed, list[StatePlace]]:
+    """The state of layer `layer` with parts of `counts` float32 elements: its kind and places."""
+    places, end = [], 0
+    for count in counts:
+        places.append(StatePlace(layer, end, count))
+        end += -(-count // _UNIT) * _UNIT
+    return Fixed(4 * end), places

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from heddle.models.fixed_state import fixed_state
-from heddle.models.ops import LinearAttentionSpec, StatePlace
+from heddle.models.ops import LinearAttentionSpec
 
 if TYPE_CHECKING:
-    from heddle.models.ops import Loader, Ops
+    from heddle.models.ops import Loader, Ops, StatePlace
     from heddle.state import Fixed, StateKind
     from heddle.weights.checkpoint import Hyperparameters
 
@@ -61,11 +61,8 @@ class Mamba2:
 
     def _places(self, layer: int) -> tuple[Fixed, list[StatePlace]]:
         """The state, and the places of the three convolutions and of the matrices."""
-        counts = [(self.taps - 1) * stream for stream in self._streams]
-        counts.append(self.spec.state_count)
-        kind, starts = fixed_state(counts)
-        pairs = zip(starts, counts, strict=True)
-        return kind, [StatePlace(layer, start, count) for start, count in pairs]
+        inputs = ((self.taps - 1) * stream for stream in self._streams)
+        return fixed_state(layer, [*inputs, self.spec.state_count])
 
     def state(self, *, causal: bool) -> tuple[StateKind, ...]:
         """See `heddle.models.blocks.Mixer`."""

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from heddle.models.fixed_state import fixed_state
-from heddle.models.ops import StatePlace
 
 if TYPE_CHECKING:
-    from heddle.models.ops import Loader, Ops
-    from heddle.state import StateKind
+    from heddle.models.ops import Loader, Ops, StatePlace
+    from heddle.state import Fixed, StateKind
 
 A = TypeVar("A")
 W = TypeVar("W")
@@ -46,12 +45,12 @@ class ShortConv:
     def state(self, *, causal: bool) -> tuple[StateKind, ...]:
         """See `heddle.models.blocks.Mixer`."""
         assert causal, "a recurrence sees no later tokens"
-        return (fixed_state([self._count])[0],)
+        return (self._place(0)[0],)
 
-    @property
-    def _count(self) -> int:
-        """Elements of the state."""
-        return (self.taps - 1) * self.width
+    def _place(self, layer: int) -> tuple[Fixed, StatePlace]:
+        """The state, all of it the last inputs of the convolution."""
+        kind, (place,) = fixed_state(layer, [(self.taps - 1) * self.width])
+        return kind, place
 
     def load(self, loader: Loader[W], name: str) -> ShortConvWeights[W]:
         """Claim the tensors under `name`, with biases if the checkpoint has them."""
@@ -67,7 +66,7 @@ class ShortConv:
         """From normed x (T, width) to (T, width)."""
         width, mixed = self.width, ops.linear(x, weights.inputs)
         gate, out_gate, values = (ops.take_columns(mixed, i * width, width) for i in range(3))
-        place = StatePlace(layer, 0, self._count)
+        _, place = self._place(layer)
         gated = ops.gated(gate, values, "identity")
         y = ops.causal_conv(gated, weights.filters, place, "identity")
         return ops.linear(ops.gated(out_gate, y, "identity"), weights.output)
