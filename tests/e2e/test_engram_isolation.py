@@ -13,6 +13,7 @@ from e2e.test_exactness import bits, run_alone, run_together
 from engram_writer import write_version_2
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
+from heddle.engine.streams import Collector
 from heddle.types import EngramForm, Grammar, SamplingParams, Stage
 
 if TYPE_CHECKING:
@@ -107,8 +108,14 @@ def test_preemption_changes_nothing(
     requests = [(prompt, replace(params, max_tokens=40)) for prompt, params in REQUESTS[:3]]
     alone = run_alone(engine, requests)
     pages = 4 * engine.model.executor.page_bytes  # type: ignore[attr-defined]
-    with Engine.load(model_path, EngineConfig(kv_cache=pages, engram=tables)) as small:
-        assert run_together(small, requests) == alone
+    # Three requests begin at once, in a page each, and grow alike. With guesses, one could end
+    # before the others need its pages.
+    config = EngineConfig(kv_cache=pages, engram=tables, speculation="off")
+    with Engine.load(model_path, config) as small:
+        encode, collectors = small.model.tokenizer.encode, [Collector() for _ in requests]
+        wanted = zip(requests, collectors, strict=True)
+        small.submit_many((encode(text), params, sink) for (text, params), sink in wanted)
+        assert [bits(collector.wait()) for collector in collectors] == alone
         assert small.snapshot().preemptions > 0
 
 
