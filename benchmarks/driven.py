@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.parameters import Speculation
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence

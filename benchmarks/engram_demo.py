@@ -23,7 +23,7 @@ import typer
 from heddle import LLM, SamplingParams
 from heddle.cli import app, run
 from heddle.config import DEFAULT_MODEL, EngineConfig
-from heddle.types import EngramChoice
+from heddle.sampling_params import EngramChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -33,8 +33,8 @@ from heddle.engram.grouping import Keep
 from heddle.engram.reader import Engram as Reader
 from heddle.engram.texts import find_texts
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.sampling_params import SamplingParams
 from heddle.step import TokenRules
-from heddle.types import SamplingParams
 from heddle.weights.progress import Silent
 
 if TYPE_CHECKING:

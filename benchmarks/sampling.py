@@ -20,8 +20,8 @@ from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine.loading import load_model
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan, TokenRules
-from heddle.types import SamplingParams
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:

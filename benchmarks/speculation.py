@@ -32,7 +32,7 @@ from heddle.engine.loading import find_model
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.types import Usage
+    from heddle.outputs import Usage
 
 ROOM = Path(heddle.__file__).parent
 FILES = [

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from heddle.bench.local import run_decode
 from heddle.config import EngineConfig
 from heddle.engine import Engine
+from heddle.grammars import Grammar
+from heddle.sampling_params import SamplingParams
 from heddle.text.constrained.matching import MatcherState
-from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

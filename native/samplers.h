@@ -21,7 +21,7 @@ struct SamplerState;
 
 // A sampler of the chain. samplers.cpp has the table of all samplers.
 struct Stage {
-    const char* name;  // the value of the member of heddle.types.Stage
+    const char* name;  // the value of the member of heddle.sampling_params.Stage
     bool cuts;         // removes candidates; mirostat replaces it, greedy decoding skips it
     bool (*asked)(const SamplerParams&);
     void (*apply)(Candidates&, const SamplerParams&, SamplerState&);
@@ -89,7 +89,7 @@ struct SamplerParams {
         false;  // logprobs of the candidates after the chain, not of the raw logits
 };
 
-// A numeric parameter of heddle.types.SamplingParams.
+// A numeric parameter of heddle.sampling_params.SamplingParams.
 struct SamplerNumber {
     const char* name;
     std::variant<float SamplerParams::*, int SamplerParams::*> member;

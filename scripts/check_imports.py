@@ -20,8 +20,18 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parent.parent / "src" / "heddle"
 
 OPEN = {
-    *{"types", "embedding", "checks", "closing", "config", "cores", "errors", "parameters"},
-    *{"hub_place", "memory", "roofline", "sizes", "state", "step"},
+    *{"embedding", "checks", "closing", "config", "cores", "errors", "parameters"},
+    *{
+        "grammars",
+        "outputs",
+        "sampling_params",
+        "hub_place",
+        "memory",
+        "roofline",
+        "sizes",
+        "state",
+        "step",
+    },
 }
 """Files that every room may import."""
 
@@ -50,17 +60,19 @@ MAY_IMPORT = {
     "closing": set(),
     "config": {"defaults", "errors", "sizes"},
     "cores": set(),
-    "defaults": {"errors", "parameters", "types"},
-    "embedding": {"checks", "types"},
+    "defaults": {"errors", "parameters", "sampling_params"},
+    "embedding": {"checks", "sampling_params"},
     "errors": set(),
+    "grammars": {"errors"},
     "hub_place": {"config"},
     "memory": set(),
+    "outputs": {"errors"},
     "parameters": {"checks"},
     "roofline": set(),
+    "sampling_params": {"checks", "errors", "grammars", "parameters"},
     "sizes": {"errors"},
     "state": set(),
-    "step": {"types", "embedding"},
-    "types": {"checks", "errors", "parameters"},
+    "step": {"sampling_params", "outputs", "embedding"},
     "_native": set(),
 }
 

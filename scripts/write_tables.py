@@ -17,9 +17,9 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from heddle.parameters import Api
+from heddle.sampling_params import PARAMETERS
 from heddle.server.generate.vendor_fields.row import Outcome
 from heddle.server.generate.vendor_fields.table import VENDORS
-from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import GrammarError, NonFiniteLogitsError, StepAbandonedError
 from heddle.executors.failures import sampler_failed
+from heddle.outputs import PromptLogprob
 from heddle.roofline import Limits, ModelWork
+from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS, StateMemory
 from heddle.step import (
     Binding,
@@ -34,7 +36,6 @@ from heddle.step import (
     StepPlan,
     StepResult,
 )
-from heddle.types import PromptLogprob, SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from fake_executor import FakeExecutor
 from fake_model import fake_model
 from heddle.engine import Engine
 from heddle.errors import OutOfMemoryError
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:

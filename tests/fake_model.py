@@ -18,8 +18,8 @@ from heddle.text.tokenizer.sequences import find_breakers, spell
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from heddle.grammars import Grammar
     from heddle.step import TokenGrammar, TokenSequences
-    from heddle.types import Grammar
 
 PIECES = [b"", *(bytes([letter]) for letter in b"abcdefghijklmnopqrstuvwxyz .-\n"), b"\xc3"]
 

@@ -15,8 +15,8 @@ from fake_model import FakeTokenizer, fake_model
 from heddle.config import EngineConfig
 from heddle.embedding import Pooling
 from heddle.engine import Engine
+from heddle.sampling_params import SamplingParams
 from heddle.step import Failed, Sampled
-from heddle.types import SamplingParams
 from live_server import live_server
 from patience import PATIENCE
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fake_executor import Occupant
+    from heddle.grammars import Grammar
     from heddle.step import Chunk, Failed, TokenGrammar
-    from heddle.types import Grammar
 
 CONTROL = ("[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "[THINK]", "[/THINK]")
 """Control tokens, from id 128 on: text does not show them unless it is asked to."""

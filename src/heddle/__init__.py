@@ -35,16 +35,9 @@ if TYPE_CHECKING:
         UnsupportedModelError,
         UnsupportedParameterError,
     )
-    from heddle.types import (
-        Delta,
-        FinishReason,
-        Grammar,
-        Output,
-        PromptLogprob,
-        SamplingParams,
-        TokenLogprob,
-        Usage,
-    )
+    from heddle.grammars import Grammar
+    from heddle.outputs import Delta, FinishReason, Output, PromptLogprob, TokenLogprob, Usage
+    from heddle.sampling_params import SamplingParams
 
 __all__ = [
     "LLM",
@@ -114,16 +107,9 @@ _MODULES = {
         "UnsupportedModelError",
         "UnsupportedParameterError",
     ),
-    "types": (
-        "Delta",
-        "FinishReason",
-        "Grammar",
-        "Output",
-        "PromptLogprob",
-        "SamplingParams",
-        "TokenLogprob",
-        "Usage",
-    ),
+    "grammars": ("Grammar",),
+    "outputs": ("Delta", "FinishReason", "Output", "PromptLogprob", "TokenLogprob", "Usage"),
+    "sampling_params": ("SamplingParams",),
 }
 """The names that each module defines."""
 

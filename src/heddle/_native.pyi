@@ -215,8 +215,8 @@ class SamplerParams:
     def __init__(self, numbers: Mapping[str, float], order: Sequence[str]) -> None:
         """
         Args:
-            numbers: values by name in heddle.types.SamplingParams; missing ones get its defaults.
-            order: values of heddle.types.Stage.
+            numbers: values by name in SamplingParams; missing ones get its defaults.
+            order: values of `heddle.sampling_params.Stage`.
 
         Raises:
             ValueError: a name is not that of a number or stage.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.errors import ConfigError, InvalidRequestError
 from heddle.parameters import Integer, Members, Number
-from heddle.types import PARAMETERS
+from heddle.sampling_params import PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from heddle.checks import check, check_salt, integer
 if TYPE_CHECKING:
     from array import array
 
-    from heddle.types import Usage
+    from heddle.outputs import Usage
 
 
 class Pooling(Enum):

@@ -1,8 +1,8 @@
 """Rows of the table of sampling parameters.
 
-The table is `heddle.types.SamplingParams`: each of its fields is a row, made by :func:`parameter`.
-Five things are derived from the rows: checks, request schemas, the translation of requests, the
-numbers of the native sampler, and the table of docs/sampling.md.
+The table is `SamplingParams` in `sampling_params.py`: each of its fields is a row, made by
+:func:`parameter`. Five things are derived from the rows: checks, request schemas, the translation
+of requests, the numbers of the native sampler, and the table of docs/sampling.md.
 """
 
 from __future__ import annotations

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
     from heddle.embedding import EmbeddingParams
     from heddle.errors import HeddleError
+    from heddle.outputs import PromptLogprob
     from heddle.roofline import Limits, ModelWork
+    from heddle.sampling_params import SamplingParams
     from heddle.state import StateMemory
-    from heddle.types import PromptLogprob, SamplingParams
 
     States: TypeAlias = NDArray[np.float32]
 

@@ -17,7 +17,7 @@ from heddle.cli.chat import Conversation
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.errors import ConfigError
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,8 +16,8 @@ from heddle.config import (
     settings,
 )
 from heddle.errors import ConfigError
+from heddle.sampling_params import Stage
 from heddle.sizes import format_size, parse_size
-from heddle.types import Stage
 
 
 def test_defaults() -> None:

@@ -23,7 +23,8 @@ from heddle.engine import Engine
 from heddle.engine.streams import Collector
 from heddle.errors import NonFiniteLogitsError
 from heddle.executors.cpu.load import load
-from heddle.types import FinishReason, SamplingParams
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType
 from models.tiny.llama import TinyLlama
@@ -31,7 +32,7 @@ from models.tiny.llama import TinyLlama
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from heddle.types import Output
+    from heddle.outputs import Output
 
 MODEL = TinyLlama("untied", heads=4, kv_heads=2, head_dim=16, tied=False, ffn_width=64)
 POISON = 13

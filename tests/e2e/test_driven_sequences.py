@@ -9,7 +9,7 @@ import pytest
 
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

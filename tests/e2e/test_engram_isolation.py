@@ -14,7 +14,8 @@ from engram_writer import write_version_2
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.engine.streams import Collector
-from heddle.types import EngramForm, Grammar, SamplingParams, Stage
+from heddle.grammars import Grammar
+from heddle.sampling_params import EngramForm, SamplingParams, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,13 +16,13 @@ import pytest
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 from story import STORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.types import Output
+    from heddle.outputs import Output
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("costless_guesses")]
 

@@ -16,13 +16,13 @@ import pytest
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import InvalidRequestError
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 from models.tiny.glm4_moe import MODELS, TinyGlm4Moe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from heddle.types import Output
+    from heddle.outputs import Output
 
 RANDOM = replace(next(model for model in MODELS if model.mtp), context=512)
 

@@ -15,15 +15,15 @@ import pytest
 
 from heddle.config import DEFAULT_MODEL, EngineConfig
 from heddle.engine.engine import Engine
+from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
-from heddle.types import SamplingParams
 from story import STORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from heddle.types import Output
+    from heddle.outputs import Output
 
 pytestmark = pytest.mark.usefixtures("costless_guesses")
 

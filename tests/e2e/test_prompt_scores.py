@@ -12,15 +12,15 @@ import pytest
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
+from heddle.sampling_params import SamplingParams
 from heddle.testing.reference_model import ReferenceModel
-from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from story import STORY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from heddle.types import Output, PromptLogprob
+    from heddle.outputs import Output, PromptLogprob
 
 pytestmark = pytest.mark.model
 

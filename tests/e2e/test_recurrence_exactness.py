@@ -18,14 +18,14 @@ from fake_model import fake_model
 from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.engine.streams import Collector
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from heddle.types import Output
+    from heddle.outputs import Output
 
 EVERY = 64
 TEXT = [(7 * i * i + 3 * i) % 31 + 1 for i in range(300)]

@@ -7,7 +7,7 @@ import pytest
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import ConfigError
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.model
 

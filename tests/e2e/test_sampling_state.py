@@ -11,7 +11,7 @@ import pytest
 from e2e.test_exactness import bits, run_alone, run_together
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

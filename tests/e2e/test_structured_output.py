@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import GrammarError, InvalidRequestError
-from heddle.types import FinishReason, Grammar, SamplingParams
+from heddle.grammars import Grammar
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 
 pytestmark = [pytest.mark.model, pytest.mark.usefixtures("costless_guesses")]
 

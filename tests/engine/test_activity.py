@@ -7,9 +7,9 @@ import math
 import pytest
 
 from heddle.engine.activity import WINDOW, Activity, StepComposition, StepKind
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import Sequence
 from heddle.step import Binding, Chunk, Sampled, StepPlan
-from heddle.types import SamplingParams
 
 
 def sequence(prompt: int, output: int, computed: int) -> Sequence:

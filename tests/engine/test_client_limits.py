@@ -11,12 +11,13 @@ import pytest
 from heddle.engine import admission
 from heddle.engine.streams import Collector
 from heddle.errors import ClientLimitError, ContextLengthError, QueueTimeoutError
-from heddle.types import FinishReason, SamplingParams
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor
     from heddle.engine import Engine
-    from heddle.types import Delta
+    from heddle.outputs import Delta
 
 
 def params(**fields: Any) -> SamplingParams:

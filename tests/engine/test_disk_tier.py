@@ -17,16 +17,17 @@ from heddle.engine import Engine
 from heddle.engine.disk import fingerprint
 from heddle.engine.streams import Collector
 from heddle.errors import ConfigError, EngineClosedError
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import SlotState
 from heddle.state import PAGE_TOKENS
-from heddle.types import FinishReason, SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from heddle.types import Delta, Output
+    from heddle.outputs import Delta, Output
 
     Start = Callable[..., Engine]
 

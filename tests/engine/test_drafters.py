@@ -17,9 +17,9 @@ from heddle.drafting.model import DraftModel
 from heddle.engine.drafters import draft_model
 from heddle.engine.health import HealthState
 from heddle.errors import ConfigError, InvalidRequestError
+from heddle.sampling_params import SamplingParams
 from heddle.state import WindowMemory
 from heddle.step import EngramBias
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from conftest import Start
     from fake_executor import Occupant
     from heddle.engine.loading import LoadedModel
+    from heddle.outputs import Output
     from heddle.scheduler.sequence import Sequence as SequenceOf
-    from heddle.types import Output
 
 
 class Table:

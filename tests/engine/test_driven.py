@@ -22,8 +22,9 @@ from heddle.errors import (
     InvalidRequestError,
     NonFiniteLogitsError,
 )
+from heddle.grammars import Grammar
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import SlotState
-from heddle.types import Grammar, SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine.driven import DrivenSequence

@@ -19,7 +19,7 @@ from heddle.config import EngineConfig
 from heddle.engine import Engine
 from heddle.engine.llm import LLM
 from heddle.executors.cpu.executor import CpuExecutor
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from heddle.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from heddle.outputs import Delta, FinishReason, Usage
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import SlotState
-from heddle.types import Delta, FinishReason, SamplingParams, Usage
 
 
 def params(seed: int = 1, **fields: Any) -> SamplingParams:

@@ -30,8 +30,9 @@ from heddle.errors import (
     ModelPoisonedError,
     OverloadedError,
 )
+from heddle.outputs import Delta, FinishReason
+from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
-from heddle.types import Delta, FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

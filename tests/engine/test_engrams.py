@@ -21,8 +21,8 @@ from heddle.errors import (
     ForbiddenError,
     InvalidRequestError,
 )
+from heddle.sampling_params import SamplingParams
 from heddle.text.chat.template import ChatTemplate
-from heddle.types import SamplingParams
 from talking_model import LetterTokenizer
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from heddle.errors import (
     ModelPoisonedError,
     NonFiniteLogitsError,
 )
+from heddle.outputs import Delta, FinishReason
+from heddle.sampling_params import SamplingParams
 from heddle.step import LogitsSummary
-from heddle.types import Delta, FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor

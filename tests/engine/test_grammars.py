@@ -12,7 +12,9 @@ from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
 from heddle.engine.streams import Collector
 from heddle.errors import EngineClosedError, GrammarError
-from heddle.types import FinishReason, Grammar, SamplingParams
+from heddle.grammars import Grammar
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine import Engine

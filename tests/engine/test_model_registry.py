@@ -26,7 +26,7 @@ from heddle.errors import (
     ModelUnloadedError,
     OutOfMemoryError,
 )
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:

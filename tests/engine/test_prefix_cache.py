@@ -10,12 +10,12 @@ import pytest
 from fake_executor import FakeExecutor, solo_output
 from fake_model import FakeTokenizer
 from heddle.engine.streams import Collector
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.sequence import SlotState
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine import Engine
-    from heddle.types import Output
+    from heddle.outputs import Output
 
 PROMPT = "the sea is blue and the sky is as well"
 

@@ -8,7 +8,8 @@ import pytest
 
 from fake_executor import FakeExecutor, solo_output, solo_scores
 from heddle.errors import ContextLengthError, InvalidRequestError, NonFiniteLogitsError
-from heddle.types import FinishReason, SamplingParams, Usage
+from heddle.outputs import FinishReason, Usage
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable

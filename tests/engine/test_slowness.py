@@ -11,11 +11,11 @@ from heddle.cache.manager import CacheManager
 from heddle.engine.activity import StepComposition
 from heddle.engine.request import Request
 from heddle.engine.slowness import QUIET, SLOW, Slowness
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.scheduler.waits import WaitReason
 from heddle.state import StateMemory
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor

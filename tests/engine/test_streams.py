@@ -21,7 +21,8 @@ from heddle.errors import (
     EventLoopError,
     OverloadedError,
 )
-from heddle.types import Delta, FinishReason, SamplingParams, TokenLogprob
+from heddle.outputs import Delta, FinishReason, TokenLogprob
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from heddle.engine import Engine

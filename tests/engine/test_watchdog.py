@@ -10,9 +10,9 @@ import pytest
 from heddle.engine.health import Health, HealthState
 from heddle.engine.streams import Collector
 from heddle.engine.watchdog import LONG, Heartbeat, Phase, Watchdog, step_allowance
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.pace import Pace
 from heddle.step import Chunk, StepPlan
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from fake_executor import FakeExecutor

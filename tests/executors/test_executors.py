@@ -29,6 +29,7 @@ from heddle.errors import (
 )
 from heddle.executors.failures import summarize
 from heddle.executors.registry import DEVICES, loader
+from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
 from heddle.step import (
     Binding,
@@ -43,7 +44,6 @@ from heddle.step import (
     TokenRules,
     WindowPages,
 )
-from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.tensor_types import TensorType
 from models.tiny.gemma3 import TinyGemma3

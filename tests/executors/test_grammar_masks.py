@@ -10,8 +10,8 @@ import pytest
 
 from heddle.errors import EngineFailedError, GrammarError, HeddleError
 from heddle.executors.cpu.grammar_masks import GrammarMasks
+from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, TokenRules
-from heddle.types import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:

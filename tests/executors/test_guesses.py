@@ -14,8 +14,8 @@ from tiny_files import GREEDY, SMALL, tiny_file
 
 from heddle import _native
 from heddle.executors.registry import DEVICES, loader
+from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, Deferred, Failed, Sampled, StepPlan, TokenRules
-from heddle.types import SamplingParams
 from steps import execute
 
 if TYPE_CHECKING:

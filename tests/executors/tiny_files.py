@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from gguf_writer import write_gguf
 from heddle.config import EngineConfig
+from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan
-from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny.llama import PLAIN
 

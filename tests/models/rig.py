@@ -10,10 +10,10 @@ from heddle.config import EngineConfig
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
 from heddle.executors.cpu.load import load
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.step import Sampled
-from heddle.types import SamplingParams
 from steps import execute
 
 if TYPE_CHECKING:

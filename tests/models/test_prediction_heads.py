@@ -15,9 +15,9 @@ from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import EngineFailedError
 from heddle.executors.registry import DEVICES, loader
+from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel
-from heddle.types import SamplingParams
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
 from models.tiny.base import TOKENS

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.executors.cpu.executor import CpuExecutor
-    from heddle.types import SamplingParams
+    from heddle.sampling_params import SamplingParams
     from models.tiny.base import TinyModel
 
 WINDOW = 40

@@ -11,10 +11,10 @@ import pytest
 from engram_writer import Entries, write_version_2
 from heddle import _native
 from heddle.executors.cpu.samplers import make_sampler
+from heddle.sampling_params import SamplingParams
 from heddle.step import EngramBias, TokenRules
 from heddle.testing.engram_bias import engram_bias
 from heddle.testing.reference_sampler import Past, sample
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

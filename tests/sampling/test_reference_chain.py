@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle.sampling_params import SamplingParams
 from heddle.testing.philox import uniform
 from heddle.testing.reference_sampler import Past, filtered, log_softmax, sample
-from heddle.types import SamplingParams
 
 # Few distinct values, so that ties are common.
 LOGITS = st.lists(st.integers(-20, 20).map(lambda n: n / 2), min_size=1, max_size=40).map(

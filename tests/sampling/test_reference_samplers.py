@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heddle.sampling_params import SamplingParams, Stage
 from heddle.step import TokenRules, TokenSequences
 from heddle.testing.philox import uniform
 from heddle.testing.reference_sampler import Past, adapted_mu, filtered, log_softmax, sample
-from heddle.types import SamplingParams, Stage
 
 # Few distinct values, so that ties are common.
 LOGITS = st.lists(st.integers(-20, 20).map(lambda n: n / 2), min_size=1, max_size=40).map(

@@ -19,11 +19,12 @@ from fake_executor import END, FakeExecutor, embedding, solo_output, solo_scores
 from heddle.cache.manager import CacheManager
 from heddle.embedding import EmbeddingParams, Pooling
 from heddle.errors import ContextLengthError, HeddleError, OverloadedError
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS
 from heddle.step import Failed, Pooled, Sampled, Scored, StepPlan, StepResult
-from heddle.types import FinishReason, SamplingParams
 from steps import execute
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import pytest
 from fake_executor import FakeExecutor
 from heddle.cache.manager import CacheManager
 from heddle.errors import OverloadedError
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.state import StateMemory
-from heddle.types import SamplingParams
 from steps import execute
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ import pytest
 from fake_executor import FakeExecutor, solo_output
 from heddle.cache.manager import CacheManager
 from heddle.cache.radix import RUN_TOKENS
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
 from heddle.state import PAGE_TOKENS, StateMemory
 from heddle.step import StepPlan
-from heddle.types import SamplingParams
 from steps import execute
 
 

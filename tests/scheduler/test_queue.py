@@ -9,12 +9,12 @@ import pytest
 from fake_executor import FakeExecutor, solo_output
 from heddle.cache.manager import CacheManager
 from heddle.errors import OverloadedError
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.preemption import SLICE
 from heddle.scheduler.queue import Queue
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
 from heddle.state import PAGE_TOKENS, StateMemory
-from heddle.types import SamplingParams
 from steps import execute
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from heddle.errors import (
     InvalidRequestError,
     OverloadedError,
 )
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.outcomes import TokenEvent
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence, SlotState
 from heddle.state import PAGE_TOKENS, StateMemory
 from heddle.step import Failed, Sampled, StepPlan, StepResult
-from heddle.types import FinishReason, SamplingParams
 from steps import execute
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from heddle.errors import InvalidRequestError
 from heddle.parameters import Speculation
+from heddle.sampling_params import SamplingParams
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.sequence import Sequence
 from heddle.scheduler.speculation import Speculator
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many

@@ -12,7 +12,7 @@ from gguf_writer import write_gguf
 from heddle import EngineConfig, SamplingParams
 from heddle.engine.loading import load_model
 from heddle.errors import ModelFileError
-from heddle.types import Stage
+from heddle.sampling_params import Stage
 from heddle.weights.formats import open_checkpoint
 from heddle.weights.inspect import describe
 from models.tiny.llama import PLAIN

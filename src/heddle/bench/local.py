@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from heddle.bench.figures import Stream
 from heddle.errors import ConfigError
 from heddle.parameters import Speculation
+from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS, pages_for
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.engine.telemetry import EngineSnapshot
     from heddle.errors import HeddleError
-    from heddle.types import Delta
+    from heddle.outputs import Delta
 
 
 # Benchmarks repeat themselves: guesses would be right more often than in use.

@@ -13,9 +13,10 @@ from heddle.cli.newcomer import chosen
 from heddle.cli.options import ModelOrDefault, with_settings
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, ContextLengthError, HeddleError
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 from heddle.text.parsing.answer_reader import PartReader
 from heddle.text.parsing.parts import Reasoning, Text, parsed_answer
-from heddle.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from heddle.cache.manager import CacheManager, PageTable
 from heddle.closing import Closing
+from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Sampled, StepPlan
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from weakref import WeakSet
 from heddle.errors import BacklogError
 
 if TYPE_CHECKING:
-    from heddle.types import Delta
+    from heddle.outputs import Delta
 
 
 class Holder(Protocol):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from heddle.engine.telemetry import Counters
 from heddle.errors import EngineFailedError
+from heddle.outputs import Delta, FinishReason, TokenLogprob
 from heddle.step import Failed, Pooled, Sampled, Scored
-from heddle.types import Delta, FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
     from array import array

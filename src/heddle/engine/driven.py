@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.engine.request import Request
     from heddle.engine.thread import EngineThread
+    from heddle.outputs import Delta
+    from heddle.sampling_params import SamplingParams
     from heddle.text.tokenizer.continuations import Continuations
-    from heddle.types import Delta, SamplingParams
 
 _CONTEXT_TOKENS = 8
 """The first bytes of a character may be in this many tokens before the token that completes the

@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from heddle.engine.request import Params, Prompt, Sink
     from heddle.engine.telemetry import EngineSnapshot, Observer
     from heddle.engine.turns import Turns
+    from heddle.grammars import Grammar
+    from heddle.outputs import Delta, Output
+    from heddle.sampling_params import SamplingParams
     from heddle.scheduler.sequence import Sequence as SchedulerSequence
     from heddle.step import TokenGrammar, TokenRules
-    from heddle.types import Delta, Grammar, Output, SamplingParams
     from heddle.weights.progress import Progress
 
 _EMBEDDING = EmbeddingParams()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from heddle.sampling_params import EngramForm
 from heddle.step import EngramBias
-from heddle.types import EngramForm
 
 if TYPE_CHECKING:
     from heddle.engine.loading import LoadedModel
     from heddle.engram.library import EngramLibrary
-    from heddle.types import SamplingParams
+    from heddle.sampling_params import SamplingParams
 
 
 class ModelEngrams:

@@ -13,7 +13,8 @@ from heddle.engine.engine import Engine
 from heddle.engine.progress import batch_progress
 from heddle.engine.streams import Collector
 from heddle.errors import InvalidRequestError
-from heddle.types import FinishReason, SamplingParams
+from heddle.outputs import FinishReason
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.engine.request import Params, Prompt, Ticket
-    from heddle.types import Delta, Output
+    from heddle.outputs import Delta, Output
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from heddle.errors import (
     UnsupportedParameterError,
 )
 from heddle.hub_place import hub_place
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

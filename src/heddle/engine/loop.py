@@ -33,12 +33,12 @@ from heddle.errors import (
     QueueTimeoutError,
     StepAbandonedError,
 )
+from heddle.outputs import FinishReason
 from heddle.parameters import Speculation
 from heddle.scheduler.pace import Pace
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.speculation import Speculator
 from heddle.step import Deferred
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

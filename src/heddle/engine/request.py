@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import InvalidRequestError
+from heddle.outputs import Delta, FinishReason, Progress, Usage
 from heddle.scheduler.sequence import Sequence
 from heddle.step import NO_RULES
 from heddle.text.tokenizer.detokenizer import Detokenizer
 from heddle.text.tokenizer.token_rules import token_rules
-from heddle.types import Delta, FinishReason, Progress, Usage
 
 if TYPE_CHECKING:
     from collections import abc
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from heddle.engine.engrams import ModelEngrams
     from heddle.engine.loading import LoadedModel
     from heddle.engine.wakeup import Cancels
+    from heddle.outputs import PromptLogprob
+    from heddle.sampling_params import SamplingParams
     from heddle.step import Scored, TokenRules
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.types import PromptLogprob, SamplingParams
 
 Prompt: TypeAlias = "str | abc.Sequence[int]"
 """Text, or token ids. Heddle adds nothing to token ids."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from heddle.embedding import Embedding
 from heddle.engine.backlog import delta_bytes
 from heddle.errors import EventLoopError, HeddleError
-from heddle.types import Output
+from heddle.outputs import Output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from heddle.engine.backlog import Backlog
     from heddle.engine.request import Sink, Ticket
     from heddle.errors import BacklogError
-    from heddle.types import Delta
+    from heddle.outputs import Delta
 
 _FEW = 16 * 1024
 """Below this many bytes of unread deltas, the inbox does not check the backlog: some 50 tokens."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from heddle.cache.manager import PrefixCacheStats
 from heddle.disk.tier import DiskStats
+from heddle.outputs import FinishReason
 from heddle.scheduler.sequence import SlotState
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from heddle.engine.activity import Activity, StepComposition, StepKind
     from heddle.engine.slowness import Slowness
+    from heddle.outputs import Usage
     from heddle.scheduler.waits import WaitReason
-    from heddle.types import Usage
 
 __all__ = [
     "ActivitySnapshot",

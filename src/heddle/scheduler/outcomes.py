@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Sequence as Many
 
+    from heddle.outputs import FinishReason
     from heddle.scheduler.sequence import Sequence
     from heddle.step import Chunk, Outcome, StepResult
-    from heddle.types import FinishReason
 
 
 class TokenEvent(NamedTuple):

@@ -46,6 +46,7 @@ import math
 from bisect import insort
 from typing import TYPE_CHECKING
 
+from heddle.outputs import FinishReason
 from heddle.scheduler.following import find_leader, is_wait_over
 from heddle.scheduler.outcomes import TokenEvent, outcomes_of
 from heddle.scheduler.planning import PlanBuilder, next_snapshot
@@ -55,7 +56,6 @@ from heddle.scheduler.room import Room
 from heddle.scheduler.waits import WaitReason, wait_of_running
 from heddle.state import PAGE_TOKENS
 from heddle.step import Binding, Deferred, Failed, Pooled, Sampled, Scored, most_rows
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from heddle.cache.manager import Restore
+    from heddle.sampling_params import SamplingParams
     from heddle.scheduler.guessing import Guessing
     from heddle.step import TokenRules
-    from heddle.types import SamplingParams
 
 
 class SlotState(Enum):

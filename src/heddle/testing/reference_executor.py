@@ -34,13 +34,13 @@ from heddle.executors.serving import (
     position_bytes,
 )
 from heddle.models.ops import Batch
+from heddle.outputs import PromptLogprob
 from heddle.roofline import Limits
 from heddle.state import PAGE_TOKENS
 from heddle.step import Failed, Pooled, Sampled, Scored, StepResult
 from heddle.testing.reference_memory import FixedStates, PagedCache, PagedMemory
 from heddle.testing.reference_ops import ReferenceOps, SequenceChunk
 from heddle.testing.reference_sampler import Past, adapted_mu, allowed, log_softmax, sample
-from heddle.types import PromptLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.executors.graph.forward import Forward
     from heddle.models.decoder import Decoder
+    from heddle.sampling_params import SamplingParams
     from heddle.state import StateMemory
     from heddle.step import (
         Binding,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
         ModelShape,
         StepPlan,
     )
-    from heddle.types import SamplingParams
 
     Float32 = NDArray[np.float32]
 

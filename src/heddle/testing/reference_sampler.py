@@ -23,19 +23,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heddle.outputs import TokenLogprob
+from heddle.sampling_params import Stage
 from heddle.step import NO_RULES
 from heddle.testing.engram_bias import engram_bias
 from heddle.testing.philox import uniform
 from heddle.testing.repetition import forbidden, latest, repetition_lengths
-from heddle.types import Stage, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from heddle.sampling_params import SamplingParams
     from heddle.step import TokenRules
-    from heddle.types import SamplingParams
 
     Float64 = NDArray[np.float64]
     Ids = NDArray[np.int64]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heddle.sampling_params import SamplingParams
     from heddle.step import TokenRules
-    from heddle.types import SamplingParams
 
 
 def latest(tokens: Sequence[int], count: int) -> Sequence[int]:

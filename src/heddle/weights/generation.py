@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError, ModelFileError
-from heddle.types import PARAMETERS
+from heddle.sampling_params import PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

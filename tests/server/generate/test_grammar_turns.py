@@ -12,10 +12,10 @@ from starlette.requests import Request
 
 from heddle.config import ServerConfig
 from heddle.errors import GrammarError
+from heddle.grammars import Grammar
 from heddle.server.generate import dispatch
 from heddle.server.http.body import Bodies
 from heddle.server.http.connection import ClientGoneError
-from heddle.types import Grammar
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from heddle.text.constrained.grammar import GrammarCompiler
 
 if TYPE_CHECKING:
     from conftest import Running
-    from heddle.types import Grammar
+    from heddle.grammars import Grammar
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
 ASKED = {"messages": [{"role": "user", "content": "hello"}]}

@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from fake_model import FakeTokenizer
 from heddle.parameters import Integer, Number, Parameter
+from heddle.sampling_params import PARAMETERS, SamplingParams, Stage
 from heddle.server.api.anthropic.schemas import MessagesRequest
 from heddle.server.api.llamacpp.infill import InfillRequest
 from heddle.server.api.openai.response_schemas import ResponsesRequest
 from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
 from heddle.server.generate.parameters import parameters_of
-from heddle.types import PARAMETERS, SamplingParams, Stage
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import pytest
 from fake_model import FakeTokenizer
 from heddle.engine.backlog import Backlog
 from heddle.errors import BacklogError, EngineFailedError
+from heddle.outputs import Delta, FinishReason, TokenLogprob, Usage
 from heddle.server.api.openai.completion_writers import AnswerOptions, ChatWriter
 from heddle.server.api.openai.response_writer import ResponseWriter
 from heddle.server.generate.event_stream import EventStream
@@ -18,7 +19,6 @@ from heddle.server.generate.json_answer import JsonAnswers, JsonPartsResponse
 from heddle.server.http.connection import ClientGoneError
 from heddle.server.http.encoding import encode
 from heddle.text.parsing.parts import CallArguments, CallStart
-from heddle.types import Delta, FinishReason, TokenLogprob, Usage
 from patience import PATIENCE
 
 if TYPE_CHECKING:

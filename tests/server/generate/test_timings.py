@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from heddle.outputs import Usage
 from heddle.server.generate.usage import timings
-from heddle.types import Usage
 
 if TYPE_CHECKING:
     from conftest import Running

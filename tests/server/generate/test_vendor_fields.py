@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from heddle.parameters import Api
+from heddle.sampling_params import PARAMETERS
 from heddle.server.api.anthropic import schemas as messages
 from heddle.server.api.llamacpp import completion, infill
 from heddle.server.api.llamacpp.apply_template import ApplyTemplateRequest
@@ -22,7 +23,6 @@ from heddle.server.generate import chat_fields, fields
 from heddle.server.generate.vendor_fields.row import Outcome
 from heddle.server.generate.vendor_fields.table import CONSTRAINTS, VENDORS, rows_of
 from heddle.server.http.hints import HEADER
-from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from heddle.outputs import FinishReason
 from heddle.server.http import protocol
 from heddle.server.http.protocol import Lingering
-from heddle.types import FinishReason
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from heddle import SamplingParams
 from heddle.errors import InvalidRequestError
 from heddle.parameters import Number
+from heddle.sampling_params import PARAMETERS
 from heddle.server.http.access import OPEN_PATHS
-from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from heddle.types import FinishReason
+from heddle.outputs import FinishReason
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from heddle.errors import ConfigError
+from heddle.sampling_params import SamplingParams
 from heddle.server import app
 from heddle.server.http import tracing
 from heddle.server.http.record import RequestRecord
@@ -25,7 +26,6 @@ from heddle.server.http.tracing import (
     operation_of,
     start_tracing,
 )
-from heddle.types import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ import pytest
 
 from fake_executor import END, tokens_of
 from heddle.errors import GrammarError
+from heddle.grammars import Grammar, GrammarKind
 from heddle.text.chat.call_forms import HERMES, LLAMA, MISTRAL, MISTRAL_NAMED
 from heddle.text.chat.harmony import FINAL, HARMONY, REASONING
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
-from heddle.types import Grammar, GrammarKind
 from talking_model import LetterTokenizer
 
 TOKENIZER = LetterTokenizer()

@@ -12,6 +12,7 @@ import pytest
 
 from fake_executor import END, tokens_of
 from heddle.errors import GrammarError
+from heddle.grammars import Grammar
 from heddle.text.constrained.gbnf.lark import lark
 from heddle.text.constrained.gbnf.syntax import (
     Alt,
@@ -25,7 +26,6 @@ from heddle.text.constrained.gbnf.syntax import (
     parse,
 )
 from heddle.text.constrained.grammar import GrammarCompiler
-from heddle.types import Grammar
 from talking_model import LetterTokenizer
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from fake_executor import END, VOCABULARY, tokens_of
 from fake_model import PIECES, FakeTokenizer
 from heddle.errors import GrammarError, InvalidRequestError
+from heddle.grammars import MAX_GRAMMAR_LENGTH, Grammar, GrammarKind
+from heddle.sampling_params import SamplingParams
 from heddle.text.constrained import grammar as grammar_module
 from heddle.text.constrained import matching
 from heddle.text.constrained.grammar import JSON_SPACE, GrammarCompiler
-from heddle.types import MAX_GRAMMAR_LENGTH, Grammar, GrammarKind, SamplingParams
 
 COMPILER = GrammarCompiler(FakeTokenizer())
 

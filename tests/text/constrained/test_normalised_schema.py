@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fake_model import FakeTokenizer
+from heddle.grammars import Grammar
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.constrained.normalised_schema import normalised
 from heddle.text.constrained.trial import ByteTokens
-from heddle.types import Grammar
 
 MOST = 2**53 - 1
 INTEGER = {"type": "integer"}

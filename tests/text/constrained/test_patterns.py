@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from fake_executor import tokens_of
 from heddle.errors import GrammarError
+from heddle.grammars import Grammar
 from heddle.text.constrained.grammar import GrammarCompiler
 from heddle.text.constrained.matching import CompiledGrammar
 from heddle.text.constrained.patterns.masks import PatternMasks, TokenTexts
 from heddle.text.constrained.patterns.syntax import parse
-from heddle.types import Grammar
 
 WORDS = (
     *"abcxyz AZ019.,;-_\né",

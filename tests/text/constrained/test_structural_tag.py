@@ -10,8 +10,8 @@ import pytest
 
 from fake_executor import END, tokens_of
 from heddle.errors import GrammarError
+from heddle.grammars import Grammar, GrammarKind
 from heddle.text.constrained.grammar import GrammarCompiler
-from heddle.types import Grammar, GrammarKind
 from talking_model import LetterTokenizer
 
 Json = dict[str, Any]

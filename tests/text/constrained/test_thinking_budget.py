@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_executor import END, tokens_of
+from heddle.grammars import Grammar
 from heddle.text.chat.harmony import FINAL, HARMONY, REASONING
 from heddle.text.constrained.thinking_budget import ThinkingBudget
 from heddle.text.parsing.answer_reader import Marks
 from heddle.text.parsing.reading import Reading
-from heddle.types import Grammar
 from talking_model import LetterTokenizer
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import pytest
 
 from fake_model import FakeTokenizer
 from heddle.errors import EngineClosedError, GrammarError, GrammarTrialError
+from heddle.grammars import Grammar
 from heddle.text.constrained import trial as module
 from heddle.text.constrained.trial import ByteTokens, Trial, _Child
-from heddle.types import Grammar
 from patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, ({2 << 30}, {2 << 30}))
 from fake_model import FakeTokenizer
 from heddle.text.constrained.trial import Trial
-from heddle.types import Grammar
+from heddle.grammars import Grammar
 Trial(FakeTokenizer()).check(Grammar.regex("a*"))
 """
     path = os.pathsep.join(sys.path)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vocabularies import byte_level, sentencepiece, tokenizer_of
 
+from heddle.sampling_params import SamplingParams
 from heddle.step import TokenSequences
 from heddle.text.tokenizer.sequences import MAX_TAIL_TOKENS, find_breakers
 from heddle.text.tokenizer.token_rules import token_rules
 from heddle.text.tokenizer.vocabulary import TokenType
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

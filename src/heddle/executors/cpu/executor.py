@@ -45,9 +45,9 @@ from heddle.executors.serving import (
     page_layout,
     position_bytes,
 )
+from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, Failed, Sampled, StepResult, most_rows
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.executors.failures import non_finite
+from heddle.outputs import PromptLogprob
 from heddle.step import Failed, Pooled, Scored
-from heddle.types import PromptLogprob
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence

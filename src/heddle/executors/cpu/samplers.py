@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from heddle import _native
 from heddle.executors.cpu.batch import ints
+from heddle.sampling_params import PARAMETERS
 from heddle.step import NO_RULES
-from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
+    from heddle.sampling_params import SamplingParams
     from heddle.step import Binding, EngramBias, TokenPieces, TokenRules, TokenSequences
-    from heddle.types import SamplingParams
 
 _NUMBERS = tuple(row.name for row in PARAMETERS if row.native)
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
+from heddle.grammars import GrammarKind
 from heddle.server.generate.tools import (
     close_schemas,
     compile_candidates,
     constrain,
     function_of,
 )
-from heddle.types import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from heddle.grammars import Grammar
     from heddle.server.generate.chat_fields import ChatMessage, FunctionTool
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served
     from heddle.server.generate.tools import Function, ToolUse
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Grammar
 
 Json = dict[str, Any]
 

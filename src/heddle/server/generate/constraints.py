@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from heddle.errors import InvalidRequestError
+from heddle.grammars import Grammar, GrammarKind
 from heddle.text.constrained.gbnf.syntax import is_gbnf
-from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

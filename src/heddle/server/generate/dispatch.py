@@ -12,13 +12,13 @@ from pydantic import BaseModel
 
 from heddle.embedding import EmbeddingParams
 from heddle.errors import GrammarError
+from heddle.sampling_params import SamplingParams
 from heddle.server.generate.event_stream import EventStream
 from heddle.server.generate.json_answer import JsonAnswers
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.keys import client_of, salt_of_key
 from heddle.server.http.record import record_of
 from heddle.text.tokenizer.token_rules import token_rules
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from heddle.engine import Engine
     from heddle.engine.streams import AsyncStreams
+    from heddle.grammars import Grammar
     from heddle.server.generate.request import GenerationRequest
     from heddle.server.generate.service import Served, Service
     from heddle.server.generate.writer import AnswerWriter
     from heddle.step import TokenGrammar, TokenRules
-    from heddle.types import Grammar
 
 
 _BLAME_SECONDS = 1.0

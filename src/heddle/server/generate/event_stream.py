@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from heddle.engine.backlog import delta_bytes
 from heddle.errors import HeddleError
+from heddle.outputs import FinishReason
 from heddle.server.generate.json_answer import PIECE
 from heddle.server.generate.usage import totals
 from heddle.server.http.connection import ClientGoneError, unless_gone
 from heddle.server.http.encoding import EVENTS
 from heddle.server.http.errors import stopping
 from heddle.server.http.record import RequestRecord, record_of
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from heddle.engine.backlog import Backlog
     from heddle.engine.streams import AsyncStreams
     from heddle.errors import BacklogError
+    from heddle.outputs import Delta, Progress, TokenLogprob, Usage
     from heddle.server.generate.writer import AnswerWriter
-    from heddle.types import Delta, Progress, TokenLogprob, Usage
 
 _PING = b": waiting\n\n"
 """A comment of server-sent events, which clients skip."""

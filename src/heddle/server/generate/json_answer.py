@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from heddle.outputs import Output
 from heddle.server.generate.usage import totals
 from heddle.server.http.connection import unless_gone
 from heddle.server.http.memory import trim_memory
 from heddle.server.http.record import record_of
-from heddle.types import Output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from heddle.engine.backlog import Backlog
     from heddle.engine.streams import AsyncStreams
     from heddle.errors import BacklogError
+    from heddle.outputs import Delta
     from heddle.server.generate.writer import AnswerWriter
-    from heddle.types import Delta
 
 _LARGE = 256 * 1024
 """Smallest large answer, in bytes of deltas: about 10 ms of encoding. A thread encodes it."""

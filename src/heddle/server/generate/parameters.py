@@ -1,6 +1,6 @@
 """Sampling parameters in bodies: adds their fields to schemas, and reads them from bodies.
 
-Both follow from the table `heddle.types.PARAMETERS`.
+Both follow from the table `heddle.sampling_params.PARAMETERS`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from heddle.parameters import (
     Switch,
     TokenIds,
 )
+from heddle.sampling_params import PARAMETERS
 from heddle.server.http import fields as types
 from heddle.server.http.schema import Schema
-from heddle.types import PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from heddle.parameters import Kind, Parameter
+    from heddle.sampling_params import SamplingParams
     from heddle.server.generate.service import Served
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.types import SamplingParams
 
 
 class SamplingSchema(Schema):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heddle.grammars import Grammar
+    from heddle.sampling_params import SamplingParams
     from heddle.server.http.fields import Prompt
     from heddle.text.constrained.thinking_budget import ThinkingBudget
-    from heddle.types import Grammar, SamplingParams
 
 _SEEDS = 2**64
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import codecs
 from typing import TYPE_CHECKING, Protocol
 
+from heddle.outputs import FinishReason
 from heddle.text.parsing.reading import PLAIN
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from heddle.outputs import Output, TokenLogprob
     from heddle.text.parsing.parts import Part
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Output, TokenLogprob
 
 
 class TokenSpelling(Protocol):

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import from_json
 
 from heddle.errors import InvalidRequestError
+from heddle.grammars import Grammar, GrammarKind
 from heddle.text.constrained.call_grammar import Callee, answer_grammar, calls_grammar
 from heddle.text.constrained.closed_schema import closed
 from heddle.text.constrained.normalised_schema import normalised
-from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from heddle.sampling_params import SamplingParams
     from heddle.server.generate.service import Served
     from heddle.text.parsing.reading import Reading
-    from heddle.types import SamplingParams
 
 Json = dict[str, Any]
 

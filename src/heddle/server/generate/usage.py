@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from heddle.types import Progress, Usage
+    from heddle.outputs import Progress, Usage
 
 Json = dict[str, Any]
 

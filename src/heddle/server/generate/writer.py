@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.errors import HeddleError
+    from heddle.outputs import Delta, Output, Progress, TokenLogprob
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Delta, Output, Progress, TokenLogprob
 
 
 class AnswerWriter(ABC):

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from heddle.types import FinishReason
+from heddle.outputs import FinishReason
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from heddle.embedding import EmbeddingParams
     from heddle.engine.streams import AsyncStreams
     from heddle.errors import HeddleError
-    from heddle.types import SamplingParams, Usage
+    from heddle.outputs import Usage
+    from heddle.sampling_params import SamplingParams
 
 GONE = "the client closed the connection"
 

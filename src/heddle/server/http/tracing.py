@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from heddle.errors import ConfigError
+from heddle.sampling_params import SamplingParams
 from heddle.server.http.record import GONE
-from heddle.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

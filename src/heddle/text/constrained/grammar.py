@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from heddle.errors import GrammarError
+from heddle.grammars import Grammar, GrammarKind
 from heddle.text.constrained.gbnf.lark import lark
 from heddle.text.constrained.matching import (
     TOO_SLOW,
@@ -30,7 +31,6 @@ from heddle.text.constrained.matching import (
 )
 from heddle.text.constrained.patterns.masks import PatternMasks, TokenTexts
 from heddle.text.constrained.structural_tag import structural_tag_source
-from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

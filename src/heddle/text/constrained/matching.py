@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from llguidance import LLMatcher
 
+    from heddle.grammars import Beginning
     from heddle.text.constrained.patterns.masks import PatternMasks
-    from heddle.types import Beginning
 
 MASK_SECONDS = 0.5
 """Processor time that one mask may take. Most take 0.05 ms. The limits above do not bound the time:

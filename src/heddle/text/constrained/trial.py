@@ -26,8 +26,8 @@ from queue import LifoQueue
 from typing import TYPE_CHECKING
 
 from heddle.errors import EngineClosedError, GrammarError, GrammarTrialError
+from heddle.grammars import Grammar, GrammarKind
 from heddle.text.constrained.grammar import GrammarCompiler, first_allowed, last_allowed
-from heddle.types import Grammar, GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

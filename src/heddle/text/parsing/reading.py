@@ -63,7 +63,7 @@ class Reading:
         return AnswerReader(marks, self.specials, read_calls, begun)
 
     def watch(self) -> Callable[[str], str | None]:
-        """A function that detects where an answer's calls begin; see `heddle.types.Beginning`.
+        """A function that detects where an answer's calls begin; see `heddle.grammars.Beginning`.
 
         Calls begin after the first mark of a call. Without marks, they begin at the first object
         that the reader recognises as a call.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from heddle.sampling_params import Stage
 from heddle.step import TokenRules
-from heddle.types import Stage
 
 if TYPE_CHECKING:
+    from heddle.sampling_params import SamplingParams
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.types import SamplingParams
 
 
 def token_rules(params: SamplingParams, tokenizer: Tokenizer) -> TokenRules:

@@ -25,8 +25,8 @@ from heddle.text.tokenizer.vocabulary import FillIn, TokenType, Vocabulary
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from heddle.grammars import Grammar
     from heddle.step import TokenGrammar, TokenSequences
-    from heddle.types import Grammar
     from heddle.weights.checkpoint import TokenizerSpec
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fake_executor import solo_output
 from fake_model import FakeTokenizer, text_of
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from heddle.grammars import Grammar
 from heddle.parameters import Api
+from heddle.sampling_params import PARAMETERS, SamplingParams
 from heddle.server.api.llamacpp.settings import generation_settings
 from heddle.server.http.encoding import encode
-from heddle.types import PARAMETERS, Grammar, SamplingParams
 
 OTHERS: dict[str, Any] = {
     "stop": ("a", "b"),

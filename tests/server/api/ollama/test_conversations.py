@@ -10,9 +10,9 @@ import pytest
 
 from fake_executor import solo_output
 from fake_model import FakeTemplate, FakeTokenizer, text_of
+from heddle.sampling_params import SamplingParams
 from heddle.server.generate.chat import joined_tokens
 from heddle.server.http.hints import HEADER
-from heddle.types import SamplingParams
 from patience import PATIENCE
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from fake_executor import END, solo_output
 from fake_model import FakeTemplate, FakeTokenizer, text_of
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from conftest import Running

@@ -8,8 +8,9 @@ import pytest
 
 from fake_executor import solo_output
 from fake_model import FakeTokenizer, text_of
+from heddle.outputs import FinishReason, Output, TokenLogprob, Usage
+from heddle.sampling_params import SamplingParams
 from heddle.server.api.openai.completion_writers import likeliest
-from heddle.types import FinishReason, Output, SamplingParams, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from conftest import Running

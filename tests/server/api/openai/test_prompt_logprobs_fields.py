@@ -8,7 +8,7 @@ import pytest
 
 from fake_executor import VOCABULARY, solo_output, solo_scores
 from fake_model import PIECES, FakeTokenizer, text_of
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from conftest import Running

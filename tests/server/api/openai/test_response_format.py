@@ -16,7 +16,7 @@ from patience import PATIENCE
 
 if TYPE_CHECKING:
     from conftest import Running
-    from heddle.types import Grammar
+    from heddle.grammars import Grammar
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "seed": 1}
 LETTER_STRING = 'start: "a" (/[b-f]/)+ "z"'

@@ -11,7 +11,7 @@ from openai.types.responses import Response
 from checked_responses import events_of, response_of
 from fake_executor import solo_output
 from fake_model import FakeTokenizer, text_of
-from heddle.types import SamplingParams
+from heddle.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Callable

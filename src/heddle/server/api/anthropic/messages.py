@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from starlette.responses import Response  # noqa: TC002  FastAPI reads annotations of routes
 
 from heddle.errors import InvalidRequestError
+from heddle.grammars import Grammar
 from heddle.server.api.anthropic.schemas import (
     Conversation,
     CountRequest,
@@ -31,7 +32,6 @@ from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import function_of, use_of
 from heddle.server.http.encoding import json_response
 from heddle.server.http.schema import takes
-from heddle.types import Grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

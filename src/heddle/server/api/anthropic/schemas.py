@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from heddle.parameters import Api
+from heddle.sampling_params import MAX_STOP_STRINGS, MAX_STRING_LENGTH
 from heddle.server.generate.chat_fields import MAX_TOOLS
 from heddle.server.generate.parameters import SamplingSchema, offers
 from heddle.server.generate.vendor_fields.table import decided
 from heddle.server.http.fields import FIRST_FAULT, shaped
 from heddle.server.http.schema import MAX_ITEMS, Schema
-from heddle.types import MAX_STOP_STRINGS, MAX_STRING_LENGTH
 
 _ALL = Api.MESSAGES | Api.COUNT
 

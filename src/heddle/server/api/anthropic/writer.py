@@ -5,21 +5,21 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from heddle.outputs import FinishReason
 from heddle.server.api.anthropic.errors import anthropic_error_body
 from heddle.server.generate.tools import call_object
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import encode, event
 from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.errors import HeddleError
+    from heddle.outputs import Delta, Output, TokenLogprob
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import ParsedAnswer, Part
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Delta, Output, TokenLogprob
 
 
 class MessageWriter(AnswerWriter):

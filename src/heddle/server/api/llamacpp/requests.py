@@ -16,9 +16,9 @@ from heddle.server.generate.tools import NO_TOOLS, close_schemas
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heddle.sampling_params import SamplingParams
     from heddle.server.api.llamacpp.fields import NativeFields
     from heddle.server.generate.service import Served
-    from heddle.types import SamplingParams
 
 _MOST_PROBABILITIES = 1 << 20
 """Probabilities in an answer that is not a stream: about 100 MB."""

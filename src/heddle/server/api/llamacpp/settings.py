@@ -8,11 +8,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from heddle.parameters import Api
-from heddle.types import PARAMETERS
+from heddle.sampling_params import PARAMETERS
 
 if TYPE_CHECKING:
+    from heddle.sampling_params import SamplingParams
     from heddle.server.generate.usage import Json
-    from heddle.types import SamplingParams
 
 RANDOM_SEED = 2**32 - 1
 """llama.cpp's number for a random seed. Requests also write -1."""

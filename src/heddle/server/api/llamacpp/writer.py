@@ -6,21 +6,21 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from heddle.outputs import FinishReason
 from heddle.server.api.llamacpp.errors import native_error_body
 from heddle.server.generate.usage import prompt_progress, timings
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import array, encode, event
 from heddle.text.parsing.parts import Text
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from heddle.errors import HeddleError
+    from heddle.outputs import Delta, Output, Progress, TokenLogprob, Usage
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.types import Delta, Output, Progress, TokenLogprob, Usage
 
 _LOWEST = -9999.0
 """Stands for minus infinity, which JSON does not have."""

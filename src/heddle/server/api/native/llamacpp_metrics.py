@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.engine import Engine
     from heddle.engine.registry import Registry
     from heddle.engine.telemetry import EngineSnapshot
-    from heddle.types import FinishReason, Usage
+    from heddle.outputs import FinishReason, Usage
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.errors import UnsupportedParameterError
 from heddle.parameters import Api
-from heddle.types import PARAMETERS
+from heddle.sampling_params import PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

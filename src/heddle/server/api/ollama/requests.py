@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from heddle.engine.request import check_tokens
 from heddle.errors import InvalidRequestError
+from heddle.grammars import Grammar
 from heddle.server.api.ollama.fields import BESIDE, Options, note_context
 from heddle.server.api.ollama.writer import ChatWriter, Clock, GenerateWriter
 from heddle.server.generate.chat import chat_request, joined_tokens
@@ -14,13 +15,13 @@ from heddle.server.generate.reasoning import ReasoningFields
 from heddle.server.generate.request import GenerationRequest
 from heddle.server.generate.tools import NO_TOOLS, close_schemas, function_of, use_of
 from heddle.text.parsing.reading import PLAIN
-from heddle.types import Grammar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.types import Scope
 
+    from heddle.sampling_params import SamplingParams
     from heddle.server.api.ollama.fields import Format, Think
     from heddle.server.api.ollama.schemas import (
         ChatRequest,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from heddle.server.generate.service import Served
     from heddle.server.generate.tools import ToolUse
     from heddle.text.parsing.reading import Reading
-    from heddle.types import SamplingParams
 
 Json = dict[str, Any]
 

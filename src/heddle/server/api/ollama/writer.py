@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from heddle.outputs import FinishReason
 from heddle.server.api.ollama.errors import ollama_error_body
 from heddle.server.generate.tools import call_object
 from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import LINES, encode, line
 from heddle.server.http.record import record_of
 from heddle.text.parsing.parts import Call, CallArguments, CallStart, Reasoning, Text
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from heddle.errors import HeddleError
+    from heddle.outputs import Delta, Output, TokenLogprob
     from heddle.server.generate.token_parts import TokenSpelling
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Delta, Output, TokenLogprob
 
 _LOWEST = -9999.0
 """In place of minus infinity, which JSON does not have. OpenAI's API has the same value."""

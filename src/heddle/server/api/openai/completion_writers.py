@@ -8,6 +8,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from heddle.outputs import FinishReason
 from heddle.server.api.openai.logprobs import (
     CompletionLogprobs,
     chat_logprobs,
@@ -20,17 +21,16 @@ from heddle.server.http.encoding import encode, event
 from heddle.server.http.error_shape import error_body
 from heddle.text.parsing.parts import CallArguments, CallStart, Reasoning, Text, parsed_answer
 from heddle.text.parsing.reading import PLAIN
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.errors import HeddleError
+    from heddle.outputs import Delta, Output, Progress, TokenLogprob
     from heddle.server.api.openai.logprobs import Echo
     from heddle.server.generate.token_parts import TokenSpelling
     from heddle.text.parsing.parts import Part
     from heddle.text.parsing.reading import Reading
-    from heddle.types import Delta, Output, Progress, TokenLogprob
 
 Json = dict[str, Any]
 

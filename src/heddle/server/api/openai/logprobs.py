@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from heddle.outputs import PromptLogprob, TokenLogprob
     from heddle.server.generate.token_parts import TokenSpelling
-    from heddle.types import PromptLogprob, TokenLogprob
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
 

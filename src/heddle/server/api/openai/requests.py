@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
+    from heddle.sampling_params import SamplingParams
     from heddle.server.api.openai.schemas import ChatRequest, CompletionRequest
     from heddle.server.generate.fields import GenerationFields
     from heddle.server.generate.service import Served
     from heddle.text.tokenizer.tokenizer import Tokenizer
-    from heddle.types import SamplingParams
 
 DEFAULT_COMPLETION_TOKENS = 16
 """Default of `max_tokens` in /v1/completions, as in OpenAI's API. A model ends its answer in a

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from heddle.errors import OverloadedError
+from heddle.outputs import FinishReason
 from heddle.server.api.openai.logprobs import response_logprobs
 from heddle.server.api.openai.response_items import (
     COMPLETED,
@@ -21,17 +22,16 @@ from heddle.server.generate.writer import AnswerWriter
 from heddle.server.http.encoding import array, joined
 from heddle.server.http.error_shape import error_body
 from heddle.text.parsing import parts
-from heddle.types import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle.errors import HeddleError
+    from heddle.outputs import Delta, Output, TokenLogprob
     from heddle.server.api.openai.completion_writers import AnswerOptions
     from heddle.server.generate.token_parts import TokenSpelling
     from heddle.server.generate.usage import Json
     from heddle.text.parsing.parts import Part
-    from heddle.types import Delta, Output, TokenLogprob
 
 
 class ResponseWriter(AnswerWriter):

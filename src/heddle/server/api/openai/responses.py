@@ -24,11 +24,12 @@ from heddle.text.chat.dialect import EFFORT
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+    from heddle.grammars import Grammar
+    from heddle.sampling_params import SamplingParams
     from heddle.server.api.openai.response_schemas import FunctionTool
     from heddle.server.generate.dispatch import Dispatcher
     from heddle.server.generate.service import Served
     from heddle.server.generate.usage import Json
-    from heddle.types import Grammar, SamplingParams
 
 
 def routes(dispatcher: Dispatcher) -> APIRouter:

@@ -1,20 +1,16 @@
-"""Types of requests and results: sampling parameters, deltas, outputs, finish reasons.
-
-Plain data that every room may import. `step.py` has the contract between scheduler and executor.
-"""
+"""The sampling parameters of a request: each field of `SamplingParams` is a row of one table."""
 
 from __future__ import annotations
 
 import copy
-import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from heddle.checks import check
-from heddle.errors import GrammarError
+from heddle.grammars import Grammar
 from heddle.parameters import (
     MAX_INT32,
     MAX_LOGPROBS,
@@ -40,120 +36,10 @@ from heddle.parameters import (
 )
 
 if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable, Mapping, Sequence
-
-    from heddle.errors import HeddleError
+    from collections.abc import Mapping
 
 MAX_STOP_STRINGS = 16
 MAX_STRING_LENGTH = 1024
-MAX_GRAMMAR_LENGTH = 131_072
-
-
-class FinishReason(Enum):
-    """Why a request ended. STOP and LENGTH have the values of OpenAI's `finish_reason`."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    CANCELLED = "cancelled"
-    ERROR = "error"
-
-
-class GrammarKind(Enum):
-    """The language of a :class:`Grammar`."""
-
-    JSON_SCHEMA = "json_schema"
-    REGEX = "regex"
-    CHOICE = "choice"
-    LARK = "lark"
-    GBNF = "gbnf"
-    STRUCTURAL_TAG = "structural_tag"
-
-
-class Beginning(Protocol):
-    """Detects where in an output the grammar starts."""
-
-    @property
-    def specials(self) -> Sequence[str]:
-        """Control tokens that the detection reads as text."""
-        ...
-
-    def watch(self) -> Callable[[str], str | None]:
-        """A function that detects the start in one output.
-
-        The caller passes the output's text piece by piece. The function returns None before the
-        start. At the start it returns the rest of the piece, which the grammar must match.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """A grammar that the whole output must match.
-
-    The output is incomplete if `max_tokens`, a stop string or a cancel ends it early.
-
-    Attributes:
-        kind: the language of `text`.
-        text: a JSON schema; a regular expression in Rust's syntax, for the whole output; a JSON
-            list of strings that the output must be one of; a grammar in llguidance's form of Lark;
-            a grammar in llama.cpp's form (GBNF); or xgrammar's structural tag, as JSON. At most
-            131,072 characters.
-        param: the request's field that holds the grammar, for errors.
-        beginning: detects where the grammar starts; None: at the first token. Text before the start
-            is free. An output without a start is free too.
-
-    Raises:
-        GrammarError: the text is too long, or is not Unicode.
-    """
-
-    kind: GrammarKind
-    text: str
-    param: str = "grammar"
-    beginning: Beginning | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.text) > MAX_GRAMMAR_LENGTH:
-            raise GrammarError(
-                f"{self.param} has {len(self.text):,} characters; the limit is"
-                f" {MAX_GRAMMAR_LENGTH:,}. Send a shorter grammar",
-                param=self.param,
-            )
-        if any("\ud800" <= character <= "\udfff" for character in self.text):
-            raise GrammarError(
-                f"{self.param} contains half of a surrogate pair; send valid Unicode",
-                param=self.param,
-            )
-
-    @classmethod
-    def json_schema(cls, schema: Mapping[str, object], param: str = "grammar") -> Grammar:
-        """A grammar of JSON that `schema` allows."""
-        return cls(GrammarKind.JSON_SCHEMA, json.dumps(schema), param)
-
-    @classmethod
-    def regex(cls, pattern: str, param: str = "grammar") -> Grammar:
-        """A grammar of text that `pattern` matches from the first to the last character."""
-        return cls(GrammarKind.REGEX, pattern, param)
-
-    @classmethod
-    def choice(cls, choices: Sequence[str], param: str = "grammar") -> Grammar:
-        """A grammar of the strings in `choices`."""
-        return cls(GrammarKind.CHOICE, json.dumps(list(choices)), param)
-
-    @classmethod
-    def gbnf(cls, grammar: str, param: str = "grammar") -> Grammar:
-        """A grammar, in llama.cpp's form, of text that the rule `root` matches."""
-        return cls(GrammarKind.GBNF, grammar, param)
-
-    @classmethod
-    def structural_tag(cls, tag: Mapping[str, object], param: str = "grammar") -> Grammar:
-        """A grammar of free text with parts that are constrained, in xgrammar's form."""
-        return cls(GrammarKind.STRUCTURAL_TAG, json.dumps(tag), param)
-
-    @classmethod
-    def lark(cls, grammar: str, param: str = "grammar") -> Grammar:
-        """A grammar of text that the rule `start` matches."""
-        return cls(GrammarKind.LARK, grammar, param)
 
 
 class Stage(Enum):
@@ -565,141 +451,3 @@ class SamplingParams:
 
 PARAMETERS = rows_of(SamplingParams)
 """The table of sampling parameters, in the order of the fields."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptLogprob:
-    """Log probability of one prompt token, after the tokens before it.
-
-    Attributes:
-        token: token id.
-        logprob: natural logarithm of the token's probability.
-        rank: 1 for the likeliest token of the vocabulary. Among equal logits the lowest id ranks
-            first.
-        top: (token id, logprob) of the likeliest tokens, best first.
-    """
-
-    token: int
-    logprob: float
-    rank: int
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One generated token. `top` holds (token id, logprob) of the likeliest tokens, best first."""
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Token counts and times of one request.
-
-    A comparison of outputs ignores `cached_tokens` and the times: they describe how the engine
-    computed the output.
-
-    Attributes:
-        prompt_tokens: tokens of the prompt.
-        completion_tokens: generated tokens.
-        cached_tokens: prompt tokens that the prefix cache held, so that no step computed them.
-        prompt_seconds: time from the request's first step to its first token.
-        completion_seconds: time from its first to its last token.
-        queue_seconds: time from its submission to its first step. If it ended before, to its end.
-        drafted_tokens: guesses of its tokens that steps computed.
-        accepted_tokens: how many of these guesses were right.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = field(default=0, compare=False)
-    prompt_seconds: float = field(default=0.0, compare=False)
-    completion_seconds: float = field(default=0.0, compare=False)
-    queue_seconds: float = field(default=0.0, compare=False)
-    drafted_tokens: int = field(default=0, compare=False)
-    accepted_tokens: int = field(default=0, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the prompt of one request is computed.
-
-    Attributes:
-        prompt_tokens: tokens of the prompt.
-        cached_tokens: prompt tokens that the prefix cache held when the request began; before: 0.
-        computed_tokens: prompt tokens that are cached, computed, or in the step in flight.
-        queue_seconds: time in the queue so far.
-        prompt_seconds: time since the request's first step so far; 0 before.
-    """
-
-    prompt_tokens: int
-    cached_tokens: int
-    computed_tokens: int
-    queue_seconds: float = field(default=0.0, compare=False)
-    prompt_seconds: float = field(default=0.0, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """New text and tokens of one request from one step.
-
-    Attributes:
-        text: new text in complete characters. Empty while the engine holds back an incomplete
-            character or a possible stop string.
-        tokens: new tokens, with log probabilities only if the request asks for them. Their text may
-            come in a later delta.
-        finish: finish reason on the last delta; else None.
-        error: the error if `finish` is ERROR.
-        usage: token counts and times on the last delta; else None.
-        stop: the stop string that ended the output, on the last delta; else None.
-        prompt_logprobs: log probabilities of further prompt tokens, if the request asks for them.
-            The entry of the first prompt token is None, because no token precedes it. All entries
-            come before the first token of the output.
-        embedding: the embedding on the last delta, if the request asks for an embedding: float32,
-            with the model's width, of length 1.
-    """
-
-    text: str = ""
-    tokens: tuple[TokenLogprob, ...] = ()
-    finish: FinishReason | None = None
-    error: HeddleError | None = None
-    usage: Usage | None = None
-    stop: str | None = None
-    prompt_logprobs: tuple[PromptLogprob | None, ...] = ()
-    embedding: array[float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The complete output of a finished request.
-
-    Attributes:
-        stop: the stop string that ended the output; else None.
-        prompt_logprobs: log probabilities of the prompt tokens, if the request asks for them; None
-            for the first token.
-    """
-
-    text: str
-    tokens: tuple[TokenLogprob, ...]
-    finish: FinishReason
-    usage: Usage
-    stop: str | None = None
-    prompt_logprobs: tuple[PromptLogprob | None, ...] | None = None
-
-    @classmethod
-    def of(cls, deltas: Sequence[Delta]) -> Output:
-        """Join all deltas of a request. The last delta must not be an error."""
-        last = deltas[-1]
-        assert last.finish is not None
-        assert last.usage is not None
-        prompt = tuple(one for delta in deltas for one in delta.prompt_logprobs)
-        return cls(
-            text="".join(delta.text for delta in deltas),
-            tokens=tuple(token for delta in deltas for token in delta.tokens),
-            finish=last.finish,
-            usage=last.usage,
-            stop=last.stop,
-            prompt_logprobs=prompt or None,
-        )

@@ -11,7 +11,7 @@ import pytest
 
 from heddle import InvalidRequestError, SamplingParams
 from heddle.errors import EngramFileError, HeddleError, ModelFileError, OverloadedError
-from heddle.types import PARAMETERS
+from heddle.sampling_params import PARAMETERS
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
