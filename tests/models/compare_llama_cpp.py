@@ -70,6 +70,7 @@ KNOWN_QUANTISED = KNOWN_EXPORTED | {
 SQUARE = ("qwen2", "qwen2_moe", "lfm2", "lfm2_moe")
 """Architectures that llama.cpp loads only if all heads together are as wide as the hidden state."""
 
+DEEPSEEK = "deepseek2"
 LAYERS_WITH_WHOLE_QUERIES = 27
 """llama.cpp knows DeepSeek-V2-Lite, whose queries are not compressed, by its number of layers.
 
@@ -104,7 +105,11 @@ def compare(model: TinyModel, options: Sequence[str]) -> str:
     """
     if model.architecture in SQUARE:
         model = replace(model, width=model.q_width)
-    if isinstance(model, TinyLatent) and not model.query_rank:
+    if (
+        isinstance(model, TinyLatent)
+        and not model.query_rank
+        and model.gguf_architecture == DEEPSEEK
+    ):
         layers = LAYERS_WITH_WHOLE_QUERIES
         model = replace(model, layers=layers, dense=layers - 1)
     tolerance = QUANTISED_TOLERANCE if set(options) & TARGETS.keys() else TOLERANCE

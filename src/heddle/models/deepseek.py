@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heddle.models.base import Sizes
 from heddle.models.blocks import Layer
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
-from heddle.models.latent import latent_attention
-from heddle.step import ModelShape
+from heddle.models.latent import latent_attention, latent_model_sizes
 
 if TYPE_CHECKING:
     from heddle.weights.checkpoint import Hyperparameters
@@ -22,17 +20,9 @@ if TYPE_CHECKING:
 def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     """The decoder with these hyperparameters."""
     read = hyperparameters
-    width, eps = read.integer("width"), read.number("norm_eps")
-    attention = latent_attention(read, width, context)
-    shape = ModelShape(
-        layers=read.integer("layers"),
-        kv_heads=1,
-        head_dim=attention.spec.rank + attention.spec.rope_dim,
-        vocabulary=read.integer("vocabulary"),
-        context=read.integer("context"),
-        width=width,
-    )
-    sizes = Sizes(shape, read.integer("mlp_width"), attention.spec.heads, eps)
+    attention = latent_attention(read, context)
+    sizes = latent_model_sizes(read, attention)
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(read, sizes, activation, normalised=False)
-    return Decoder(shape, tuple(Layer(attention, mlp, eps) for mlp in mlps), eps)
+    layers = (Layer(attention, mlp, sizes.norm_eps) for mlp in mlps)
+    return Decoder(sizes.shape, tuple(layers), sizes.norm_eps)

@@ -23,7 +23,8 @@ A = TypeVar("A")
 W = TypeVar("W")
 
 _UNBOUNDED = math.inf
-_NORM_EPS = 1e-6  # of the norms of queries and keys, added to the sum of squares
+NORM_EPS = 1e-6
+"""Epsilon of the norms of queries and keys, added to the sum of squares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class GatedDeltaNet:
             ops.causal_conv(stream, filters, place, "silu")
             for stream, filters, place in zip(streams, weights.filters, places, strict=False)
         )
-        eps = _NORM_EPS / spec.key_dim
+        eps = NORM_EPS / spec.key_dim
         q = ops.norm_heads(q, weights.q_norm, eps, spec.key_heads)
         k = ops.norm_heads(k, weights.k_norm, eps, spec.key_heads)
         strength, step = self._gates(ops, weights, x)

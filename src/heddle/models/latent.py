@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from heddle.errors import UnsupportedModelError
+from heddle.models.base import Sizes
 from heddle.models.ops import LatentSpec
 from heddle.models.positions import rope
 from heddle.state import KvShape, Pages
+from heddle.step import ModelShape
 
 if TYPE_CHECKING:
     from heddle.models.ops import Loader, Ops, RopeSpec
@@ -53,7 +55,8 @@ class LatentAttention:
     Attributes:
         width: width of the hidden state.
         spec: heads, sizes of latent and rotated key, scale.
-        rope: rotation of the last elements of each query, and of the rotated key.
+        rope: rotation of the last elements of each query, and of the rotated key; None: neither is
+            rotated, and the model has no positions.
         key_dim: elements of a head's query that are not rotated.
         value_dim: elements of a head's value.
         query_rank: elements of the vector that queries are made from; 0: they are made from the
@@ -65,7 +68,7 @@ class LatentAttention:
 
     width: int
     spec: LatentSpec
-    rope: RopeSpec
+    rope: RopeSpec | None
     key_dim: int
     value_dim: int
     query_rank: int
@@ -106,15 +109,18 @@ class LatentAttention:
         latent = ops.take_columns(latent_key, 0, spec.rank)
         latent = ops.norm(latent, weights.latent_norm, self.norm_eps)
         key = ops.take_columns(latent_key, spec.rank, spec.rope_dim)
-        key = ops.rope(key, positions, self.rope.at(0), 1)
-        q = ops.rope(q, positions, self.rope.at(self.key_dim), spec.heads)
+        if self.rope is not None:
+            key = ops.rope(key, positions, self.rope.at(0), 1)
+            q = ops.rope(q, positions, self.rope.at(self.key_dim), spec.heads)
         q_latent = ops.head_linear(q, weights.head_keys)
         mixed = ops.latent_attend(q_latent, q, latent, key, layer, spec)
         return ops.linear(ops.head_linear(mixed, weights.head_values), weights.output)
 
 
-def latent_attention(hyperparameters: Hyperparameters, width: int, context: int) -> LatentAttention:
-    """The latent attention of a checkpoint.
+def latent_attention(
+    hyperparameters: Hyperparameters, context: int, *, rotates: bool = True
+) -> LatentAttention:
+    """The latent attention of a checkpoint; without `rotates`, it has no positions.
 
     Raises:
         ModelFileError: a hyperparameter is missing or contradicts another.
@@ -135,11 +141,29 @@ def latent_attention(hyperparameters: Hyperparameters, width: int, context: int)
             )
     scale = read.number("rope.score_factor", 1.0) / whole**0.5
     return LatentAttention(
-        width,
+        read.integer("width"),
         LatentSpec(heads, rank, turned.dim, scale),
-        turned,
+        turned if rotates else None,
         whole - turned.dim,
         read.integer("value_dim"),
         read.count("query_rank"),
         read.number("latent_norm_eps", read.number("norm_eps")),
     )
+
+
+def latent_model_sizes(hyperparameters: Hyperparameters, attention: LatentAttention) -> Sizes:
+    """The sizes of a model whose layers have `attention`, some or all.
+
+    Raises:
+        ModelFileError: a size is missing.
+    """
+    read, spec = hyperparameters, attention.spec
+    shape = ModelShape(
+        layers=read.integer("layers"),
+        kv_heads=1,
+        head_dim=spec.rank + spec.rope_dim,
+        vocabulary=read.integer("vocabulary"),
+        context=read.integer("context"),
+        width=attention.width,
+    )
+    return Sizes(shape, read.integer("mlp_width"), spec.heads, read.number("norm_eps"))

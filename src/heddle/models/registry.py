@@ -58,6 +58,7 @@ FAMILIES = (
     Family("olmo2", gguf=("olmo2",), hf=("olmo2", "olmo3")),
     Family("glm4", gguf=("glm4",), hf=("glm4",)),
     Family("deepseek", gguf=("deepseek2",), hf=("deepseek_v2", "deepseek_v3", "glm4_moe_lite")),
+    Family("kimi_linear", gguf=("kimi-linear",), hf=("kimi_linear",)),
     Family("gpt_oss", gguf=("gpt-oss",), hf=("gpt_oss",)),
     Family("glm4_moe", gguf=("glm4moe",), hf=("glm4_moe",)),
     Family("gemma2", gguf=("gemma2",), hf=("gemma2",)),

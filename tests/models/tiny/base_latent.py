@@ -114,7 +114,8 @@ class TinyLatent(TinyMixture):
                 "rope.scaling.original_context_length": ORIGINAL_CONTEXT,
                 "rope.scaling.yarn_log_multiplier": 0.1 * _MSCALE,
             }
-        return super().metadata() | {f"deepseek2.{key}": value for key, value in keys.items()}
+        prefix = self.gguf_architecture
+        return super().metadata() | {f"{prefix}.{key}": value for key, value in keys.items()}
 
     def layer(self, random: Random) -> dict[str, np.ndarray]:
         layer = super().layer(random)

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from heddle.weights.generation import Recommended
 
 
-_VECTORS = (".mixer.norm.weight", ".mixer.decay_rates.weight", ".mixer.skip.weight")
+_VECTORS = (".mixer.norm.weight", ".decay_rates.weight", ".mixer.skip.weight")
+_FILTERS = tuple(f".attention.{part}_conv.weight" for part in ("q", "k", "v"))
 
 
 class Base(Protocol):
@@ -180,10 +181,13 @@ def _shape(canonical: str, stored: tuple[int, ...]) -> tuple[int, ...]:
     """The canonical shape.
 
     The gate of a shared expert, a matrix of one row, is stored as a row. Vectors of a recurrence
-    may be stored as matrices: of one column, or with a row for each group.
+    may be stored as matrices: of one column, or with a row for each group. Filters may have axes of
+    one element between channels and taps.
     """
     if canonical.endswith(".mlp.shared_gate.weight") and len(stored) == 1:
         return (1, *stored)
+    if canonical.endswith(_FILTERS):
+        return (prod(stored[:-1]), stored[-1])
     return (prod(stored),) if canonical.endswith(_VECTORS) else stored
 
 

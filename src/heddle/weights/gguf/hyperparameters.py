@@ -57,20 +57,22 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
     further = metadata.get(f"{architecture}.{names.PREDICTION_LAYERS}")
     if isinstance(further, int) and isinstance(layers, int):
         values["layers"], values["prediction_layers"] = layers - further, further
-    if architecture == names.DEEPSEEK:
-        _read_latent(values, metadata)
+    if architecture in names.LATENT_ATTENTION:
+        _read_latent(values, metadata, architecture)
     _read_windows(values, architecture)
     _read_layers(values, metadata, architecture)
     _read_rope(values, metadata, architecture)
     return Hyperparameters(values, label)
 
 
-def _read_latent(values: dict[str, Any], metadata: Mapping[str, object]) -> None:
+def _read_latent(values: dict[str, Any], metadata: Mapping[str, object], architecture: str) -> None:
     """What keys say in another way, or do not say, of models with latent attention."""
     for name, key in names.LATENT.items():
-        size = metadata.get(f"{names.DEEPSEEK}.{key}")
+        size = metadata.get(f"{architecture}.{key}")
         if size is not None:
             values[name] = size
+    if architecture != names.DEEPSEEK:
+        return
     if values.get("expert_scoring") in (None, 0):
         # Files from before the key are of DeepSeek-V2, or, with these sizes, of GLM-4.7-Flash.
         is_glm = values.get("layers") == 47 and values.get("vocabulary") == 154_880

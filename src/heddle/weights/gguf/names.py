@@ -74,10 +74,14 @@ HYPERPARAMETERS = {
 """Keys after the architecture's name, by canonical name."""
 
 _SHORT_CONV_KEYS = {"state.taps": "shortconv.l_cache"}
-HYPERPARAMETERS_OF = {"lfm2": _SHORT_CONV_KEYS, "lfm2moe": _SHORT_CONV_KEYS}
+HYPERPARAMETERS_OF = {
+    "kimi-linear": {"state.key_dim": "kda.head_dim"},
+    "lfm2": _SHORT_CONV_KEYS,
+    "lfm2moe": _SHORT_CONV_KEYS,
+}
 """Keys after the architecture's name that are particular to one architecture."""
 
-RECURRENT_IF_NO_HEADS = frozenset({"lfm2", "lfm2moe", "granitehybrid"})
+RECURRENT_IF_NO_HEADS = frozenset({"lfm2", "lfm2moe", "granitehybrid", "kimi-linear"})
 """Architectures whose layers have a recurrence where their number of key/value heads is 0."""
 
 TILED = frozenset({"qwen35", "qwen35moe"})
@@ -87,7 +91,10 @@ ENCODERS = frozenset({"gemma-embedding"})
 """Architectures whose attention is not causal unless the file says so."""
 
 DEEPSEEK = "deepseek2"
-"""The architecture of all models with latent attention."""
+"""The architecture of all models with latent attention in all layers."""
+
+LATENT_ATTENTION = frozenset({DEEPSEEK, "kimi-linear"})
+"""Architectures with latent attention."""
 
 INTERLEAVED = frozenset(
     {
@@ -201,6 +208,10 @@ _IRREGULAR = {
     "mixer.skip.weight": "ssm_d",
 }
 _IRREGULAR_OF = {
+    "kimi-linear": {
+        "attention.decay_rates.weight": "ssm_a",
+        "attention.step_bias.weight": "ssm_dt.bias",
+    },
     "gemma4": {
         "mlp.router_norm.weight": "ffn_gate_inp.scale",
         "mlp.expert_scales.weight": "ffn_down_exps.scale",
@@ -220,8 +231,19 @@ _SHORT_CONV = {
     "mixer.output": "shortconv.out_proj",
 }
 _MAMBA = {"mixer.inputs": "ssm_in", "mixer.qkvz": ""}
+_KIMI_DELTA = {
+    **{f"attention.{part}_conv": f"ssm_conv1d_{part}" for part in ("q", "k", "v")},
+    "attention.beta": "ssm_beta",
+    "attention.alpha_in": "ssm_f_a",
+    "attention.alpha_out": "ssm_f_b",
+    "attention.z_in": "ssm_g_a",
+    "attention.z_out": "ssm_g_b",
+    "attention.norm": "ssm_norm",
+    **{f"mixer.{part}": "" for part in ("beta", "norm")},
+}
 _DIFFERENCES = {
     "granitehybrid": _MAMBA,
+    "kimi-linear": _KIMI_DELTA,
     "lfm2": _SHORT_CONV,
     "lfm2moe": _SHORT_CONV,
     "phi3": _GATE_BEFORE_UP,

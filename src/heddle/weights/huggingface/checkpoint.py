@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
@@ -124,7 +125,7 @@ class HuggingFaceCheckpoint(Closing):
         derive = self._derivation(name, stored)
         if derive is not None:
             values = dequantize(self._stored.read(tensor.label), stored.type, stored.shape)
-            return derive(values).view(np.uint8)
+            return derive(values).reshape(-1).view(np.uint8)
         return self._stored.read(tensor.label, tensor.start, tensor.nbytes)
 
     def check_unchanged(self) -> None:
@@ -180,17 +181,18 @@ class HuggingFaceCheckpoint(Closing):
     def _info(self, name: str, stored: FolderTensor) -> TensorInfo:
         kind, shape, label = stored.type, stored.shape, stored.label
         if self._derivation(name, stored) is not None:
-            return TensorInfo(name, shape, TensorType.F32, 4 * shape[0], label, None)
-        if name.endswith(".conv.weight") and len(shape) == 3:  # (channels, 1, taps)
+            count = prod(shape)
+            return TensorInfo(name, (count,), TensorType.F32, 4 * count, label, None)
+        if name.endswith("conv.weight") and len(shape) == 3:  # (channels, 1, taps)
             shape = (shape[0] * shape[1], shape[2])
         return TensorInfo(name, shape, kind, stored.nbytes, label, stored.place)
 
     def _derivation(self, name: str, stored: FolderTensor) -> Callable[[Floats], Floats] | None:
         """How canonical values are computed from the stored ones; None if they are the same."""
+        if name.endswith(".decay_rates.weight"):  # Kimi's has axes of one element
+            return lambda logs: -np.exp(logs)
         if len(stored.shape) != 1:
             return None
-        if name.endswith(".decay_rates.weight"):
-            return lambda logs: -np.exp(logs)
         # The norm of a recurrence's result is stored whole.
         is_norm = name.endswith("norm.weight") and not name.endswith(".mixer.norm.weight")
         if is_norm and self.architecture in names.NORMS_WITHOUT_ONE:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
 from heddle.weights.checkpoint import Hyperparameters
-from heddle.weights.huggingface import deepseek, gemma4, granite, lfm2, names
+from heddle.weights.huggingface import deepseek, gemma4, granite, kimi_linear, lfm2, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,6 +90,8 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
         values |= granite.sizes(config)
     if architecture in lfm2.MODEL_TYPES:
         values |= lfm2.sizes(config)
+    if architecture == kimi_linear.MODEL_TYPE:
+        values |= kimi_linear.sizes(config)
     whole, local = _rope_objects(config)
     values |= _rope(config, whole)
     base = local.get("rope_theta", config.get("rope_local_base_freq"))
@@ -185,13 +187,13 @@ def _recurrent(config: Config) -> Config:
 
 _EXPERTS = {
     "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "experts_used": ("num_experts_per_tok", "top_k_experts"),
+    "experts_used": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
     "expert_width": ("moe_intermediate_size",),
     "shared_expert_width": ("shared_expert_intermediate_size",),
-    "shared_experts": ("n_shared_experts",),
+    "shared_experts": ("n_shared_experts", "num_shared_experts"),
     "dense_layers": ("first_k_dense_replace", "num_dense_layers"),
     "expert_weights_scale": ("routed_scaling_factor",),
-    "expert_groups": ("n_group",),
+    "expert_groups": ("n_group", "num_expert_group"),
     "expert_groups_used": ("topk_group",),
     "expert_limit": ("swiglu_limit",),
     "expert_slope": ("swiglu_alpha",),

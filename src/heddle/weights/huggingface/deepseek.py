@@ -26,21 +26,26 @@ def latent_sizes(config: Config) -> dict[str, object]:
     Raises:
         UnsupportedModelError: a value that no canonical name can express.
     """
+    found = attention_sizes(config)
+    found["rope.interleaved"] = config.get("rope_interleave") is not False
+    is_v2, is_glm = (config.get("model_type") == one for one in ("deepseek_v2", "glm4_moe_lite"))
+    scoring = "softmax" if is_v2 else "sigmoid"
+    check(config, "scoring_func", (None, scoring))
+    found["expert_scoring"] = scoring
+    found |= _routing_of_v2(config) if is_v2 else {}
+    if not is_v2 and config.get("norm_topk_prob") is None:
+        found["expert_weights_normalised"] = True
+    return found | (layers_with_experts(config) if is_glm else {})
+
+
+def attention_sizes(config: Config) -> dict[str, object]:
+    """The sizes of latent attention, under canonical names."""
     turned, plain = config.get("qk_rope_head_dim"), config.get("qk_nope_head_dim")
     found: dict[str, object] = {"latent_norm_eps": _NORM_EPS, "rope.dim": turned}
     if isinstance(turned, int) and isinstance(plain, int):
         found["key_dim"] = turned + plain
     names = {"v_head_dim": "value_dim", "kv_lora_rank": "latent_rank", "q_lora_rank": "query_rank"}
-    found |= {name: config[key] for key, name in names.items() if config.get(key) is not None}
-    found["rope.interleaved"] = config.get("rope_interleave") is not False
-    is_v2 = config.get("model_type") == "deepseek_v2"
-    scoring = "softmax" if is_v2 else "sigmoid"
-    _check(config, "scoring_func", (None, scoring))
-    found["expert_scoring"] = scoring
-    found |= _routing_of_v2(config) if is_v2 else {}
-    if not is_v2 and config.get("norm_topk_prob") is None:
-        found["expert_weights_normalised"] = True
-    return found | _layers(config)
+    return found | {name: config[key] for key, name in names.items() if config.get(key) is not None}
 
 
 def score_factor(config: Config) -> dict[str, object]:
@@ -59,19 +64,21 @@ def score_factor(config: Config) -> dict[str, object]:
 
 def _routing_of_v2(config: Config) -> dict[str, object]:
     """Groups count with their best expert, and only with the method that limits groups."""
-    _check(config, "topk_method", (None, "greedy", "group_limited_greedy"))
+    check(config, "topk_method", (None, "greedy", "group_limited_greedy"))
     # `transformers` ignores the key; DeepSeek's own code then leaves out the factor on weights.
-    _check(config, "norm_topk_prob", (None, False))
+    check(config, "norm_topk_prob", (None, False))
     found: dict[str, object] = {"expert_group_best": 1}
     if config.get("topk_method") != "group_limited_greedy":
         found |= {"expert_groups": 1, "expert_groups_used": 1}
     return found
 
 
-def _layers(config: Config) -> dict[str, object]:
-    """Which layers have experts. GLM-4.7-Flash lists them; without a list, the first has none."""
-    if config.get("model_type") != "glm4_moe_lite":
-        return {}
+def layers_with_experts(config: Config) -> dict[str, object]:
+    """Which layers have experts: a list, or else all but the first ones.
+
+    Raises:
+        UnsupportedModelError: a layer has a feed-forward part of another kind.
+    """
     kinds = config.get("mlp_layer_types")
     if not isinstance(kinds, list):
         return {"dense_layers": config.get("first_k_dense_replace", 1)}
@@ -81,7 +88,8 @@ def _layers(config: Config) -> dict[str, object]:
     return {"expert_layers": [_KINDS_OF_LAYERS[kind] for kind in kinds]}
 
 
-def _check(config: Config, key: str, supported: tuple[object, ...]) -> None:
+def check(config: Config, key: str, supported: tuple[object, ...]) -> None:
+    """Raise UnsupportedModelError if `key` has another value. None: the key may be absent."""
     if config.get(key) not in supported:
         raise _refused(key, config.get(key), supported)
 

@@ -51,6 +51,12 @@ _MAMBA_KEYS = {
     "state.taps": "mamba_d_conv",
 }
 HYPERPARAMETERS_OF = {
+    "kimi_linear": {
+        "context": "model_max_length",
+        "state.heads": "linear_attn_config.num_heads",
+        "state.key_dim": "linear_attn_config.head_dim",
+        "state.taps": "linear_attn_config.short_conv_kernel_size",
+    },
     "lfm2": _SHORT_CONV_KEYS,
     "lfm2_moe": _SHORT_CONV_KEYS,
     "granitemoehybrid": _MAMBA_KEYS
@@ -157,7 +163,25 @@ _MAMBA = {
     "mixer.norm": "mamba.norm",
     "mixer.output": "mamba.out_proj",
 }
+_KIMI_LINEAR = _LATENTS | {
+    **{f"attention.{part}_conv": f"self_attn.{part}_conv1d" for part in ("q", "k", "v")},
+    "attention.beta": "self_attn.b_proj",
+    "attention.alpha_in": "self_attn.f_a_proj",
+    "attention.alpha_out": "self_attn.f_b_proj",
+    "attention.z_in": "self_attn.g_a_proj",
+    "attention.z_out": "self_attn.g_b_proj",
+    "attention.norm": "self_attn.o_norm",
+    "mlp.router": "block_sparse_moe.gate",
+    "mlp.experts.gate": "block_sparse_moe.experts.*.w1",
+    "mlp.experts.up": "block_sparse_moe.experts.*.w3",
+    "mlp.experts.down": "block_sparse_moe.experts.*.w2",
+    **{
+        f"mlp.shared.{part}": f"block_sparse_moe.shared_experts.{part}_proj"
+        for part in ("gate", "up", "down")
+    },
+}
 _DIFFERENCES = {
+    "kimi_linear": _KIMI_LINEAR,
     "granitemoehybrid": _MAMBA
     | {
         "mlp.router": "block_sparse_moe.router.layer",
@@ -248,6 +272,11 @@ _MAMBA_VECTORS = {
 }
 _IRREGULAR_OF = {
     "granitemoehybrid": _MAMBA_VECTORS,
+    "kimi_linear": {
+        "mlp.selection_bias.weight": "block_sparse_moe.gate.e_score_correction_bias",
+        "attention.decay_rates.weight": "self_attn.A_log",
+        "attention.step_bias.weight": "self_attn.dt_bias",
+    },
     "lfm2_moe": {"mlp.selection_bias.weight": "feed_forward.expert_bias"},
     "qwen3_5_moe_text": {"mlp.experts.down.weight": "mlp.experts.down_proj"},
     "gemma4_text": {
