@@ -141,8 +141,9 @@ struct LinearAttendArgs {
     const float* decay;     // (tokens, decay_stride): one factor, or one for each row of the matrix
     const float* strength;  // (tokens, strength_stride)
     int64_t key_stride, value_stride, decay_stride, strength_stride;
-    float* state;  // the matrix. It holds all tokens but the last one afterwards.
+    float* state;  // the matrix. It holds the first `certain` tokens afterwards.
     float* kept;   // gets the matrix after the last token; may be `state`
+    int certain;   // fewer than `tokens`, unless `kept` is `state`
     int key_dim, value_dim;
     int first_column, last_column;  // the columns to compute, whole blocks
     int tokens;

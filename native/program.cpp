@@ -444,6 +444,9 @@ void Program::check(const Step& step) const {
         check_tables(span);
         const auto known = [&](int state) { return state >= 0 && state < states_->count(); };
         require(!states_ || (known(span.state) && known(span.kept_state)), "state");
+        const int most = span.state == span.kept_state ? span.tokens : span.tokens - 1;
+        require(!states_ || (span.certain >= 0 && span.certain <= most),
+                "number of certain tokens");
     }
 }
 

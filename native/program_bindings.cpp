@@ -30,10 +30,10 @@ Scoring scoring(const std::string& name) {
 
 // Fills spans from rows of (first row, tokens, first position) and, for each KV cache, (index of
 // its first page in `pages`, number of that page); in a recurrent program, then the numbers of the
-// state and of the kept state.
+// state and of the kept state, and how many tokens are certain.
 void add_spans(Step& step, const IntRows& spans, const Ints& pages, const Program& program) {
     const size_t caches = static_cast<size_t>(program.caches()),
-                 states = program.is_recurrent() ? 2 : 0;
+                 states = program.is_recurrent() ? 3 : 0;
     const size_t width = 3 + 2 * caches + states;
     if (spans.shape(1) != width) {
         throw std::invalid_argument("spans are (n, " + std::to_string(width) + ")");
@@ -51,9 +51,13 @@ void add_spans(Step& step, const IntRows& spans, const Ints& pages, const Progra
             }
             step.tables.push_back({pages.data() + t[0], t[1]});
         }
-        const bool has_states = states > 0;
-        step.spans.push_back({s[0], s[1], s[2], tables, has_states ? of_states[0] : -1,
-                              has_states ? of_states[1] : -1});
+        step.spans.push_back({s[0], s[1], s[2], tables, -1, -1, 0});
+        if (states > 0) {
+            Span& span = step.spans.back();
+            span.state = of_states[0];
+            span.kept_state = of_states[1];
+            span.certain = of_states[2];
+        }
     }
 }
 

@@ -137,6 +137,7 @@ void attend_block(const LinearAttendArgs& a, float* block, float* kept, int colu
             queries[i] = q[i] * by;
         }
     };
+    float* rows = block;  // the matrix so far
     RowSums<V> even, odd;
     even.clear();
     odd.clear();
@@ -174,24 +175,27 @@ void attend_block(const LinearAttendArgs& a, float* block, float* kept, int colu
             for (int i = 0; i < a.key_dim; ++i) {
                 const int64_t at = int64_t{i} * width;
                 for (int v = 0; v < V; ++v) {
-                    put<Whole>(kept + at + v * 16, n[v], next(block + at, i, v));
+                    put<Whole>(kept + at + v * 16, n[v], next(rows + at, i, v));
                 }
             }
             return;
         }
         prepare(t + 1);
+        float* const target = t < a.certain ? block : kept;
         even.clear();
         odd.clear();
         for (int i = 0; i < a.key_dim; i += 2) {
-            float* const row = block + int64_t{i} * width;
+            const float* const row = rows + int64_t{i} * width;
+            float* const after = target + int64_t{i} * width;
             for (int v = 0; v < V; ++v) {
                 const V16 first = next(row, i, v), second = next(row + width, i + 1, v);
-                put<Whole>(row + v * 16, n[v], first);
-                put<Whole>(row + width + v * 16, n[v], second);
+                put<Whole>(after + v * 16, n[v], first);
+                put<Whole>(after + width + v * 16, n[v], second);
                 even.add(v, first, splat(keys[i]), splat(queries[i]));
                 odd.add(v, second, splat(keys[i + 1]), splat(queries[i + 1]));
             }
         }
+        rows = target;
     }
 }
 

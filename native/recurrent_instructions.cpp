@@ -35,23 +35,21 @@ class Conv final : public Instruction {
         args.silu = shape_.silu;
         kernels(p).conv(args);
         float* kept = states(p).at(span.kept_state) + shape_.place + first;
-        if (kept == state) return shift(args, state, state, span.tokens, before);
-        shift(args, state, state, span.tokens - 1, before);
-        shift(args, state, kept, 1, before, span.tokens - 1);
+        if (kept != state) shift(args, state, kept, span.tokens, before);
+        shift(args, state, state, kept == state ? span.tokens : span.certain, before);
     }
 
   private:
     static constexpr int kColumns = 256;
 
     int runs(const Program& p) const { return (width(p, shape_.in) + kColumns - 1) / kColumns; }
-    // Lets rows [first, first + count) of x follow the rows of `from`, and keeps the last `before`.
-    static void shift(const ConvArgs& a, const float* from, float* to, int count, int before,
-                      int first = 0) {
+    // Lets the first `count` rows of x follow the rows of `from`, and keeps the last `before`.
+    static void shift(const ConvArgs& a, const float* from, float* to, int count, int before) {
         const size_t bytes = static_cast<size_t>(a.columns) * sizeof(float);
         for (int i = 0; i < before; ++i) {
             const int source = i + count - before;
-            const float* rows = source < 0 ? from + (i + count) * a.state_stride
-                                           : a.x + (first + source) * a.stride;
+            const float* rows =
+                source < 0 ? from + (i + count) * a.state_stride : a.x + source * a.stride;
             float* target = to + i * a.state_stride;
             if (target != rows) std::memcpy(target, rows, bytes);
         }
@@ -88,6 +86,7 @@ class LinearAttend final : public Instruction {
         args.strength_stride = width(p, shape_.strength);
         args.state = states(p).at(span.state) + shape_.place + head * size;
         args.kept = states(p).at(span.kept_state) + shape_.place + head * size;
+        args.certain = span.certain;
         args.key_dim = shape_.key_dim;
         args.value_dim = shape_.value_dim;
         const int blocks = (shape_.value_dim + kStateColumns - 1) / kStateColumns;

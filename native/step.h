@@ -25,8 +25,8 @@ struct Span {
     int first_position;
     const PageTable* tables;  // one for each group of layers
     // The fixed-size state before the span, and the one that gets the state after its last token.
-    // If they differ, the first one holds all tokens but the last afterwards.
-    int state, kept_state;
+    // If they differ, the first one holds the first `certain` tokens afterwards.
+    int state, kept_state, certain;
     int last_page() const { return (first_position + tokens - 1) / kPageTokens; }
 };
 

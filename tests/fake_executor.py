@@ -318,7 +318,8 @@ class FakeExecutor:
         asked = occupant.params
         generates = isinstance(asked, SamplingParams) and asked.max_tokens != 0
         assert chunk.sample == (generates and known == len(occupant.history))
-        assert not chunk.guesses or (chunk.sample and not self.snapshots)
+        assert chunk.guesses <= chunk.uncertain < len(chunk.tokens) + 1
+        assert not chunk.uncertain or chunk.sample
         for position, token in enumerate(chunk.tokens, chunk.start):
             number, place = position // PAGE_TOKENS, position % PAGE_TOKENS
             self.content[chunk.pages[number]][place] = token
@@ -353,11 +354,11 @@ class FakeExecutor:
             return []
         if occupant.failure is not None:
             return [Failed(chunk.slot, occupant.failure)]
-        if (ready := self.defers(history)) is not None:
+        may_wait = not self.snapshots or chunk.uncertain > chunk.guesses
+        if may_wait and (ready := self.defers(history)) is not None:
             assert occupant.computed is not None
             occupant.computed -= 1
-            if self.snapshots:  # the last token is computed again
-                self.states[chunk.slot] = state_after(history[:-1])
+            self._go_back(chunk, occupant)
             return [Deferred(chunk.slot, ready)]
         outcomes: list[Sampled | Failed | Deferred] = []
         for guess in (*chunk.tokens[chunk.known :], None):
@@ -368,7 +369,15 @@ class FakeExecutor:
                 break
             assert occupant.computed is not None
             occupant.computed += 1
+        if len(outcomes) <= chunk.guesses:
+            self._go_back(chunk, occupant)
         return outcomes
+
+    def _go_back(self, chunk: Chunk, occupant: Occupant) -> None:
+        """Let the state be that before the uncertain tokens."""
+        if self.snapshots:
+            occupant.computed = certain = chunk.start + len(chunk.tokens) - chunk.uncertain
+            self.states[chunk.slot] = state_after(occupant.history[:certain])
 
     def _sample(self, chunk: Chunk, occupant: Occupant) -> Sampled | Failed:
         history = occupant.history

@@ -25,6 +25,10 @@ after the last known token. As long as the sampled token equals the guess at its
 goes on and samples after that guess. So a step yields as many tokens as steps without guesses would
 yield one by one, and the same ones: logits do not depend on later tokens, and the sampler sees the
 same history and the same random number at each index.
+
+A recurrence cannot go back to the token before a wrong guess. So its state stays before the guesses
+unless all of them were right, and the next step computes the right ones again
+(:attr:`Chunk.uncertain`).
 """
 
 from __future__ import annotations
@@ -256,8 +260,10 @@ class Chunk:
         score: log probabilities of prompt tokens to compute, or None.
         pool: hidden states to add to the slot's sum, or None.
         windows: pages of each windowed group. They cover all positions that the tokens see.
-        guesses: how many of the last tokens are guesses. Only with `sample`, and not for models
-            with fixed-size state.
+        guesses: how many of the last tokens are guesses. Only with `sample`.
+        uncertain: how many of the last tokens may have to be computed again: guesses, and the token
+            before them if its outcome may be :class:`Deferred`. If the step samples after the last
+            token, the slot's fixed-size state holds all tokens afterwards, else all but these.
         keep_states: of how many of the last tokens the result has hidden states.
         states: (len(tokens), width) hidden states that a prediction head reads beside the tokens;
             None for other models.
@@ -272,6 +278,7 @@ class Chunk:
     pool: Pool | None = None
     windows: Sequence[WindowPages] = ()
     guesses: int = 0
+    uncertain: int = 0
     keep_states: int = 0
     states: States | None = None
 
@@ -383,8 +390,7 @@ class Failed:
 class Deferred:
     """No token was sampled, because the mask of the sequence's grammar was late.
 
-    A later step computes the chunk's last token again and samples from the same logits. The slot's
-    fixed-size state stays as it was before that token.
+    A later step computes the last known token of the chunk again and samples from the same logits.
 
     Attributes:
         slot: the sequence's slot.

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from guessers import Costless, Oracle
 from heddle.cache.manager import CacheManager
 from heddle.config import EngineConfig
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
-from heddle.executors.cpu.load import load
+from heddle.executors.registry import loader
+from heddle.parameters import Speculation
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
 from heddle.scheduler.sequence import Sequence
+from heddle.scheduler.speculation import Speculator
 from heddle.step import Sampled
 from steps import execute
 
@@ -29,11 +32,21 @@ Bits = list[tuple[int, float, tuple[tuple[int, float], ...]]]
 
 
 class Rig:
-    """See the module. `settings` replace those of the engine."""
+    """See the module. `settings` replace those of the engine.
 
-    def __init__(self, checkpoint: Checkpoint, disk: Path | None = None, **settings: Any) -> None:
+    With `outputs`, the outputs of the prompts that it will run, a drafter knows them, and lies now
+    and then.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        disk: Path | None = None,
+        outputs: list[Bits] | None = None,
+        **settings: Any,
+    ) -> None:
         config = EngineConfig(**({"threads": 2, "context": CONTEXT} | settings))
-        self.executor = load(checkpoint, config)
+        self.executor = loader(config.device)(checkpoint, config)
         self.tier = None
         if disk is not None:
             page_bytes = self.executor.memory.token_page_bytes
@@ -47,10 +60,17 @@ class Rig:
                 snapshot_bytes=self.executor.memory.snapshot_bytes,
             )
         self.cache = CacheManager(self.executor.memory, enabled=config.prefix_cache, disk=self.tier)
+        self.speculator = None if outputs is None else _speculator(outputs)
         self.scheduler = Scheduler(
-            config.slots, config.batch_tokens, config.queue, self.cache, CONTEXT
+            config.slots,
+            config.batch_tokens,
+            config.queue,
+            self.cache,
+            CONTEXT,
+            speculator=self.speculator,
         )
         self.count = 0
+        self.again = 0  # tokens computed again after wrong guesses
 
     def run(self, prompts: list[list[int]], params: SamplingParams = GREEDY) -> list[Bits]:
         """What the prompts give, all of them at once."""
@@ -71,6 +91,7 @@ class Rig:
                 assert isinstance(event.outcome, Sampled)
                 out = event.outcome
                 said[event.sequence.id].append((out.token, out.logprob, out.top))
+            self.again += sum(sequence.again for sequence in sequences)
             self.cache.check_integrity()
         self.found = [sequence.cached_tokens for sequence in sequences]
         return list(said.values())
@@ -82,3 +103,12 @@ class Rig:
     def close(self) -> None:
         self.cache.close(keep=True)
         self.executor.close()
+
+
+def _speculator(outputs: list[Bits]) -> Speculator:
+    def oracle(sequence: Sequence) -> Oracle:
+        tokens = [token for token, _, _ in outputs[sequence.id % len(outputs)]]
+        return Oracle(tokens, lies=4)
+
+    drafters = {"oracle": oracle}
+    return Speculator(drafters, Costless(), Speculation.MOST, recurrent=True)  # type: ignore[arg-type]

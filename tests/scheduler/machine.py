@@ -261,15 +261,19 @@ class Machine(RuleBasedStateMachine):
         """Check the budget, the order of service, and that no sequence is left out."""
         self.cache.check_integrity()
         assert 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self.batch_tokens
-        sizes = {chunk.slot: chunk.known for chunk in plan.chunks}
         running = [s for s in self.live if s.slot >= 0]
+        sizes = {chunk.slot: chunk.known for chunk in plan.chunks}
+        for s in running:
+            if s.again and s.slot in sizes:
+                sizes[s.slot] -= s.again
         decodes = [s for s in running if s.generating]
         assert all(sizes.get(s.slot, 1) == 1 for s in decodes)
-        if len(decodes) < self.batch_tokens:
+        again = sum(s.again for s in running if not s.waits)
+        if len(decodes) + again < self.batch_tokens:
             assert all(s.slot in sizes for s in decodes), "a decode was left out"
             prompts = [s for s in running if not s.generating and not s.waits]
             self.check_prompts(prompts, sizes)
-        most = -(-self.slots // self.batch_tokens)
+        most = -(-(self.slots + again) // self.batch_tokens)
         left_out = [s for s in running if s.slot not in sizes and not s.waits]
         idle = {s.id: self.idle_steps.get(s.id, 0) + 1 for s in left_out}
         assert all(idle.get(s.id, 0) < most for s in decodes), "a decode starves"

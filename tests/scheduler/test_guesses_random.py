@@ -1,61 +1,37 @@
 """Random conversations in which steps guess tokens, right ones and wrong ones.
 
-This adds a drafter to the state machine of `test_windows_random.py`. It knows each output, and lies
-now and then. The output stays that of a request alone, and pages are given back after wrong
-guesses.
+This adds a drafter to the state machines of `test_windows_random.py` and
+`test_snapshots_random.py`. It knows each output, and lies now and then. The output stays that of a
+request alone, pages are given back after wrong guesses, and states go back to before them.
 """
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import event, settings
+from machine import Machine
+from test_snapshots_random import SnapshotMachine
 from test_windows_random import WindowMachine
 
+from guessers import Costless, Oracle
 from heddle.parameters import Speculation
 from heddle.scheduler.speculation import Speculator
+from heddle.step import TokenRules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Many
 
+    from fake_executor import FakeExecutor
     from heddle.scheduler.sequence import Sequence
     from heddle.step import StepPlan
 
 
-class Costless:
-    """A pace at which guesses cost nothing."""
+class Guesses(Machine):
+    """What both machines add."""
 
-    def guess_seconds(self, decodes: int, guesses: int) -> float:
-        return 1.0
+    repeats = False
 
-    def longest_step(self, alone: float) -> float:
-        return 1.0
-
-
-class Oracle:
-    """Guesses the known output of a sequence. A guess lies if `lies` is true of its history."""
-
-    def __init__(self, output: list[int], lies: int) -> None:
-        self.output, self.lies, self.tokens = output, lies, list[int]()
-        self.prompt: int | None = None
-
-    def append(self, tokens: Many[int]) -> None:
-        self.tokens += tokens
-        if self.prompt is None:  # drafters meet a sequence when it decodes
-            self.prompt = len(self.tokens) - 1
-
-    def guess(self, most: int) -> tuple[Many[int], int]:
-        assert self.prompt is not None
-        said = len(self.tokens) - self.prompt
-        guesses = self.output[said : said + most]
-        return [
-            guess + (zlib.crc32(repr((self.tokens, index)).encode()) % self.lies == 0)
-            for index, guess in enumerate(guesses)
-        ], 3
-
-
-class GuessingMachine(WindowMachine):
     def make_speculator(self) -> Speculator:
         self.guessed = {"right": 0, "wrong": 0}
         drafters = {"seldom": self.oracle(7), "often": self.oracle(2)}
@@ -70,16 +46,53 @@ class GuessingMachine(WindowMachine):
     def check_plan(self, plan: StepPlan) -> None:
         super().check_plan(plan)
         for chunk in plan.chunks:
-            assert not chunk.guesses or chunk.known == 1
+            again = self.scheduler.slots[chunk.slot].again
+            assert not chunk.guesses or chunk.known == 1 + again
+            assert not again or isinstance(self, SnapshotMachine)
+            self.repeats = self.repeats or again > 0
 
     def teardown(self) -> None:
         super().teardown()
         if hasattr(self, "scheduler"):
             speculator = self.scheduler._speculator
             if speculator is not None:
+                event(f"computed again: {self.repeats}")
                 event(f"accepted: {speculator.accepted > 0}")
                 event(f"rejected: {speculator.accepted < speculator.drafted}")
 
 
+class GuessingMachine(Guesses, WindowMachine):
+    pass
+
+
+class Anything:
+    """A grammar that allows every token, so that tokens may be deferred."""
+
+    def begin(self) -> Anything:
+        return self
+
+    def next_mask(self, tokens: Many[int]) -> bytes:
+        return b""
+
+    def rewind(self, count: int) -> bool:
+        return True
+
+
+class RecurrentMachine(Guesses, SnapshotMachine):
+    def make_sequence(self, identity: int, params: Any, prompt: list[int]) -> Sequence:
+        sequence = super().make_sequence(identity, params, prompt)
+        if identity % 3:
+            sequence.rules = TokenRules(grammar=Anything())
+        return sequence
+
+    def make_executor(self, pages: int) -> FakeExecutor:
+        executor = super().make_executor(pages)
+        executor.defers = self.put_off
+        return executor
+
+
 TestGuesses = GuessingMachine.TestCase
 TestGuesses.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+TestRecurrentGuesses = RecurrentMachine.TestCase
+TestRecurrentGuesses.settings = TestGuesses.settings

@@ -69,7 +69,7 @@ class StepComposition:
             slot = chunk.slot
             tokens[slot] = count = len(chunk.tokens)
             sequence = slots[slot]
-            if chunk.known == 1 and sequence is not None and sequence.generating:
+            if sequence is not None and sequence.generating:
                 decodes += 1
             else:
                 prompt_tokens += count

@@ -84,6 +84,7 @@ class EngineLoop:
             self._pace,
             Speculation.MOST,
             default=config.speculation == "auto",
+            recurrent=model.executor.memory.snapshot_bytes > 0,
         )
         self.scheduler = Scheduler(
             config.slots,

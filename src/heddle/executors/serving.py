@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError
-from heddle.state import PAGE_TOKENS, Fixed, Load, Pages, Window
+from heddle.state import PAGE_TOKENS, Load, Pages, Window
 from heddle.step import HEAD_TOKENS, HEAD_TOKENS_OF_SLOT
 
 if TYPE_CHECKING:
@@ -70,15 +70,12 @@ def served_head(
 ) -> PredictionHead | None:
     """The model's prediction head, if it is to be loaded. `kinds` are those of the model's layers.
 
-    It is not if nobody guesses unless a request asks, if a small model guesses in its place, if
-    layers are recurrent, or if its layer cannot share pages with the layers of the model that keep
-    all positions.
+    It is not if nobody guesses unless a request asks, if a small model guesses in its place, or if
+    its layer cannot share pages with the layers of the model that keep all positions.
     """
     if config.speculation == "off" or config.draft or model.head is None:
         return None
     flat = [kind for of_layer in kinds for kind in of_layer]
-    if any(isinstance(kind, Fixed) for kind in flat):
-        return None
     first = next((kind for kind in flat if isinstance(kind, Pages)), None)
     return model.head if model.head.state(0) == (first,) else None
 

@@ -72,6 +72,16 @@ class Drafting:
                 break
 
 
+def repeated(likelihoods: Many[float]) -> float:
+    """Expected number of right guesses that a recurrent model computes again (`Sequence.again`).
+
+    `likelihoods` says for each guess how likely it and all before it are right. If a of k guesses
+    are right and a < k, the next step computes these a again.
+    """
+    *first, last = likelihoods
+    return sum(first) - len(first) * last
+
+
 @dataclass(slots=True)
 class Guessing:
     """What speculation keeps for a sequence.

@@ -73,8 +73,8 @@ class Pace:
             recent = added.setdefault(guesses, deque(maxlen=_RECENT_GUESSES))
             recent.append(max(seconds - alone, 0.0))
 
-    def guess_seconds(self, decodes: int, guesses: int) -> float | None:
-        """Expected time of a step with decodes and guesses.
+    def guess_seconds(self, decodes: int, guesses: float) -> float | None:
+        """Expected time of a step with decodes and guesses, or an expected number of them.
 
         None if nothing is known, or if the next step should have no guesses so that the time
         without them stays known: steps become longer as sequences grow.
@@ -83,7 +83,7 @@ class Pace:
             return None
         return median(self._decode[decodes]) + self._added_seconds(decodes, guesses)
 
-    def _added_seconds(self, decodes: int, guesses: int) -> float:
+    def _added_seconds(self, decodes: int, guesses: float) -> float:
         """Seconds that guesses add to a step: on the line between the nearest numbers measured.
 
         After the last number, a guess costs as much as those before it. But one step tries at most

@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from heddle.outputs import FinishReason
@@ -114,8 +115,7 @@ class Scheduler:
         self._room = Room(slots, queue, context, cache.pages * PAGE_TOKENS)
         self._cache = cache
         self._snapshot_every = cache.snapshot_tokens
-        # A state cannot forget the guesses that turn out wrong.
-        self._speculator = None if self._snapshot_every else speculator
+        self._speculator = speculator
         self._most_rows = min(most_rows(slots), batch_tokens)
         self._slots: list[Sequence | None] = [None] * slots
         self._live: dict[int, Sequence] = {}  # not ended
@@ -261,7 +261,8 @@ class Scheduler:
         guessed = any(chunk.guesses for _, chunk in carried)
         wrong = self._wrong_guesses(carried, outcomes) if guessed else {}
         counts = [
-            (sequence, len(chunk.tokens) - wrong.get(sequence.id, 0)) for sequence, chunk in carried
+            (sequence, len(chunk.tokens) - sequence.again - wrong.get(sequence.id, 0))
+            for sequence, chunk in carried
         ]
         if seconds is not None:
             self._measure(carried, seconds)
@@ -274,6 +275,7 @@ class Scheduler:
             self._learn(carried, outcomes)
         for sequence, count in counts:
             self._count_computed(sequence, count)
+            sequence.again = 0
         events = []
         for sequence, outcome in outcomes:
             if isinstance(outcome, Failed):
@@ -283,11 +285,14 @@ class Scheduler:
                 sequence.awaited = outcome.ready
             elif not sequence.ended:
                 events.append(TokenEvent(sequence, outcome, self._apply(sequence, outcome)))
-        for sequence, _ in carried:
+        for sequence, chunk in carried:
             if sequence.id in wrong:
                 # Right guesses after the token that ended the sequence do not count.
                 sequence.computed = min(sequence.computed, sequence.total - 1)
                 self._cache.shrink(sequence.table, sequence.total)
+            if self._snapshot_every and wrong.get(sequence.id):
+                certain = len(chunk.tokens) - chunk.uncertain
+                sequence.again = sequence.computed - chunk.start - certain
             if not sequence.ended and sequence.computed == sequence.limit:
                 self._end(sequence)
                 events.append(TokenEvent(sequence, None, FinishReason.LENGTH))
@@ -450,7 +455,7 @@ class Scheduler:
     # --- planning a step and applying its result -------------------------------------------------
 
     def _assign_tokens(self) -> list[tuple[Sequence, int]]:
-        """How many tokens each sequence gets: decodes 1 each, then prompts in order.
+        """How many new tokens each sequence gets: decodes 1 each, then prompts in order.
 
         The order of prompts is that of the queue: a client that was served less comes first.
         """
@@ -458,10 +463,11 @@ class Scheduler:
         if self._queue.shared:
             running.sort(key=self._prompt_order())
         decodes = sum(sequence.generating for sequence in running)
-        budget = self._batch_tokens - decodes
+        again = sum(sequence.again for sequence in running)
+        budget = self._batch_tokens - decodes - again
         if self._pace is not None and decodes:
             budget = min(budget, self._pace.allowance(decodes))
-        if budget <= 0 and len(running) > self._batch_tokens:
+        if budget <= 0 and len(running) + again > self._batch_tokens:
             return self._take_turns(running)
         shares = []
         for sequence in running:
@@ -489,14 +495,25 @@ class Scheduler:
         if not all(sequence.generating and count for sequence, count in shares):
             return {}
         decoding = [sequence for sequence, _ in shares if not sequence.driven]
-        guesses = self._speculator.guess(decoding, self._most_rows - len(shares))
+        taken = len(shares) + sum(sequence.again for sequence, _ in shares)
+        guesses = self._speculator.guess(decoding, self._most_rows - taken)
         for sequence in decoding:
             if sequence.id in guesses:
-                most = len(guesses[sequence.id])
-                if not self._cache.grow(sequence.table, sequence.total + most):
-                    held = len(sequence.table.pages) * PAGE_TOKENS
-                    guesses[sequence.id] = guesses[sequence.id][: held - sequence.total]
+                made = guesses[sequence.id]
+                guesses[sequence.id] = made[: self._room_for_guesses(sequence, len(made))]
         return guesses
+
+    def _room_for_guesses(self, sequence: Sequence, wanted: int) -> int:
+        """How many of the wanted guesses of a sequence may be computed.
+
+        They need pages, and the state of a snapshot must not be that of a guess.
+        """
+        if self._snapshot_every:
+            before = next_snapshot(sequence, self._snapshot_every) - sequence.total - 1
+            wanted = max(0, min(wanted, before))
+        if self._cache.grow(sequence.table, sequence.total + wanted):
+            return wanted
+        return len(sequence.table.pages) * PAGE_TOKENS - sequence.total
 
     def _wrong_guesses(
         self, carried: list[tuple[Sequence, Chunk]], outcomes: list[tuple[Sequence, Outcome]]
@@ -525,7 +542,7 @@ class Scheduler:
         """Tell the pace how long the step took."""
         if self._pace is None:
             return
-        guesses = sum(chunk.guesses for _, chunk in carried)
+        guesses = sum(chunk.guesses + sequence.again for sequence, chunk in carried)
         decodes = sum(sequence.generating for sequence, _ in carried)
         cost = sum(len(chunk.tokens) * self._cost(sequence) for sequence, chunk in carried)
         self._pace.observe(decodes, cost - decodes - guesses, seconds, guesses)
@@ -554,7 +571,9 @@ class Scheduler:
         If decodes alone use up the budget, prompts take turns with them. Else they would starve.
         """
         line = sorted(running, key=lambda sequence: sequence.turn)
-        return [(sequence, 1) for sequence in line[: self._batch_tokens]]
+        ends = accumulate(1 + sequence.again for sequence in line)
+        fitting = zip(line, ends, strict=True)
+        return [(sequence, 1) for sequence, end in fitting if end <= self._batch_tokens]
 
     def _end_turn(self, sequence: Sequence) -> None:
         self._turn += 1
@@ -567,7 +586,8 @@ class Scheduler:
         """
         if self._cache.has_windows:
             for sequence, _ in shares:
-                self._cache.give_back(sequence.table, sequence.tokens, sequence.computed)
+                first = sequence.computed - sequence.again
+                self._cache.give_back(sequence.table, sequence.tokens, first)
         return all(
             self._cache.grow(sequence.table, sequence.computed + count)
             for sequence, count in shares
@@ -579,7 +599,7 @@ class Scheduler:
         A paused sequence waits only when its caller resumes it.
         """
         self._release(sequence)
-        sequence.computed = 0
+        sequence.computed = sequence.again = 0
         sequence.bound = False
         if not sequence.paused:
             self._queue.wait(sequence)

@@ -61,6 +61,8 @@ class Sequence:
         limit: most `tokens` that it may have. `Scheduler.add` sets it. If the limit is the prompt's
             length, the sequence ends when the prompt is computed.
         computed: leading tokens whose KV is in the pages of `table`.
+        again: how many of them the next chunk computes again, because the slot's fixed-size state
+            does not hold them: right guesses of a step that had wrong ones, too.
         slot: index of its slot; -1 while it waits.
         table: its pages; empty while it waits.
         bound: whether the executor has a binding of `slot` to it.
@@ -100,6 +102,7 @@ class Sequence:
     rules: TokenRules = NO_RULES
     limit: int = 0
     computed: int = 0
+    again: int = 0
     slot: int = -1
     table: PageTable = field(default_factory=PageTable, repr=False)
     bound: bool = False
@@ -161,18 +164,21 @@ class Sequence:
 
         Guesses follow only the last of its tokens.
         """
-        start = self.computed
-        end = start + count
+        start = self.computed - self.again
+        end = self.computed + count
+        sample = end == len(self.tokens) < self.limit
+        may_wait = sample and self.rules.grammar is not None
         return Chunk(
             self.slot,
             start,
             [*self.tokens[start:end], *guesses],
             self.table.pages,
-            sample=end == len(self.tokens) < self.limit,
+            sample=sample,
             score=self._scoring(start, end) if self.scores else None,
             pool=self._pool(start, end) if self.pooling is not None else None,
             windows=self.table.windows,
             guesses=len(guesses),
+            uncertain=len(guesses) + may_wait,
         )
 
     def end(self) -> None:

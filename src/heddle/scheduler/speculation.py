@@ -16,12 +16,13 @@ best, so speculation ends by itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import nlargest
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from heddle.errors import InvalidRequestError
-from heddle.scheduler.guessing import FIRST_CHANCES, Drafting, Guessing
+from heddle.scheduler.guessing import FIRST_CHANCES, Drafting, Guessing, repeated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,6 +51,7 @@ class Speculator:
         pace: knows what steps cost.
         most: most guesses of one sequence in one step.
         default: whether to guess for requests that do not say.
+        recurrent: whether right guesses before a wrong one are computed again.
 
     Attributes:
         drafted, accepted: guesses that steps computed, and how many of them were right.
@@ -62,11 +64,13 @@ class Speculator:
         most: int,
         *,
         default: bool = True,
+        recurrent: bool = False,
     ) -> None:
         self._drafters = drafters
         self._pace = pace
         self._most = most
         self._default = default
+        self._recurrent = recurrent
         self._shared = {name: list(FIRST_CHANCES) for name in drafters}
         self._since_draft = 0  # steps since a drafter that takes time has guessed
         self.drafted = 0
@@ -103,7 +107,7 @@ class Speculator:
                 asked[sequence.id] = guesses = guessing.best.guesses[: guessing.length]
                 rows -= len(guesses)
         if free:
-            already = sum(map(len, asked.values()))
+            already = sum(map(len, asked.values())) + sum(one.again for one in sequences)
             asked.update(self._that_pay(free, len(sequences), already, rows))
         return asked
 
@@ -134,7 +138,8 @@ class Speculator:
         best, count, tokens = _LEAST_GAIN * decodes / alone, 0, float(decodes)
         for number in range(1, _MOST_DRAFTED + 1):
             tokens += sum(likelihoods[number - 1] for likelihoods in chances)
-            steps = self._pace.guess_seconds(decodes, number * decodes)
+            again = sum(self._repeated(likelihoods[:number]) for likelihoods in chances)
+            steps = self._pace.guess_seconds(decodes, number * decodes + again)
             if steps is not None and tokens / (steps + number * draft_seconds) > best:
                 best, count = tokens / (steps + number * draft_seconds), number
         if count:
@@ -193,28 +198,35 @@ class Speculator:
         alone = self._pace.guess_seconds(decodes, already)
         if alone is None:
             return {}
+        likelihoods = {sequence.id: list(drafting.likelihoods()) for sequence, drafting in free}
         # A guess is less likely than those before it, so the likeliest ones hold no gaps.
         chances = chain.from_iterable(
-            ((likelihood, sequence.id) for likelihood in drafting.likelihoods())
-            for sequence, drafting in free
+            ((likelihood, id) for likelihood in of_sequence)
+            for id, of_sequence in likelihoods.items()
         )
         likeliest = nlargest(rows, (one for one in chances if one[0] >= _LEAST_CHANCE))
         best, count, tokens = _LEAST_GAIN * decodes / alone, 0, float(decodes)
-        for number, (likelihood, _) in enumerate(likeliest, 1):
+        again: dict[int, float] = {}
+        taken: Counter[int] = Counter()
+        for number, (likelihood, id) in enumerate(likeliest, 1):
             tokens += likelihood
-            seconds = self._pace.guess_seconds(decodes, already + number)
+            taken[id] += 1
+            again[id] = self._repeated(likelihoods[id][: taken[id]])
+            more = already + number + sum(again.values())
+            seconds = self._pace.guess_seconds(decodes, more)
             if seconds is None or (decodes > 1 and seconds > self._pace.longest_step(alone)):
                 break
             if tokens / seconds > best:
                 best, count = tokens / seconds, number
-        counts: dict[int, int] = {}
-        for _, id in likeliest[:count]:
-            counts[id] = counts.get(id, 0) + 1
+        counts = Counter(id for _, id in likeliest[:count])
         return {
             sequence.id: drafting.guesses[: counts[sequence.id]]
             for sequence, drafting in free
             if sequence.id in counts
         }
+
+    def _repeated(self, likelihoods: Many[float]) -> float:
+        return repeated(likelihoods) if self._recurrent else 0.0
 
 
 def _chances(sequence: Sequence, name: str) -> list[float]:

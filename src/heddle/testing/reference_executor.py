@@ -219,12 +219,16 @@ class ReferenceExecutor:
         scored: list[Scored | Failed] = []
         pooled: list[Pooled | Failed] = []
         kept: list[Float32] = []
+        wrong: list[int] = []  # slots with wrong guesses
         for chunk in plan.chunks:
             rows = self._rows(chunk)
             if chunk.keep_states:
                 kept.append(np.concatenate([state for state, _ in rows[-chunk.keep_states :]]))
             if chunk.sample:
-                sampled += self._samples(chunk, [row[0] for _, row in rows[chunk.known - 1 :]])
+                outcomes = self._samples(chunk, [row[0] for _, row in rows[chunk.known - 1 :]])
+                sampled += outcomes
+                if len(outcomes) <= chunk.guesses:
+                    wrong.append(chunk.slot)
             if chunk.score is not None:
                 scored.append(_scored(chunk, [logits for _, logits in rows]))
             if chunk.pool is not None:
@@ -236,6 +240,8 @@ class ReferenceExecutor:
                     assert isinstance(params, EmbeddingParams), "others pool nothing"
                     pooled.append(_pooled(chunk, states, unit_length=params.unit_length))
         self._states.keep(plan)
+        for slot in wrong:
+            self._states.rewind(slot)
         if self._abandoned:
             raise StepAbandonedError("the step was abandoned")
         return StepResult(tuple(sampled), tuple(scored), tuple(pooled), tuple(kept))
@@ -258,6 +264,8 @@ class ReferenceExecutor:
         """State (1, width) and logits (1, vocabulary) of a token; no rows if nothing reads them."""
         if self._abandoned:
             raise StepAbandonedError("the step was abandoned")
+        if index == len(chunk.tokens) - chunk.uncertain:
+            self._states.mark(chunk.slot)
         position, cache = chunk.start + index, PagedCache(self._pages, self._states, chunk)
         token = [chunk.tokens[index]]
         wanted = np.arange(1 if _is_wanted(chunk, index) else 0)
@@ -265,13 +273,15 @@ class ReferenceExecutor:
         batch: Batch[NDArray[Any]] = Batch(np.array(token), np.array([position]), wanted, states)
         return compute(self._forward, ReferenceOps([SequenceChunk(cache, position, token)]), batch)
 
-    def _samples(self, chunk: Chunk, rows: list[Float32]) -> Iterator[Sampled | Failed]:
+    def _samples(self, chunk: Chunk, rows: list[Float32]) -> list[Sampled | Failed]:
         """The outcomes of a chunk. `rows` has the logits of its last known token and guesses."""
+        outcomes: list[Sampled | Failed] = []
         for right, logits in enumerate(rows):
-            yield (outcome := self._sample(chunk, logits, right))
+            outcomes.append(outcome := self._sample(chunk, logits, right))
             guess = chunk.tokens[chunk.known + right] if right < chunk.guesses else None
             if not isinstance(outcome, Sampled) or outcome.token != guess:
-                return
+                break
+        return outcomes
 
     def _sample(self, chunk: Chunk, logits: Float32, right: int) -> Sampled | Failed:
         self._logits = logits

@@ -106,6 +106,7 @@ class FixedStates:
         self._places = {layer: begin // 4 for layer, begin in fixed_places(memory).items()}
         self._count = memory.snapshot_bytes // 4
         self.slots: dict[int, Float32] = {}
+        self._marked: dict[int, Float32] = {}
         self._snapshots: dict[int, Float32] = {}
         self._most = memory.snapshots
 
@@ -120,6 +121,16 @@ class FixedStates:
         """Make the snapshots of a plan, after its chunks."""
         for copy in plan.snapshots:
             self._snapshots[copy.snapshot] = self.slots[copy.slot].copy()
+
+    def mark(self, slot: int) -> None:
+        """Remember the state of a slot before its uncertain tokens."""
+        if self._count:
+            self._marked[slot] = self.slots[slot].copy()
+
+    def rewind(self, slot: int) -> None:
+        """Go back to the state before the uncertain tokens."""
+        if self._count:
+            self.slots[slot] = self._marked[slot]
 
     def part(self, slot: int, place: StatePlace) -> Float32:
         """A part (count,) of the state of a slot."""

@@ -27,36 +27,36 @@ def in_chunks(
     isa: str,
     count: int,
     build: Callable[[Bench], int],
-    chunks: Sequence[tuple[int, bool]],
+    chunks: Sequence[tuple[int, int]],
     threads: int = 1,
 ) -> Floats:
-    """The results of all tokens. A chunk is its number of tokens, and whether its last token is
-    computed a second time, from the state before it."""
+    """The results of all tokens. A chunk is its number of tokens, and how many of the last ones
+    are computed a second time, from the state before them."""
     bench = Bench(isa, TOKENS, threads)
     states = _native.FixedStates(3, -(-4 * count // 64) * 64)
     bench.program = _native.Program(bench.runtime, (bench.cache,), TOKENS, TOKENS, states)
     out, found, now, done = build(bench), [], 1, 0
 
-    def run(first: int, tokens: int, state: int, kept: int) -> Floats:
+    def run(first: int, tokens: int, state: int, kept: int, again: int) -> Floats:
         ids = ints(range(first, first + tokens))
-        span = np.array([[0, tokens, first, 0, 0, state, kept]], np.int32)
+        span = np.array([[0, tokens, first, 0, 0, state, kept, tokens - again]], np.int32)
         bench.program.begin(ids, ids, span, ints([0]), NOTHING, []).finish()
         return bench.program.copy(out, tokens)
 
     for tokens, again in chunks:
         kept = 3 - now if again else now
-        rows = run(done, tokens, now, kept)
+        rows = run(done, tokens, now, kept, again)
         if again:
-            last = run(done + tokens - 1, 1, now, kept)
-            assert np.array_equal(last[0], rows[-1]), "the state before the token is still there"
+            last = run(done + tokens - again, again, now, kept, again)
+            assert np.array_equal(last, rows[-again:]), "the state before the tokens is still there"
         found.append(rows)
         done, now = done + tokens, kept
     assert done == TOKENS
     return np.concatenate(found)
 
 
-WHOLE = [(TOKENS, False)]
-CUT = [(1, False), (1, True), (9, True), (2, False), (1, True), (TOKENS - 14, False)]
+WHOLE = [(TOKENS, 0)]
+CUT = [(1, 0), (1, 1), (9, 1), (2, 0), (1, 1), (4, 3), (3, 3), (TOKENS - 21, 0)]
 
 
 def of_every_level(count: int, build: Callable[[Bench], int]) -> Floats:
@@ -208,9 +208,9 @@ def test_states_outside_of_the_memory_are_refused() -> None:
     with pytest.raises(ValueError, match="outside"):
         bench.program.conv(source, place=16, out=out, **shape)
     bench.program.conv(source, place=0, out=out, **shape)
-    for pair in ((-1, 0), (0, 2)):
-        span = np.array([[0, 1, 0, 0, 0, *pair]], np.int32)
-        with pytest.raises(ValueError, match="bad state"):
+    for bad in ((-1, 0, 0), (0, 2, 0), (0, 1, 1), (0, 0, 2), (0, 1, -1)):
+        span = np.array([[0, 1, 0, 0, 0, *bad]], np.int32)
+        with pytest.raises(ValueError, match=r"bad (state|number of certain)"):
             bench.program.begin(ints([0]), ints([0]), span, ints([0]), NOTHING, [])
     with pytest.raises(ValueError, match="no such state"):
         states.copy(0, 2)

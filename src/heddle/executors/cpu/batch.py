@@ -58,7 +58,7 @@ class Layout:
 
     Attributes:
         ids, positions: (T,).
-        spans: (S, 3 + 2 * groups), see `Program.begin`; in a recurrent model, (S, 5 + 2 * groups).
+        spans: (S, 3 + 2 * groups), see `Program.begin`; in a recurrent model, (S, 6 + 2 * groups).
         pages: page ids of all spans and groups.
         rows: (R,) token rows to sample from. A chunk with n guesses has n + 1 rows.
         scored: (token row, target, alternatives) of each token to score.
@@ -83,13 +83,12 @@ class Layout:
         plan: StepPlan,
         sums: Mapping[int, StateSum],
         width: int = 0,
-        fixed: Sequence[tuple[int, int]] | None = None,
+        fixed: Sequence[tuple[int, int, int]] | None = None,
     ) -> Layout:
         """Lay out a plan. `sums` has a sum for each slot whose states are pooled.
 
-        `width` is that of hidden states, if the plan keeps some. `fixed` are the fixed-size states
-        of each chunk: the one it reads, and the one that gets its last token. None: the model is
-        not recurrent.
+        `width` is that of hidden states, if the plan keeps some. `fixed` has the fixed-size states
+        of each chunk, see `FixedMemory.places`. None: the model is not recurrent.
         """
         layout = cls(width=width)
         for index, chunk in enumerate(plan.chunks):

@@ -156,7 +156,6 @@ class CpuExecutor:
         self._logit_rows = 0  # of the last step
         self._masks = GrammarMasks()
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
-        self._uncertain: set[int] = set()  # slots whose last token a later step may compute again
         self._submitted: _Submitted | None = None
 
     def _lower(self, forward: Forward, positions: int) -> tuple[int, int | None]:
@@ -246,13 +245,8 @@ class CpuExecutor:
         """The plan as arrays. Clears and restores fixed-size states."""
         if self._fixed is None:
             return Layout.of(plan, self._sums, self.shape.width)
-        # Only a late mask makes a step compute a token again.
-        self._uncertain = {
-            chunk.slot for chunk in plan.chunks if chunk.sample and self._masks.has(chunk.slot)
-        }
         self._fixed.prepare(plan)
-        fixed = self._fixed.places(plan, self._uncertain)
-        return Layout.of(plan, self._sums, self.shape.width, fixed)
+        return Layout.of(plan, self._sums, self.shape.width, self._fixed.places(plan))
 
     def collect(self) -> StepResult:
         submitted, self._submitted = self._submitted, None
@@ -268,10 +262,11 @@ class CpuExecutor:
             raise StepAbandonedError("the step was abandoned")
         picks, scores = read
         if self._fixed is not None:
-            self._fixed.keep(plan, self._uncertain)
-            for slot in self._uncertain:
-                if self._masks.late(slot) is None:
-                    self._fixed.advance(slot)
+            self._fixed.keep(plan)
+            for chunk, picked in zip(sampling, picks, strict=True):
+                stands = len(picked) > chunk.guesses and self._masks.late(chunk.slot) is None
+                if chunk.uncertain and stands:
+                    self._fixed.advance(chunk.slot)
         sampled = tuple(chain.from_iterable(map(self._sampled, sampling, samplers, picks)))
         states = tuple(of_chunk.astype(np.float32) for of_chunk in kept)
         return StepResult(sampled, scored(plan, scores), pooled(plan, self._sums), states)

@@ -10,17 +10,15 @@ from heddle import _native
 from heddle.errors import ConfigError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from heddle.state import StateMemory
-    from heddle.step import StepPlan
+    from heddle.step import Chunk, StepPlan
 
 
 class FixedMemory:
     """Two states for each slot, then the snapshots.
 
-    A step that may have to compute a token again writes the state after this token to the slot's
-    other state. If the token stands, :meth:`advance` makes that one the slot's state.
+    A step that may have to compute tokens again writes the state after them to the slot's other
+    state. If the tokens stand, :meth:`advance` makes that one the slot's state.
 
     Attributes:
         states: the native states.
@@ -56,27 +54,24 @@ class FixedMemory:
         for copy in plan.restores:
             self.states.copy(self._snapshot(copy.snapshot), self._of(copy.slot))
 
-    def places(self, plan: StepPlan, uncertain: Collection[int]) -> list[tuple[int, int]]:
-        """For each chunk, the state that it reads and the state that gets its last token.
-
-        They differ for the slots in `uncertain`.
-        """
-        found = []
-        for chunk in plan.chunks:
-            now = self._of(chunk.slot)
-            found.append((now, self._other(now) if chunk.slot in uncertain else now))
-        return found
+    def places(self, plan: StepPlan) -> list[tuple[int, int, int]]:
+        """For each chunk, the state that it reads, the state that gets its last token, and how many
+        of its tokens the first one gets, too, if they differ."""
+        return [
+            (self._of(chunk.slot), self._last(chunk), len(chunk.tokens) - chunk.uncertain)
+            for chunk in plan.chunks
+        ]
 
     def advance(self, slot: int) -> None:
-        """The last token of an uncertain slot stands."""
+        """The uncertain tokens of a slot stand."""
         self._now[slot] = self._other(self._of(slot))
 
-    def keep(self, plan: StepPlan, uncertain: Collection[int]) -> None:
+    def keep(self, plan: StepPlan) -> None:
         """Make the snapshots of a plan after its chunks, before any slot advances."""
-        for copy in plan.snapshots:
-            now = self._of(copy.slot)
-            last = self._other(now) if copy.slot in uncertain else now
-            self.states.copy(last, self._snapshot(copy.snapshot))
+        if plan.snapshots:
+            last = {chunk.slot: self._last(chunk) for chunk in plan.chunks}
+            for copy in plan.snapshots:
+                self.states.copy(last[copy.slot], self._snapshot(copy.snapshot))
 
     def read(self, snapshot: int) -> memoryview:
         """The bytes of a snapshot."""
@@ -92,6 +87,11 @@ class FixedMemory:
         if not 0 <= slot < self._memory.states // 2:
             raise ValueError(f"there is no slot {slot}")
         return self._now.setdefault(slot, slot)
+
+    def _last(self, chunk: Chunk) -> int:
+        """The state that gets the last token of a chunk."""
+        now = self._of(chunk.slot)
+        return self._other(now) if chunk.uncertain else now
 
     def _other(self, state: int) -> int:
         half = self._memory.states // 2

@@ -121,10 +121,6 @@ class GrammarMasks:
         if binding.rules.grammar is not None:
             self._grammars[binding.slot] = _SlotGrammar(binding.rules.grammar, list(binding.output))
 
-    def has(self, slot: int) -> bool:
-        """Whether the slot has a grammar, so that its mask may be late."""
-        return slot in self._grammars
-
     def begin_masks(
         self, chunks: Sequence[Chunk], samplers: Mapping[int, _native.Sampler]
     ) -> Callable[[], None] | None:
