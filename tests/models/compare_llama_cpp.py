@@ -2,7 +2,10 @@
 
     PYTHONPATH=tests:src python tests/models/compare_llama_cpp.py [--exported [TYPE]] [MODEL...]
 
-Weights are float32, keys and values f16. Needs the `bench` and `test` extras. A model is the name
+Weights, keys and values are float32. With an f16 cache both programs round keys, values and
+latents, and layers of random experts multiply the errors: with 26 such layers (DeepSeek-V2), log
+probabilities differ by up to 0.16, and Heddle's with f16 and with f32 by 0.10. In float32 they
+differ by 0.0001. Needs the `bench` and `test` extras. A model is the name
 of a test's parameter, such as "granite-tied"; without names, all models are compared. With
 `--exported`, llama.cpp reads the file that `heddle quantize` makes of a folder; TYPE is a type such
 as q8_0. Each model runs in a process of its own, because llama.cpp ends the process where a file
@@ -38,8 +41,12 @@ if TYPE_CHECKING:
 
 EXPORTED = "--exported"
 NEW_TOKENS = 8
-TOLERANCE = 0.05
-"""Of log probabilities. llama.cpp rounds queries to f16, too. A wrong setting gives > 0.1."""
+TOLERANCE = 0.02
+"""Of log probabilities. A wrong setting gives > 0.1.
+
+Gemma's differ by up to 0.010, because llama.cpp looks up GELU in a table of f16, and those of other
+families by up to 0.001.
+"""
 QUANTISED_TOLERANCE = 1.0
 """The same, of files with a TYPE.
 
@@ -51,6 +58,8 @@ from those in float32, and 5 between the two: the first two tokens are 0.06 to 0
 other texts after a few tokens are near ties and no fault; in F32 all are the same.
 """
 KNOWN = {
+    "deepseek_v2-groups": "(llama.cpp scores groups as V3 does, by their two best experts)",
+    "gpt_oss-all experts": "(llama.cpp requires an output matrix)",
     "lfm2-biased": "(llama.cpp has no biases of short convolutions)",
     "llama-longrope": "(llama.cpp has longrope for Phi-3 only; here it divides positions, too)",
     "qwen2_moe-shared": "(llama.cpp requires an output matrix)",
@@ -58,6 +67,7 @@ KNOWN = {
 }
 """Models whose results differ for a reason."""
 KNOWN_EXPORTED = {
+    "deepseek_v2-groups": KNOWN["deepseek_v2-groups"],
     "gemma3-stretched": "(llama.cpp knows which layers have a window: no key says so)",
     "llama-longrope": KNOWN["llama-longrope"],
     "phi3-windowed": KNOWN["phi3-windowed"],
@@ -72,9 +82,7 @@ SQUARE = ("qwen2", "qwen2_moe", "lfm2", "lfm2_moe")
 
 DEEPSEEK = "deepseek2"
 LAYERS_WITH_WHOLE_QUERIES = 27
-"""llama.cpp knows DeepSeek-V2-Lite, whose queries are not compressed, by its number of layers.
-
-All layers but the last are then dense: so many random layers of experts multiply rounding."""
+"""llama.cpp knows DeepSeek-V2-Lite, whose queries are not compressed, by its number of layers."""
 
 
 def main(names: list[str]) -> int:
@@ -110,8 +118,7 @@ def compare(model: TinyModel, options: Sequence[str]) -> str:
         and not model.query_rank
         and model.gguf_architecture == DEEPSEEK
     ):
-        layers = LAYERS_WITH_WHOLE_QUERIES
-        model = replace(model, layers=layers, dense=layers - 1)
+        model = replace(model, layers=LAYERS_WITH_WHOLE_QUERIES)
     tolerance = QUANTISED_TOLERANCE if set(options) & TARGETS.keys() else TOLERANCE
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tiny.gguf"
@@ -126,7 +133,7 @@ def compare(model: TinyModel, options: Sequence[str]) -> str:
             reference, tokens = ReferenceModel(checkpoint), list(TOKENS)
             worst = 0.0
             for choices in theirs:
-                logits = reference.logits(tokens, "f16")[-1].astype(np.float64)
+                logits = reference.logits(tokens)[-1].astype(np.float64)
                 ours = logits - logits.max() - math.log(np.exp(logits - logits.max()).sum())
                 worst = max(worst, *(abs(ours[id] - value) for id, value in choices.items()))
                 if worst > tolerance:
@@ -158,6 +165,8 @@ def llama_cpp(path: Path) -> list[dict[int, float]]:
     parameters.model.path = str(path)
     parameters.n_ctx, parameters.n_parallel, parameters.warmup = 64, 1, False
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     server = xllamacpp.Server(parameters)
     body = {"prompt": TOKENS, "n_predict": NEW_TOKENS, "temperature": 0, "n_probs": 1000}
     with httpx.Client(base_url=server.listening_address, trust_env=False, timeout=60) as client:
