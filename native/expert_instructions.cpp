@@ -83,8 +83,8 @@ class Gather final : public ExpertRowInstruction {
     int in_;
 };
 
-// gate(x) and up(x) of all rows. The panels of all experts in use form one line, cut into pieces of
-// about equal cost.
+// gate(x), if experts have gates, and up(x) of all rows. The panels of all experts in use form one
+// line, cut into pieces of about equal cost.
 class GateUp final : public Instruction {
   public:
     explicit GateUp(Layer layer) : Instruction("experts"), layer_(std::move(layer)) {}
@@ -93,13 +93,14 @@ class GateUp final : public Instruction {
         const ExpertRows& rows = expert_rows(p);
         const PanelPlace from = rows.cut(*layer_, item, items(p));
         const PanelPlace to = rows.cut(*layer_, item + 1, items(p));
-        const int panels = layer_->panels_of_hidden();
+        const int panels = layer_->panels_of_input();
+        const int gates = layer_->gated() ? panels / 2 : 0;  // come first
         for (int g = from.group; g <= to.group; ++g) {
             const int first = g == from.group ? from.panel : 0;
-            const int last = g == to.group ? to.panel : 2 * panels;
-            run_stack(p, layer_->gate, expert_rows(p).gate, g, first, std::min(last, panels));
-            run_stack(p, layer_->up, expert_rows(p).up, g, std::max(first - panels, 0),
-                      last - panels);
+            const int last = g == to.group ? to.panel : panels;
+            run_stack(p, layer_->gate, expert_rows(p).gate, g, first, std::min(last, gates));
+            run_stack(p, layer_->up, expert_rows(p).up, g, std::max(first - gates, 0),
+                      last - gates);
         }
     }
 
@@ -134,10 +135,15 @@ class Activate final : public ExpertRowInstruction {
         ExpertRows& rows = expert_rows(p);
         const int n = layer().hidden();
         const int64_t at = int64_t{i} * n;
-        float* gate = rows.gate.data() + at;
-        kernels(p).gated[static_cast<int>(layer().activation)](gate, rows.up.data() + at, n, gate);
+        float* hidden = rows.gate.data() + at;
+        const float* up = rows.up.data() + at;
+        if (layer().gated()) {
+            kernels(p).gated[static_cast<int>(layer().activation)](hidden, up, n, hidden);
+        } else {
+            kernels(p).squared_relu(up, n, hidden);
+        }
         if (!layer().quantised_hidden()) return;
-        kernels(p).quantise(gate, n, rows.hidden_codes.data() + at,
+        kernels(p).quantise(hidden, n, rows.hidden_codes.data() + at,
                             rows.hidden_scales.data() + at / kBlock);
     }
 };

@@ -42,12 +42,14 @@ void ExpertLayer::check() const {
             "a selection bias for each expert");
     require(r.expert_scales.empty() || static_cast<int>(r.expert_scales.size()) == r.experts,
             "a factor for each expert");
-    require(!gate.empty() && !down.empty(), "no matrices");
-    check_stack(gate, r.experts, hidden(), width());
+    require(!up.empty() && !down.empty(), "no matrices");
+    if (gated()) {
+        check_stack(gate, r.experts, hidden(), width());
+        require(is_quantised(gate[0]->packed().format) == quantised_in(),
+                "gate and up must both be quantised, or both be floats");
+    }
     check_stack(up, r.experts, hidden(), width());
     check_stack(down, r.experts, width(), hidden());
-    require(is_quantised(up[0]->packed().format) == quantised_in(),
-            "gate and up must both be quantised, or both be floats");
     require(!quantised_in() || width() % kBlock == 0, "the width is not whole blocks");
     require(!quantised_hidden() || hidden() % kBlock == 0, "the hidden width is not whole blocks");
 }
@@ -91,8 +93,7 @@ void ExpertRows::group(const ExpertLayer& layer, int tokens) {
         next = first;
         if (count == 0) continue;
         groups_.push_back({expert, first, count});
-        costs_.push_back(costs_.back() +
-                         int64_t{2} * layer.panels_of_hidden() * (kPanelCost + count));
+        costs_.push_back(costs_.back() + int64_t{layer.panels_of_input()} * (kPanelCost + count));
         first += count;
     }
     for (int i = 0; i < tokens * used; ++i) {
@@ -108,7 +109,7 @@ PanelPlace ExpertRows::cut(const ExpertLayer& layer, int index, int parts) const
     const auto after = std::upper_bound(costs_.begin(), costs_.end(), cost);
     const size_t group = static_cast<size_t>(after - costs_.begin()) - 1;
     const int64_t within = cost - costs_[group], whole = costs_[group + 1] - costs_[group];
-    const int panels = 2 * layer.panels_of_hidden();
+    const int panels = layer.panels_of_input();
     return {static_cast<int>(group), static_cast<int>(within * panels / whole)};
 }
 

@@ -12,17 +12,20 @@
 namespace heddle {
 
 // One layer's experts. All have the same shapes: gate and up (hidden, width), down (width, hidden).
+// Without gates, `gate` is empty, and an expert computes down(max(up(x), 0)^2).
 struct ExpertLayer {
     Routing routing;
-    Activation activation;
+    Activation activation;  // of gates
     std::vector<std::shared_ptr<const Matrix>> gate, up, down;
 
-    int width() const { return gate[0]->packed().columns; }
-    int hidden() const { return gate[0]->packed().rows; }
-    int panels_of_hidden() const { return gate[0]->panels(); }
+    bool gated() const { return !gate.empty(); }
+    int width() const { return up[0]->packed().columns; }
+    int hidden() const { return up[0]->packed().rows; }
+    // Panels of the matrices of one expert that read x.
+    int panels_of_input() const { return (gated() ? 2 : 1) * up[0]->panels(); }
     int panels_of_width() const { return down[0]->panels(); }
     // Whether activations are quantised for gate and up, and for down.
-    bool quantised_in() const { return is_quantised(gate[0]->packed().format); }
+    bool quantised_in() const { return is_quantised(up[0]->packed().format); }
     bool quantised_hidden() const { return is_quantised(down[0]->packed().format); }
     // Throws std::invalid_argument unless all matrices and the routing fit together.
     void check() const;

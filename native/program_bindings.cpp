@@ -190,7 +190,7 @@ void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, 
                  float scale, int groups, int groups_used, int group_best, Floats selection_bias,
                  const std::string& activation_name, const std::optional<Floats>& expert_scales) {
     auto layer = std::make_shared<ExpertLayer>();
-    layer->routing = {static_cast<int>(gate.size()),
+    layer->routing = {static_cast<int>(up.size()),
                       used,
                       scoring(scoring_name),
                       normalised,
@@ -200,7 +200,11 @@ void add_experts(Program& p, int in, int logits, int out, const Matrices& gate, 
                       group_best,
                       vector_of(selection_bias),
                       expert_scales ? vector_of(*expert_scales) : std::vector<float>()};
-    layer->activation = activation(activation_name);
+    if (!gate.empty()) {
+        layer->activation = activation(activation_name);
+    } else if (activation_name != "squared_relu") {
+        throw std::invalid_argument("experts without gates have no activation " + activation_name);
+    }
     layer->gate.assign(gate.begin(), gate.end());
     layer->up.assign(up.begin(), up.end());
     layer->down.assign(down.begin(), down.end());

@@ -24,6 +24,7 @@ from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
 from models.tiny.granitemoehybrid import TinyGraniteHybridMoe
 from models.tiny.kimi_linear import TinyKimiLinear
 from models.tiny.lfm2 import TinyLfm2
+from models.tiny.nemotron_h import TinyNemotronHMoe
 from models.tiny.qwen3_5 import TinyQwen35
 from patience import PATIENCE
 from steps import execute
@@ -44,6 +45,7 @@ MODELS: tuple[TinyModel, ...] = (
         "recurrent", heads=4, kv_heads=2, head_dim=16, tied=True, rotates=True, context=CONTEXT
     ),
     TinyKimiLinear("recurrent", heads=3, kv_heads=3, head_dim=28, tied=True, context=CONTEXT),
+    TinyNemotronHMoe("recurrent", heads=4, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
 )
 EVERY = 64
 LENGTHS = (500, 500, 300, 129, 64, 63, 5)

@@ -1,4 +1,4 @@
-"""The blocks of decoders: attention, the gated feed-forward layer, and the placement of norms.
+"""The blocks of decoders: attention, the parts of a layer, and the placement of norms.
 
 The file of a family puts blocks together. A block is a frozen description. `load` claims its
 weights from a checkpoint. `forward` expresses its computation with `Ops`.
@@ -224,37 +224,15 @@ class Attention:
         return ops.norm_heads(x, weight, self.norm_eps, heads)
 
 
-@dataclass(frozen=True, slots=True)
-class GatedMLPWeights(Generic[W]):
-    gate: W
-    up: W
-    down: W
-
-
-@dataclass(frozen=True, slots=True)
-class GatedMLP:
-    """Feed-forward layer: down(activation(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202)."""
-
-    width: int
-    hidden: int
-    activation: str
-
-    def load(self, loader: Loader[W], name: str) -> GatedMLPWeights[W]:
-        """Claim the tensors under `name`."""
-        return GatedMLPWeights(
-            gate=loader.linear(f"{name}.gate", self.hidden, self.width),
-            up=loader.linear(f"{name}.up", self.hidden, self.width),
-            down=loader.linear(f"{name}.down", self.width, self.hidden),
-        )
-
-    def forward(self, ops: Ops[A, W], weights: GatedMLPWeights[W], x: A) -> A:
-        """From normed x (T, width) to (T, width)."""
-        gate, up = ops.linear(x, weights.gate), ops.linear(x, weights.up)
-        return ops.linear(ops.gated(gate, up, self.activation), weights.down)
-
-
 class FeedForward(Protocol):
-    """The feed-forward part of a layer: a `GatedMLP` or a `MixtureOfExperts`."""
+    """The feed-forward part of a layer: dense (`feed_forward.py`), or of experts.
+
+    Attributes:
+        width: width of the hidden state.
+    """
+
+    @property
+    def width(self) -> int: ...
 
     def load(self, loader: Loader[Any], name: str) -> Any:
         """Claim the tensors under `name`."""
@@ -278,7 +256,7 @@ class NormPlacement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights(Generic[W]):
-    """Weights of a layer: norms before and after each part, None without such norms."""
+    """Weights of a layer: norms before and after each part, None without such norms or parts."""
 
     attention_norm: W | None
     mixer: Any
@@ -292,47 +270,57 @@ class LayerWeights(Generic[W]):
 class Layer:
     """A mixer, then a feed-forward layer. Each has norms and is added to the hidden state.
 
+    A layer may have only one of these parts. Then the norm before it is called `norm`.
+
     Attributes:
-        mixer: the first part.
-        mlp: the second part.
+        mixer: the first part; None: no such part.
+        mlp: the second part; None: no such part.
         norm_eps: epsilon of the norms.
         norms: where the norms are.
         residual_scale: factor on the result of each part before it is added.
     """
 
-    mixer: Mixer
-    mlp: FeedForward
+    mixer: Mixer | None
+    mlp: FeedForward | None
     norm_eps: float
     norms: NormPlacement = NormPlacement.BEFORE
     residual_scale: float = 1.0
 
     def state(self, *, causal: bool) -> tuple[StateKind, ...]:
         """The kinds of state that the layer keeps of a sequence."""
-        return self.mixer.state(causal=causal)
+        return self.mixer.state(causal=causal) if self.mixer else ()
 
     def load(self, loader: Loader[W], name: str) -> LayerWeights[W]:
         """Claim the tensors under `name`."""
-        width = self.mixer.width
+        mixer, mlp = self.mixer, self.mlp
         before = self.norms is not NormPlacement.AFTER
         after = self.norms is not NormPlacement.BEFORE
+        both = mixer is not None and mlp is not None
+
+        def norm(part: Mixer | FeedForward | None, label: str, *, placed: bool) -> W | None:
+            return loader.vector(f"{name}.{label}", part.width) if part and placed else None
+
         return LayerWeights(
-            attention_norm=loader.vector(f"{name}.attention_norm", width) if before else None,
-            mixer=self.mixer.load(loader, f"{name}.{self.mixer.part}"),
-            after_attention=loader.vector(f"{name}.post_attention_norm", width) if after else None,
-            mlp_norm=loader.vector(f"{name}.mlp_norm", width) if before else None,
-            mlp=self.mlp.load(loader, f"{name}.mlp"),
-            after_mlp=loader.vector(f"{name}.post_mlp_norm", width) if after else None,
+            attention_norm=norm(mixer, "attention_norm" if both else "norm", placed=before),
+            mixer=mixer.load(loader, f"{name}.{mixer.part}") if mixer else None,
+            after_attention=norm(mixer, "post_attention_norm", placed=after),
+            mlp_norm=norm(mlp, "mlp_norm" if both else "norm", placed=before),
+            mlp=mlp.load(loader, f"{name}.mlp") if mlp else None,
+            after_mlp=norm(mlp, "post_mlp_norm", placed=after),
         )
 
     def forward(
         self, ops: Ops[A, W], weights: LayerWeights[W], x: A, positions: A, index: int
     ) -> A:
         """The hidden state (T, width) after layer `index`."""
-        h = self._norm(ops, x, weights.attention_norm)
-        h = self.mixer.forward(ops, weights.mixer, h, positions, index)
-        x = self._add(ops, x, h, weights.after_attention)
-        h = self.mlp.forward(ops, weights.mlp, self._norm(ops, x, weights.mlp_norm))
-        return self._add(ops, x, h, weights.after_mlp)
+        if self.mixer is not None:
+            h = self._norm(ops, x, weights.attention_norm)
+            h = self.mixer.forward(ops, weights.mixer, h, positions, index)
+            x = self._add(ops, x, h, weights.after_attention)
+        if self.mlp is not None:
+            h = self.mlp.forward(ops, weights.mlp, self._norm(ops, x, weights.mlp_norm))
+            x = self._add(ops, x, h, weights.after_mlp)
+        return x
 
     def _norm(self, ops: Ops[A, W], x: A, weight: W | None) -> A:
         return x if weight is None else ops.norm(x, weight, self.norm_eps)

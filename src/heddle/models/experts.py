@@ -7,14 +7,14 @@ Shazeer et al. 2017 (arXiv:1701.06538). Shared experts, which compute every toke
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from heddle.models.blocks import GatedMLP
+from heddle.models.feed_forward import dense_mlp, has_gates
 from heddle.models.ops import ExpertSpec, ExpertWeights
 
 if TYPE_CHECKING:
     from heddle.models.base import Sizes
-    from heddle.models.blocks import FeedForward, GatedMLPWeights
+    from heddle.models.blocks import FeedForward
     from heddle.models.ops import Loader, Ops
     from heddle.weights.checkpoint import Hyperparameters
 
@@ -28,14 +28,17 @@ _SCORINGS = ("softmax", "softmax_of_chosen", "sigmoid")
 class MixtureWeights(Generic[W]):
     """`spec` has the checkpoint's selection bias and factors on the weights of experts.
 
-    `shared_gate` is None without such a gate.
+    `shared_gate` is None without such a gate. `latent` and `result` are None if experts read the
+    hidden state itself.
     """
 
     router: W
     experts: ExpertWeights[W]
     spec: ExpertSpec
-    shared: GatedMLPWeights[W] | None
+    shared: Any
     shared_gate: W | None
+    latent: W | None
+    result: W | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,16 @@ class MixtureOfExperts:
         spec: how experts are chosen.
         shared: an expert that computes every token; its result is added. None: no such expert.
         shared_gated: whether the shared expert's result is multiplied by sigmoid(shared_gate(x)).
+        latent: elements of the latent that the chosen experts read and return. One matrix makes it
+            from x, and one makes the result from it. 0: they read x itself.
     """
 
     width: int
     hidden: int
     spec: ExpertSpec
-    shared: GatedMLP | None = None
+    shared: FeedForward | None = None
     shared_gated: bool = False
+    latent: int = 0
 
     def load(self, loader: Loader[W], name: str) -> MixtureWeights[W]:
         """Claim the tensors under `name`, with biases if the checkpoint has them."""
@@ -63,24 +69,32 @@ class MixtureOfExperts:
             spec = replace(spec, selection_bias=loader.constants(bias, count))
         if loader.has(f"{name}.expert_scales"):
             spec = replace(spec, expert_scales=loader.constants(f"{name}.expert_scales", count))
+        width, latent, hidden = self.latent or self.width, self.latent, self.hidden
+        stacks, gated = f"{name}.experts", has_gates(spec.activation)
         return MixtureWeights(
             router=loader.linear(f"{name}.router", count, self.width),
             experts=ExpertWeights(
-                gate=loader.experts(f"{name}.experts.gate", count, self.hidden, self.width),
-                up=loader.experts(f"{name}.experts.up", count, self.hidden, self.width),
-                down=loader.experts(f"{name}.experts.down", count, self.width, self.hidden),
+                gate=loader.experts(f"{stacks}.gate", count, hidden, width) if gated else None,
+                up=loader.experts(f"{stacks}.up", count, hidden, width),
+                down=loader.experts(f"{stacks}.down", count, width, hidden),
             ),
             spec=spec,
             shared=self.shared.load(loader, f"{name}.shared") if self.shared else None,
             shared_gate=(
                 loader.linear(f"{name}.shared_gate", 1, self.width) if self.shared_gated else None
             ),
+            latent=loader.linear(f"{name}.latent", latent, self.width) if latent else None,
+            result=loader.linear(f"{name}.result", self.width, latent) if latent else None,
         )
 
     def forward(self, ops: Ops[A, W], weights: MixtureWeights[W], x: A) -> A:
         """From normed x (T, width) to (T, width)."""
-        y = ops.experts(x, ops.linear(x, weights.router), weights.experts, weights.spec)
-        if self.shared is None or weights.shared is None:
+        logits = ops.linear(x, weights.router)
+        y = x if weights.latent is None else ops.linear(x, weights.latent)
+        y = ops.experts(y, logits, weights.experts, weights.spec)
+        if weights.result is not None:
+            y = ops.linear(y, weights.result)
+        if self.shared is None:
             return y
         shared = self.shared.forward(ops, weights.shared, x)
         if weights.shared_gate is not None:
@@ -106,7 +120,7 @@ def feed_forwards(
         UnsupportedModelError: the scoring is not supported.
     """
     read, layers, width = hyperparameters, sizes.shape.layers, sizes.shape.width
-    dense = GatedMLP(width, sizes.mlp_width, activation)
+    dense = dense_mlp(width, sizes.mlp_width, activation)
     if not read.count("experts"):
         return [dense] * layers
     spec = expert_spec(read, scoring, activation, normalised=normalised)
@@ -116,8 +130,9 @@ def feed_forwards(
         width,
         hidden,
         spec,
-        GatedMLP(width, shared, activation) if shared else None,
+        dense_mlp(width, shared, activation) if shared else None,
         shared_gated and shared > 0,
+        read.count("expert_latent"),
     )
     return [mixture if has_experts else dense for has_experts in _expert_layers(read, layers)]
 

@@ -22,7 +22,6 @@ from heddle.errors import UnsupportedModelError
 from heddle.models.base import read_windows
 from heddle.models.blocks import (
     Attention,
-    GatedMLP,
     Layer,
     LayerWeights,
     NormPlacement,
@@ -30,11 +29,13 @@ from heddle.models.blocks import (
 )
 from heddle.models.decoder import Decoder, DecoderWeights
 from heddle.models.experts import MixtureOfExperts, expert_spec
+from heddle.models.feed_forward import GatedMLP
 from heddle.models.ops import AttentionSpec, RopeSpec
 from heddle.models.positions import rope
 from heddle.step import ModelShape
 
 if TYPE_CHECKING:
+    from heddle.models.blocks import FeedForward, Mixer
     from heddle.models.experts import MixtureWeights
     from heddle.models.ops import Batch, Loader, Ops
     from heddle.weights.checkpoint import Hyperparameters
@@ -177,6 +178,8 @@ class Gemma4Layer(Layer):
         experts: the experts; None: none.
     """
 
+    mixer: Mixer
+    mlp: FeedForward
     input_width: int = 0
     experts: MixtureOfExperts | None = None
 

@@ -10,8 +10,9 @@ import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_sizes, read_windows
-from heddle.models.blocks import Attention, GatedMLP, Layer, NormPlacement, QueryKeyNorm
+from heddle.models.blocks import Attention, Layer, NormPlacement, QueryKeyNorm
 from heddle.models.decoder import Decoder
+from heddle.models.feed_forward import GatedMLP
 from heddle.models.ops import AttentionSpec, RopeSpec
 from heddle.models.positions import rope
 

@@ -149,7 +149,7 @@ class ExpertSpec:
         group_best: 2 as in DeepSeek-V3 (arXiv:2412.19437), or 1 as in V2 (arXiv:2405.04434).
         selection_bias: for each expert, a term that is added to its score when experts are chosen,
             but not in its weight; empty: no such terms.
-        activation: of the experts; see :meth:`Ops.gated`.
+        activation: of the experts; see :meth:`Ops.gated`, or without gates :meth:`Ops.activate`.
         expert_scales: one more factor on the weight of each expert; empty: no such factors.
     """
 
@@ -215,10 +215,13 @@ class LinearAttentionSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights(Generic[W_co]):
-    """The stacked matrices of a layer's experts; expert i computes
-    down[i](activation(gate[i](x)) * up[i](x))."""
+    """The stacked matrices of a layer's experts.
 
-    gate: W_co
+    Expert i computes down[i](activation(gate[i](x)) * up[i](x)), or without gates
+    down[i](activation(up[i](x))).
+    """
+
+    gate: W_co | None
     up: W_co
     down: W_co
 

@@ -352,9 +352,13 @@ class ReferenceOps:
             tokens, place = np.nonzero(chosen == expert)
             if not len(tokens):
                 continue
-            gate = self.linear(x[tokens], weights.gate[expert])
             up = self.linear(x[tokens], weights.up[expert])
-            down = self.linear(self.gated(gate, up, spec.activation), weights.down[expert])
+            if weights.gate is None:
+                hidden = self.activate(up, spec.activation)
+            else:
+                gate = self.linear(x[tokens], weights.gate[expert])
+                hidden = self.gated(gate, up, spec.activation)
+            down = self.linear(hidden, weights.down[expert])
             y[tokens] += factors[tokens, place][:, None] * down
         return y
 

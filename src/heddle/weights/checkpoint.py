@@ -11,6 +11,7 @@ Canonical names of tensors::
     layer_inputs.{embedding,projection,norm}: of inputs that each layer has of its own
     dense.{0,1}: matrices of an encoder after its last norm
     layers.{i}.scale, layers.{i}.input.{gate,projection}, layers.{i}.post_input_norm
+    layers.{i}.norm: where a layer has one part
     layers.{i}.attention_norm, layers.{i}.post_attention_norm
     layers.{i}.attention.{q,k,v,output,q_norm,k_norm,sinks}
     layers.{i}.attention.{query,query_norm,query_heads}: where queries are compressed
@@ -25,6 +26,7 @@ Canonical names of tensors::
     layers.{i}.{experts_norm,post_dense_norm,post_experts_norm}: where both parts are in parallel
     layers.{i}.mlp.{router,router_norm,selection_bias,expert_scales,shared_gate}
     layers.{i}.mlp.{experts,shared}.{gate,up,down}
+    layers.{i}.mlp.{latent,result}: where experts read a latent, not the hidden state
 
 each followed by `.weight`, or by `.bias`. The tensors of experts are stacked: the first axis is the
 expert. So are head_keys (heads, latent, key) and head_values (heads, value, latent).
@@ -67,6 +69,7 @@ HYPERPARAMETERS = {
     "shared_layers": "number of last layers that read the keys and values of an earlier layer",
     "layer_input_width": "elements of the input that each layer has of its own; 0: none",
     "recurrent_layers": "for each layer, whether it has a recurrence in place of attention",
+    "layer_parts": "for each layer of one part, which it is: recurrence, attention or mlp",
     "attention_period": "every so many layers, one has attention, and the others a recurrence",
     "state.heads": "heads of values of a recurrence",
     "state.groups": "heads of its queries and keys",
@@ -84,6 +87,7 @@ HYPERPARAMETERS = {
     "experts": "number of experts in a layer with a mixture of experts",
     "experts_used": "experts that compute each token",
     "expert_width": "elements of the inner state of an expert",
+    "expert_latent": "elements of the latent that experts read; 0: they read the hidden state",
     "shared_expert_width": "elements of the inner state of all shared experts together",
     "shared_experts": "number of shared experts, each as wide as an expert",
     "dense_layers": "number of layers before the first one with experts",
@@ -96,7 +100,7 @@ HYPERPARAMETERS = {
     "expert_group_best": "experts of a group whose scores count when groups are chosen",
     "expert_limit": "clamped activation: limit of gate and up",
     "expert_slope": "clamped activation: factor on the gate in the sigmoid",
-    "activation": "activation of feed-forward layers: silu, gelu, clamped",
+    "activation": "activation of feed-forward layers: silu, gelu, clamped, squared_relu",
     "attention.scale_dim": "scores are divided by the square root of this",
     "attention.scale": "factor on scores; the default is 1 over the root of a head's elements",
     "attention.temperature": "growth of queries with their position; 0: none",

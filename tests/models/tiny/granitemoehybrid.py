@@ -9,28 +9,23 @@ import numpy as np
 
 from gguf_writer import Tensor
 from models.tiny.base import TinyModel
+from models.tiny.base_mamba import TinyMamba, mamba_names
 from models.tiny.base_mixture import GGUF_NAMES
 from models.tiny.granitemoe import FACTORS, TinyGraniteMoe
 
 if TYPE_CHECKING:
     from models.tiny.base import Random
 
-_NAMES = {
-    "mamba.in_proj": "ssm_in",
-    "mamba.conv1d": "ssm_conv1d",
-    "mamba.norm": "ssm_norm",
-    "mamba.out_proj": "ssm_out",
+_NAMES = mamba_names("mamba") | {
     "pair": "pair",
     "down": "ffn_down",
     "pair_shexp": "pair_shexp",
     "down_shexp": "ffn_down_shexp",
 }
-_WHOLE_NAMES = {"mamba.A_log": "ssm_a", "mamba.dt_bias": "ssm_dt.bias", "mamba.D": "ssm_d"}
-"""GGUF's names of tensors that do not end in `.weight`."""
 
 
 @dataclass(frozen=True)
-class TinyGraniteHybrid(TinyModel):
+class TinyGraniteHybrid(TinyMamba):
     """Every `period`-th layer has attention, with positions if `rotates`."""
 
     architecture = "granitemoehybrid"
@@ -40,19 +35,7 @@ class TinyGraniteHybrid(TinyModel):
 
     layers: int = 3
     period: int = 2
-    mamba_heads: int = 4
-    groups: int = 2
-    state_dim: int = 8
-    taps: int = 4
     rotates: bool = False
-
-    @property
-    def inner(self) -> int:
-        return 2 * self.width
-
-    @property
-    def channels(self) -> int:
-        return self.inner + 2 * self.groups * self.state_dim
 
     def has_attention(self, layer: int) -> bool:
         return (layer + 1) % self.period == 0
@@ -82,11 +65,6 @@ class TinyGraniteHybrid(TinyModel):
                 [self.kv_heads * self.has_attention(layer) for layer in range(self.layers)],
                 np.int32,
             ),
-            "ssm.conv_kernel": self.taps,
-            "ssm.state_size": self.state_dim,
-            "ssm.inner_size": self.inner,
-            "ssm.time_step_rank": self.mamba_heads,
-            "ssm.group_count": self.groups,
         }
         return super().metadata() | {f"granitehybrid.{key}": value for key, value in keys.items()}
 
@@ -105,19 +83,6 @@ class TinyGraniteHybrid(TinyModel):
             "shared_mlp.output_linear.weight": random.matrix(self.width, self.ffn_width),
         }
 
-    def mixer(self, random: Random) -> dict[str, np.ndarray]:
-        heads, width = self.mamba_heads, self.width
-        return {
-            "mamba.in_proj.weight": random.matrix(self.inner + self.channels + heads, width),
-            "mamba.conv1d.weight": random.matrix(self.channels, self.taps)[:, None],
-            "mamba.conv1d.bias": random.normal(self.channels),
-            "mamba.dt_bias": random.near(0.5, heads),
-            "mamba.A_log": random.near(0.5, heads),
-            "mamba.D": random.near(1, heads),
-            "mamba.norm.weight": random.near(1, self.inner),
-            "mamba.out_proj.weight": random.matrix(width, self.inner),
-        }
-
     def tensors(self) -> list[Tensor]:
         """GGUF has gate and up apart."""
         found = []
@@ -132,22 +97,7 @@ class TinyGraniteHybrid(TinyModel):
                 found.append(Tensor.of(f"{layer}ffn_{which}{kind}.weight", values))
         return found
 
-    def gguf_values(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Rates of decay in place of logarithms, and vectors as matrices."""
-        if name.endswith("A_log"):
-            return -np.exp(values)[:, None]
-        if name.endswith("mamba.D"):
-            return values[:, None]
-        if name.endswith("mamba.norm.weight"):
-            return values.reshape(self.groups, -1)
-        if name.endswith("conv1d.weight"):
-            return values[:, 0]
-        return super().gguf_values(name, values)
-
     def gguf_name(self, name: str) -> str:
-        for own, stored in _WHOLE_NAMES.items():
-            if name.endswith(own):
-                return f"blk.{name.split('.')[2]}.{stored}"
         kind = self.shared_kind
         name = name.replace("shared_mlp.input_linear", f"pair{kind}")
         return super().gguf_name(name.replace("shared_mlp.output_linear", f"down{kind}"))

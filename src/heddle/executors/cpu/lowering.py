@@ -353,7 +353,9 @@ class _Lowering:
             x,
             logits,
             self._new(node),
-            *(_matrices(stack) for stack in (weights.gate, weights.up, weights.down)),
+            () if weights.gate is None else _matrices(weights.gate),
+            _matrices(weights.up),
+            _matrices(weights.down),
             used=spec.used,
             scoring=spec.scoring,
             normalised=spec.normalised,
@@ -412,7 +414,7 @@ def _reads_quantised(reader: Node, source: Node) -> bool:
     if isinstance(reader, recording.HeadLinear):
         return _matrices(reader.weight)[0].quantised
     if isinstance(reader, recording.Experts) and reader.inputs[0] is source:
-        return _matrices(reader.weights.gate)[0].quantised
+        return _matrices(reader.weights.up)[0].quantised
     return False
 
 

@@ -142,7 +142,9 @@ def model_work(
         elif isinstance(node, recording.CausalConv | recording.LinearAttend):
             state_bytes += 4 * node.place.count
         elif isinstance(node, recording.Experts):
-            stacks = (node.weights.gate, node.weights.up, node.weights.down)
+            stacks = [node.weights.up, node.weights.down]
+            if node.weights.gate is not None:
+                stacks.append(node.weights.gate)
             of_one = sum(stack.out_features * stack.in_features for stack in stacks)
             per_token += node.spec.used * of_one
             size = sum(stack.nbytes for stack in stacks)

@@ -290,7 +290,8 @@ class RecordingOps:
     def experts(
         self, x: Node, logits: Node, weights: ExpertWeights[ExpertsHandle], spec: ExpertSpec
     ) -> Node:
-        _check_activation(spec.activation, _GATES)
+        known = _GATES if weights.gate is not None else {"squared_relu"}
+        _check_activation(spec.activation, known)
         return self._record(Experts((x, logits), x.width, x.per_row, weights, spec))
 
     def gate_rows(self, x: Node, gate: Node) -> Node:

@@ -101,6 +101,8 @@ def _read_layers(values: dict[str, Any], metadata: Mapping[str, object], archite
     for name in ("kv_heads", "mlp_width"):
         if hasattr(values.get(name), "tolist"):
             values[name] = values[name].tolist()
+    if architecture in names.ONE_PART:
+        _read_parts(values)
     kv_heads = values.get("kv_heads")
     if isinstance(kv_heads, list) and architecture in names.RECURRENT_IF_NO_HEADS:
         values["recurrent_layers"] = [not count for count in kv_heads]
@@ -110,6 +112,19 @@ def _read_layers(values: dict[str, Any], metadata: Mapping[str, object], archite
         listed = values.get(name)
         if isinstance(listed, list) and len(listed) == values.get("layers") != 0:
             values[name] = listed[0] if len(set(listed)) == 1 else listed
+
+
+def _read_parts(values: dict[str, Any]) -> None:
+    """The part of each layer, where layers have one part. Layers of a prediction head come last."""
+    layers, widths = values.get("layers"), values.get("mlp_width")
+    kv_heads = values.get("kv_heads")
+    if not (isinstance(layers, int) and isinstance(widths, list) and isinstance(kv_heads, list)):
+        return
+    kinds = zip(widths[:layers], kv_heads[:layers], strict=False)
+    values["layer_parts"] = [
+        "mlp" if width else "attention" if heads else "recurrence" for width, heads in kinds
+    ]
+    values["mlp_width"], values["kv_heads"] = max(widths, default=0), max(kv_heads, default=0)
 
 
 def _read_rope(values: dict[str, Any], metadata: Mapping[str, object], architecture: str) -> None:

@@ -40,6 +40,7 @@ HYPERPARAMETERS = {
     "experts": "expert_count",
     "experts_used": "expert_used_count",
     "expert_width": "expert_feed_forward_length",
+    "expert_latent": "moe_latent_size",
     "shared_expert_width": "expert_shared_feed_forward_length",
     "shared_experts": "expert_shared_count",
     "dense_layers": "leading_dense_block_count",
@@ -83,6 +84,10 @@ HYPERPARAMETERS_OF = {
 
 RECURRENT_IF_NO_HEADS = frozenset({"lfm2", "lfm2moe", "granitehybrid", "kimi-linear"})
 """Architectures whose layers have a recurrence where their number of key/value heads is 0."""
+
+ONE_PART = frozenset({"nemotron_h", "nemotron_h_moe"})
+"""Architectures whose layers have one part each. A layer with neither key/value heads nor a width
+of its feed-forward part has a recurrence."""
 
 TILED = frozenset({"qwen35", "qwen35moe"})
 """Architectures whose value heads are ordered so that head i has key head i modulo their number."""
@@ -190,6 +195,8 @@ _IN_LAYER = {
     "mlp.shared.up": "ffn_up_shexp",
     "mlp.shared.down": "ffn_down_shexp",
     "mlp.shared_gate": "ffn_gate_inp_shexp",
+    "mlp.latent": "ffn_latent_down",
+    "mlp.result": "ffn_latent_up",
     "post_mlp_norm": "post_ffw_norm",
     "prediction.projection": "nextn.eh_proj",
     "prediction.embedding_norm": "nextn.enorm",
@@ -241,11 +248,13 @@ _KIMI_DELTA = {
     "attention.norm": "ssm_norm",
     **{f"mixer.{part}": "" for part in ("beta", "norm")},
 }
+_ONE_NORM = {"norm": "attn_norm", "attention_norm": ""}
 _DIFFERENCES = {
     "granitehybrid": _MAMBA,
     "kimi-linear": _KIMI_DELTA,
     "lfm2": _SHORT_CONV,
     "lfm2moe": _SHORT_CONV,
+    **dict.fromkeys(ONE_PART, _MAMBA | _ONE_NORM),
     "phi3": _GATE_BEFORE_UP,
     "glm4": _GATE_BEFORE_UP,
     "gpt-oss": {"mlp_norm": "post_attention_norm"},

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
 from heddle.weights.checkpoint import Hyperparameters
-from heddle.weights.huggingface import deepseek, gemma4, granite, kimi_linear, lfm2, names
+from heddle.weights.huggingface import (
+    deepseek,
+    gemma4,
+    granite,
+    kimi_linear,
+    lfm2,
+    names,
+    nemotron_h,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +24,13 @@ if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
     from heddle.weights.huggingface.sentence_modules import SentenceModules
 
-_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu"}
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu2": "squared_relu",
+}
+_ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "mlp_hidden_act")
 _SCALINGS = {"default": "none", "su": "longrope"}
 """Canonical names of rope scalings that have another name in config.json."""
 _SCALINGS_OF_PHI3 = {"su": "longrope", "yarn": "longrope"}
@@ -92,6 +106,8 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
         values |= lfm2.sizes(config)
     if architecture == kimi_linear.MODEL_TYPE:
         values |= kimi_linear.sizes(config)
+    if architecture == nemotron_h.MODEL_TYPE:
+        values |= nemotron_h.sizes(config)
     whole, local = _rope_objects(config)
     values |= _rope(config, whole)
     base = local.get("rope_theta", config.get("rope_local_base_freq"))
@@ -144,8 +160,8 @@ def _refuse(key: str, value: object, supported: str) -> UnsupportedModelError:
 
 
 def _activation(config: Config) -> Config:
-    """The activation of feed-forward layers, under either of its two keys."""
-    for key in ("hidden_activation", "hidden_act"):
+    """The activation of feed-forward layers, under one of its keys."""
+    for key in _ACTIVATION_KEYS:
         value = config.get(key)
         if value is not None:
             if not isinstance(value, str) or value not in _ACTIVATIONS:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
+from heddle.weights.huggingface.mamba import check_mixer
 
 if TYPE_CHECKING:
     from heddle.weights.huggingface.json_files import Config
@@ -23,12 +23,7 @@ def sizes(config: Config) -> Config:
     expand, width = config.get("mamba_expand", 2), config.get("hidden_size")
     if isinstance(expand, int | float) and isinstance(width, int):
         found["state.inner"] = int(expand * width)
-    limits = config.get("time_step_limit")
-    if limits is not None and limits != [0.0, math.inf]:
-        raise UnsupportedModelError(
-            f"config.json: time_step_limit {limits!r} is not supported; supported: [0, Infinity]",
-            param="time_step_limit",
-        )
+    check_mixer(config, "hidden_act")
     positions = config.get("position_embedding_type")
     if positions not in (None, "nope", "rope"):
         raise UnsupportedModelError(

@@ -57,6 +57,16 @@ HYPERPARAMETERS_OF = {
         "state.key_dim": "linear_attn_config.head_dim",
         "state.taps": "linear_attn_config.short_conv_kernel_size",
     },
+    "nemotron_h": {
+        "norm_eps": "layer_norm_epsilon",
+        "layer_parts": "layers_block_type",
+        "state.heads": "mamba_num_heads",
+        "state.groups": "n_groups",
+        "state.key_dim": "ssm_state_size",
+        "state.taps": "conv_kernel",
+        "expert_latent": "moe_latent_size",
+        "shared_expert_width": "moe_shared_expert_intermediate_size",
+    },
     "lfm2": _SHORT_CONV_KEYS,
     "lfm2_moe": _SHORT_CONV_KEYS,
     "granitemoehybrid": _MAMBA_KEYS
@@ -180,8 +190,24 @@ _KIMI_LINEAR = _LATENTS | {
         for part in ("gate", "up", "down")
     },
 }
+_NEMOTRON_H = {
+    "norm": "norm",
+    **{f"attention.{part}": f"mixer.{part}_proj" for part in ("q", "k", "v")},
+    "attention.output": "mixer.o_proj",
+    "mixer.inputs": "mixer.in_proj",
+    "mixer.conv": "mixer.conv1d",
+    "mixer.norm": "mixer.norm",
+    "mixer.output": "mixer.out_proj",
+    "mlp.router": "mixer.gate",
+    "mlp.latent": "mixer.fc1_latent_proj",
+    "mlp.result": "mixer.fc2_latent_proj",
+    **{f"mlp.{part}": f"mixer.{part}_proj" for part in ("up", "down")},
+    **{f"mlp.shared.{part}": f"mixer.shared_experts.{part}_proj" for part in ("up", "down")},
+    **{f"mlp.experts.{part}": f"mixer.experts.*.{part}_proj" for part in ("up", "down")},
+}
 _DIFFERENCES = {
     "kimi_linear": _KIMI_LINEAR,
+    "nemotron_h": _NEMOTRON_H,
     "granitemoehybrid": _MAMBA
     | {
         "mlp.router": "block_sparse_moe.router.layer",
@@ -265,18 +291,26 @@ _IRREGULAR = {
     "mixer.decay_rates.weight": "linear_attn.A_log",
     "mixer.step_bias.weight": "linear_attn.dt_bias",
 }
-_MAMBA_VECTORS = {
-    "mixer.decay_rates.weight": "mamba.A_log",
-    "mixer.step_bias.weight": "mamba.dt_bias",
-    "mixer.skip.weight": "mamba.D",
-}
+
+
+def _mamba_vectors(part: str) -> dict[str, str]:
+    """Vectors of a Mamba-2 mixer that files call `part`."""
+    return {
+        "mixer.decay_rates.weight": f"{part}.A_log",
+        "mixer.step_bias.weight": f"{part}.dt_bias",
+        "mixer.skip.weight": f"{part}.D",
+    }
+
+
 _IRREGULAR_OF = {
-    "granitemoehybrid": _MAMBA_VECTORS,
     "kimi_linear": {
         "mlp.selection_bias.weight": "block_sparse_moe.gate.e_score_correction_bias",
         "attention.decay_rates.weight": "self_attn.A_log",
         "attention.step_bias.weight": "self_attn.dt_bias",
     },
+    "granitemoehybrid": _mamba_vectors("mamba"),
+    "nemotron_h": _mamba_vectors("mixer")
+    | {"mlp.selection_bias.weight": "mixer.gate.e_score_correction_bias"},
     "lfm2_moe": {"mlp.selection_bias.weight": "feed_forward.expert_bias"},
     "qwen3_5_moe_text": {"mlp.experts.down.weight": "mlp.experts.down_proj"},
     "gemma4_text": {
@@ -292,12 +326,14 @@ _IRREGULAR_OF = {
 _OUTSIDE_OF = {
     "lfm2": {"output_norm": "model.embedding_norm"},
     "lfm2_moe": {"output_norm": "model.embedding_norm"},
+    "nemotron_h": {"embedding": "model.embeddings", "output_norm": "model.norm_f"},
 }
 """Names outside layers that are particular to one architecture."""
 
 _BASE = "model."
 _BASES = {
     _BASE: "",
+    "backbone.": "",  # Mamba-2's name
     "": "",  # somebody saved the model without its output matrix
     "language_model.model.": "language_model.",  # models that see images, too
     "model.language_model.": "",
@@ -307,7 +343,9 @@ _BASES = {
 
 def base_of(labels: Container[str]) -> str:
     """The prefix of a folder's tensors, whose names are `labels`."""
-    return next((base for base in _BASES if f"{base}embed_tokens.weight" in labels), _BASE)
+    embeddings = ("embed_tokens.weight", "embeddings.weight")
+    found = (base for base in _BASES if any(f"{base}{label}" in labels for label in embeddings))
+    return next(found, _BASE)
 
 
 _WITHOUT_EXPERTS = {
