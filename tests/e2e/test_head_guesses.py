@@ -17,13 +17,17 @@ from heddle.config import EngineConfig
 from heddle.engine.engine import Engine
 from heddle.errors import InvalidRequestError
 from heddle.sampling_params import SamplingParams
+from models.tiny import deepseek_v3, qwen3_5
 from models.tiny.glm4_moe import MODELS, TinyGlm4Moe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.outputs import Output
+    from models.tiny.base_heads import TinyHead
 
+RECURRENT = replace(qwen3_5.MODELS[0], name="recurrent", mtp=True, context=512)
+LATENT = replace(deepseek_v3.MODELS[0], name="latents", mtp=True, context=512)
 RANDOM = replace(next(model for model in MODELS if model.mtp), context=512)
 
 
@@ -75,7 +79,7 @@ REQUESTS = [
 GUESS = {"drafter": "mtp", "length": 4}
 
 
-def load(model: TinyGlm4Moe, folder: Path, **changes: object) -> Engine:
+def load(model: TinyHead, folder: Path, **changes: object) -> Engine:
     settings: dict[str, object] = {"slots": 4, "threads": 1, "kv_cache": 1 << 22, "watchdog": 0}
     return Engine.load(
         str(model.write_folder(folder / "tiny")),
@@ -121,6 +125,18 @@ def test_the_outputs_are_the_same(
     # A preempted sequence gets guesses again when it comes back.
     assert figures.accepted_tokens > {RANDOM: 0, NEARLY: 100, ORBIT: 140}[model]
     assert (figures.preemptions > 0) == ("kv_cache" in config)
+
+
+@pytest.mark.parametrize("model", [RECURRENT, LATENT], ids=lambda model: model.architecture)
+def test_heads_of_other_families(model: TinyHead, tmp_path: Path) -> None:
+    """Of a model with recurrences, whose states go back after wrong guesses, and with latents."""
+    with load(model, tmp_path, slots=1, prefix_cache=False, speculation="off") as engine:
+        plain = run(engine, None, 1)
+    with load(model, tmp_path) as engine:
+        for _ in range(2):
+            assert run(engine, GUESS, 5) == plain
+        figures = engine.snapshot()
+    assert figures.drafted_tokens > figures.accepted_tokens > 0
 
 
 @pytest.mark.parametrize("model", [ORBIT, NEARLY], ids=lambda model: model.name, scope="function")

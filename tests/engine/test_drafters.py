@@ -16,13 +16,16 @@ from heddle.drafting.lookup import LookupDrafter
 from heddle.drafting.model import DraftModel
 from heddle.engine.drafters import draft_model
 from heddle.engine.health import HealthState
+from heddle.engine.loading import load_model
 from heddle.errors import ConfigError, InvalidRequestError
 from heddle.sampling_params import SamplingParams
 from heddle.state import WindowMemory
 from heddle.step import EngramBias
+from models.tiny.llama import TinyLlama
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from conftest import Start
     from fake_executor import Occupant
@@ -230,3 +233,19 @@ def test_a_draft_model_with_another_vocabulary_is_refused_or_left_out(
     assert all(executor.closed for executor in executors)
     differs = False
     assert draft_model(model, replace(config, draft_required=False)) is not None
+
+
+def test_model_and_draft_model_share_one_kv_cache(tmp_path: Path) -> None:
+    small = TinyLlama("small", heads=2, kv_heads=1, head_dim=16, tied=True, context=512)
+    large = replace(small, name="large", layers=7)
+    paths = [str(one.write_folder(tmp_path / one.name)) for one in (large, small)]
+    config = EngineConfig(slots=4, threads=1, kv_cache=200_000, draft=paths[1])
+    model = load_model(paths[0], config)
+    draft = draft_model(model, config)
+    assert isinstance(draft, DraftModel)
+    memories = [model.executor.memory, draft._executor.memory]
+    assert sum(memory.bytes for memory in memories) <= config.kv_cache
+    assert abs(memories[0].pages - memories[1].pages) <= 3
+    assert memories[0].pages > 8
+    draft.close()
+    model.close()

@@ -20,8 +20,9 @@ from heddle.step import Binding, Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from heddle.weights.huggingface.checkpoint import HuggingFaceCheckpoint
+from models.tiny import deepseek_v3, qwen3_5, qwen3_5_moe, qwen3_next
 from models.tiny.base import TOKENS
-from models.tiny.glm4_moe import MODELS, TinyGlm4Moe
+from models.tiny.glm4_moe import MODELS
 from steps import execute
 
 if TYPE_CHECKING:
@@ -30,15 +31,21 @@ if TYPE_CHECKING:
 
     from heddle.step import Executor
     from heddle.weights.checkpoint import Checkpoint
+    from models.tiny.base_heads import TinyHead
 
 SHARED = next(model for model in MODELS if model.mtp)
 OWN = replace(SHARED, name="own matrices", own_matrices=True)
+LATENT = replace(deepseek_v3.MODELS[0], name="latents", mtp=True)
+RECURRENT = replace(qwen3_5.MODELS[0], name="dense", mtp=True)
+EXPERTS = replace(qwen3_next.MODELS[0], name="experts", mtp=True)
+PAIRS = replace(qwen3_5_moe.MODELS[0], name="experts", mtp=True)
+ALL = [SHARED, OWN, LATENT, RECURRENT, EXPERTS, PAIRS]
 CONFIG = EngineConfig(slots=2, threads=1, kv_cache=1 << 20)
 GREEDY = SamplingParams(temperature=0, seed=1, logprobs=20)
 STATES = np.random.RandomState(3).normal(0, 2, (len(TOKENS), SHARED.width)).astype(np.float32)
 
 
-def opened(model: TinyGlm4Moe, form: str, folder: Path) -> Checkpoint:
+def opened(model: TinyHead, form: str, folder: Path) -> Checkpoint:
     if form == "gguf":
         return GGUFCheckpoint.open(model.write(folder / "tiny.gguf"))
     return HuggingFaceCheckpoint.open(model.write_folder(folder / "tiny"))
@@ -48,7 +55,7 @@ def load(device: str, checkpoint: Checkpoint, config: EngineConfig = CONFIG) -> 
     return loader(device)(checkpoint, replace(config, device=device))
 
 
-def formula(model: TinyGlm4Moe, folder: Path) -> np.ndarray:
+def formula(model: TinyHead, folder: Path) -> np.ndarray:
     """Log probabilities of a head that reads TOKENS and STATES, by its definition.
 
     Its layer is computed as the only layer of a model whose embedding is the layer's input.
@@ -56,13 +63,15 @@ def formula(model: TinyGlm4Moe, folder: Path) -> np.ndarray:
     state, own = model.state(), f"model.layers.{model.layers}."
     part = {name.removeprefix(own): v for name, v in state.items() if name.startswith(own)}
     embedding = part.get("embed_tokens.weight", state["model.embed_tokens.weight"])
-    output = part.get("shared_head.head.weight", state["lm_head.weight"])
+    tied = state["model.embed_tokens.weight"]
+    output = part.get("shared_head.head.weight", state.get("lm_head.weight", tied))
+    eps = float(model.config()["rms_norm_eps"])
+    parts = {"enorm.weight": embedding[TOKENS], "hnorm.weight": STATES}
     both = np.concatenate(
-        [normed(embedding[TOKENS]) * part["enorm.weight"], normed(STATES) * part["hnorm.weight"]],
-        axis=1,
+        [normed(x, eps) * (part[norm] + 1 - model.norm_mean) for norm, x in parts.items()], axis=1
     )
     inputs = (both @ part["eh_proj.weight"].T).astype(np.float32)
-    alone = replace(model, layers=1, dense=0, mtp=False, vocabulary=len(TOKENS))
+    alone = replace(model, layers=1, mtp=False, vocabulary=len(TOKENS), **only_layer(model))
     before = f"blk.{model.layers}."
     of_layer = [
         replace(tensor, name=tensor.name.replace(before, "blk.0."))
@@ -75,7 +84,7 @@ def formula(model: TinyGlm4Moe, folder: Path) -> np.ndarray:
         rows[: len(output) - first] = output[first : first + len(TOKENS)]
         around = {
             "token_embd.weight": inputs,
-            "output_norm.weight": part["shared_head.norm.weight"],
+            "output_norm.weight": part["shared_head.norm.weight"] + 1 - model.norm_mean,
             "output.weight": rows,
         }
         tensors = [Tensor.of(name, values) for name, values in around.items()] + of_layer
@@ -86,8 +95,13 @@ def formula(model: TinyGlm4Moe, folder: Path) -> np.ndarray:
     return found - np.log(np.exp(found).sum(axis=1, keepdims=True))
 
 
-def normed(x: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5)
+def only_layer(model: TinyHead) -> dict[str, int]:
+    """What makes the only layer of a model one like the head's."""
+    return {"period": 1} if hasattr(model, "period") else {"dense": 0}
+
+
+def normed(x: np.ndarray, eps: float) -> np.ndarray:
+    return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + eps)
 
 
 def head_logprobs(head: Executor, ends: Iterable[int]) -> np.ndarray:
@@ -107,9 +121,9 @@ def head_logprobs(head: Executor, ends: Iterable[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("form", ["gguf", "hf"])
-@pytest.mark.parametrize("model", [SHARED, OWN], ids=str)
+@pytest.mark.parametrize("model", ALL, ids=str)
 def test_a_head_computes_its_formula(
-    model: TinyGlm4Moe, form: str, device: str, tmp_path: Path
+    model: TinyHead, form: str, device: str, tmp_path: Path
 ) -> None:
     with opened(model, form, tmp_path) as checkpoint:
         executor = load(device, checkpoint)

@@ -56,10 +56,12 @@ def draft_model(model: LoadedModel, config: EngineConfig) -> Follower[Any] | Non
     head = model.executor.head
     if not config.draft:
         return None if head is None else HeadDrafter(head, config.slots)
-    from heddle.engine.loading import load_model
+    from heddle.engine.loading import load_model, same_vocabulary
 
-    small = load_model(config.draft, replace(config, draft="", kv_cache=0, speculation="off"))
-    same = list(small.tokenizer.vocabulary_entries()) == list(model.tokenizer.vocabulary_entries())
+    # The model has left a part of the KV cache; see `load_model`.
+    rest = config.kv_cache and max(1, config.kv_cache - model.executor.memory.bytes)
+    small = load_model(config.draft, replace(config, draft="", kv_cache=rest, speculation="off"))
+    same = same_vocabulary(small.tokenizer, model.tokenizer)
     if not same or not small.shape.causal or small.executor.memory.snapshot_bytes:
         small.close()
         if not config.draft_required:

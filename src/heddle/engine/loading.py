@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from heddle.config import cache_home, user_path
+from heddle.config import cache_home
 from heddle.embedding import Pooling
 from heddle.errors import (
-    ConfigError,
     InvalidRequestError,
-    ModelFileError,
     OutOfMemoryError,
     UnsupportedModelError,
     UnsupportedParameterError,
@@ -255,6 +252,7 @@ def load_model(
 def _load(
     name: str, checkpoint: Checkpoint, config: EngineConfig, load: Load, progress: Progress
 ) -> LoadedModel:
+    from heddle.engine.chat_templates import chat_template_of
     from heddle.engine.reranking import reranker_of
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.mix import Mix
@@ -270,10 +268,11 @@ def _load(
     try:
         # The weights come last, so that errors of tokenizer and template show early.
         tokenizer = Tokenizer.of(checkpoint.tokenizer())
-        template = _template(checkpoint, tokenizer, config)
+        template = chat_template_of(checkpoint, tokenizer, config)
         pooling = _pooling(config, checkpoint)
         recommended = config.generation_config != "none"
         sampling = checkpoint.recommended().checked() if recommended else {}
+        config = _beside_draft(checkpoint, tokenizer, config)
         executor = load(checkpoint, config, progress.update)
         reranker = reranker_of(checkpoint, tokenizer)  # its tensor has been checked by now
         progress.update(weights)
@@ -291,6 +290,33 @@ def _load(
         checkpoint.default_prompt,
         reranker,
     )
+
+
+def _beside_draft(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig
+) -> EngineConfig:
+    """The settings of a model, whose draft model, if it has one, takes a part of `kv_cache`.
+
+    Both hold as many tokens. `draft_model` gives the rest to the draft model.
+    """
+    from heddle.executors.serving import position_elements
+    from heddle.models.registry import build, family_of
+    from heddle.text.tokenizer.tokenizer import Tokenizer
+    from heddle.weights.formats import open_checkpoint
+
+    if not config.draft or not config.kv_cache:
+        return config
+    found = find_model(config.draft, place=hub_place(config))
+    with open_checkpoint(found.path, found.base, family_of) as small:
+        if not same_vocabulary(Tokenizer.of(small.tokenizer()), tokenizer):
+            return config  # `draft_model` refuses it, or leaves it out
+        own, other = position_elements(build(checkpoint)), position_elements(build(small))
+    return replace(config, kv_cache=config.kv_cache * own // max(1, own + other))
+
+
+def same_vocabulary(one: Tokenizer, other: Tokenizer) -> bool:
+    """Whether all tokens of two models mean the same."""
+    return list(one.vocabulary_entries()) == list(other.vocabulary_entries())
 
 
 def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling | None:
@@ -314,57 +340,6 @@ def _pooling(config: EngineConfig, checkpoint: Checkpoint) -> Pooling | None:
             " (--pooling) to mean or last to use this model nevertheless",
             param=label,
         ) from None
-
-
-def _template(
-    checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig
-) -> ChatTemplate | None:
-    """The chat template of the settings, else of the checkpoint; None if there is none.
-
-    Raises:
-        ConfigError: the settings name a file that cannot be read, or no template, or variables that
-            are not a JSON object.
-        ModelFileError: the checkpoint's template does not parse.
-    """
-    from heddle.text.chat.template import ChatTemplate
-
-    variables = _template_variables(config.chat_template_kwargs)
-    path = config.chat_template
-    source = _template_source(path) if path else checkpoint.chat_template
-    if source is None:
-        return None
-    bos, eos = (
-        "" if token is None else tokenizer.token_text(token)
-        for token in (tokenizer.bos_id, tokenizer.eos_id)
-    )
-    try:
-        return ChatTemplate(source, bos, eos, variables)
-    except ModelFileError as error:
-        if not path:
-            raise
-        raise ConfigError(f"--chat-template {path}: {error}", param="chat_template") from None
-
-
-def _template_source(path: str) -> str:
-    try:
-        return user_path(path, "--chat-template").read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--chat-template: cannot read {path!r}: {error}", param="chat_template"
-        ) from error
-
-
-def _template_variables(text: str) -> dict[str, Any]:
-    try:
-        variables = json.loads(text or "{}")
-    except ValueError:
-        variables = None
-    if not isinstance(variables, dict):
-        raise ConfigError(
-            f"--chat-template-kwargs must be a JSON object, got {text!r}",
-            param="chat_template_kwargs",
-        )
-    return variables
 
 
 def _info(model_id: str, checkpoint: Checkpoint, shape: ModelShape, mix: Mix) -> ModelInfo:

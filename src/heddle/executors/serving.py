@@ -65,6 +65,13 @@ def kept_kinds(model: Decoder, config: EngineConfig) -> list[tuple[StateKind, ..
     return kinds
 
 
+def position_elements(model: Decoder) -> int:
+    """How many elements of keys and values a position has in all layers."""
+    kinds = [kind for layer in range(model.shape.layers) for kind in model.state(layer)]
+    shapes = [kind.shape for kind in kinds if isinstance(kind, Pages | Window)]
+    return sum(shape.heads * shape.dim * shape.parts for shape in shapes)
+
+
 def served_head(
     model: Decoder, kinds: Sequence[Sequence[StateKind]], config: EngineConfig
 ) -> PredictionHead | None:

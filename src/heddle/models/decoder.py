@@ -6,8 +6,8 @@ Most families are a `Decoder` with their own layers. A family with another struc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
     from heddle.models.blocks import Layer, LayerWeights
@@ -121,7 +121,8 @@ class HeadWeights(DecoderWeights[W]):
 class PredictionHead(Decoder):
     """A model's own head that predicts one more token (multi-token prediction, MTP).
 
-    DeepSeek-AI 2024 (arXiv:2412.19437, section 2.2); GLM-4.5 has it too. At position i it reads the
+    DeepSeek-AI 2024 (arXiv:2412.19437, section 2.2); GLM-4.5, Qwen3-Next and Qwen3.5 have it
+    too. At position i it reads the
     next token t[i+1] and the model's state h[i], after the model's last norm::
 
         x = projection [embedding_norm(embedding(t[i+1])); state_norm(h[i])]
@@ -133,10 +134,16 @@ class PredictionHead(Decoder):
     (vllm-project/vllm#47448).
 
     Attributes:
-        name: canonical name of the layer that has its tensors.
+        name: canonical name of the layer that has its tensors: the one after the model's last.
     """
 
     name: str
+
+    @classmethod
+    def of(cls, shape: ModelShape, layer: Layer, norm_eps: float) -> Self:
+        """The head of a model with this shape. `layer` is the head's."""
+        of_one = replace(shape, layers=1)
+        return cls(of_one, (layer,), norm_eps, name=f"layers.{shape.layers}")
 
     @property
     def reads_states(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.models.blocks import Layer
-from heddle.models.decoder import Decoder
+from heddle.models.decoder import Decoder, PredictionHead
 from heddle.models.experts import feed_forwards
 from heddle.models.latent import latent_attention, latent_model_sizes
 
@@ -24,5 +24,8 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     sizes = latent_model_sizes(read, attention)
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(read, sizes, activation, normalised=False)
-    layers = (Layer(attention, mlp, sizes.norm_eps) for mlp in mlps)
-    return Decoder(sizes.shape, tuple(layers), sizes.norm_eps)
+    eps = sizes.norm_eps
+    layers = tuple(Layer(attention, mlp, eps) for mlp in mlps)
+    has_head = read.count("prediction_layers")
+    head = PredictionHead.of(sizes.shape, layers[-1], eps) if has_head else None
+    return Decoder(sizes.shape, layers, eps, head=head)

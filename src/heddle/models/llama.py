@@ -10,7 +10,6 @@ et al. 2023 (arXiv:2310.06825); Mixtral: Jiang et al. 2024 (arXiv:2401.04088); P
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_sizes, read_windows
@@ -60,9 +59,6 @@ def build(
 
     windows = read_windows(read, shape.layers)
     layers = tuple(map(layer, windows, mlps))
-    if not read.count("prediction_layers"):
-        return Decoder(shape, layers, eps)
-    # The layer after the last one is the head's. It is like the last one.
-    of_one = replace(shape, layers=1)
-    head = PredictionHead(of_one, layers[-1:], eps, name=f"layers.{shape.layers}")
+    has_head = read.count("prediction_layers")
+    head = PredictionHead.of(shape, layers[-1], eps) if has_head else None
     return Decoder(shape, layers, eps, head=head)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from heddle.models.base import read_recurrent, read_sizes
 from heddle.models.blocks import Attention, Layer, QueryKeyNorm
-from heddle.models.decoder import Decoder
+from heddle.models.decoder import Decoder, PredictionHead
 from heddle.models.delta_net import gated_delta_net
 from heddle.models.experts import feed_forwards
 from heddle.models.ops import AttentionSpec
@@ -48,4 +48,6 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
         Layer(mixer if is_recurrent else attention, mlp, eps)
         for is_recurrent, mlp in zip(recurrent, mlps, strict=True)
     )
-    return Decoder(shape, tuple(layers), eps)
+    has_head = read.count("prediction_layers")
+    head = PredictionHead.of(shape, Layer(attention, mlps[-1], eps), eps) if has_head else None
+    return Decoder(shape, tuple(layers), eps, head=head)

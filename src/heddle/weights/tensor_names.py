@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 _CANONICAL_PREFIX = "layers."
 _KINDS = ("weight", "bias")
-_Names = dict[bool, dict[str, str]]  # by whether the tensor belongs to a layer
 
 
 class TensorNames:
@@ -26,38 +25,55 @@ class TensorNames:
         outside_layers: Mapping[str, str],
         in_layer: Mapping[str, str],
         irregular: Mapping[str, str],
+        further: tuple[str, int] | None = None,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
         """Parts as stored, by canonical part. `prefix` comes before the number of a layer.
 
-        `irregular` are names in a layer that do not end as their canonical names do, in full.
+        Args:
+            prefix: what comes before the number of a layer in the files.
+            outside_layers: parts outside of layers.
+            in_layer: parts of a layer.
+            irregular: names in a layer that do not end as their canonical names do, in full.
+            further: prefix and canonical number of the first of layers that the files count anew.
+            aliases: canonical names by other names in a layer that files have, in full.
         """
-        self._prefix = prefix
-        self._stored: _Names = {
-            False: _in_full(outside_layers),
-            True: _in_full(in_layer) | dict(irregular),
-        }
-        self._canonical: _Names = {
-            in_layer: {stored: canonical for canonical, stored in names.items()}
-            for in_layer, names in self._stored.items()
-        }
+        self._places = [(prefix, 0), *([further] if further else [])]
+        self._outside = _in_full(outside_layers)
+        self._in_layer = _in_full(in_layer) | dict(irregular)
+        self._canonical_outside = _inverse(self._outside)
+        self._canonical_in_layer = _inverse(self._in_layer) | dict(aliases or {})
 
     def canonical(self, stored: str) -> str | None:
         """The canonical name of a stored tensor; None if it has none."""
-        return _translate(stored, self._prefix, _CANONICAL_PREFIX, self._canonical)
+        if stored in self._canonical_outside:
+            return self._canonical_outside[stored]
+        for prefix, first in self._places:
+            number, rest = _of_layer(stored, prefix)
+            if rest in self._canonical_in_layer:
+                return f"{_CANONICAL_PREFIX}{first + number}.{self._canonical_in_layer[rest]}"
+        return None
 
     def stored(self, canonical: str) -> str:
         """The name in the files for a canonical name; that name itself if there is none."""
-        return _translate(canonical, _CANONICAL_PREFIX, self._prefix, self._stored) or canonical
+        if canonical in self._outside:
+            return self._outside[canonical]
+        number, rest = _of_layer(canonical, _CANONICAL_PREFIX)
+        if rest not in self._in_layer:
+            return canonical
+        prefix, first = next(place for place in reversed(self._places) if place[1] <= number)
+        return f"{prefix}{number - first}.{self._in_layer[rest]}"
 
 
 def _in_full(parts: Mapping[str, str]) -> dict[str, str]:
     return {f"{part}.{kind}": f"{parts[part]}.{kind}" for part in parts for kind in _KINDS}
 
 
-def _translate(name: str, prefix: str, new_prefix: str, names: _Names) -> str | None:
-    match = re.fullmatch(rf"(?:{re.escape(prefix)}(?P<layer>\d{{1,9}})\.)?(?P<rest>.+)", name)
-    if match is None:
-        return None
-    translated = names[match["layer"] is not None].get(match["rest"])
-    where = "" if match["layer"] is None else f"{new_prefix}{match['layer']}."
-    return None if translated is None else f"{where}{translated}"
+def _inverse(names: Mapping[str, str]) -> dict[str, str]:
+    return {stored: canonical for canonical, stored in names.items()}
+
+
+def _of_layer(name: str, prefix: str) -> tuple[int, str]:
+    """The number of a layer, and the rest of the name after it. (0, "") if it is of no layer."""
+    match = re.fullmatch(rf"{re.escape(prefix)}(\d{{1,9}})\.(.+)", name)
+    return (0, "") if match is None else (int(match[1]), match[2])

@@ -192,9 +192,14 @@ class TinyModel:
         """Write the model as a Hugging Face folder, config.json with `changes`."""
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(self.config() | changes))
-        write_safetensors(folder / "model.safetensors", self.state(), dtype)
+        state = {self.folder_name(name): values for name, values in self.state().items()}
+        write_safetensors(folder / "model.safetensors", state, dtype)
         write_tokenizer(folder / "tokenizer.json", self.vocabulary)
         return folder
+
+    def folder_name(self, name: str) -> str:
+        """The name in a folder of the tensor that `state` calls `name`."""
+        return name
 
     def checkpoint(
         self,

@@ -7,29 +7,42 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.tiny.base import HEAD_NORMS, TinyModel
+from models.tiny.base import HEAD_NORMS
+from models.tiny.base_heads import HEAD_NAMES, TinyHead
 
 if TYPE_CHECKING:
     from models.tiny.base import Random
 
-NAMES = HEAD_NORMS | {
-    "post_attention_layernorm": "post_attention_norm",
-    "linear_attn.in_proj_qkvz": "ssm_in",
-    "linear_attn.in_proj_qkv": "attn_qkv",
-    "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_ba": "ssm_ba",
-    "linear_attn.in_proj_b": "ssm_beta",
-    "linear_attn.in_proj_a": "ssm_alpha",
-    "linear_attn.conv1d": "ssm_conv1d",
-    "linear_attn.norm": "ssm_norm",
-    "linear_attn.out_proj": "ssm_out",
-}
+NAMES = (
+    HEAD_NORMS
+    | HEAD_NAMES
+    | {
+        "post_attention_layernorm": "post_attention_norm",
+        "linear_attn.in_proj_qkvz": "ssm_in",
+        "linear_attn.in_proj_qkv": "attn_qkv",
+        "linear_attn.in_proj_z": "attn_gate",
+        "linear_attn.in_proj_ba": "ssm_ba",
+        "linear_attn.in_proj_b": "ssm_beta",
+        "linear_attn.in_proj_a": "ssm_alpha",
+        "linear_attn.conv1d": "ssm_conv1d",
+        "linear_attn.norm": "ssm_norm",
+        "linear_attn.out_proj": "ssm_out",
+    }
+)
 _WHOLE_NAMES = {"linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias"}
 """GGUF's names of tensors that do not end in `.weight`."""
 
 
+_HEAD_IN_FOLDERS = {
+    "eh_proj": "fc",
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "shared_head.norm": "norm",
+}
+
+
 @dataclass(frozen=True)
-class TinyDeltaNet(TinyModel):
+class TinyDeltaNet(TinyHead):
     """Every `period`-th layer has attention, whose gates lie beside its queries."""
 
     norm_mean = 0.0
@@ -65,6 +78,20 @@ class TinyDeltaNet(TinyModel):
                 "partial_rotary_factor": 0.25,
             },
         }
+
+    @property
+    def head_like(self) -> int:
+        return self.period - 1
+
+    def folder_name(self, name: str) -> str:
+        """The head is called `mtp` in folders."""
+        before = f"model.layers.{self.layers}."
+        if not name.startswith(before):
+            return name
+        part = name.removeprefix(before).removesuffix(".weight")
+        if part in _HEAD_IN_FOLDERS:
+            return f"mtp.{_HEAD_IN_FOLDERS[part]}.weight"
+        return f"mtp.layers.0.{name.removeprefix(before)}"
 
     def has_attention(self, layer: int) -> bool:
         return (layer + 1) % self.period == 0

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from models.tiny.base_heads import HEAD_NAMES, TinyHead
 from models.tiny.base_latent import TinyLatent
 
 
 @dataclass(frozen=True)
-class TinyDeepseekV3(TinyLatent):
-    """With `mtp` the GGUF file says that a further layer predicts further tokens."""
-
+class TinyDeepseekV3(TinyLatent, TinyHead):
     architecture = "deepseek_v3"
+    gguf_names = TinyLatent.gguf_names | HEAD_NAMES
 
     normalised: bool = True
-    mtp: bool = False
 
     def config(self) -> dict[str, object]:
         return super().config() | {
             "n_group": self.groups,
             "topk_group": self.groups_used,
             "norm_topk_prob": self.normalised,
+            "num_nextn_predict_layers": int(self.mtp),
         }
 
     def metadata(self) -> dict[str, object]:
@@ -28,8 +28,6 @@ class TinyDeepseekV3(TinyLatent):
             "expert_gating_func": 2,
             "expert_weights_norm": self.normalised,
         }
-        if self.mtp:
-            keys |= {"nextn_predict_layers": 1, "block_count": self.layers + 1}
         return super().metadata() | {f"deepseek2.{key}": value for key, value in keys.items()}
 
 

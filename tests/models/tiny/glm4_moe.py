@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from models.tiny.base import BASE, HEAD_NORMS, Random, TinyModel
+from models.tiny.base_heads import HEAD_NAMES, TinyHead
 from models.tiny.base_mixture import GGUF_NAMES, TinyMixture
 
 if TYPE_CHECKING:
@@ -15,12 +16,7 @@ _SCALE = 1.75
 
 
 @dataclass(frozen=True)
-class TinyGlm4Moe(TinyMixture):
-    """With `mtp` the files have one more layer, a head that predicts one more token.
-
-    With `own_matrices` the head has an embedding and an output matrix.
-    """
-
+class TinyGlm4Moe(TinyMixture, TinyHead):
     architecture = "glm4_moe"
     gguf_architecture = "glm4moe"
     gguf_names = (
@@ -31,14 +27,7 @@ class TinyGlm4Moe(TinyMixture):
             f"mlp.shared_experts.{part}_proj": f"ffn_{part}_shexp"
             for part in ("gate", "up", "down")
         }
-        | {
-            "eh_proj": "nextn.eh_proj",
-            "enorm": "nextn.enorm",
-            "hnorm": "nextn.hnorm",
-            "embed_tokens": "nextn.embed_tokens",
-            "shared_head.norm": "nextn.shared_head_norm",
-            "shared_head.head": "nextn.shared_head_head",
-        }
+        | HEAD_NAMES
     )
 
     layers: int = 3
@@ -48,8 +37,6 @@ class TinyGlm4Moe(TinyMixture):
     shared: int = 2
     dense: int = 1
     norms_heads: bool = True
-    mtp: bool = False
-    own_matrices: bool = False
 
     def config(self) -> dict[str, object]:
         rope = {"rope_type": "default", "rope_theta": BASE, "partial_rotary_factor": 0.5}
@@ -78,8 +65,6 @@ class TinyGlm4Moe(TinyMixture):
             "leading_dense_block_count": self.dense,
             "rope.dimension_count": self.head_dim // 2,
         }
-        if self.mtp:
-            keys |= {"nextn_predict_layers": 1, "block_count": self.layers + 1}
         return super().metadata() | {f"glm4moe.{key}": value for key, value in keys.items()}
 
     def layer(self, random: Random) -> dict[str, np.ndarray]:
@@ -109,21 +94,6 @@ class TinyGlm4Moe(TinyMixture):
             return mixed
         kept = {name: values for name, values in mixed.items() if not name.startswith("mlp.")}
         return kept | {name: values for name, values in dense.items() if name.startswith("mlp.")}
-
-    def further(self) -> dict[str, np.ndarray]:
-        if not self.mtp:
-            return {}
-        random, width, vocabulary = Random(21), self.width, self.vocabulary
-        found = self.layer(random) | {
-            "eh_proj.weight": random.matrix(width, 2 * width),
-            "enorm.weight": random.near(1, width),
-            "hnorm.weight": random.near(1, width),
-            "shared_head.norm.weight": random.near(1, width),
-        }
-        if self.own_matrices:
-            found["embed_tokens.weight"] = random.matrix(vocabulary, width)
-            found["shared_head.head.weight"] = random.matrix(vocabulary, width)
-        return {f"model.layers.{self.layers}.{name}": values for name, values in found.items()}
 
     def gguf_name(self, name: str) -> str:
         before, bias, _ = name.partition("gate.e_score_correction_bias")

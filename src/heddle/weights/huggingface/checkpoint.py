@@ -66,6 +66,7 @@ class HuggingFaceCheckpoint(Closing):
             self._names = names.tensor_names(
                 architecture,
                 base=base,
+                layers=self.hyperparameters.get("layers"),
                 dense=dense,
                 has_experts=bool(self.hyperparameters.get("experts")),
             )
@@ -164,7 +165,7 @@ class HuggingFaceCheckpoint(Closing):
         needed = {label: one for label, one in stored.items() if canonical(stacked_label(label))}
         named = {canonical(label): stack for label, stack in stacks_of_singles(needed).items()}
         found = {name: stack for name, stack in named.items() if name is not None}
-        return found | stacks_of_pairs(stored)
+        return found | stacks_of_pairs(stored, self._names)
 
     def _info_of_stack(self, name: str, stack: Stack) -> TensorInfo:
         first = self._stored[stack.slices[0].label]

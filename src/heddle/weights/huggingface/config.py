@@ -98,6 +98,8 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
     values |= {name: 0.0 for name in _CAPS if _is_null(config, names.HYPERPARAMETERS[name])}
     values |= _activation(config) | _windows(config) | _experts(config) | _layers_with_rope(config)
     values |= _recurrent(config)
+    if architecture in names.HEAD_OUTSIDE:  # Qwen3-Next's config.json does not name its head
+        values.setdefault("prediction_layers", 1)
     if config.get("model_type") == gemma4.MODEL_TYPE:
         values |= gemma4.layer_sizes(config)
     if architecture == granite.HYBRID:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from heddle.weights.huggingface.stored import FolderTensor
+    from heddle.weights.tensor_names import TensorNames
 
 _ONE_OF_MANY = re.compile(r"(?P<before>.+\.experts)\.(?P<expert>\d{1,9})\.(?P<after>.+)")
 _GATE_AND_UP = re.compile(
-    r"model\.(language_model\.)?layers\.(?P<layer>\d{1,9})\."
-    r"((mlp\.)?experts\.gate_up_proj|block_sparse_moe\.input_linear\.weight)"
+    r".+\.((mlp\.)?experts\.gate_up_proj|block_sparse_moe\.input_linear\.weight)"
 )
 
 
@@ -78,7 +78,7 @@ def _stack(label: str, experts: Mapping[int, str], tensors: Mapping[str, FolderT
     return Stack(label, (len(experts), *first.shape), slices)
 
 
-def stacks_of_pairs(tensors: Mapping[str, FolderTensor]) -> dict[str, Stack]:
+def stacks_of_pairs(tensors: Mapping[str, FolderTensor], names: TensorNames) -> dict[str, Stack]:
     """Stacks of gate and of up that one stored tensor holds, by canonical name.
 
     Raises:
@@ -86,8 +86,8 @@ def stacks_of_pairs(tensors: Mapping[str, FolderTensor]) -> dict[str, Stack]:
     """
     found = {}
     for label, stored in tensors.items():
-        match = _GATE_AND_UP.fullmatch(label)
-        if match is None:
+        canonical = names.canonical(f"{label.removesuffix('.weight')}.weight")
+        if canonical is None or _GATE_AND_UP.fullmatch(label) is None:
             continue
         if len(stored.shape) != 3 or stored.shape[1] % 2 or 0 in stored.shape:
             raise ModelFileError(
@@ -98,8 +98,8 @@ def stacks_of_pairs(tensors: Mapping[str, FolderTensor]) -> dict[str, Stack]:
         experts, rows, columns = stored.shape
         shape = (experts, rows // 2, columns)
         size = stored.nbytes // (2 * experts)
+        before = canonical.removesuffix(".weight").rpartition(".")[0]
         for part, name in enumerate(("gate", "up")):
             slices = tuple(Slice(label, (2 * i + part) * size, size) for i in range(experts))
-            canonical = f"layers.{match['layer']}.mlp.experts.{name}.weight"
-            found[canonical] = Stack(label, shape, slices)
+            found[f"{before}.{name}.weight"] = Stack(label, shape, slices)
     return found

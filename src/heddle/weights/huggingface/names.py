@@ -50,7 +50,10 @@ _MAMBA_KEYS = {
     "state.key_dim": "mamba_d_state",
     "state.taps": "mamba_d_conv",
 }
+_HEAD_OF_QWEN = {"prediction_layers": "mtp_num_hidden_layers"}
 HYPERPARAMETERS_OF = {
+    "qwen3_5_text": _HEAD_OF_QWEN,
+    "qwen3_5_moe_text": _HEAD_OF_QWEN,
     "kimi_linear": {
         "context": "model_max_length",
         "state.heads": "linear_attn_config.num_heads",
@@ -330,6 +333,22 @@ _OUTSIDE_OF = {
 }
 """Names outside layers that are particular to one architecture."""
 
+HEAD_OUTSIDE = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
+"""Architectures whose prediction head lies outside of the model's layers, as `mtp`."""
+_HEAD_OUTSIDE = {
+    "prediction.projection": "mtp.fc",
+    "prediction.embedding_norm": "mtp.pre_fc_norm_embedding",
+    "prediction.state_norm": "mtp.pre_fc_norm_hidden",
+    "prediction.output_norm": "mtp.norm",
+}
+_ALIASES = {
+    # Experts of the head are stored one by one, those of layers together.
+    "qwen3_5_moe_text": {
+        f"mlp.experts.*.{part}_proj.weight": f"mlp.experts.{part}.weight"
+        for part in ("gate", "up", "down")
+    },
+}
+
 _BASE = "model."
 _BASES = {
     _BASE: "",
@@ -359,6 +378,7 @@ def tensor_names(
     architecture: str,
     *,
     base: str = _BASE,
+    layers: object = 0,
     dense: Sequence[str] = (),
     has_experts: bool = True,
 ) -> TensorNames:
@@ -368,6 +388,7 @@ def tensor_names(
         architecture: the value of `model_type`.
         has_experts: whether the model has layers with experts.
         base: see :func:`base_of`.
+        layers: the number of layers, unchecked.
         dense: folders of dense layers after the last norm.
     """
     outside = _OUTSIDE_LAYERS | _OUTSIDE_OF.get(architecture, {})
@@ -380,4 +401,10 @@ def tensor_names(
     if not has_experts:
         differences = _WITHOUT_EXPERTS.get(architecture, differences)
     irregular = _IRREGULAR | _IRREGULAR_OF.get(architecture, {})
-    return TensorNames(f"{base}layers.", outside, _IN_LAYER | differences, irregular)
+    further = None
+    if architecture in HEAD_OUTSIDE and isinstance(layers, int):
+        outside |= {f"layers.{layers}.{part}": stored for part, stored in _HEAD_OUTSIDE.items()}
+        further = "mtp.layers.", layers
+    aliases = _ALIASES.get(architecture)
+    in_layer = _IN_LAYER | differences
+    return TensorNames(f"{base}layers.", outside, in_layer, irregular, further, aliases)
