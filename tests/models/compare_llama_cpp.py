@@ -68,6 +68,7 @@ KNOWN = {
 """Models whose results differ for a reason."""
 KNOWN_EXPORTED = {
     "deepseek_v2-groups": KNOWN["deepseek_v2-groups"],
+    "lfm2-biased": KNOWN["lfm2-biased"],
     "gemma3-stretched": "(llama.cpp knows which layers have a window: no key says so)",
     "llama-longrope": KNOWN["llama-longrope"],
     "phi3-windowed": KNOWN["phi3-windowed"],

@@ -1,5 +1,6 @@
 """`heddle imatrix`: measure which columns of a model's matrices matter, on a text."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ def imatrix(
     from heddle.text.tokenizer.tokenizer import Tokenizer
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.gguf.export import exported_architecture, exported_name
+    from heddle.weights.gguf.export_rows import exported_columns, exported_parts
     from heddle.weights.gguf.imatrix import write_imatrix
     from heddle.weights.progress import on_console
 
@@ -45,7 +47,13 @@ def imatrix(
             sums = input_sums(checkpoint, tokens, chunk, progress.update)
         finally:
             progress.finish()
-        stored = {exported_name(checkpoint, name): found for name, found in sums.items()}
+        stored = {
+            exported_name(checkpoint, part): replace(
+                found, squares=exported_columns(checkpoint, name, found.squares)
+            )
+            for name, found in sums.items()
+            for part in exported_parts(checkpoint, name)
+        }
     chunks = -(-len(tokens) // chunk)
     write_imatrix(output, stored, dataset=text.name, chunks=chunks, chunk_size=chunk)
     print(f"{output}  {len(stored)} matrices, {len(tokens):,} tokens")

@@ -19,10 +19,10 @@ from heddle.weights.gguf.export import (
     exported_key,
     exported_metadata,
     exported_name,
-    exported_rows,
     is_exported,
     needs_output_matrix,
 )
+from heddle.weights.gguf.export_rows import exported_content, exported_shape, exported_tensors
 from heddle.weights.gguf.writer import NewTensor, write_gguf
 from heddle.weights.progress import Silent
 from heddle.weights.tensor_types import TensorType, dequantize
@@ -131,17 +131,25 @@ class _NewFile:
         """The tensors to write. Those that the source stores as one tensor stay one."""
         checkpoint = self._checkpoint
         groups: dict[str, list[TensorInfo]] = {}
-        for tensor in checkpoint.tensors.values():
-            if is_exported(checkpoint, tensor.name):
-                groups.setdefault(exported_name(checkpoint, tensor.name), []).append(tensor)
+        for stored in checkpoint.tensors.values():
+            if is_exported(checkpoint, stored.name):
+                for tensor in exported_tensors(checkpoint, stored):
+                    groups.setdefault(exported_name(checkpoint, tensor.name), []).append(tensor)
         if needs_output_matrix(checkpoint):
             output = exported_name(checkpoint, "output.weight")
             groups[output] = [checkpoint.tensors["embedding.weight"]]
         new = [self._tensor(name, in_row_order(parts)) for name, parts in groups.items()]
         if not self._from_gguf:
             for name, values in _rope_divisors(checkpoint.hyperparameters).items():
-                stored, raw = exported_name(checkpoint, name), values.view(np.uint8)
-                new.append(NewTensor(stored, values.shape, TensorType.F32, partial(_same, raw)))
+                raw = values.view(np.uint8)
+                new.append(
+                    NewTensor(
+                        exported_name(checkpoint, name),
+                        values.shape,
+                        TensorType.F32,
+                        partial(_same, raw),
+                    )
+                )
         return new
 
     def _tensor(self, name: str, parts: Sequence[TensorInfo]) -> NewTensor:
@@ -152,6 +160,8 @@ class _NewFile:
         axis = 1 if is_of_experts(first) else 0
         rows = sum(part.shape[axis] for part in parts)
         shape = (*first.shape[:axis], rows, *first.shape[axis + 1 :])
+        if len(parts) == 1 and not self._from_gguf:
+            shape = exported_shape(self._checkpoint, first)
         content = partial(self._content, name, parts, kind)
         return NewTensor(name, shape, kind, content)
 
@@ -168,9 +178,7 @@ class _NewFile:
         self, tensor: TensorInfo, kind: TensorType, importance: NDArray[np.float32] | None
     ) -> NDArray[np.uint8]:
         checkpoint = self._checkpoint
-        raw = checkpoint.read(tensor.name)
-        if not self._from_gguf:
-            raw = exported_rows(checkpoint, tensor, raw)
+        raw = exported_content(checkpoint, tensor)
         if kind is tensor.type:
             return raw
         if kind is TensorType.F32:
@@ -183,10 +191,10 @@ def _same(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _float_type(tensor: TensorInfo) -> TensorType:
-    """llama.cpp wants vectors, biases and the routers of experts in F32."""
-    router = ".router." in tensor.name or ".shared_gate." in tensor.name
+    """llama.cpp wants vectors, biases, filters and the routers of experts in F32."""
+    is_small = tensor.name.endswith((".router.weight", ".shared_gate.weight", "conv.weight"))
     is_vector = len(tensor.shape) == 1 or tensor.name.endswith(".bias")
-    return TensorType.F32 if is_vector or router else tensor.type
+    return TensorType.F32 if is_vector or is_small else tensor.type
 
 
 def _rope_divisors(read: Hyperparameters) -> dict[str, NDArray[np.float32]]:

@@ -1,14 +1,13 @@
-"""What a Hugging Face folder is called in GGUF: metadata and rows as llama.cpp writes them."""
+"""What a Hugging Face folder is called in GGUF: names and metadata as llama.cpp writes them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from heddle.errors import UnsupportedModelError
 from heddle.weights.fused import FUSED_PARTS
 from heddle.weights.gguf import names
+from heddle.weights.gguf.export_recurrent import LAYOUT_KEYS, layout_metadata, refuse
 from heddle.weights.gguf.hyperparameters import POOLING
 from heddle.weights.gguf.tokenizer import exported_tokenizer
 from heddle.weights.heads import is_of_heads
@@ -16,9 +15,7 @@ from heddle.weights.heads import is_of_heads
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
-    from heddle.weights.checkpoint import Checkpoint, Hyperparameters, TensorInfo
+    from heddle.weights.checkpoint import Checkpoint, Hyperparameters
 
 ARCHITECTURES = {
     "llama": "llama",
@@ -41,6 +38,16 @@ ARCHITECTURES = {
     "phi3": "phi3",
     "seed_oss": "seed_oss",
     "smollm3": "smollm3",
+    "qwen3_next": "qwen3next",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
+    "granitemoehybrid": "granitehybrid",
+    "lfm2": "lfm2",
+    "lfm2_moe": "lfm2moe",
+    "deepseek_v2": names.DEEPSEEK,
+    "deepseek_v3": names.DEEPSEEK,
+    "glm4_moe_lite": names.DEEPSEEK,
+    "kimi_linear": "kimi-linear",
 }
 """GGUF's architecture, by `model_type`."""
 
@@ -49,10 +56,13 @@ _WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4, "phi3": 0
 
 No key says which layers have a window: llama.cpp knows. It ignores the window of Phi-3."""
 
-_WEIGHTS_NORMALISED = {"qwen2moe": False, "qwen3moe": True}
+_WEIGHTS_NORMALISED = {
+    "qwen2moe": False,
+    **dict.fromkeys(("kimi-linear", "lfm2moe", "qwen35moe", "qwen3moe", "qwen3next"), True),
+}
 """Whether expert weights are divided by their sum, where llama.cpp reads no key for it."""
 
-_OUTPUT_REQUIRED = frozenset({"gpt-oss", "olmo2", "qwen2moe"})
+_OUTPUT_REQUIRED = frozenset({"gpt-oss", "kimi-linear", "olmo2", "qwen2moe"})
 """Architectures of which llama.cpp loads no file without an output matrix."""
 
 _SCALINGS = ("none", "linear", "yarn", "llama3")
@@ -64,7 +74,7 @@ _FLOATS = frozenset(
     | {"attention.temperature"}
 )
 _OF_SCALING = ("rope.factor", "rope.original_context", "rope.attention_factor", "rope.scaling")
-_LEFT_OUT = frozenset({"vocabulary", "window_period", "pooling", "expert_scoring"})
+_LEFT_OUT = frozenset({"vocabulary", "window_period", "pooling", "expert_scoring"}) | LAYOUT_KEYS
 """Values that llama.cpp finds elsewhere, or that its architecture implies, or that are numbers in
 GGUF."""
 
@@ -125,7 +135,10 @@ def _prediction_layers(checkpoint: Checkpoint) -> int:
     """Number of layers behind the last one, each of a prediction head. Some folders lack them."""
     read = checkpoint.hyperparameters
     first = f"layers.{read.integer('layers')}.prediction.projection.weight"
-    return read.count("prediction_layers") if first in checkpoint.tensors else 0
+    is_known = (
+        exported_architecture(checkpoint) != names.DEEPSEEK
+    )  # llama.cpp leaves them out there
+    return read.count("prediction_layers") if is_known and first in checkpoint.tensors else 0
 
 
 def needs_output_matrix(checkpoint: Checkpoint) -> bool:
@@ -153,6 +166,7 @@ def exported_metadata(checkpoint: Checkpoint, pre_tokenizer: str | None) -> dict
         UnsupportedModelError: GGUF cannot express a part of the model.
     """
     architecture = exported_architecture(checkpoint)
+    _check_biases(checkpoint, architecture)
     metadata: dict[str, object] = {
         names.ARCHITECTURE: architecture,
         names.NAME: checkpoint.path.name,
@@ -170,7 +184,7 @@ def exported_metadata(checkpoint: Checkpoint, pre_tokenizer: str | None) -> dict
 
 def _hyperparameters(read: Hyperparameters, architecture: str) -> Mapping[str, object]:
     if read.get("causal", True) is not True:
-        raise _refuse(read, "causal", "encoders are not supported there")
+        raise refuse(read, "causal", "encoders are not supported there")
     scaling = read.get("rope.scaling", "none")
     _check_rope(read, architecture)
     _check_windows(read, architecture)
@@ -196,10 +210,11 @@ def _hyperparameters(read: Hyperparameters, architecture: str) -> Mapping[str, o
     found.setdefault(f"{architecture}.rope.dimension_count", head_dim)
     found[f"{architecture}.attention.key_length"] = head_dim
     found.setdefault(f"{architecture}.attention.value_length", head_dim)
-    if read.get("experts") is not None:
+    if read.get("experts"):
         width = read.integer("expert_width", read.integer("mlp_width"))
         found[f"{architecture}.{names.HYPERPARAMETERS['expert_width']}"] = width
-    return found
+    more = layout_metadata(read, architecture)
+    return found | {f"{architecture}.{key}": value for key, value in more.items()}
 
 
 def _check_rope(read: Hyperparameters, architecture: str) -> None:
@@ -207,10 +222,10 @@ def _check_rope(read: Hyperparameters, architecture: str) -> None:
     scaling = read.get("rope.scaling", "none")
     possible = _SCALINGS + _MORE_SCALINGS.get(architecture, ())
     if scaling not in possible:
-        raise _refuse(read, "rope.scaling", f"possible: {', '.join(possible)}")
+        raise refuse(read, "rope.scaling", f"possible: {', '.join(possible)}")
     whole = architecture not in names.YARN_BETWEEN_PAIRS
     if scaling == "yarn" and read.get("rope.whole_pairs", True) is not whole:
-        raise _refuse(read, "rope.whole_pairs", f"GGUF's architecture {architecture} has {whole}")
+        raise refuse(read, "rope.whole_pairs", f"GGUF's architecture {architecture} has {whole}")
 
 
 def _check_windows(read: Hyperparameters, architecture: str) -> None:
@@ -231,40 +246,22 @@ def _check_windows(read: Hyperparameters, architecture: str) -> None:
     name = "window_layers" if listed is not None else "window_period"
     if listed not in (None, known) or read.get("window_period", period) != period:
         every = f"all but every {period}th layer" if period else "all layers"
-        raise _refuse(read, name, f"GGUF's architecture {architecture} has a window in {every}")
+        raise refuse(read, name, f"GGUF's architecture {architecture} has a window in {every}")
+
+
+def _check_biases(checkpoint: Checkpoint, architecture: str) -> None:
+    """Raise UnsupportedModelError if short convolutions have biases, which llama.cpp has not."""
+    for name, tensor in checkpoint.tensors.items():
+        if architecture in names.SHORT_CONVOLUTIONS and name.endswith(".mixer.conv.bias"):
+            raise UnsupportedModelError(
+                f"tensor {tensor.label} cannot be written as GGUF: convolutions of its architecture"
+                f" {architecture} have no biases",
+                param=tensor.label,
+            )
 
 
 def _check_experts(read: Hyperparameters, architecture: str) -> None:
     """Raise UnsupportedModelError if llama.cpp would weigh experts in another way."""
     name, implied = "expert_weights_normalised", _WEIGHTS_NORMALISED.get(architecture)
     if implied is not None and read.get(name, implied) is not implied:
-        raise _refuse(read, name, f"GGUF's architecture {architecture} has {implied}")
-
-
-def _refuse(read: Hyperparameters, name: str, reason: str) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"{read.label(name)} {read.get(name)!r} cannot be written as GGUF; {reason}", param=name
-    )
-
-
-def exported_rows(
-    checkpoint: Checkpoint, tensor: TensorInfo, raw: NDArray[np.uint8]
-) -> NDArray[np.uint8]:
-    """The bytes `raw` of a folder's tensor with rows in GGUF's order.
-
-    Where rope pairs neighbours in GGUF, and halves in the folder, the rows of the two halves
-    alternate in the rotated part of a head.
-    """
-    part = tensor.name.rpartition(".")[0].rpartition("attention.")[2]
-    read, architecture = checkpoint.hyperparameters, exported_architecture(checkpoint)
-    keeps_order = read.flag("rope.interleaved", False) or architecture not in names.INTERLEAVED
-    if keeps_order or part not in ("q", "k"):
-        return raw
-    heads = read.integer("heads")
-    if part == "k":
-        heads = read.integer("kv_heads", heads)
-    rows = raw.reshape(heads, tensor.shape[0] // heads, -1)
-    dim = read.integer("rope.dim", rows.shape[1])
-    halves = rows[:, :dim].reshape(heads, 2, dim // 2, -1)
-    turned = halves.swapaxes(1, 2).reshape(heads, dim, -1)
-    return np.concatenate([turned, rows[:, dim:]], axis=1).reshape(-1)
+        raise refuse(read, name, f"GGUF's architecture {architecture} has {implied}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 POOLING = {1: "mean", 2: "first", 3: "last", 4: "rank"}
 """Values of `pooling_type` (llama.cpp, `llama_pooling_type`). A value of 0 names no pooling."""
 
-_SCORINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
+SCORINGS = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
 """Values of `expert_gating_func` (llama.cpp, `llama_expert_gating_func_type`)."""
 
 _OFF_IF_ZERO = (
@@ -52,7 +52,7 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
         values["pooling"] = POOLING.get(pooling, pooling)
     scoring = values.get("expert_scoring")
     if isinstance(scoring, int):
-        values["expert_scoring"] = _SCORINGS.get(scoring, scoring)
+        values["expert_scoring"] = SCORINGS.get(scoring, scoring)
     layers = values.get("layers")
     further = metadata.get(f"{architecture}.{names.PREDICTION_LAYERS}")
     if isinstance(further, int) and isinstance(layers, int):

@@ -82,7 +82,10 @@ HYPERPARAMETERS_OF = {
 }
 """Keys after the architecture's name that are particular to one architecture."""
 
-RECURRENT_IF_NO_HEADS = frozenset({"lfm2", "lfm2moe", "granitehybrid", "kimi-linear"})
+SHORT_CONVOLUTIONS = frozenset({"lfm2", "lfm2moe"})
+"""Architectures with short convolutions in place of attention in some layers."""
+
+RECURRENT_IF_NO_HEADS = SHORT_CONVOLUTIONS | {"granitehybrid", "kimi-linear"}
 """Architectures whose layers have a recurrence where their number of key/value heads is 0."""
 
 ONE_PART = frozenset({"nemotron_h", "nemotron_h_moe"})

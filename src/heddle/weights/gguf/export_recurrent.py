@@ -1,0 +1,169 @@
+"""GGUF's metadata of recurrent layers and latent attention, for folders that become GGUF files.
+
+The keys are those that llama.cpp's converter writes (`convert_hf_to_gguf.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.errors import UnsupportedModelError
+from heddle.weights.gguf import names
+from heddle.weights.gguf.hyperparameters import SCORINGS
+
+if TYPE_CHECKING:
+    from heddle.weights.checkpoint import Hyperparameters
+
+    Metadata = dict[str, object]
+
+LAYOUT_KEYS = frozenset(
+    {"recurrent_layers", "attention_period", "expert_layers"}
+    | {"state.heads", "state.groups", "state.key_dim", "state.inner", "state.taps"}
+)
+"""Hyperparameters whose keys :func:`layout_metadata` writes."""
+
+_DELTA_NETS = frozenset({"qwen3next", "qwen35", "qwen35moe"})
+_SCORING = {"lfm2moe": "sigmoid", "kimi-linear": "sigmoid"}
+"""How experts are scored, where the architecture implies it and llama.cpp wants a key."""
+
+
+def refuse(read: Hyperparameters, name: str, reason: str) -> UnsupportedModelError:
+    """The error for a hyperparameter that GGUF cannot express."""
+    return UnsupportedModelError(
+        f"{read.label(name)} {read.get(name)!r} cannot be written as GGUF; {reason}", param=name
+    )
+
+
+def layout_metadata(read: Hyperparameters, architecture: str) -> Metadata:
+    """What GGUF says of kinds of layers, by the key after the architecture's name.
+
+    Raises:
+        UnsupportedModelError: GGUF cannot express the layers.
+    """
+    found: Metadata = {}
+    if architecture in _DELTA_NETS:
+        found |= _delta_net(read, architecture)
+    if architecture in names.SHORT_CONVOLUTIONS:
+        found["shortconv.l_cache"] = read.integer("state.taps")
+    if architecture == "granitehybrid":
+        found |= _mamba(read)
+    if architecture in names.LATENT_ATTENTION:
+        found |= _latent(read, architecture)
+    if architecture == "kimi-linear":
+        found |= _kimi_delta(read)
+    if architecture in names.RECURRENT_IF_NO_HEADS:
+        found["attention.head_count_kv"] = _heads_of_layers(read, architecture)
+    if read.get("experts") and (architecture in _SCORING or architecture == names.DEEPSEEK):
+        found |= _experts(read, architecture)
+    return found
+
+
+def _delta_net(read: Hyperparameters, architecture: str) -> Metadata:
+    heads = read.integer("state.heads")
+    found = {
+        "full_attention_interval": _attention_period(read),
+        "ssm.conv_kernel": read.integer("state.taps"),
+        "ssm.state_size": read.integer("state.key_dim"),
+        "ssm.inner_size": heads * read.integer("state.value_dim", read.integer("state.key_dim")),
+        "ssm.time_step_rank": heads,
+        "ssm.group_count": read.integer("state.groups"),
+    }
+    if architecture == "qwen3next":
+        return dict(found)
+    # Pairs of elements that turn by time, height and width; all are equal in text.
+    pairs = read.integer("rope.dim", read.integer("key_dim")) // 2
+    sections = [-(-(pairs - i) // 3) for i in range(3)]
+    return found | {"rope.dimension_sections": np.array([*sections, 0], np.int32)}
+
+
+def _attention_period(read: Hyperparameters) -> int:
+    """The number of layers after which one has attention."""
+    listed = read.get("recurrent_layers")
+    if not isinstance(listed, list):
+        return read.integer("attention_period", 4)
+    period = listed.index(False) + 1 if False in listed else len(listed) + 1
+    if listed != [(layer + 1) % period > 0 for layer in range(len(listed))]:
+        raise refuse(read, "recurrent_layers", "there, every so many layers one has attention")
+    return period
+
+
+def _mamba(read: Hyperparameters) -> Metadata:
+    found: Metadata = {"rope.scaling.finetuned": read.get("rope.layer_period") != 1}
+    if read.get("experts"):  # the width of the shared expert has a key of its own
+        found["feed_forward_length"] = read.integer("expert_width")
+    listed = read.get("recurrent_layers")
+    if not isinstance(listed, list) or not any(listed):
+        return found
+    return found | {
+        "ssm.conv_kernel": read.integer("state.taps", 4),
+        "ssm.state_size": read.integer("state.key_dim"),
+        "ssm.inner_size": read.integer("state.inner"),
+        "ssm.time_step_rank": read.integer("state.heads"),
+        "ssm.group_count": read.integer("state.groups", 1),
+    }
+
+
+def _heads_of_layers(read: Hyperparameters, architecture: str) -> object:
+    """Key/value heads of each layer, 0 for those with a recurrence."""
+    # Latents are one head for all queries.
+    heads = 1 if architecture in names.LATENT_ATTENTION else read.integer("kv_heads")
+    layers, listed = read.integer("layers"), read.get("recurrent_layers")
+    recurrent = listed if isinstance(listed, list) else [False] * layers
+    return np.array([0 if one else heads for one in recurrent], np.int32)
+
+
+def _latent(read: Hyperparameters, architecture: str) -> Metadata:
+    rank, turned = read.integer("latent_rank"), read.integer("rope.dim")
+    found: Metadata = {
+        "attention.head_count_kv": 1,
+        "attention.key_length": rank + turned,
+        "attention.value_length": rank,
+        "attention.key_length_mla": read.integer("key_dim"),
+        "attention.value_length_mla": read.integer("value_dim"),
+        "rope.dimension_count": turned,
+    }
+    if architecture != names.DEEPSEEK:
+        return found
+    if not read.flag("rope.interleaved", True):
+        raise refuse(read, "rope.interleaved", "latent attention rotates neighbours there")
+    return found | _yarn(read)
+
+
+def _yarn(read: Hyperparameters) -> Metadata:
+    """The growth of scores with the stretch. llama.cpp derives the factor on rotated elements."""
+    if read.get("rope.scaling", "none") != "yarn":
+        return {}
+    growth = 0.1 * math.log(read.number("rope.factor"))
+    multiplier = (math.sqrt(read.number("rope.score_factor", 1.0)) - 1.0) / growth
+    scale = read.number("rope.attention_factor", 1.0) * (1.0 + growth)
+    if not multiplier or not math.isclose(scale, 1.0, rel_tol=1e-6):
+        reason = "GGUF's architecture deepseek2 has mscale and mscale_all_dim, and both are equal"
+        raise refuse(read, "rope.scaling", reason)
+    return {names.YARN_LOG_MULTIPLIER: 0.1 * multiplier, "rope.scaling.attn_factor": 1.0}
+
+
+def _kimi_delta(read: Hyperparameters) -> Metadata:
+    heads = read.integer("heads")
+    if read.integer("state.heads", heads) != heads:
+        raise refuse(read, "state.heads", f"there, both kinds of attention have {heads} heads")
+    return {
+        "kda.head_dim": read.integer("state.key_dim"),
+        "ssm.conv_kernel": read.integer("state.taps", 4),
+    }
+
+
+def _experts(read: Hyperparameters, architecture: str) -> Metadata:
+    """The scoring as a number, and which layers have experts."""
+    numbers = {name: number for number, name in SCORINGS.items()}
+    scoring = read.get("expert_scoring", _SCORING.get(architecture))
+    found: Metadata = {"expert_gating_func": numbers[str(scoring)]}
+    listed = read.get("expert_layers")
+    if not isinstance(listed, list):
+        return found
+    dense = listed.index(True) if True in listed else len(listed)
+    if not all(listed[dense:]):
+        raise refuse(read, "expert_layers", "there, all layers after the first ones have experts")
+    return found | {"leading_dense_block_count": dense}
