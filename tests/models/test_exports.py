@@ -25,11 +25,10 @@ from heddle.weights.gguf.export_rows import (
 from heddle.weights.gguf.file import GGUFFile
 from heddle.weights.mix import Mix
 from heddle.weights.tensor_types import TensorType
-from models.tiny import MODELS
+from models.tiny import MODELS, qwen3_5, qwen3_5_moe, qwen3_next
 from models.tiny.base import BASE, TOKENS
 from models.tiny.base_delta_net import TinyDeltaNet
 from models.tiny.base_latent import TinyLatent
-from models.tiny.deepseek_v3 import TinyDeepseekV3
 from models.tiny.granitemoehybrid import TinyGraniteHybrid
 from models.tiny.lfm2 import TinyLfm2
 from models.tiny.llama import TinyLlama
@@ -42,9 +41,13 @@ if TYPE_CHECKING:
 INEXPRESSIBLE = ("gemma3-stretched", "lfm2-biased", "llama-longrope")
 OLDER = ("deepseek_v2-lite", "qwen3_next-legacy")
 """Models whose tiny GGUF files are as older converters made them."""
+HEADED = [
+    replace(family.MODELS[0], name="head", mtp=True)
+    for family in (qwen3_5, qwen3_5_moe, qwen3_next)
+]
 EXPORTED = [
     model
-    for model in MODELS
+    for model in (*MODELS, *HEADED)
     if model.config()["model_type"] in ARCHITECTURES and str(model) not in INEXPRESSIBLE
 ]
 REORDERED = ("granitemoehybrid", "qwen3_5_text", "qwen3_5_moe_text")
@@ -54,7 +57,7 @@ LAYOUTS = [
     if isinstance(model, TinyDeltaNet | TinyLatent | TinyLfm2 | TinyGraniteHybrid)
 ]
 """Models with recurrent layers or latent attention."""
-NOT_EXPORTED = ("vocab_size", "nextn_predict_layers", "freq_base")
+NOT_EXPORTED = ("vocab_size", "freq_base")
 PLAIN = TinyLlama("plain", heads=4, kv_heads=2, head_dim=16, tied=False)
 OF = {str(model): model for model in MODELS}
 
@@ -104,18 +107,13 @@ def test_tensors_have_the_names_shapes_and_values_of_llama_cpp(
 def test_layouts_of_layers_are_written_as_llama_cpp_wants_them(
     model: TinyModel, tmp_path: Path
 ) -> None:
-    """The metadata of the tiny models' GGUF files, and bits if no sum has another order.
-
-    llama.cpp's converter leaves out DeepSeek's prediction layer.
-    """
-    has_head = isinstance(model, TinyDeepseekV3) and model.mtp
-    left_out = (*NOT_EXPORTED, "block_count") if has_head else NOT_EXPORTED
+    """The metadata of the tiny models' GGUF files, and bits if no sum has another order."""
     folder = model.write_folder(tmp_path / "folder")
     target, expected = exported(folder), model.metadata()
     with GGUFFile.open(target) as file:
         for key, value in expected.items():
             known = key.startswith(("general.", f"{expected['general.architecture']}."))
-            if not known or key.endswith(left_out):
+            if not known or key.endswith(NOT_EXPORTED):
                 continue
             assert np.asarray(file.metadata[key]) == pytest.approx(np.asarray(value)), key
     if model.architecture not in REORDERED:

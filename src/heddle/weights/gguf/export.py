@@ -135,10 +135,7 @@ def _prediction_layers(checkpoint: Checkpoint) -> int:
     """Number of layers behind the last one, each of a prediction head. Some folders lack them."""
     read = checkpoint.hyperparameters
     first = f"layers.{read.integer('layers')}.prediction.projection.weight"
-    is_known = (
-        exported_architecture(checkpoint) != names.DEEPSEEK
-    )  # llama.cpp leaves them out there
-    return read.count("prediction_layers") if is_known and first in checkpoint.tensors else 0
+    return read.count("prediction_layers") if first in checkpoint.tensors else 0
 
 
 def needs_output_matrix(checkpoint: Checkpoint) -> bool:
