@@ -76,6 +76,60 @@ _SEED = PreTokenizer(
     )
 )
 
+_QWEN35 = PreTokenizer(
+    (
+        r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|"
+        r"\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+_NOT_HAN = r"\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_KIMI = PreTokenizer(
+    (
+        r"[\p{Han}]+|"
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}{_NOT_HAN}*[\p{{Ll}}{_NOT_HAN}+{_CONTRACTION}|"
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}{_NOT_HAN}+[\p{{Ll}}{_NOT_HAN}*{_CONTRACTION}|"
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+"""The pattern that Moonshot AI publishes (`tokenization_kimi.py`). Chinese characters are words of
+their own. llama.cpp does not cut where lower case ends."""
+_CASED_LETTERS = (
+    "\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-"
+    "\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-"
+    "\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd"
+    "\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18"
+    "-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-"
+    "\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-"
+    "\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124"
+    "\u2126\u2128\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183"
+    "\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b"
+    "\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21"
+    "-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb"
+    "\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943"
+)
+_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_DEEPSEEK_LLM = PreTokenizer(
+    (
+        r"[\r\n]",
+        rf"\s?[A-Za-z{_CASED_LETTERS}]+",
+        "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+        r"\s+$",
+        _CJK,
+        r"\p{N}",
+    )
+)
+"""DeepSeek-V2's files cut digits one by one. llama.cpp takes them together; no token has two."""
+_DEEPSEEK_CODER = PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, r"\p{N}"))
+_DEEPSEEK_V3 = PreTokenizer(
+    (
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"""
+        r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+        r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+
 _BY_NAME = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     **dict.fromkeys(("gpt-2", "mpt", "olmo", "phi-2", "exaone4", "trillion"), _GPT2_WORDS),
@@ -86,6 +140,11 @@ _BY_NAME = {
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "tekken": _TEKKEN,
     "seed-coder": _SEED,
+    "qwen35": _QWEN35,
+    "kimi-k2": _KIMI,
+    "deepseek-llm": _DEEPSEEK_LLM,
+    "deepseek-coder": _DEEPSEEK_CODER,
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK_V3),
 }
 """Granite's files say refact, OLMo's olmo or dbrx, Phi-4's dbrx or gpt-4o, SmolLM3's smaug-bpe."""
 
@@ -119,7 +178,10 @@ def pre_tokenizer_name(spec: TokenizerSpec) -> str:
     """
     if spec.patterns is None:
         return spec.pre_tokenizer or "default"
-    patterns = tuple(p.replace(_CASELESS_GROUP, _SPELLED_OUT) for p in spec.patterns)
+    patterns = tuple(
+        p.replace(_CASELESS_GROUP, _SPELLED_OUT).replace("\r", r"\r").replace("\n", r"\n")
+        for p in spec.patterns
+    )
     for name, known in _BY_NAME.items():
         if known.patterns == patterns and known.whole_words == spec.whole_words:
             return name
