@@ -21,6 +21,7 @@ from heddle.state import SNAPSHOT_TOKENS
 from heddle.step import Deferred, Sampled, TokenRules
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.rig import CONTEXT, GREEDY, TEXT, Bits, Rig
+from models.tiny.falcon_h1 import TinyFalconH1
 from models.tiny.granitemoehybrid import TinyGraniteHybridMoe
 from models.tiny.kimi_linear import TinyKimiLinear
 from models.tiny.lfm2 import TinyLfm2
@@ -45,6 +46,7 @@ MODELS: tuple[TinyModel, ...] = (
         "recurrent", heads=4, kv_heads=2, head_dim=16, tied=True, rotates=True, context=CONTEXT
     ),
     TinyKimiLinear("recurrent", heads=3, kv_heads=3, head_dim=28, tied=True, context=CONTEXT),
+    TinyFalconH1("recurrent", heads=4, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
     TinyNemotronHMoe("recurrent", heads=4, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
 )
 EVERY = 64

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from heddle.errors import ModelFileError
 from heddle.state import KvShape, Pages, Shared, Window
@@ -26,20 +26,17 @@ class Mixer(Protocol):
 
     Attributes:
         width: width of the hidden state.
-        part: the part of the layer's canonical names.
     """
 
     @property
     def width(self) -> int: ...
-    @property
-    def part(self) -> str: ...
 
     def state(self, *, causal: bool) -> tuple[StateKind, ...]:
         """The kinds of state that the layer keeps of a sequence."""
         ...
 
     def load(self, loader: Loader[Any], name: str) -> Any:
-        """Claim the tensors under `name`."""
+        """Claim the tensors of the layer `name`."""
         ...
 
     def forward(self, ops: Ops[A, Any], weights: Any, x: A, positions: A, layer: int) -> A:
@@ -106,8 +103,6 @@ class Attention:
             gate. The result is multiplied by sigmoid(gate).
     """
 
-    part: ClassVar[str] = "attention"
-
     width: int
     spec: AttentionSpec
     rope: RopeSpec | None
@@ -130,7 +125,8 @@ class Attention:
         return (Window(self.spec.window, kept) if is_windowed else Pages(kept),)
 
     def load(self, loader: Loader[W], name: str) -> AttentionWeights[W]:
-        """Claim the tensors under `name`, with biases if the checkpoint has them."""
+        """Claim the tensors of the layer `name`, with biases if the checkpoint has them."""
+        name = f"{name}.attention"
         spec, normed = self.spec, self.norm is not QueryKeyNorm.NONE
         if self.norm is QueryKeyNorm.IF_STORED:
             normed = loader.has(f"{name}.q_norm")
@@ -302,7 +298,7 @@ class Layer:
 
         return LayerWeights(
             attention_norm=norm(mixer, "attention_norm" if both else "norm", placed=before),
-            mixer=mixer.load(loader, f"{name}.{mixer.part}") if mixer else None,
+            mixer=mixer.load(loader, name) if mixer else None,
             after_attention=norm(mixer, "post_attention_norm", placed=after),
             mlp_norm=norm(mlp, "mlp_norm" if both else "norm", placed=before),
             mlp=mlp.load(loader, f"{name}.mlp") if mlp else None,

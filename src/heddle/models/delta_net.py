@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from heddle.models.fixed_state import fixed_state
+from heddle.models.linear_mixer import LinearMixer
 from heddle.models.ops import LinearAttentionSpec
 
 if TYPE_CHECKING:
-    from heddle.models.ops import Loader, Ops, StatePlace
-    from heddle.state import Fixed, StateKind
+    from heddle.models.ops import Loader, Ops
     from heddle.weights.checkpoint import Hyperparameters
 
 A = TypeVar("A")
@@ -48,42 +47,19 @@ class DeltaNetWeights(Generic[W]):
 
 
 @dataclass(frozen=True, slots=True)
-class GatedDeltaNet:
-    """See the module.
-
-    Attributes:
-        width: width of the hidden state.
-        spec: heads of queries, keys and values.
-        taps: positions that the convolution sees, the token itself included.
-        norm_eps: epsilon of the norm of results.
-    """
-
-    part: ClassVar[str] = "mixer"
-
-    width: int
-    spec: LinearAttentionSpec
-    taps: int
-    norm_eps: float
+class GatedDeltaNet(LinearMixer):
+    """See the module."""
 
     @property
-    def _streams(self) -> tuple[int, int, int]:
+    def streams(self) -> tuple[int, int, int]:
         """Widths of queries, keys and values."""
         keys = self.spec.key_heads * self.spec.key_dim
         return keys, keys, self.spec.heads * self.spec.value_dim
 
-    def _places(self, layer: int) -> tuple[Fixed, list[StatePlace]]:
-        """The state, and the places of the three convolutions and of the matrices."""
-        inputs = ((self.taps - 1) * stream for stream in self._streams)
-        return fixed_state(layer, [*inputs, self.spec.state_count])
-
-    def state(self, *, causal: bool) -> tuple[StateKind, ...]:
-        """See `heddle.models.blocks.Mixer`."""
-        assert causal, "a recurrence sees no later tokens"
-        return (self._places(0)[0],)
-
     def load(self, loader: Loader[W], name: str) -> DeltaNetWeights[W]:
-        """Claim the tensors under `name`."""
-        spec, width, streams = self.spec, self.width, self._streams
+        """Claim the tensors of the layer `name`."""
+        name = f"{name}.mixer"
+        spec, width, streams = self.spec, self.width, self.streams
         heads, values, every = spec.heads, streams[2], sum(streams)
         joined, paired = loader.has(f"{name}.qkvz"), loader.has(f"{name}.ba")
         inputs = ("qkvz", every + values) if joined else ("qkv", every)
@@ -108,7 +84,7 @@ class GatedDeltaNet:
         self, ops: Ops[A, W], weights: DeltaNetWeights[W], x: A, positions: A, layer: int
     ) -> A:
         """From normed x (T, width) to (T, width)."""
-        spec, (_, places) = self.spec, self._places(layer)
+        spec, (_, places) = self.spec, self.places(layer)
         *streams, z = self._inputs(ops, weights, x)
         q, k, v = (
             ops.causal_conv(stream, filters, place, "silu")
@@ -127,7 +103,7 @@ class GatedDeltaNet:
     def _inputs(self, ops: Ops[A, W], weights: DeltaNetWeights[W], x: A) -> tuple[A, A, A, A]:
         """Queries, keys, values and gates. One matrix for all has them by key head."""
         spec, mixed = self.spec, ops.linear(x, weights.inputs)
-        keys, _, values = self._streams
+        keys, _, values = self.streams
         if weights.z is not None:
             q, k = ops.take_columns(mixed, 0, keys), ops.take_columns(mixed, keys, keys)
             return q, k, ops.take_columns(mixed, 2 * keys, values), ops.linear(x, weights.z)

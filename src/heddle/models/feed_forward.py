@@ -21,11 +21,16 @@ class GatedMLPWeights(Generic[W]):
 
 @dataclass(frozen=True, slots=True)
 class GatedMLP:
-    """Feed-forward layer: down(activation(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202)."""
+    """Feed-forward layer: down(activation(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202).
+
+    `gate_scale` is a factor on gate(x), `scale` on the result.
+    """
 
     width: int
     hidden: int
     activation: str
+    gate_scale: float = 1.0
+    scale: float = 1.0
 
     def load(self, loader: Loader[W], name: str) -> GatedMLPWeights[W]:
         """Claim the tensors under `name`."""
@@ -38,7 +43,10 @@ class GatedMLP:
     def forward(self, ops: Ops[A, W], weights: GatedMLPWeights[W], x: A) -> A:
         """From normed x (T, width) to (T, width)."""
         gate, up = ops.linear(x, weights.gate), ops.linear(x, weights.up)
-        return ops.linear(ops.gated(gate, up, self.activation), weights.down)
+        if self.gate_scale != 1.0:
+            gate = ops.scale(gate, self.gate_scale)
+        y = ops.linear(ops.gated(gate, up, self.activation), weights.down)
+        return y if self.scale == 1.0 else ops.scale(y, self.scale)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from heddle.models.delta_net import NORM_EPS
-from heddle.models.fixed_state import fixed_state
+from heddle.models.linear_mixer import LinearMixer
 from heddle.models.ops import LinearAttentionSpec
 
 if TYPE_CHECKING:
-    from heddle.models.ops import Loader, Ops, StatePlace
-    from heddle.state import Fixed, StateKind
+    from heddle.models.ops import Loader, Ops
     from heddle.weights.checkpoint import Hyperparameters
 
 A = TypeVar("A")
@@ -47,41 +46,19 @@ class KimiDeltaWeights(Generic[W]):
 
 
 @dataclass(frozen=True, slots=True)
-class KimiDeltaAttention:
-    """See the module.
-
-    Attributes:
-        width: width of the hidden state.
-        spec: heads of queries, keys and values, all of one size.
-        taps: positions that the convolutions see, the token itself included.
-        norm_eps: epsilon of the norm of results.
-    """
-
-    part: ClassVar[str] = "attention"  # files name some of its tensors as those of attention
-
-    width: int
-    spec: LinearAttentionSpec
-    taps: int
-    norm_eps: float
+class KimiDeltaAttention(LinearMixer):
+    """See the module."""
 
     @property
-    def _inner(self) -> int:
-        """Elements of all queries, keys or values."""
-        return self.spec.heads * self.spec.key_dim
-
-    def _places(self, layer: int) -> tuple[Fixed, list[StatePlace]]:
-        """The state, and the places of the three convolutions and of the matrices."""
-        inputs = [(self.taps - 1) * self._inner] * len(_STREAMS)
-        return fixed_state(layer, [*inputs, self.spec.state_count])
-
-    def state(self, *, causal: bool) -> tuple[StateKind, ...]:
-        """See `heddle.models.blocks.Mixer`."""
-        assert causal, "a recurrence sees no later tokens"
-        return (self._places(0)[0],)
+    def streams(self) -> tuple[int, int, int]:
+        """Widths of queries, keys and values."""
+        inner = self.spec.heads * self.spec.key_dim
+        return inner, inner, inner
 
     def load(self, loader: Loader[W], name: str) -> KimiDeltaWeights[W]:
-        """Claim the tensors under `name`, with biases if the checkpoint has them."""
-        width, inner, size, heads = self.width, self._inner, self.spec.key_dim, self.spec.heads
+        """Claim the tensors of the layer `name`, with biases if the checkpoint has them."""
+        name = f"{name}.attention"  # files name some of its tensors as those of attention
+        width, inner, size, heads = self.width, self.streams[0], self.spec.key_dim, self.spec.heads
         length = 1 / math.sqrt(size)
 
         def narrow(part: str) -> tuple[W, W]:
@@ -111,7 +88,7 @@ class KimiDeltaAttention:
         self, ops: Ops[A, W], weights: KimiDeltaWeights[W], x: A, positions: A, layer: int
     ) -> A:
         """From normed x (T, width) to (T, width)."""
-        spec, (_, places) = self.spec, self._places(layer)
+        spec, (_, places) = self.spec, self.places(layer)
         mixed = [ops.linear(x, stream) for stream in weights.streams]
         step, gate = (ops.linear(x, narrow) for narrow, _ in (weights.steps, weights.gates))
         strength = ops.activate(ops.linear(x, weights.strengths), "sigmoid")

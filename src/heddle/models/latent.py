@@ -10,7 +10,7 @@ chunks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from heddle.errors import UnsupportedModelError
 from heddle.models.base import Sizes
@@ -64,8 +64,6 @@ class LatentAttention:
         norm_eps: epsilon of the norms.
     """
 
-    part: ClassVar[str] = "attention"
-
     width: int
     spec: LatentSpec
     rope: RopeSpec | None
@@ -79,7 +77,8 @@ class LatentAttention:
         return (Pages(KvShape(1, self.spec.rank + self.spec.rope_dim, has_values=False)),)
 
     def load(self, loader: Loader[W], name: str) -> LatentWeights[W]:
-        """Claim the tensors under `name`, with biases if the checkpoint has them."""
+        """Claim the tensors of the layer `name`, with biases if the checkpoint has them."""
+        name = f"{name}.attention"
         spec, compressed = self.spec, self.query_rank > 0
         q = "query_heads" if compressed else "q"
         q_input = self.query_rank or self.width

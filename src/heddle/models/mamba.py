@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from heddle.models.fixed_state import fixed_state
+from heddle.models.linear_mixer import LinearMixer
 from heddle.models.ops import LinearAttentionSpec
 
 if TYPE_CHECKING:
-    from heddle.models.ops import Loader, Ops, StatePlace
-    from heddle.state import Fixed, StateKind
+    from heddle.models.ops import Loader, Ops
     from heddle.weights.checkpoint import Hyperparameters
 
 A = TypeVar("A")
@@ -24,62 +23,51 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class Mamba2Weights(Generic[W]):
-    """`inputs` make gates, values, keys, queries and step sizes. `filters` are of the three."""
+    """`inputs` make gates, values, keys, queries and step sizes. `filters` are of the three.
+
+    `norm` is None if results have no norm.
+    """
 
     inputs: W
     filters: tuple[W, ...]
     step_bias: W
     rates: W
     skip: W
-    norm: W
+    norm: W | None
     output: W
 
 
 @dataclass(frozen=True, slots=True)
-class Mamba2:
+class Mamba2(LinearMixer):
     """See the module.
 
     Attributes:
-        width: width of the hidden state.
-        spec: heads; their groups are heads of queries and keys.
-        taps: positions that the convolution sees, the token itself included.
-        norm_eps: epsilon of the norm of results.
+        scales: factors on gates, values, keys, queries and step sizes, as `inputs` make them.
+        norm_if_stored: whether results have a norm only if the checkpoint has its weights.
     """
 
-    part: ClassVar[str] = "mixer"
-
-    width: int
-    spec: LinearAttentionSpec
-    taps: int
-    norm_eps: float
+    scales: tuple[float, ...] = (1.0,) * 5
+    norm_if_stored: bool = False
 
     @property
-    def _streams(self) -> tuple[int, int, int]:
+    def streams(self) -> tuple[int, int, int]:
         """Widths of values, keys and queries."""
         keys = self.spec.key_heads * self.spec.key_dim
         return self.spec.heads * self.spec.value_dim, keys, keys
 
-    def _places(self, layer: int) -> tuple[Fixed, list[StatePlace]]:
-        """The state, and the places of the three convolutions and of the matrices."""
-        inputs = ((self.taps - 1) * stream for stream in self._streams)
-        return fixed_state(layer, [*inputs, self.spec.state_count])
-
-    def state(self, *, causal: bool) -> tuple[StateKind, ...]:
-        """See `heddle.models.blocks.Mixer`."""
-        assert causal, "a recurrence sees no later tokens"
-        return (self._places(0)[0],)
-
     def load(self, loader: Loader[W], name: str) -> Mamba2Weights[W]:
-        """Claim the tensors under `name`, with biases if the checkpoint has them."""
-        heads, width, streams = self.spec.heads, self.width, self._streams
+        """Claim the tensors of the layer `name`, with biases if the checkpoint has them."""
+        name = f"{name}.mixer"
+        heads, width, streams = self.spec.heads, self.width, self.streams
         inner = streams[0]
+        has_norm = not self.norm_if_stored or loader.has(f"{name}.norm")
         return Mamba2Weights(
             inputs=loader.linear(f"{name}.inputs", inner + sum(streams) + heads, width),
             filters=loader.filters(f"{name}.conv", streams, self.taps),
             step_bias=loader.vector(f"{name}.step_bias", heads),
             rates=loader.vector(f"{name}.decay_rates", heads),
             skip=loader.vector(f"{name}.skip", heads),
-            norm=loader.vector(f"{name}.norm", inner),
+            norm=loader.vector(f"{name}.norm", inner) if has_norm else None,
             output=loader.linear(f"{name}.output", width, inner),
         )
 
@@ -87,21 +75,29 @@ class Mamba2:
         self, ops: Ops[A, W], weights: Mamba2Weights[W], x: A, positions: A, layer: int
     ) -> A:
         """From normed x (T, width) to (T, width)."""
-        spec, (_, places) = self.spec, self._places(layer)
-        mixed, inner = ops.linear(x, weights.inputs), self._streams[0]
-        gate, first, streams = ops.take_columns(mixed, 0, inner), inner, []
-        for width, filters, place in zip(self._streams, weights.filters, places, strict=False):
-            taken = ops.take_columns(mixed, first, width)
-            streams.append(ops.causal_conv(taken, filters, place, "silu"))
-            first += width
-        values, keys, queries = streams
-        step = ops.take_columns(mixed, first, spec.heads)
+        spec, (_, places) = self.spec, self.places(layer)
+        gate, *streams, step = self._inputs(ops, ops.linear(x, weights.inputs))
+        values, keys, queries = (
+            ops.causal_conv(stream, filters, place, "silu")
+            for stream, filters, place in zip(streams, weights.filters, places, strict=False)
+        )
         step = ops.step_size(step, weights.step_bias, 0.0, math.inf)
         decay = ops.decay(step, weights.rates)
         y = ops.linear_attend(queries, keys, values, decay, step, places[3], spec, weights.skip)
         y = ops.gated(gate, y, "silu")
-        y = ops.norm_heads(y, weights.norm, self.norm_eps, spec.key_heads)
+        if weights.norm is not None:
+            y = ops.norm_heads(y, weights.norm, self.norm_eps, spec.key_heads)
         return ops.linear(y, weights.output)
+
+    def _inputs(self, ops: Ops[A, W], mixed: A) -> list[A]:
+        """Gates, values, keys, queries and step sizes, scaled."""
+        taken, first = [], 0
+        widths = (self.streams[0], *self.streams, self.spec.heads)
+        for width, scale in zip(widths, self.scales, strict=True):
+            part = ops.take_columns(mixed, first, width)
+            taken.append(part if scale == 1.0 else ops.scale(part, scale))
+            first += width
+        return taken
 
 
 def mamba2(read: Hyperparameters, width: int, norm_eps: float) -> Mamba2:

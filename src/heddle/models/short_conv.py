@@ -7,7 +7,7 @@ The gated values pass a convolution without activation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from heddle.models.fixed_state import fixed_state
 
@@ -37,8 +37,6 @@ class ShortConv:
         taps: positions that the convolution sees, the token itself included.
     """
 
-    part: ClassVar[str] = "mixer"
-
     width: int
     taps: int
 
@@ -53,7 +51,8 @@ class ShortConv:
         return kind, place
 
     def load(self, loader: Loader[W], name: str) -> ShortConvWeights[W]:
-        """Claim the tensors under `name`, with biases if the checkpoint has them."""
+        """Claim the tensors of the layer `name`, with biases if the checkpoint has them."""
+        name = f"{name}.mixer"
         return ShortConvWeights(
             inputs=loader.linear(f"{name}.inputs", 3 * self.width, self.width),
             filters=loader.filters(f"{name}.conv", [self.width], self.taps)[0],

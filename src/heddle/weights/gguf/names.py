@@ -218,6 +218,7 @@ _IRREGULAR = {
     "mixer.skip.weight": "ssm_d",
 }
 _IRREGULAR_OF = {
+    "falcon-h1": {"mlp_norm.weight": "ffn_norm"},
     "kimi-linear": {
         "attention.decay_rates.weight": "ssm_a",
         "attention.step_bias.weight": "ssm_dt.bias",
@@ -254,6 +255,7 @@ _KIMI_DELTA = {
 _ONE_NORM = {"norm": "attn_norm", "attention_norm": ""}
 _DIFFERENCES = {
     "granitehybrid": _MAMBA,
+    "falcon-h1": _MAMBA,
     "kimi-linear": _KIMI_DELTA,
     "lfm2": _SHORT_CONV,
     "lfm2moe": _SHORT_CONV,

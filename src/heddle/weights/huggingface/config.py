@@ -10,6 +10,7 @@ from heddle.errors import UnsupportedModelError
 from heddle.weights.checkpoint import Hyperparameters
 from heddle.weights.huggingface import (
     deepseek,
+    falcon_h1,
     gemma4,
     granite,
     kimi_linear,
@@ -104,6 +105,8 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
         values |= gemma4.layer_sizes(config)
     if architecture == granite.HYBRID:
         values |= granite.sizes(config)
+    if architecture == falcon_h1.MODEL_TYPE:
+        values |= falcon_h1.sizes(config)
     if architecture in lfm2.MODEL_TYPES:
         values |= lfm2.sizes(config)
     if architecture == kimi_linear.MODEL_TYPE:
