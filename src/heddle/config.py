@@ -109,7 +109,9 @@ class EngineConfig(HubConfig):
         high=1_000_000,
     )
     device: str = _setting(
-        "cpu", "device that computes: cpu, or reference (slow NumPy, to check results)"
+        "cpu",
+        "device that computes: cpu; torch (torch on the processor) or cuda[:N] (a GPU), which need"
+        " the extra of that name; reference (slow NumPy, to check results)",
     )
     threads: int = _setting(
         0, "compute threads; 0 = one per core that this process may use", low=0, high=1024

@@ -12,6 +12,7 @@ import pytest
 from heddle.executors import arithmetic
 from heddle.executors.arithmetic import source_digest
 from heddle.executors.cpu import executor as cpu
+from heddle.executors.torch import sources as torch
 from heddle.testing import reference_executor as reference
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ NO_ARITHMETIC = {
     "executors/failures.py",  # errors
     "testing/reference_sampler.py",  # the choice of tokens
 }
-SOURCES = {"cpu": cpu.SOURCES, "reference": reference.SOURCES}
+SOURCES = {"cpu": cpu.SOURCES, "reference": reference.SOURCES, "torch": torch.SOURCES}
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from tiny_files import GREEDY, SMALL, one_token_plan, tiny_file
 
+from devices import HERE
 from gguf_writer import Tensor, write_gguf
 from heddle import _native
 from heddle.embedding import EmbeddingParams, Pooling
@@ -28,7 +30,7 @@ from heddle.errors import (
     UnsupportedModelError,
 )
 from heddle.executors.failures import summarize
-from heddle.executors.registry import DEVICES, loader
+from heddle.executors.registry import loader
 from heddle.sampling_params import SamplingParams
 from heddle.state import PAGE_TOKENS
 from heddle.step import (
@@ -64,7 +66,7 @@ PROMPT += [5, 0, 2, 8, 8, 4]
 """More than a page."""
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=HERE)
 def device(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -79,8 +81,24 @@ def executor(device: str, tmp_path: Path) -> Executor:
 
 
 def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"device 'abacus' .*: cpu, reference") as error:
+    with pytest.raises(ConfigError, match=r"device 'abacus' .*: cpu, .*, torch, cuda") as error:
         loader("abacus")
+    assert error.value.param == "device"
+
+
+@pytest.mark.parametrize("device", ["cpu:0", "cuda:", "cuda:x", "torch:1"])
+def test_only_a_gpu_has_a_number(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"device '{device}' is unknown"):
+        loader(device)
+
+
+@pytest.mark.parametrize(("device", "extra"), [("torch", "torch"), ("cuda:1", "cuda")])
+def test_a_device_without_torch_names_the_extra(device, extra, monkeypatch) -> None:
+    for name in [one for one in sys.modules if one.startswith("heddle.executors.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=rf"install 'heddle\[{extra}\]'") as error:
+        loader(device)
     assert error.value.param == "device"
 
 

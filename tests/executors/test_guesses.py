@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from tiny_files import GREEDY, SMALL, tiny_file
 
+from devices import HERE
 from heddle import _native
-from heddle.executors.registry import DEVICES, loader
+from heddle.executors.registry import loader
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, Deferred, Failed, Sampled, StepPlan, TokenRules
 from steps import execute
@@ -39,7 +40,7 @@ PARAMS = {
 RULES = {"worded": TokenRules(end_tokens=(2, 3, 4), bad_sequences=((7,), (5, 6)))}
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=HERE)
 def executor(request: pytest.FixtureRequest, tmp_path: Path) -> Executor:
     config = replace(SMALL, device=request.param)
     return loader(request.param)(tiny_file(tmp_path), config)

@@ -6,22 +6,43 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from heddle.config import EngineConfig
     from heddle.step import Executor
     from heddle.weights.checkpoint import Checkpoint
 
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A row of the table.
+
+    Attributes:
+        module: has a function `load` with the signature of :class:`Load`. With an extra, it also
+            has `check_device`, which raises ConfigError if this machine has no such device.
+        extra: the extra of the package that the module needs; empty: none.
+        is_numbered: whether a name may end with the number of one of several such devices.
+    """
+
+    module: str
+    extra: str = ""
+    is_numbered: bool = False
+
+
 DEVICES = {
-    "cpu": "heddle.executors.cpu.load",
-    "reference": "heddle.testing.reference_load",
+    "cpu": Device("heddle.executors.cpu.load"),
+    "reference": Device("heddle.testing.reference_load"),
+    "torch": Device("heddle.executors.torch.load", "torch"),
+    "cuda": Device("heddle.executors.torch.load", "cuda", is_numbered=True),
 }
-"""Modules by device name. Each module has a function `load` with the signature of :class:`Load`."""
+"""Devices by name."""
 
 
 class Load(Protocol):
@@ -46,14 +67,32 @@ class Load(Protocol):
 
 
 def loader(device: str) -> Load:
-    """The function that loads a model for `device`.
+    """The function that loads a model for `device`, a name of the table or `cuda:1`.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: there is no such device, or what it needs is not installed.
     """
-    if device not in DEVICES:
+    name, colon, number = device.partition(":")
+    row = DEVICES.get(name)
+    if row is None or (colon and not (row.is_numbered and number.isdecimal())):
         raise ConfigError(
             f"device {device!r} is unknown; use one of: {', '.join(DEVICES)}", param="device"
         )
-    load: Load = importlib.import_module(DEVICES[device]).load
+    module = _module(device, row)
+    if row.extra:
+        module.check_device(device)
+    load: Load = module.load
     return load
+
+
+def _module(device: str, row: Device) -> ModuleType:
+    try:
+        return importlib.import_module(row.module)
+    except ModuleNotFoundError as error:
+        if not row.extra or error.name != "torch":
+            raise
+        raise ConfigError(
+            f"device {device!r} needs torch, which is not installed; install it with"
+            f" pip install 'heddle[{row.extra}]'",
+            param="device",
+        ) from error

@@ -35,8 +35,8 @@ from heddle.executors.cpu.kv_memory import KvMemory
 from heddle.executors.cpu.limits import measure
 from heddle.executors.cpu.lowering import lower
 from heddle.executors.cpu.readout import pooled, scored
-from heddle.executors.cpu.samplers import bound_sampler, make_sampler
-from heddle.executors.failures import non_finite, nothing_allowed, sampler_failed, summarize
+from heddle.executors.cpu.samplers import bound_sampler, make_sampler, pick_failure
+from heddle.executors.failures import sampler_failed, summarize
 from heddle.executors.given_states import given_states
 from heddle.executors.graph.forward import model_work, record
 from heddle.executors.serving import (
@@ -86,9 +86,6 @@ SOURCES = (
     "weights/mix.py",
 )
 """Python code that determines the bits of pages. Samplers and masks only choose tokens."""
-
-_NOTHING_LEFT = -2
-"""The value that a sampler returns instead of a token if all tokens are forbidden."""
 
 
 class Packed(NamedTuple):
@@ -307,7 +304,7 @@ class CpuExecutor:
             for token, logprob, top in picks
         ]
         tokens = [token for token, _, _ in picks]
-        failure = _failure(tokens[-1], chunk, len(tokens) - 1)
+        failure = pick_failure(tokens[-1], chunk, len(tokens) - 1)
         if failure is not None:
             outcomes[-1] = Failed(slot, failure)
         else:
@@ -363,10 +360,3 @@ def _out_of_memory() -> EngineFailedError:
     return EngineFailedError(
         "the machine has no memory left for the step; set a smaller kv_cache or fewer slots"
     )
-
-
-def _failure(token: int, chunk: Chunk, right: int) -> HeddleError | None:
-    """The error for a sampler's negative result after right guesses; None if it is a token."""
-    if token >= 0:
-        return None
-    return nothing_allowed(chunk, right) if token == _NOTHING_LEFT else non_finite(chunk, right)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from heddle.errors import EngineFailedError, GrammarError
 from heddle.executors.cpu.mask_threads import MaskTask, MaskThreads
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from heddle import _native
     from heddle.errors import HeddleError
     from heddle.step import Binding, Chunk, GrammarState, TokenGrammar
 
@@ -27,6 +26,14 @@ _log = logging.getLogger(__name__)
 
 _NOTHING = b"\0"
 """A mask that allows no token: its sampler chooses no token and keeps its state."""
+
+
+class MaskedSampler(Protocol):
+    """A sampler that takes masks."""
+
+    def allow_only(self, *masks: bytes) -> None:
+        """Set the masks for the next pick and for those after each guess; none: any token."""
+        ...
 
 
 class _SlotGrammar:
@@ -122,7 +129,7 @@ class GrammarMasks:
             self._grammars[binding.slot] = _SlotGrammar(binding.rules.grammar, list(binding.output))
 
     def begin_masks(
-        self, chunks: Sequence[Chunk], samplers: Mapping[int, _native.Sampler]
+        self, chunks: Sequence[Chunk], samplers: Mapping[int, MaskedSampler]
     ) -> Callable[[], None] | None:
         """Begin to make the masks of these chunks. `samplers` are by slot.
 
@@ -142,7 +149,7 @@ class GrammarMasks:
                     slot_grammar.give_up(task, cause)
         return partial(self._fill, wanted) if wanted else None
 
-    def _fill(self, wanted: list[tuple[_SlotGrammar, _native.Sampler, Sequence[int]]]) -> None:
+    def _fill(self, wanted: list[tuple[_SlotGrammar, MaskedSampler, Sequence[int]]]) -> None:
         tasks = [one.task for one, _, _ in wanted if one.task is not None]
         self._threads.wait(tasks)
         for (slot_grammar, sampler, guesses), task in zip(wanted, tasks, strict=True):

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 
 from heddle import _native
 from heddle.executors.cpu.batch import ints
+from heddle.executors.failures import non_finite, nothing_allowed
 from heddle.sampling_params import PARAMETERS
 from heddle.step import NO_RULES
 
 if TYPE_CHECKING:
+    from heddle.errors import HeddleError
     from heddle.sampling_params import SamplingParams
-    from heddle.step import Binding, EngramBias, TokenPieces, TokenRules, TokenSequences
+    from heddle.step import Binding, Chunk, EngramBias, TokenPieces, TokenRules, TokenSequences
 
 _NUMBERS = tuple(row.name for row in PARAMETERS if row.native)
+
+_NOTHING_LEFT = -2
+"""The value that a sampler returns instead of a token if all tokens are forbidden."""
 
 _LEAST_TEMPERATURE = 1e-30
 """At this temperature and at lower ones, only the best token is left."""
@@ -57,6 +62,13 @@ def make_sampler(params: SamplingParams, rules: TokenRules = NO_RULES) -> _nativ
     native.logprobs = -1 if params.logprobs is None else params.logprobs
     native.reports_chain = params.post_sampling_probs
     return _native.Sampler(native)
+
+
+def pick_failure(token: int, chunk: Chunk, right: int) -> HeddleError | None:
+    """The error for a sampler's negative result after right guesses; None if it is a token."""
+    if token >= 0:
+        return None
+    return nothing_allowed(chunk, right) if token == _NOTHING_LEFT else non_finite(chunk, right)
 
 
 def _add_engram(native: _native.SamplerParams, bias: EngramBias) -> None:

@@ -62,11 +62,12 @@ def compute(forward: Forward, ops: Ops[A, Any], batch: Batch[A]) -> tuple[A, A]:
         assert batch.states is not None, "a head reads hidden states"
         values[inputs.states] = batch.states
     for node in forward.nodes:
-        values[node] = _computed(node, ops, [values[source] for source in node.inputs])
+        values[node] = compute_node(node, ops, [values[source] for source in node.inputs])
     return values[forward.states], values[forward.logits]
 
 
-def _computed(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
+def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
+    """Compute one node from the values of its inputs."""
     match node, sources:
         case recording.Embed(table=table), [tokens]:
             return ops.embed(table, tokens)

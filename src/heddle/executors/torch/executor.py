@@ -1,0 +1,208 @@
+"""The torch executor: computes the recorded graph on tensors of a torch device.
+
+`load` (`load.py`) makes it. `collect` computes the step. Rows of logits come to the host, where the
+native samplers choose tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from heddle.embedding import EmbeddingParams
+from heddle.errors import EngineFailedError, StepAbandonedError
+from heddle.executors.arithmetic import rope_digest, source_digest, trigonometry_digest
+from heddle.executors.cpu.batch import StateSum
+from heddle.executors.cpu.readout import pooled
+from heddle.executors.failures import summarize
+from heddle.executors.given_states import given_states
+from heddle.executors.graph.forward import model_work
+from heddle.executors.serving import describe_memory, page_layout, position_bytes
+from heddle.executors.torch.device import (
+    device_digest,
+    device_name,
+    is_out_of_memory,
+    out_of_memory_in_step,
+)
+from heddle.executors.torch.limits import measure
+from heddle.executors.torch.program import Program
+from heddle.executors.torch.readout import read, rows_of
+from heddle.executors.torch.sampling import Samplers
+from heddle.executors.torch.sources import SOURCES
+from heddle.state import PAGE_TOKENS
+from heddle.step import StepResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from heddle.config import EngineConfig
+    from heddle.models.decoder import Decoder
+    from heddle.roofline import Limits
+    from heddle.state import StateMemory
+    from heddle.step import LogitsSummary, ModelShape, StepPlan
+
+
+class Uploaded(NamedTuple):
+    """Bytes of weights on the device: of the matrices that matmuls read, and of all."""
+
+    matmul_bytes: int
+    bytes: int
+
+
+class TorchExecutor:
+    """Runs plans on a torch device; see `heddle.step.Executor`."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        shape: ModelShape,
+        weights: Any,
+        device: torch.device,
+        config: EngineConfig,
+        uploaded: Uploaded,
+        memory: StateMemory,
+        head: TorchExecutor | None = None,
+    ) -> None:
+        self.shape = shape
+        self.memory = memory
+        self.head = head
+        self._device = device
+        self._most_tokens = config.batch_tokens
+        self._program = Program(model, weights, memory, device)
+        self._state_width = self._program.forward.states.width
+        self.work = model_work(self._program.forward, uploaded.matmul_bytes, position_bytes(memory))
+        of_head = head.memory.bytes if head else 0
+        self.held_bytes: int = uploaded.bytes + memory.bytes + of_head
+        self._weight_bytes = uploaded.bytes
+        self.compute_seconds = 0.0
+        self._samplers = Samplers()
+        self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
+        self._submitted: StepPlan | None = None
+        self._logits: NDArray[np.float32] | None = None  # of the rows that were sampled last
+        self._abandoned = False
+
+    @property
+    def page_format(self) -> str:
+        size = f"{PAGE_TOKENS} {page_layout(self.memory)}"
+        arithmetic = f"{source_digest(*SOURCES)} {trigonometry_digest()}"
+        rope = rope_digest(self._program.forward)
+        return f"torch f16 {size} {device_digest(self._device)} {arithmetic} {rope}"
+
+    @property
+    def summary(self) -> str:
+        return (
+            f"{device_name(self._device)}, weights {self._weight_bytes / 1e6:,.0f} MB,"
+            f" {describe_memory(self.memory, 'f16')}"
+        )
+
+    def measure_limits(self) -> Limits:
+        return measure(self._device, self._weight_bytes)
+
+    def read_page(self, page: int, windows: Sequence[int] = ()) -> memoryview:
+        return self._program.pages.read(page, windows)
+
+    def write_page(self, page: int, content: memoryview, windows: Sequence[int] = ()) -> None:
+        self._program.pages.write(page, content, windows)
+
+    def read_snapshot(self, snapshot: int) -> memoryview:
+        raise ValueError(f"there is no snapshot {snapshot}: no layer has a state of fixed size")
+
+    def write_snapshot(self, snapshot: int, content: memoryview) -> None:
+        raise ValueError(f"there is no snapshot {snapshot}: no layer has a state of fixed size")
+
+    def submit(self, plan: StepPlan) -> None:
+        problem = next(self._problems(plan), None)
+        if problem is not None:
+            raise EngineFailedError(f"the step was refused: {problem}")
+        self._submitted = plan
+
+    def collect(self) -> StepResult:
+        plan, self._submitted = self._submitted, None
+        assert plan is not None, "a step is submitted before it is collected"
+        began = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                return self._compute(plan)
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise out_of_memory_in_step(self._device) from error
+            raise EngineFailedError(f"the device failed: {error}") from error
+        finally:
+            self.compute_seconds += time.perf_counter() - began
+
+    def logits_summary(self) -> LogitsSummary | None:
+        return None if self._logits is None else summarize(self._logits)
+
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    def close(self) -> None:
+        """Free all memory. The public attributes stay readable. Idempotent."""
+        if self.head is not None:
+            self.head.close()
+        for name in ("_submitted", "_program", "_samplers", "_sums"):
+            vars(self).pop(name, None)
+
+    def _problems(self, plan: StepPlan) -> Iterator[str]:
+        """Everything in a plan that is out of range."""
+        known, pages = range(self.shape.vocabulary), self._program.pages
+        if not 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self._most_tokens:
+            yield "bad token count"
+        if self._program.forward.inputs.states is not None:
+            try:
+                given_states(plan)
+            except ValueError as error:
+                yield str(error)
+        for copy in plan.copies:
+            if not pages.may_copy(copy):
+                yield f"bad copy of page {copy.source} to page {copy.target}"
+        for chunk in plan.chunks:
+            targets = () if chunk.score is None else chunk.score.targets
+            if not all(token in known for token in (*chunk.tokens, *targets)):
+                yield "bad token"
+            if chunk.start < 0 or not chunk.tokens or (chunk.start and not self.shape.causal):
+                yield "bad span"
+            elif not pages.covers(chunk):
+                yield "bad page"
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        self._bind(plan)
+        for copy in plan.copies:
+            self._program.pages.copy(copy)
+        chunks = rows_of(plan.chunks)
+        sampling = [one for one in chunks if one.chunk.sample]
+        wait_for_masks = self._samplers.begin_masks([one.chunk for one in sampling])
+        try:
+            found = read(self._program.begin(plan, self._check), chunks, self._sums)
+        finally:
+            if wait_for_masks is not None:
+                wait_for_masks()
+        self._check()
+        if found.logits:
+            self._logits = np.stack([*found.logits.values()])
+        outcomes = (
+            self._samplers.sample(one.chunk, [found.logits[row] for row in one.sampled])
+            for one in sampling
+        )
+        sampled = tuple(chain.from_iterable(outcomes))
+        return StepResult(sampled, found.scored, pooled(plan, self._sums), found.kept)
+
+    def _bind(self, plan: StepPlan) -> None:
+        for binding in plan.bindings:
+            params = binding.params
+            if isinstance(params, EmbeddingParams):
+                unit = params.unit_length
+                self._sums[binding.slot] = StateSum(self._state_width, unit_length=unit)
+            else:
+                self._samplers.bind(binding, params)
+
+    def _check(self) -> None:
+        """Raises StepAbandonedError: the step was abandoned."""
+        if self._abandoned:
+            raise StepAbandonedError("the step was abandoned")

@@ -1,0 +1,87 @@
+"""Functions of tensors whose results do not depend on an element's place, or on its company.
+
+torch computes `exp` and its relatives with vector code, and the elements at the end of an array
+with other code, whose last bit may differ. Its sums divide an array by its shape. Here everything
+is a sequence of additions, multiplications and divisions of single elements. IEEE 754 says how
+these round, so the bits are the same for every shape and on every device.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+_LEAST, _MOST = -88.0, 88.8
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+"""Cephes' polynomial (Moshier 1989, `expf`): exp(r) = 1 + r + r**2 * p(r) for |r| <= ln(2) / 2."""
+
+
+def exp(x: torch.Tensor) -> torch.Tensor:
+    """e**x of float32, with an error of 2 in the last place: 0 below -87.7, infinite above 88.4."""
+    x = x.clamp(_LEAST, _MOST)  # keeps NaN
+    power = (x * _LOG2_E).round()
+    r = x - power * _LN2_HIGH
+    r = r - power * _LN2_LOW
+    p = torch.full_like(r, _EXP[0])
+    for coefficient in _EXP[1:]:
+        p = p * r + coefficient
+    value = p * (r * r) + r + 1.0
+    # The exponent's bits of 2**power; 0 and 255 mean 0 and infinity.
+    bits = power.nan_to_num().to(torch.int32) + 127 << 23
+    return value * bits.view(torch.float32)
+
+
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """1 / (1 + e**-x)."""
+    return (exp(-x) + 1.0).reciprocal()
+
+
+def tanh(x: torch.Tensor) -> torch.Tensor:
+    """2 / (1 + e**-2x) - 1, with an absolute error of 1e-7."""
+    return sigmoid(x * 2.0) * 2.0 - 1.0
+
+
+def total(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """The sum along an axis, which stays with length 1: halves are added until one is left."""
+    count = x.shape[dim]
+    while count > 1:
+        half = count // 2
+        folded = x.narrow(dim, 0, half) + x.narrow(dim, count - half, half)
+        middle = x.narrow(dim, half, count - 2 * half)
+        x = torch.cat([folded, middle], dim) if count % 2 else folded
+        count -= half
+    return x
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Softmax along the last axis."""
+    weights = exp(x - x.amax(-1, keepdim=True))
+    return weights / total(weights)
+
+
+def _silu(x: torch.Tensor) -> torch.Tensor:
+    return x / (exp(-x) + 1.0)
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    """The form with tanh, as x * sigmoid(2u) = 0.5 * x * (1 + tanh(u))."""
+    cubic = x * x * x * 0.044715
+    return x * sigmoid((x + cubic) * 1.5957691216057308)
+
+
+def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
+    """activation(gate) * up; see `heddle.models.ops.Ops.gated`."""
+    match activation:
+        case "silu":
+            return _silu(gate) * up
+        case "gelu":
+            return _gelu(gate) * up
+        case "sigmoid":
+            return sigmoid(gate) * up
+        case "identity":
+            return gate * up
+        case "clamped":
+            gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+            return gate * sigmoid(gate * 1.702) * (up + 1.0)
+    raise ValueError(f"no function computes activation {activation!r}")

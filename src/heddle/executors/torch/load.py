@@ -1,0 +1,176 @@
+"""Loads a model for the devices "torch" and "cuda"."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from heddle.errors import ConfigError, UnsupportedModelError
+from heddle.executors.cpu.memory import beyond_settings
+from heddle.executors.serving import (
+    check_pages,
+    head_config,
+    kept_kinds,
+    load_of,
+    served_config,
+    served_head,
+    served_shape,
+)
+from heddle.executors.torch.blocks import SUPPORTED
+from heddle.executors.torch.cache import bytes_of_page
+from heddle.executors.torch.device import (
+    free_bytes,
+    is_out_of_memory,
+    out_of_memory_at_load,
+    set_threads,
+    torch_device,
+)
+from heddle.executors.torch.executor import TorchExecutor, Uploaded
+from heddle.executors.torch.weights import TorchLoader
+from heddle.models.registry import build
+from heddle.state import Fixed, divide, without_last_layer
+from heddle.weights.mix import AS_STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from heddle.config import EngineConfig
+    from heddle.models.decoder import Decoder, PredictionHead
+    from heddle.state import StateKind, StateMemory
+    from heddle.step import ModelShape
+    from heddle.weights.checkpoint import Checkpoint
+
+
+def check_device(name: str) -> None:
+    """Check that this machine has the device.
+
+    Raises:
+        ConfigError: it has not, or this build of torch cannot use it.
+    """
+    torch_device(name)
+
+
+def load(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    progress: Callable[[int], None] = lambda loaded: None,
+) -> TorchExecutor:
+    """Upload the weights of `checkpoint` as stored; see `heddle.executors.registry.Load`."""
+    device = torch_device(config.device)
+    model = build(checkpoint, config.context)
+    shape = served_shape(config, model.shape)
+    config = served_config(config, shape)
+    kinds = kept_kinds(model, config)
+    _check_supported(checkpoint, config, kinds)
+    head = served_head(model, kinds, config)
+    if head is not None:
+        kinds.append(head.state(0))
+    weight_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    memory = _plan_memory(config, shape, kinds, weight_bytes, device)
+    set_threads(config)
+    try:
+        return _loaded(checkpoint, config, model, head, shape, memory, device, progress)
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory_at_load(device) from error
+        raise
+
+
+def _loaded(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    model: Decoder,
+    head: PredictionHead | None,
+    shape: ModelShape,
+    memory: StateMemory,
+    device: torch.device,
+    progress: Callable[[int], None],
+) -> TorchExecutor:
+    loader = TorchLoader(
+        checkpoint, device, allow_nonfinite=config.allow_nonfinite, progress=progress
+    )
+    weights = model.load(loader)
+    matmul_bytes, guesser = loader.matmul_bytes, None
+    if head is not None:
+        memory, of_head = without_last_layer(memory, bytes_of_page)
+        head_weights = head.load_beside(loader, weights)
+        guesser = TorchExecutor(
+            head,
+            replace(shape, layers=1),
+            head_weights,
+            device,
+            head_config(config),
+            Uploaded(loader.matmul_bytes - matmul_bytes, 0),
+            of_head,
+        )
+    checkpoint.check_unchanged()
+    uploaded = Uploaded(matmul_bytes, loader.bytes)
+    return TorchExecutor(model, shape, weights, device, config, uploaded, memory, guesser)
+
+
+def _check_supported(
+    checkpoint: Checkpoint, config: EngineConfig, kinds: Sequence[Sequence[StateKind]]
+) -> None:
+    """Refuse what this executor cannot do, before it reads a weight.
+
+    Raises:
+        ConfigError: a setting.
+        UnsupportedModelError: the model's layers, or the type of a tensor.
+    """
+    if config.kv_type != "f16":
+        raise ConfigError(
+            f"kv_type {config.kv_type} is not supported on device {config.device}; set kv_type to"
+            " f16, or use --device cpu",
+            param="kv_type",
+        )
+    if config.quantize != AS_STORED:
+        raise ConfigError(
+            f"device {config.device} computes with weights as stored, not with quantize"
+            f" {config.quantize!r}; set quantize to none, or quantise the file with"
+            " `heddle quantize`",
+            param="quantize",
+        )
+    if any(isinstance(kind, Fixed) for of_layer in kinds for kind in of_layer):
+        raise UnsupportedModelError(
+            f"architecture {checkpoint.architecture} has recurrent layers, which device"
+            f" {config.device} does not compute; use --device cpu",
+            param="device",
+        )
+    for tensor in checkpoint.tensors.values():
+        if tensor.type.is_supported and tensor.type not in SUPPORTED:
+            raise UnsupportedModelError(
+                f"tensor {tensor.label} of type {tensor.type.name} is not supported on device"
+                f" {config.device}; supported: {', '.join(kind.name for kind in SUPPORTED)}. Use"
+                " --device cpu, or another file of this model",
+                param=tensor.label,
+            )
+
+
+def _plan_memory(
+    config: EngineConfig,
+    shape: ModelShape,
+    kinds: Sequence[Sequence[StateKind]],
+    weight_bytes: int,
+    device: torch.device,
+) -> StateMemory:
+    """Divide `kv_cache` bytes among the groups; without this setting, half of the free memory.
+
+    Raises:
+        ConfigError: `kv_cache` does not hold a page.
+        OutOfMemoryError: weights and pages do not fit.
+    """
+    left = config.model_memory - weight_bytes if config.model_memory else sys.maxsize
+    free = free_bytes(device) - weight_bytes
+    keep = config.min_free_memory if device.type == "cpu" else 0
+    budget = config.kv_cache or max(0, min(free // 2, free - keep, left))
+    memory = divide(kinds, load_of(config, shape), budget, bytes_of_page)
+    pages = memory.bytes if config.kv_cache else 0
+    if pages > left:
+        raise beyond_settings(weight_bytes, pages, config.model_memory)
+    if pages + keep > free:
+        raise out_of_memory_at_load(device)
+    check_pages(memory, budget)
+    return memory

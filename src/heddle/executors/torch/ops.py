@@ -1,0 +1,198 @@
+"""The operations of a forward pass on torch tensors; see `heddle.models.ops.Ops`.
+
+Arrays are float32 (T, n), and T is a multiple of `TILE`. Every operation computes a token in the
+same way whatever the other tokens are: elementwise with functions that round alike everywhere
+(`functions.py`), or in calls of fixed shapes (`tiles.py`, `attention.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from heddle.executors.torch import functions
+from heddle.executors.torch.attention import Shape, attend
+from heddle.executors.torch.routing import choose
+from heddle.executors.torch.tiles import multiply, padded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from heddle.executors.torch.cache import PagedMemory
+    from heddle.executors.torch.layout import Layout
+    from heddle.executors.torch.rotation import Rotations
+    from heddle.executors.torch.weights import Matrix, Stack
+    from heddle.models.ops import (
+        AttentionSpec,
+        ExpertSpec,
+        ExpertWeights,
+        LatentSpec,
+        RopeSpec,
+    )
+
+
+def attention_shape(spec: AttentionSpec) -> Shape:
+    """The calls of grouped-query attention."""
+    return Shape(
+        spec.heads,
+        spec.kv_heads,
+        spec.head_dim,
+        spec.head_dim,
+        spec.scale,
+        spec.window,
+        spec.soft_cap,
+        spec.causal,
+    )
+
+
+def latent_shape(spec: LatentSpec) -> Shape:
+    """The calls of latent attention: one head of keys, whose first elements are the values."""
+    return Shape(spec.heads, 1, spec.rank + spec.rope_dim, spec.rank, spec.scale)
+
+
+class TorchOps:
+    """The operations of one step."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        pages: PagedMemory,
+        rotations: Rotations,
+        check: Callable[[], None],
+    ) -> None:
+        """`check` is called before each matmul; an exception of it ends the step."""
+        self._layout = layout
+        self._pages = pages
+        self._rotations = rotations
+        self._check = check
+
+    def embed(self, table: Matrix, tokens: Tensor) -> Tensor:
+        return table.values(tokens)
+
+    def linear(self, x: Tensor, w: Matrix) -> Tensor:
+        self._check()
+        y = multiply(x, w.panels(), w.out_features)
+        return y if w.bias is None else y + w.bias
+
+    def norm(self, x: Tensor, w: Tensor, eps: float) -> Tensor:
+        mean_square = functions.total(x * x) * (1.0 / x.shape[-1])
+        return x / (mean_square + eps).sqrt() * w
+
+    def norm_heads(self, x: Tensor, w: Tensor, eps: float, heads: int) -> Tensor:
+        by_head = x.reshape(len(x), heads, -1)
+        own = len(w) != by_head.shape[-1]
+        return self.norm(by_head, w.reshape(heads, -1) if own else w, eps).reshape(x.shape)
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return x * factor
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        return functions.tanh(x * (1 / cap)) * cap
+
+    def rope(self, x: Tensor, positions: Tensor, spec: RopeSpec, heads: int) -> Tensor:
+        cos, sin = self._rotations.at(positions, spec)
+        half, first = spec.dim // 2, spec.first
+        y = x.reshape(len(x), heads, -1).clone()
+        turned = y[..., first : first + spec.dim]
+        if spec.interleaved:
+            a, b = turned[..., 0::2], turned[..., 1::2]
+        else:
+            a, b = turned[..., :half], turned[..., half:]
+        rotated = a * cos - b * sin, a * sin + b * cos
+        a.copy_(rotated[0])
+        b.copy_(rotated[1])
+        return y.reshape(x.shape)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layer: int,
+        spec: AttentionSpec,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        self._store(layer, k, v)
+        return self._attended(q, layer, attention_shape(spec), sinks)
+
+    def attend_stored(self, q: Tensor, layer: int, spec: AttentionSpec) -> Tensor:
+        return self._attended(q, layer, attention_shape(spec), None)
+
+    def latent_attend(
+        self, q_latent: Tensor, q: Tensor, latent: Tensor, key: Tensor, layer: int, spec: LatentSpec
+    ) -> Tensor:
+        self._store(layer, torch.cat([latent, key], -1))
+        turned = q.reshape(len(q), spec.heads, -1)[..., -spec.rope_dim :]
+        queries = torch.cat([q_latent.reshape(len(q), spec.heads, -1), turned], -1)
+        return self._attended(queries.reshape(len(q), -1), layer, latent_shape(spec), None)
+
+    def head_linear(self, x: Tensor, w: Stack) -> Tensor:
+        self._check()
+        heads = x.reshape(len(x), w.count, -1)[..., : w.in_features]
+        parts = [
+            multiply(heads[:, index].contiguous(), matrix.panels(), w.out_features)
+            for index, matrix in enumerate(w.matrices)
+        ]
+        return torch.cat(parts, -1)
+
+    def gated(self, gate: Tensor, up: Tensor, activation: str) -> Tensor:
+        return functions.gated(gate, up, activation)
+
+    def activate(self, x: Tensor, activation: str) -> Tensor:
+        if activation == "sigmoid":
+            return functions.sigmoid(x)
+        positive = x.clamp(min=0.0)
+        return positive * positive
+
+    def experts(
+        self, x: Tensor, logits: Tensor, weights: ExpertWeights[Stack], spec: ExpertSpec
+    ) -> Tensor:
+        """Experts in the order of their index, each for the tokens that chose it."""
+        chosen, factors = choose(logits, spec)
+        y = torch.zeros_like(x)
+        for expert in sorted({*chosen[: self._layout.count].flatten().tolist()}):
+            tokens, place = (chosen == expert).nonzero(as_tuple=True)
+            rows = tokens.new_zeros(padded(len(tokens)))
+            rows[: len(tokens)] = tokens
+            own = x[rows]
+            hidden = self.linear(own, weights.up.matrices[expert])
+            if weights.gate is None:
+                hidden = self.activate(hidden, spec.activation)
+            else:
+                gate = self.linear(own, weights.gate.matrices[expert])
+                hidden = functions.gated(gate, hidden, spec.activation)
+            down = self.linear(hidden, weights.down.matrices[expert])[: len(tokens)]
+            y[tokens] = y[tokens] + factors[tokens, place][:, None] * down
+        return y
+
+    def gate_rows(self, x: Tensor, gate: Tensor) -> Tensor:
+        return x * functions.sigmoid(gate)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+    def take_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        return x[rows]
+
+    def take_columns(self, x: Tensor, first: int, width: int, heads: int = 1) -> Tensor:
+        by_head = x.reshape(len(x), heads, -1)
+        return by_head[..., first : first + width].reshape(len(x), -1).contiguous()
+
+    def join(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([x, y], -1)
+
+    def _store(self, layer: int, *parts: Tensor) -> None:
+        """Write keys and values of the step's tokens to their pages."""
+        group, _ = self._pages.places[layer]
+        places = self._layout.stored[group]
+        for stored, part in zip(self._pages.parts(layer), parts, strict=True):
+            stored.view(-1, stored.shape[-1])[places] = part[: self._layout.count].half()
+
+    def _attended(self, q: Tensor, layer: int, shape: Shape, sinks: Tensor | None) -> Tensor:
+        self._check()
+        parts = self._pages.parts(layer)
+        group, _ = self._pages.places[layer]
+        return attend(q, parts[0], parts[-1], self._layout, group, shape, sinks)

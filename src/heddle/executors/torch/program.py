@@ -1,0 +1,124 @@
+"""A recorded model on a device, with its pages: computes hidden states and logits of a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from heddle.executors.graph.forward import record
+from heddle.executors.graph.recording import Attend, LatentAttend
+from heddle.executors.graph.stages import stages
+from heddle.executors.torch.cache import PagedMemory
+from heddle.executors.torch.layout import Layout
+from heddle.executors.torch.ops import TorchOps, attention_shape, latent_shape
+from heddle.executors.torch.rotation import Rotations
+from heddle.executors.torch.tiles import TILE, padded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from heddle.executors.graph.recording import Node
+    from heddle.models.decoder import Decoder
+    from heddle.models.ops import Ops
+    from heddle.state import StateMemory
+    from heddle.step import StepPlan
+
+    Float32 = NDArray[np.float32]
+    TensorOps = Ops[torch.Tensor, Any]
+    Values = dict[Node, torch.Tensor]
+
+
+class Program:
+    """The stages of a model's forward pass.
+
+    Attributes:
+        forward: the recorded graph.
+        pages: keys and values.
+    """
+
+    def __init__(
+        self, model: Decoder, weights: Any, memory: StateMemory, device: torch.device
+    ) -> None:
+        """
+        Raises:
+            ConfigError: the device computes a query by its place in a tile.
+        """
+        self.forward = record(model, weights)
+        self._stages = stages(self.forward)
+        self._device = device
+        self._groups = 1 + len(memory.windows)
+        self._rotations = Rotations(device)
+        self._check_attention()
+        self.pages = PagedMemory(memory, device)
+
+    def begin(self, plan: StepPlan, check: Callable[[], None]) -> Step:
+        """Compute all tokens of a plan, and store their keys and values.
+
+        `check` is called before each matmul; an exception of it ends the step.
+
+        Raises:
+            ValueError: a chunk lacks hidden states that a prediction head reads.
+        """
+        inputs = self.forward.inputs
+        layout = Layout.of(plan, self._groups, self._device, has_states=inputs.states is not None)
+        # The loader refuses recurrent layers, whose operations are missing.
+        ops = cast("TensorOps", TorchOps(layout, self.pages, self._rotations, check))
+        values: Values = {
+            inputs.tokens: layout.tokens,
+            inputs.positions: layout.positions,
+        }
+        if inputs.states is not None:
+            assert layout.states is not None, "the layout has them"
+            values[inputs.states] = layout.states
+        self._stages.tokens.run(ops, values)
+        return Step(self, ops, {node: values[node] for node in self._stages.kept})
+
+    def rows(
+        self,
+        ops: TensorOps,
+        kept: Values,
+        rows: Sequence[int],
+        *,
+        logits: bool,
+    ) -> Iterator[tuple[int, Float32]]:
+        """Each row's number, and its logits (vocabulary,) or its hidden state (width,)."""
+        for begin in range(0, len(rows), TILE):
+            some = rows[begin : begin + TILE]
+            indices = torch.tensor([*some, *[0] * (padded(len(some)) - len(some))])
+            values = {**kept, self.forward.inputs.rows: indices.to(self._device)}
+            self._stages.states.run(ops, values)
+            if logits:
+                self._stages.logits.run(ops, values)
+            read = values[self.forward.logits if logits else self.forward.states]
+            yield from zip(some, read.cpu().numpy(), strict=False)
+
+    def _check_attention(self) -> None:
+        shapes = set()
+        for node in self.forward.nodes:
+            if isinstance(node, Attend):
+                shapes.add(attention_shape(node.spec))
+            elif isinstance(node, LatentAttend):
+                shapes.add(latent_shape(node.spec))
+        for shape in shapes:
+            shape.check(self._device)
+
+
+class Step:
+    """A step whose tokens are computed. The plan reads some of its rows."""
+
+    def __init__(self, program: Program, ops: TensorOps, kept: Values) -> None:
+        self._program = program
+        self._ops = ops
+        self._kept = kept
+
+    def logits(self, rows: Sequence[int]) -> Iterator[tuple[int, Float32]]:
+        """Each row's number, and its logits (vocabulary,)."""
+        return self._program.rows(self._ops, self._kept, rows, logits=True)
+
+    def states(self, rows: Sequence[int]) -> Iterator[tuple[int, Float32]]:
+        """Each row's number, and its last hidden state (width,)."""
+        return self._program.rows(self._ops, self._kept, rows, logits=False)

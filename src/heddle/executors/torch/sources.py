@@ -1,0 +1,17 @@
+"""The Python code that determines the bits of pages on a torch device. It imports no torch."""
+
+from heddle.executors.arithmetic import MODEL_SOURCES
+
+SOURCES = (
+    *MODEL_SOURCES,
+    "executors/torch/attention.py",
+    "executors/torch/blocks.py",
+    "executors/torch/cache.py",
+    "executors/torch/functions.py",
+    "executors/torch/layout.py",
+    "executors/torch/ops.py",
+    "executors/torch/rotation.py",
+    "executors/torch/routing.py",
+    "executors/torch/tiles.py",
+    "executors/torch/weights.py",
+)
