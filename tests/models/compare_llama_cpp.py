@@ -74,8 +74,14 @@ KNOWN_EXPORTED = {
     "phi3-windowed": KNOWN["phi3-windowed"],
 }
 """The same, of exported folders."""
+_ROUNDED = "(rounding: at the first token Heddle is as near to float32 as llama.cpp, or nearer)"
 KNOWN_QUANTISED = KNOWN_EXPORTED | {
-    "qwen2_moe-shared": "(after rounding, both programs choose another expert at the second token)"
+    "deepseek_v2-lite": _ROUNDED,
+    "deepseek_v3-groups": _ROUNDED,
+    "deepseek_v3-one group": _ROUNDED,
+    "glm4_moe_lite-flash": _ROUNDED,
+    "kimi_linear-linear": _ROUNDED,
+    "qwen2_moe-shared": "(after rounding, both programs choose another expert at the second token)",
 }
 """The same, of exported folders with a TYPE."""
 SQUARE = ("qwen2", "qwen2_moe", "lfm2", "lfm2_moe")

@@ -160,7 +160,7 @@ class _NewFile:
         axis = 1 if is_of_experts(first) else 0
         rows = sum(part.shape[axis] for part in parts)
         shape = (*first.shape[:axis], rows, *first.shape[axis + 1 :])
-        if len(parts) == 1 and not self._from_gguf:
+        if len(parts) == 1:
             shape = exported_shape(self._checkpoint, first)
         content = partial(self._content, name, parts, kind)
         return NewTensor(name, shape, kind, content)

@@ -48,8 +48,12 @@ ARCHITECTURES = {
     "deepseek_v3": names.DEEPSEEK,
     "glm4_moe_lite": names.DEEPSEEK,
     "kimi_linear": "kimi-linear",
+    "nemotron_h": "nemotron_h",
 }
 """GGUF's architecture, by `model_type`."""
+
+_WITH_EXPERTS = {"nemotron_h": "nemotron_h_moe"}
+"""GGUF's architecture of models with experts, where it is another."""
 
 _WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "olmo2": 4, "phi3": 0}
 """Architectures with windows, and the number of layers after which one layer has none; 0: all have.
@@ -94,7 +98,8 @@ def exported_architecture(checkpoint: Checkpoint) -> str:
             f" {', '.join(ARCHITECTURES)}",
             param="model_type",
         )
-    return architecture
+    has_experts = checkpoint.hyperparameters.get("experts")
+    return _WITH_EXPERTS.get(architecture, architecture) if has_experts else architecture
 
 
 def exported_name(checkpoint: Checkpoint, name: str) -> str:

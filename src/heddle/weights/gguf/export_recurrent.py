@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Metadata = dict[str, object]
 
 LAYOUT_KEYS = frozenset(
-    {"recurrent_layers", "attention_period", "expert_layers"}
+    {"recurrent_layers", "attention_period", "expert_layers", "layer_parts"}
     | {"state.heads", "state.groups", "state.key_dim", "state.inner", "state.taps"}
 )
 """Hyperparameters whose keys :func:`layout_metadata` writes."""
@@ -50,6 +50,8 @@ def layout_metadata(read: Hyperparameters, architecture: str) -> Metadata:
         found["shortconv.l_cache"] = read.integer("state.taps")
     if architecture == "granitehybrid":
         found |= _mamba(read)
+    if architecture in names.ONE_PART:
+        found |= _one_part(read) | _states(read)
     if architecture in names.LATENT_ATTENTION:
         found |= _latent(read, architecture)
     if architecture == "kimi-linear":
@@ -95,14 +97,31 @@ def _mamba(read: Hyperparameters) -> Metadata:
     if read.get("experts"):  # the width of the shared expert has a key of its own
         found["feed_forward_length"] = read.integer("expert_width")
     listed = read.get("recurrent_layers")
-    if not isinstance(listed, list) or not any(listed):
-        return found
-    return found | {
+    return found | _states(read) if isinstance(listed, list) and any(listed) else found
+
+
+def _states(read: Hyperparameters) -> Metadata:
+    """The sizes of Mamba-2."""
+    return {
         "ssm.conv_kernel": read.integer("state.taps", 4),
         "ssm.state_size": read.integer("state.key_dim"),
         "ssm.inner_size": read.integer("state.inner"),
         "ssm.time_step_rank": read.integer("state.heads"),
         "ssm.group_count": read.integer("state.groups", 1),
+    }
+
+
+def _one_part(read: Hyperparameters) -> Metadata:
+    """Key/value heads and width of each layer; the other of both is 0, or both are."""
+    parts, has_experts = read.get("layer_parts"), bool(read.get("experts"))
+    width = read.integer("expert_width" if has_experts else "mlp_width")
+    listed = parts if isinstance(parts, list) else []
+    sizes = {"attention": (read.integer("kv_heads"), 0), "mlp": (0, width)}
+    heads, widths = zip(*(sizes.get(part, (0, 0)) for part in listed), strict=True)
+    return {
+        "attention.head_count_kv": np.array(heads, np.int32),
+        "attention.layer_norm_epsilon": read.number("norm_eps"),  # llama.cpp requires it
+        "feed_forward_length": np.array(widths, np.int32),
     }
 
 

@@ -20,20 +20,21 @@ _WITH_GATES = ".mixer.qkvz.weight"
 
 
 def exported_shape(checkpoint: Checkpoint, tensor: TensorInfo) -> tuple[int, ...]:
-    """The shape that GGUF has for a folder's tensor.
+    """The shape that GGUF has for a tensor.
 
     Vectors of Mamba-2 and of Kimi delta attention are matrices of one column, the norm of Mamba-2
     has a row for each group, and filters of Kimi delta attention have axes of one element.
 
     Raises:
-        UnsupportedModelError: GGUF has columns in another order, and they are quantised already.
+        UnsupportedModelError: GGUF has the columns of a folder's matrix in another order, and they
+            are quantised already.
     """
     shape, architecture = tensor.shape, exported_architecture(checkpoint)
     part = tensor.name.removesuffix(".weight").rpartition(".")[2]
     _check_columns(checkpoint, tensor, architecture)
-    if architecture == "granitehybrid" and part in ("decay_rates", "skip"):
+    if architecture in names.MAMBA and part in ("decay_rates", "skip"):
         return (*shape, 1)
-    if architecture == "granitehybrid" and tensor.name.endswith(".mixer.norm.weight"):
+    if architecture in names.MAMBA and tensor.name.endswith(".mixer.norm.weight"):
         groups = checkpoint.hyperparameters.integer("state.groups", 1)
         return (groups, shape[0] // groups)
     if architecture == "kimi-linear" and part == "decay_rates":
@@ -148,8 +149,8 @@ def _tiles(read: Hyperparameters, count: int, first: int) -> NDArray[np.intp]:
 
 
 def _check_columns(checkpoint: Checkpoint, tensor: TensorInfo, architecture: str) -> None:
-    is_moved = architecture in names.TILED and tensor.name.endswith(".mixer.output.weight")
-    if is_moved and tensor.type.block_elements > 1:
+    is_moved = architecture in names.TILED and checkpoint.format != "gguf"
+    if is_moved and tensor.name.endswith(".mixer.output.weight") and tensor.type.block_elements > 1:
         raise UnsupportedModelError(
             f"tensor {tensor.label} is quantised as {tensor.type.name} and cannot be written as"
             f" GGUF: its columns have another order in {architecture}; take a folder in BF16",

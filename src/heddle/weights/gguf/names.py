@@ -92,6 +92,9 @@ ONE_PART = frozenset({"nemotron_h", "nemotron_h_moe"})
 """Architectures whose layers have one part each. A layer with neither key/value heads nor a width
 of its feed-forward part has a recurrence."""
 
+MAMBA = ONE_PART | {"granitehybrid"}
+"""Architectures with Mamba-2. Its vectors are stored as matrices."""
+
 TILED = frozenset({"qwen35", "qwen35moe"})
 """Architectures whose value heads are ordered so that head i has key head i modulo their number."""
 
