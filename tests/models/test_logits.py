@@ -23,6 +23,7 @@ from heddle.testing.reference_ops import SequenceCache, SequenceChunk
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny import FAMILIES, MODELS, gemma3, gemma4, llama
 from models.tiny.base import TOKENS, TinyModel
+from models.tiny.mamba2 import TinyMamba2
 from steps import execute
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def test_positions_past_a_thousand_agree_with_the_reference(
 
 @pytest.mark.parametrize(
     "model",
-    [replace(model, head_dim=32) for model in FIRST],
+    [replace(model, head_dim=32) for model in FIRST if not isinstance(model, TinyMamba2)],
     ids=str,
 )
 def test_q8_0_keys_and_values_agree_with_the_reference(

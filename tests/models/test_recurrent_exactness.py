@@ -25,6 +25,7 @@ from models.tiny.falcon_h1 import TinyFalconH1
 from models.tiny.granitemoehybrid import TinyGraniteHybridMoe
 from models.tiny.kimi_linear import TinyKimiLinear
 from models.tiny.lfm2 import TinyLfm2
+from models.tiny.mamba2 import TinyMamba2
 from models.tiny.nemotron_h import TinyNemotronHMoe
 from models.tiny.qwen3_5 import TinyQwen35
 from patience import PATIENCE
@@ -47,6 +48,7 @@ MODELS: tuple[TinyModel, ...] = (
     ),
     TinyKimiLinear("recurrent", heads=3, kv_heads=3, head_dim=28, tied=True, context=CONTEXT),
     TinyFalconH1("recurrent", heads=4, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
+    TinyMamba2("recurrent", heads=4, kv_heads=4, head_dim=16, tied=False, context=CONTEXT),
     TinyNemotronHMoe("recurrent", heads=4, kv_heads=2, head_dim=16, tied=False, context=CONTEXT),
 )
 EVERY = 64
@@ -122,7 +124,8 @@ def test_preemption(checkpoint: GGUFCheckpoint) -> None:
     budget = (memory.states + 3) * memory.snapshot_bytes + 14 * memory.page_bytes
     rig = Rig(checkpoint, slots=4, batch_tokens=32, kv_cache=budget, state_every=EVERY)
     assert rig.run(prompts, params) == roomy.run(prompts, params)
-    assert rig.scheduler.preemptions > 0
+    runs_out = memory.page_bytes > 0  # without keys and values, pages take no memory
+    assert (rig.scheduler.preemptions > 0) == runs_out
 
 
 def test_a_budget_that_does_not_hold_the_states_is_refused(checkpoint: GGUFCheckpoint) -> None:

@@ -16,11 +16,13 @@ from heddle import _native
 from heddle.state import PAGE_TOKENS
 from heddle.weights.inspect import Experts, MemoryEstimate, TensorGroup, describe, render
 from heddle.weights.tensor_types import TensorType
-from models.tiny import qwen3_5
+from models.tiny import falcon_h1, mamba2, nemotron_h, qwen3_5
 from models.tiny.llama import PLAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from models.tiny.base_mamba import TinyMamba
 
 METADATA = {
     "general.architecture": "llama",
@@ -199,3 +201,20 @@ def test_recurrent_layers_have_a_state_and_no_keys(tmp_path: Path) -> None:
     # 3 of 5 layers: two inputs of 3 * 12 * 2 + 6 * 12 columns, 6 matrices of 12 x 12
     assert memory.state == 3 * 4 * (2 * 144 + 6 * 144)
     assert memory.kv_per_token == {"f16": 2 * 2 * 48 * 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "with_keys", "with_state"),
+    [(nemotron_h.MODELS[0], 1, 2), (falcon_h1.MODELS[0], 2, 2), (mamba2.MODELS[1], 0, 2)],
+    ids=str,
+)
+@pytest.mark.parametrize("form", ["folder", "file"])
+def test_layers_may_have_one_part_or_attention_and_a_recurrence(
+    model: TinyMamba, with_keys: int, with_state: int, form: str, tmp_path: Path
+) -> None:
+    path = tmp_path / form
+    memory = describe(model.write_folder(path) if form == "folder" else model.write(path)).memory
+    each = (model.taps - 1) * model.channels + model.state_dim * model.inner
+    assert memory.state == with_state * 4 * each
+    keys = (memory.kv_per_token or {"f16": 0})["f16"]
+    assert keys == with_keys * 2 * 2 * model.kv_width

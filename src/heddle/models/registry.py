@@ -57,6 +57,7 @@ FAMILIES = (
     ),
     Family("nemotron_h", gguf=("nemotron_h", "nemotron_h_moe"), hf=("nemotron_h",)),
     Family("falcon_h1", gguf=("falcon-h1",), hf=("falcon_h1",)),
+    Family("mamba2", gguf=("mamba2",), hf=("mamba2",)),
     Family("olmo2", gguf=("olmo2",), hf=("olmo2", "olmo3")),
     Family("glm4", gguf=("glm4",), hf=("glm4",)),
     Family("deepseek", gguf=("deepseek2",), hf=("deepseek_v2", "deepseek_v3", "glm4_moe_lite")),

@@ -69,6 +69,7 @@ HYPERPARAMETERS = {
     "shared_layers": "number of last layers that read the keys and values of an earlier layer",
     "layer_input_width": "elements of the input that each layer has of its own; 0: none",
     "recurrent_layers": "for each layer, whether it has a recurrence in place of attention",
+    "recurrence_beside": "whether all layers have a recurrence beside attention",
     "layer_parts": "for each layer of one part, which it is: recurrence, attention or mlp",
     "attention_period": "every so many layers, one has attention, and the others a recurrence",
     "state.heads": "heads of values of a recurrence",

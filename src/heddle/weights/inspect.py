@@ -15,7 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from heddle.weights.formats import read_outline
-from heddle.weights.tensor_types import TensorType
+from heddle.weights.state_sizes import known_count, kv_bytes_per_token, state_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from heddle.weights.checkpoint import Hyperparameters, Outline
-
-_KV_TYPES = (TensorType.F16, TensorType.Q8_0)
-"""KV types. A key or a value takes as many bytes as in the tensor type of the same name."""
+    from heddle.weights.checkpoint import Outline
+    from heddle.weights.tensor_types import TensorType
 
 _SHOWN_CHARACTERS = 80
 
@@ -137,8 +135,8 @@ def describe(path: Path, name: str | None = None) -> ModelDescription:
     """
     outline = read_outline(path)
     hyperparameters = outline.hyperparameters
-    context = _count(hyperparameters, "context")
-    kv_per_token = _kv_bytes_per_token(hyperparameters)
+    context = known_count(hyperparameters, "context")
+    kv_per_token = kv_bytes_per_token(hyperparameters)
     groups = _groups(outline)
     return ModelDescription(
         path=str(path.absolute()),
@@ -148,15 +146,15 @@ def describe(path: Path, name: str | None = None) -> ModelDescription:
         name=outline.name or name,
         parameters=sum(group.elements for group in groups),
         context=context,
-        vocabulary=_count(hyperparameters, "vocabulary"),
+        vocabulary=known_count(hyperparameters, "vocabulary"),
         experts=_experts(outline),
         tensors=groups,
         memory=MemoryEstimate(
             weights=sum(group.bytes for group in groups),
             kv_per_token=kv_per_token,
             kv_context=_times(kv_per_token, context),
-            kv_kind="latents" if _count(hyperparameters, "latent_rank") else "keys and values",
-            state=_state_bytes(hyperparameters),
+            kv_kind="latents" if known_count(hyperparameters, "latent_rank") else "keys and values",
+            state=state_bytes(hyperparameters),
         ),
         sampling=outline.sampling,
         end_tokens=outline.end_tokens,
@@ -183,10 +181,10 @@ def _groups(outline: Outline) -> tuple[TensorGroup, ...]:
 
 def _experts(outline: Outline) -> Experts | None:
     """Stacked tensors belong to experts: their first axis is the expert."""
-    count = _count(outline.hyperparameters, "experts")
+    count = known_count(outline.hyperparameters, "experts")
     if count is None:
         return None
-    used = _count(outline.hyperparameters, "experts_used")
+    used = known_count(outline.hyperparameters, "experts_used")
     if used is None:
         return Experts(count, None, None, None)
     elements = size = 0
@@ -201,82 +199,10 @@ def _experts(outline: Outline) -> Experts | None:
 # --- hyperparameters -----------------------------------------------------------------------------
 
 
-def _count(hyperparameters: Hyperparameters, name: str) -> int | None:
-    value = hyperparameters.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
 def _times(bytes: Mapping[str, int] | None, factor: int | None) -> Mapping[str, int] | None:
     if bytes is None or factor is None:
         return None
     return {kv_type: each * factor for kv_type, each in bytes.items()}
-
-
-def _kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] | None:
-    """Bytes of the keys and values of one token in all layers, or of its latents, by KV type."""
-    rank, turned = _count(hyperparameters, "latent_rank"), _count(hyperparameters, "rope.dim")
-    if rank is not None:
-        layers = _count(hyperparameters, "layers")
-        return _bytes_of_vectors([(1, rank + turned)] * layers if turned and layers else [])
-    heads, width = _count(hyperparameters, "heads"), _count(hyperparameters, "width")
-    head_dim = width // heads if width and heads else None
-    kv_heads = _by_layer(hyperparameters, "kv_heads", heads)
-    keys = _by_layer(hyperparameters, "key_dim", head_dim)
-    values = _by_layer(hyperparameters, "value_dim", None) or keys
-    shared = _count(hyperparameters, "shared_layers") or 0
-    kept = list(zip(kv_heads, keys, values, strict=False))[: max(len(kv_heads) - shared, 0)]
-    recurrent = _recurrent(hyperparameters)
-    kept = [one for layer, one in enumerate(kept) if layer not in recurrent]
-    return _bytes_of_vectors([(count, size) for count, *sizes in kept for size in sizes])
-
-
-def _bytes_of_vectors(vectors: list[tuple[int, int]]) -> Mapping[str, int] | None:
-    """Bytes of (number of vectors, elements of each) by KV type; None without vectors."""
-    if not vectors:
-        return None
-    elements = sum(count * size for count, size in vectors)
-    return {
-        kind.name.lower(): elements // kind.block_elements * kind.block_bytes
-        for kind in _KV_TYPES
-        if not any(size % kind.block_elements for _, size in vectors)
-    }
-
-
-def _recurrent(hyperparameters: Hyperparameters) -> set[int]:
-    """The layers that have a recurrence in place of attention."""
-    listed, layers = hyperparameters.get("recurrent_layers"), _count(hyperparameters, "layers")
-    if isinstance(listed, list):
-        return {layer for layer, is_recurrent in enumerate(listed) if is_recurrent}
-    period = _count(hyperparameters, "attention_period")
-    if period is None or layers is None or _count(hyperparameters, "state.taps") is None:
-        return set()
-    return {layer for layer in range(layers) if (layer + 1) % period}
-
-
-def _state_bytes(hyperparameters: Hyperparameters) -> int:
-    """Bytes of the fixed-size state of one sequence: inputs of convolutions, and matrices."""
-    taps = _count(hyperparameters, "state.taps") or 1
-    heads, keys = (_count(hyperparameters, f"state.{name}") or 0 for name in ("heads", "key_dim"))
-    inner = _count(hyperparameters, "state.inner") or 0
-    values = _count(hyperparameters, "state.value_dim") or (inner // heads if heads else keys)
-    groups = _count(hyperparameters, "state.groups") or 0
-    channels = 2 * groups * keys + heads * values
-    if not heads:
-        channels = _count(hyperparameters, "width") or 0
-    elements = (taps - 1) * channels + heads * keys * values
-    return 4 * elements * len(_recurrent(hyperparameters))
-
-
-def _by_layer(hyperparameters: Hyperparameters, name: str, default: int | None) -> list[int]:
-    """A number for each layer; empty if the file does not say."""
-    layers, given = _count(hyperparameters, "layers"), hyperparameters.get(name)
-    if layers is None:
-        return []
-    if isinstance(given, list):
-        found = [one for one in given if type(one) is int and one >= 0]
-        return found if len(found) == len(given) == layers else []
-    one = _count(hyperparameters, name) or default
-    return [one] * layers if one else []
 
 
 # --- for people ----------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def hyperparameters_of(metadata: Mapping[str, object], architecture: str) -> Hyp
             del values[name]
     values["rope.interleaved"] = architecture in names.INTERLEAVED
     values["state.tiled"] = architecture in names.TILED
+    values["recurrence_beside"] = architecture in names.BESIDE
     values.setdefault("causal", architecture not in names.ENCODERS)
     tokens = metadata.get(names.TOKENS)
     if isinstance(tokens, Sized):
@@ -103,6 +104,8 @@ def _read_layers(values: dict[str, Any], metadata: Mapping[str, object], archite
             values[name] = values[name].tolist()
     if architecture in names.ONE_PART:
         _read_parts(values)
+    if architecture in names.RECURRENT and isinstance(values.get("layers"), int):
+        values["recurrent_layers"] = [True] * values["layers"]
     kv_heads = values.get("kv_heads")
     if isinstance(kv_heads, list) and architecture in names.RECURRENT_IF_NO_HEADS:
         values["recurrent_layers"] = [not count for count in kv_heads]

@@ -92,7 +92,13 @@ ONE_PART = frozenset({"nemotron_h", "nemotron_h_moe"})
 """Architectures whose layers have one part each. A layer with neither key/value heads nor a width
 of its feed-forward part has a recurrence."""
 
-MAMBA = ONE_PART | {"granitehybrid"}
+RECURRENT = frozenset({"mamba2"})
+"""Architectures whose layers all have a recurrence and nothing else."""
+
+BESIDE = frozenset({"falcon-h1"})
+"""Architectures whose layers all have a recurrence beside attention."""
+
+MAMBA = ONE_PART | RECURRENT | BESIDE | {"granitehybrid"}
 """Architectures with Mamba-2. Its vectors are stored as matrices."""
 
 TILED = frozenset({"qwen35", "qwen35moe"})
@@ -262,7 +268,7 @@ _DIFFERENCES = {
     "kimi-linear": _KIMI_DELTA,
     "lfm2": _SHORT_CONV,
     "lfm2moe": _SHORT_CONV,
-    **dict.fromkeys(ONE_PART, _MAMBA | _ONE_NORM),
+    **dict.fromkeys(ONE_PART | RECURRENT, _MAMBA | _ONE_NORM),
     "phi3": _GATE_BEFORE_UP,
     "glm4": _GATE_BEFORE_UP,
     "gpt-oss": {"mlp_norm": "post_attention_norm"},

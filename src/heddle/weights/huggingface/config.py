@@ -15,6 +15,7 @@ from heddle.weights.huggingface import (
     granite,
     kimi_linear,
     lfm2,
+    mamba2,
     names,
     nemotron_h,
 )
@@ -111,6 +112,8 @@ def hyperparameters_of(config: Config, modules: SentenceModules) -> Hyperparamet
         values |= lfm2.sizes(config)
     if architecture == kimi_linear.MODEL_TYPE:
         values |= kimi_linear.sizes(config)
+    if architecture == mamba2.MODEL_TYPE:
+        values |= mamba2.sizes(config)
     if architecture == nemotron_h.MODEL_TYPE:
         values |= nemotron_h.sizes(config)
     whole, local = _rope_objects(config)

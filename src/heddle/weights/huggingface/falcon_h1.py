@@ -44,6 +44,7 @@ def sizes(config: Config) -> dict[str, object]:
     _check_bias(config, "mamba_proj_bias", mixer)
     gate, down = _factors(config, "mlp_multipliers", 2)
     found: dict[str, object] = {
+        "recurrence_beside": True,
         "attention.result_scale": attention * _factor(config, "attention_out_multiplier"),
         "state.stream_scales": [
             mixer * stream for stream in _factors(config, "ssm_multipliers", _STREAMS)

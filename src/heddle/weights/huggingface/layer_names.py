@@ -109,14 +109,17 @@ _KIMI_LINEAR = _LATENTS | {
         for part in ("gate", "up", "down")
     },
 }
-_NEMOTRON_H = {
+_MIXERS = {
     "norm": "norm",
-    **{f"attention.{part}": f"mixer.{part}_proj" for part in ("q", "k", "v")},
-    "attention.output": "mixer.o_proj",
     "mixer.inputs": "mixer.in_proj",
     "mixer.conv": "mixer.conv1d",
     "mixer.norm": "mixer.norm",
     "mixer.output": "mixer.out_proj",
+}
+"""Parts of layers of one part, which files call mixer."""
+_NEMOTRON_H = _MIXERS | {
+    **{f"attention.{part}": f"mixer.{part}_proj" for part in ("q", "k", "v")},
+    "attention.output": "mixer.o_proj",
     "mlp.router": "mixer.gate",
     "mlp.latent": "mixer.fc1_latent_proj",
     "mlp.result": "mixer.fc2_latent_proj",
@@ -131,6 +134,7 @@ _DIFFERENCES = {
         **{f"mlp.{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
     },
     "kimi_linear": _KIMI_LINEAR,
+    "mamba2": _MIXERS,
     "nemotron_h": _NEMOTRON_H,
     "granitemoehybrid": _MAMBA
     | {
@@ -226,6 +230,7 @@ _IRREGULAR_OF = {
     },
     "granitemoehybrid": _mamba_vectors("mamba"),
     "falcon_h1": _mamba_vectors("mamba"),
+    "mamba2": _mamba_vectors("mixer"),
     "nemotron_h": _mamba_vectors("mixer")
     | {"mlp.selection_bias.weight": "mixer.gate.e_score_correction_bias"},
     "lfm2_moe": {"mlp.selection_bias.weight": "feed_forward.expert_bias"},

@@ -61,6 +61,13 @@ HYPERPARAMETERS_OF = {
         "state.key_dim": "linear_attn_config.head_dim",
         "state.taps": "linear_attn_config.short_conv_kernel_size",
     },
+    "mamba2": {
+        "norm_eps": "layer_norm_epsilon",
+        "state.heads": "num_heads",
+        "state.groups": "n_groups",
+        "state.key_dim": "state_size",
+        "state.taps": "conv_kernel",
+    },
     "nemotron_h": {
         "norm_eps": "layer_norm_epsilon",
         "layer_parts": "layers_block_type",
@@ -103,6 +110,7 @@ _OUTSIDE_OF = {
     "lfm2": {"output_norm": "model.embedding_norm"},
     "lfm2_moe": {"output_norm": "model.embedding_norm"},
     "falcon_h1": {"output_norm": "model.final_layernorm"},
+    "mamba2": {"embedding": "model.embeddings", "output_norm": "model.norm_f"},
     "nemotron_h": {"embedding": "model.embeddings", "output_norm": "model.norm_f"},
 }
 """Names outside layers that are particular to one architecture."""
