@@ -39,7 +39,11 @@ class TinyKimiLinear(TinyLatent):
         }
     )
     router = "block_sparse_moe.gate"
-    stacks = tuple(f"block_sparse_moe.experts.*.{part}" for part in ("w1", "w3", "w2"))
+    stacks = (
+        "block_sparse_moe.experts.*.w1",
+        "block_sparse_moe.experts.*.w3",
+        "block_sparse_moe.experts.*.w2",
+    )
     count_key = "num_experts"
 
     layers: int = 4
