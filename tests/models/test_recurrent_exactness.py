@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from devices import HERE
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError
@@ -160,8 +161,9 @@ def test_guesses(checkpoint: GGUFCheckpoint, params: SamplingParams, slots: int)
     assert rig.again > 0
 
 
-def test_guesses_of_the_reference(checkpoint: GGUFCheckpoint) -> None:
-    settings = {"slots": 2, "device": "reference"}
+@pytest.mark.parametrize("device", [name for name in HERE if name != "cpu"])
+def test_guesses_on_other_devices(checkpoint: GGUFCheckpoint, device: str) -> None:
+    settings = {"slots": 2, "device": device}
     prompts, params = [TEXT[:9], TEXT[5:11]], replace(GREEDY, max_tokens=9)
     plain = Rig(checkpoint, **settings).run(prompts, params)
     rig = Rig(checkpoint, **settings, outputs=plain)

@@ -34,7 +34,7 @@ from heddle.executors.torch.readout import read, rows_of
 from heddle.executors.torch.sampling import Samplers
 from heddle.executors.torch.sources import SOURCES
 from heddle.state import PAGE_TOKENS
-from heddle.step import StepResult
+from heddle.step import Deferred, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,10 +111,10 @@ class TorchExecutor:
         self._program.pages.write(page, content, windows)
 
     def read_snapshot(self, snapshot: int) -> memoryview:
-        raise ValueError(f"there is no snapshot {snapshot}: no layer has a state of fixed size")
+        return self._program.states.read(snapshot)
 
     def write_snapshot(self, snapshot: int, content: memoryview) -> None:
-        raise ValueError(f"there is no snapshot {snapshot}: no layer has a state of fixed size")
+        self._program.states.write(snapshot, content)
 
     def submit(self, plan: StepPlan) -> None:
         problem = next(self._problems(plan), None)
@@ -162,6 +162,7 @@ class TorchExecutor:
         for copy in plan.copies:
             if not pages.may_copy(copy):
                 yield f"bad copy of page {copy.source} to page {copy.target}"
+        yield from self._program.states.problems(plan)
         for chunk in plan.chunks:
             targets = () if chunk.score is None else chunk.score.targets
             if not all(token in known for token in (*chunk.tokens, *targets)):
@@ -175,6 +176,7 @@ class TorchExecutor:
         self._bind(plan)
         for copy in plan.copies:
             self._program.pages.copy(copy)
+        self._program.states.prepare(plan)
         chunks = rows_of(plan.chunks)
         sampling = [one for one in chunks if one.chunk.sample]
         wait_for_masks = self._samplers.begin_masks([one.chunk for one in sampling])
@@ -186,10 +188,15 @@ class TorchExecutor:
         self._check()
         if found.logits:
             self._logits = np.stack([*found.logits.values()])
-        outcomes = (
+        self._program.states.keep(plan)
+        outcomes = [
             self._samplers.sample(one.chunk, [found.logits[row] for row in one.sampled])
             for one in sampling
-        )
+        ]
+        for one, own in zip(sampling, outcomes, strict=True):
+            stands = len(own) > one.chunk.guesses and not isinstance(own[0], Deferred)
+            if one.chunk.uncertain and not stands:
+                self._program.states.rewind(one.chunk.slot)
         sampled = tuple(chain.from_iterable(outcomes))
         return StepResult(sampled, found.scored, pooled(plan, self._sums), found.kept)
 

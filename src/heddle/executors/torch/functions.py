@@ -60,7 +60,21 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return weights / total(weights)
 
 
-def _silu(x: torch.Tensor) -> torch.Tensor:
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    """ln(1 + e**x) = max(x, 0) + ln(1 + e**-|x|). A small result has all its digits.
+
+    ln(1 + e) is twice the inverse hyperbolic tangent of s = e / (e + 2): s + s**3 / 3 + ...
+    """
+    e = exp(-x.abs())
+    s = e / (e + 2.0)
+    square = s * s
+    series = torch.full_like(s, 1 / 17)
+    for power in range(15, 0, -2):
+        series = series * square + 1 / power
+    return x.clamp(min=0.0) + s * series * 2.0
+
+
+def silu(x: torch.Tensor) -> torch.Tensor:
     return x / (exp(-x) + 1.0)
 
 
@@ -74,7 +88,7 @@ def gated(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor
     """activation(gate) * up; see `heddle.models.ops.Ops.gated`."""
     match activation:
         case "silu":
-            return _silu(gate) * up
+            return silu(gate) * up
         case "gelu":
             return _gelu(gate) * up
         case "sigmoid":

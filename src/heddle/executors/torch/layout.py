@@ -55,6 +55,7 @@ class Layout:
         ends: (tiles,) positions of each tile's sequence.
         tile_rows: the token (tiles * TILE,) of each query; 0 for padding.
         token_queries: the query (padded T,) of each token; 0 for padding.
+        runs: the rows of each chunk, and the chunk.
         states: (padded T, width) hidden states for a prediction head, or None.
     """
 
@@ -68,6 +69,7 @@ class Layout:
     ends: torch.Tensor
     tile_rows: torch.Tensor
     token_queries: torch.Tensor
+    runs: list[tuple[slice, Chunk]]
     states: torch.Tensor | None = None
     _masks: dict[tuple[int, int, bool], Masks] = field(default_factory=dict)
 
@@ -104,6 +106,7 @@ class Layout:
             tensor(made.ends),
             tensor(made.tile_rows),
             tensor(made.token_queries, rows),
+            made.runs,
             states,
         )
 
@@ -145,12 +148,14 @@ class _Lists:
         self.ends: list[int] = []
         self.tile_rows: list[int] = []
         self.token_queries: list[int] = []
+        self.runs: list[tuple[slice, Chunk]] = []
         for chunk in chunks:
             self._add(chunk)
 
     def _add(self, chunk: Chunk) -> None:
         begin, count = len(self.tokens), len(chunk.tokens)
         end = chunk.start + count
+        self.runs.append((slice(begin, begin + count), chunk))
         self.tokens += chunk.tokens
         positions = range(chunk.start, end)
         self.positions += positions

@@ -29,7 +29,7 @@ from heddle.executors.torch.device import (
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
-from heddle.state import Fixed, divide, without_last_layer
+from heddle.state import divide, without_last_layer
 from heddle.weights.mix import AS_STORED
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def load(
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
     kinds = kept_kinds(model, config)
-    _check_supported(checkpoint, config, kinds)
+    _check_supported(checkpoint, config)
     head = served_head(model, kinds, config)
     if head is not None:
         kinds.append(head.state(0))
@@ -111,14 +111,12 @@ def _loaded(
     return TorchExecutor(model, shape, weights, device, config, uploaded, memory, guesser)
 
 
-def _check_supported(
-    checkpoint: Checkpoint, config: EngineConfig, kinds: Sequence[Sequence[StateKind]]
-) -> None:
+def _check_supported(checkpoint: Checkpoint, config: EngineConfig) -> None:
     """Refuse what this executor cannot do, before it reads a weight.
 
     Raises:
         ConfigError: a setting.
-        UnsupportedModelError: the model's layers, or the type of a tensor.
+        UnsupportedModelError: the type of a tensor.
     """
     if config.kv_type != "f16":
         raise ConfigError(
@@ -132,12 +130,6 @@ def _check_supported(
             f" {config.quantize!r}; set quantize to none, or quantise the file with"
             " `heddle quantize`",
             param="quantize",
-        )
-    if any(isinstance(kind, Fixed) for of_layer in kinds for kind in of_layer):
-        raise UnsupportedModelError(
-            f"architecture {checkpoint.architecture} has recurrent layers, which device"
-            f" {config.device} does not compute; use --device cpu",
-            param="device",
         )
     for tensor in checkpoint.tensors.values():
         if tensor.type.is_supported and tensor.type not in SUPPORTED:

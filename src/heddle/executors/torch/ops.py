@@ -13,6 +13,7 @@ import torch
 
 from heddle.executors.torch import functions
 from heddle.executors.torch.attention import Shape, attend
+from heddle.executors.torch.recurrence import convolve, linear_attend
 from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import multiply, padded
 
@@ -24,14 +25,18 @@ if TYPE_CHECKING:
     from heddle.executors.torch.cache import PagedMemory
     from heddle.executors.torch.layout import Layout
     from heddle.executors.torch.rotation import Rotations
-    from heddle.executors.torch.weights import Matrix, Stack
+    from heddle.executors.torch.states import FixedStates
+    from heddle.executors.torch.weights import Filters, Matrix, Stack
     from heddle.models.ops import (
         AttentionSpec,
         ExpertSpec,
         ExpertWeights,
         LatentSpec,
+        LinearAttentionSpec,
         RopeSpec,
+        StatePlace,
     )
+    from heddle.step import Chunk
 
 
 def attention_shape(spec: AttentionSpec) -> Shape:
@@ -60,12 +65,14 @@ class TorchOps:
         self,
         layout: Layout,
         pages: PagedMemory,
+        states: FixedStates,
         rotations: Rotations,
         check: Callable[[], None],
     ) -> None:
         """`check` is called before each matmul; an exception of it ends the step."""
         self._layout = layout
         self._pages = pages
+        self._states = states
         self._rotations = rotations
         self._check = check
 
@@ -147,6 +154,50 @@ class TorchOps:
         positive = x.clamp(min=0.0)
         return positive * positive
 
+    def causal_conv(
+        self, x: Tensor, filters: Filters, place: StatePlace, activation: str
+    ) -> Tensor:
+        y = torch.zeros_like(x)
+        for rows, chunk in self._layout.runs:
+            certain = len(chunk.tokens) - chunk.uncertain
+            state = self._states.part(chunk, place)
+            y[rows], kept, last = convolve(x[rows], filters, state, certain)
+            self._remember(chunk, place, kept, last)
+        return functions.silu(y) if activation == "silu" else y
+
+    def step_size(self, x: Tensor, bias: Tensor, least: float, most: float) -> Tensor:
+        return functions.softplus(x + bias).clamp(least, most)
+
+    def decay(self, x: Tensor, rates: Tensor) -> Tensor:
+        return functions.exp(x * rates.repeat_interleave(x.shape[1] // len(rates)))
+
+    def linear_attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        decay: Tensor,
+        strength: Tensor,
+        place: StatePlace,
+        spec: LinearAttentionSpec,
+        skip: Tensor | None = None,
+    ) -> Tensor:
+        self._check()
+        y = torch.zeros_like(v)
+        for rows, chunk in self._layout.runs:
+            certain = len(chunk.tokens) - chunk.uncertain
+            state = self._states.part(chunk, place)
+            y[rows], kept, last = linear_attend(
+                q[rows], k[rows], v[rows], decay[rows], strength[rows], state, spec, certain
+            )
+            self._remember(chunk, place, kept, last)
+        if skip is None:
+            return y
+        by_head = y.reshape(len(v), spec.heads, -1) + skip[:, None] * v.reshape(
+            len(v), spec.heads, -1
+        )
+        return by_head.reshape(v.shape)
+
     def experts(
         self, x: Tensor, logits: Tensor, weights: ExpertWeights[Stack], spec: ExpertSpec
     ) -> Tensor:
@@ -190,6 +241,12 @@ class TorchOps:
         places = self._layout.stored[group]
         for stored, part in zip(self._pages.parts(layer), parts, strict=True):
             stored.view(-1, stored.shape[-1])[places] = part[: self._layout.count].half()
+
+    def _remember(self, chunk: Chunk, place: StatePlace, kept: Tensor, last: Tensor) -> None:
+        """Write the states after the certain tokens of a chunk, and after all of them."""
+        if chunk.uncertain:
+            self._states.part(chunk, place, certain=True).copy_(kept)
+        self._states.part(chunk, place).copy_(last)
 
     def _attended(self, q: Tensor, layer: int, shape: Shape, sinks: Tensor | None) -> Tensor:
         self._check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,7 @@ from heddle.executors.torch.cache import PagedMemory
 from heddle.executors.torch.layout import Layout
 from heddle.executors.torch.ops import TorchOps, attention_shape, latent_shape
 from heddle.executors.torch.rotation import Rotations
+from heddle.executors.torch.states import FixedStates
 from heddle.executors.torch.tiles import TILE, padded
 
 if TYPE_CHECKING:
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
 
     from heddle.executors.graph.recording import Node
     from heddle.models.decoder import Decoder
-    from heddle.models.ops import Ops
     from heddle.state import StateMemory
     from heddle.step import StepPlan
 
     Float32 = NDArray[np.float32]
-    TensorOps = Ops[torch.Tensor, Any]
     Values = dict[Node, torch.Tensor]
 
 
@@ -38,6 +37,7 @@ class Program:
     Attributes:
         forward: the recorded graph.
         pages: keys and values.
+        states: fixed-size states.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Program:
         self._rotations = Rotations(device)
         self._check_attention()
         self.pages = PagedMemory(memory, device)
+        self.states = FixedStates(memory, device)
 
     def begin(self, plan: StepPlan, check: Callable[[], None]) -> Step:
         """Compute all tokens of a plan, and store their keys and values.
@@ -65,8 +66,7 @@ class Program:
         """
         inputs = self.forward.inputs
         layout = Layout.of(plan, self._groups, self._device, has_states=inputs.states is not None)
-        # The loader refuses recurrent layers, whose operations are missing.
-        ops = cast("TensorOps", TorchOps(layout, self.pages, self._rotations, check))
+        ops = TorchOps(layout, self.pages, self.states, self._rotations, check)
         values: Values = {
             inputs.tokens: layout.tokens,
             inputs.positions: layout.positions,
@@ -79,7 +79,7 @@ class Program:
 
     def rows(
         self,
-        ops: TensorOps,
+        ops: TorchOps,
         kept: Values,
         rows: Sequence[int],
         *,
@@ -110,7 +110,7 @@ class Program:
 class Step:
     """A step whose tokens are computed. The plan reads some of its rows."""
 
-    def __init__(self, program: Program, ops: TensorOps, kept: Values) -> None:
+    def __init__(self, program: Program, ops: TorchOps, kept: Values) -> None:
         self._program = program
         self._ops = ops
         self._kept = kept

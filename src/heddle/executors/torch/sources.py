@@ -10,8 +10,10 @@ SOURCES = (
     "executors/torch/functions.py",
     "executors/torch/layout.py",
     "executors/torch/ops.py",
+    "executors/torch/recurrence.py",
     "executors/torch/rotation.py",
     "executors/torch/routing.py",
+    "executors/torch/states.py",
     "executors/torch/tiles.py",
     "executors/torch/weights.py",
 )
