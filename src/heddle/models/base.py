@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
+from heddle.models.ops import AttentionSpec
 from heddle.step import ModelShape
 
 if TYPE_CHECKING:
@@ -31,6 +32,16 @@ class Sizes:
     mlp_width: int
     heads: int
     norm_eps: float
+
+    def attention(self, read: Hyperparameters, window: int = 0) -> AttentionSpec:
+        """Attention with these heads. The checkpoint may say the factor on scores.
+
+        Raises:
+            ModelFileError: the factor is no positive number.
+        """
+        size = self.shape.head_dim
+        scale = read.number("attention.scale", 1 / math.sqrt(size))
+        return AttentionSpec(self.heads, self.shape.kv_heads, size, scale, window)
 
 
 def read_sizes(hyperparameters: Hyperparameters) -> Sizes:

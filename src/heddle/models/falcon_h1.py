@@ -7,7 +7,6 @@ al. 2022 (arXiv:2203.03466).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,7 +15,6 @@ from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.feed_forward import GatedMLP
 from heddle.models.mamba import Mamba2, mamba2
-from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
@@ -87,14 +85,12 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    scale = read.number("attention.scale", 1 / math.sqrt(shape.head_dim))
-    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale)
     recurrence = replace(mamba2(read, shape.width, eps), norm_if_stored=True)
     if read.get("state.stream_scales") is not None:
         scales = read.numbers("state.stream_scales", _STREAMS)
         recurrence = replace(recurrence, scales=scales)
     mixer = SideBySide(
-        Attention(shape.width, spec, rope(read, shape.head_dim, context)),
+        Attention(shape.width, sizes.attention(read), rope(read, shape.head_dim, context)),
         recurrence,
         read.number("attention.result_scale", 1.0),
         read.number("state.result_scale", 1.0),

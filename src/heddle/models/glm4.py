@@ -5,14 +5,12 @@ GLM Team 2024 (arXiv:2406.12793); the form of GLM-4-0414.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_sizes
 from heddle.models.blocks import Attention, Layer, NormPlacement
 from heddle.models.decoder import Decoder
 from heddle.models.feed_forward import GatedMLP
-from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
@@ -24,8 +22,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    scale = 1 / math.sqrt(shape.head_dim)
-    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale)
+    spec = sizes.attention(read)
     attention = Attention(shape.width, spec, rope(read, shape.head_dim, context))
     mlp = GatedMLP(shape.width, sizes.mlp_width, read.choice("activation", ("silu",), "silu"))
     layer = Layer(attention, mlp, eps, NormPlacement.AROUND)

@@ -5,7 +5,6 @@ OpenAI 2025 (arXiv:2508.10925).
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.errors import UnsupportedModelError
@@ -13,7 +12,6 @@ from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
-from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
@@ -40,12 +38,11 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
             )
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    scale = 1 / math.sqrt(shape.head_dim)
     positions = rope(read, shape.head_dim, context)
     mlps = feed_forwards(read, sizes, "clamped", scoring="softmax_of_chosen")
 
     def layer(window: int, mlp: FeedForward) -> Layer:
-        spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
+        spec = sizes.attention(read, window)
         return Layer(Attention(shape.width, spec, positions, has_sinks=True), mlp, eps)
 
     windows = read_windows(read, shape.layers, period=2)

@@ -9,7 +9,6 @@ IBM 2024 (https://huggingface.co/ibm-granite); the factors are those of muP, Yan
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_recurrent, read_rotated, read_sizes
@@ -17,7 +16,6 @@ from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
 from heddle.models.mamba import mamba2
-from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
@@ -30,8 +28,6 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    scale = read.number("attention.scale", 1 / math.sqrt(shape.head_dim))
-    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale)
     positions = rope(read, shape.head_dim, context)
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(read, sizes, activation, scoring="softmax_of_chosen")
@@ -41,7 +37,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     recurrence = mamba2(read, shape.width, eps) if any(recurrent) else None
 
     def layer(rotated: bool, is_recurrent: bool, mlp: FeedForward) -> Layer:
-        mixer: Mixer = Attention(shape.width, spec, positions if rotated else None)
+        mixer: Mixer = Attention(shape.width, sizes.attention(read), positions if rotated else None)
         if is_recurrent and recurrence is not None:
             mixer = recurrence
         return Layer(mixer, mlp, eps, residual_scale=residual)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_recurrent
-from heddle.models.blocks import Layer
+from heddle.models.blocks import hybrid_layers
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
 from heddle.models.kimi_delta import kimi_delta_attention
@@ -34,8 +34,5 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(read, sizes, activation, scoring="sigmoid")
     recurrent = read_recurrent(read, shape.layers, period=4)
-    layers = (
-        Layer(mixer if is_recurrent else attention, mlp, eps)
-        for is_recurrent, mlp in zip(recurrent, mlps, strict=True)
-    )
-    return Decoder(shape, tuple(layers), eps)
+    layers = hybrid_layers(recurrent, mixer, attention, mlps, eps)
+    return Decoder(shape, layers, eps)

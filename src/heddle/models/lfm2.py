@@ -6,14 +6,12 @@ scored by sigmoids and chosen with a bias, after the first layers.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_recurrent, read_sizes
-from heddle.models.blocks import Attention, Layer, QueryKeyNorm
+from heddle.models.blocks import Attention, QueryKeyNorm, hybrid_layers
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
-from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 from heddle.models.short_conv import ShortConv
 
@@ -32,9 +30,8 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, 1 / math.sqrt(shape.head_dim))
     rotation = rope(read, shape.head_dim, context, _BASE)
-    attention = Attention(shape.width, spec, rotation, QueryKeyNorm.HEADS, eps)
+    attention = Attention(shape.width, sizes.attention(read), rotation, QueryKeyNorm.HEADS, eps)
     taps = read.integer("state.taps", 3)
     if taps < 2:
         read.fail("state.taps", f"is {taps}; a convolution must see 2 positions or more")
@@ -42,8 +39,5 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(read, sizes, activation, scoring="sigmoid")
     recurrent = read_recurrent(read, shape.layers, period=1)
-    layers = (
-        Layer(mixer if is_recurrent else attention, mlp, eps)
-        for is_recurrent, mlp in zip(recurrent, mlps, strict=True)
-    )
-    return Decoder(shape, tuple(layers), eps)
+    layers = hybrid_layers(recurrent, mixer, attention, mlps, eps)
+    return Decoder(shape, layers, eps)

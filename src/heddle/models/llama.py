@@ -9,14 +9,12 @@ et al. 2023 (arXiv:2310.06825); Mixtral: Jiang et al. 2024 (arXiv:2401.04088); P
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, Layer, QueryKeyNorm
 from heddle.models.decoder import Decoder, PredictionHead
 from heddle.models.experts import feed_forwards
-from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope, temperature
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ def build(
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    scale = 1 / math.sqrt(shape.head_dim)
     positions, growth = rope(read, shape.head_dim, context), temperature(read, shape.head_dim)
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(
@@ -54,7 +51,7 @@ def build(
     )
 
     def layer(window: int, mlp: FeedForward) -> Layer:
-        spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
+        spec = sizes.attention(read, window)
         return Layer(Attention(shape.width, spec, positions, norm, eps, growth), mlp, eps)
 
     windows = read_windows(read, shape.layers)

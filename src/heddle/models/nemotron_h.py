@@ -7,7 +7,6 @@ DeepSeek-V3, and a shared expert. In its larger models, experts read a latent.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_parts, read_sizes
@@ -15,7 +14,6 @@ from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.experts import feed_forwards
 from heddle.models.mamba import mamba2
-from heddle.models.ops import AttentionSpec
 
 if TYPE_CHECKING:
     from heddle.models.blocks import FeedForward, Mixer
@@ -34,10 +32,8 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    scale = read.number("attention.scale", 1 / math.sqrt(shape.head_dim))
-    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale)
     mixers: dict[str, Mixer] = {
-        "attention": Attention(shape.width, spec, None),
+        "attention": Attention(shape.width, sizes.attention(read), None),
         "recurrence": mamba2(read, shape.width, eps),
     }
     activation = read.choice("activation", (_ACTIVATION,), _ACTIVATION)

@@ -6,14 +6,13 @@ four layers attend to a window of recent positions. Rope is scaled in the other 
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_sizes, read_windows
 from heddle.models.blocks import Attention, Layer, NormPlacement, QueryKeyNorm
 from heddle.models.decoder import Decoder
 from heddle.models.feed_forward import GatedMLP
-from heddle.models.ops import AttentionSpec, RopeSpec
+from heddle.models.ops import RopeSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    scale = 1 / math.sqrt(shape.head_dim)
     everywhere = rope(read, shape.head_dim, context)
     nearby = RopeSpec(
         everywhere.dim, read.number("rope.local_base", everywhere.base), everywhere.interleaved
@@ -33,7 +31,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     mlp = GatedMLP(shape.width, sizes.mlp_width, read.choice("activation", ("silu",), "silu"))
 
     def layer(window: int) -> Layer:
-        spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
+        spec = sizes.attention(read, window)
         positions = nearby if window else everywhere
         attention = Attention(shape.width, spec, positions, QueryKeyNorm.WHOLE, eps)
         return Layer(attention, mlp, eps, NormPlacement.AFTER)

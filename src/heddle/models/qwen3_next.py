@@ -7,15 +7,13 @@ dense, or have experts and a gated shared expert.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_recurrent, read_sizes
-from heddle.models.blocks import Attention, Layer, QueryKeyNorm
+from heddle.models.blocks import Attention, Layer, QueryKeyNorm, hybrid_layers
 from heddle.models.decoder import Decoder, PredictionHead
 from heddle.models.delta_net import gated_delta_net
 from heddle.models.experts import feed_forwards
-from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
@@ -31,10 +29,9 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, 1 / math.sqrt(shape.head_dim))
     attention = Attention(
         shape.width,
-        spec,
+        sizes.attention(read),
         rope(read, shape.head_dim, context),
         QueryKeyNorm.HEADS,
         eps,
@@ -44,10 +41,7 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     activation = read.choice("activation", ("silu",), "silu")
     mlps = feed_forwards(read, sizes, activation, shared_gated=True)
     recurrent = read_recurrent(read, shape.layers, period=4)
-    layers = (
-        Layer(mixer if is_recurrent else attention, mlp, eps)
-        for is_recurrent, mlp in zip(recurrent, mlps, strict=True)
-    )
+    layers = hybrid_layers(recurrent, mixer, attention, mlps, eps)
     has_head = read.count("prediction_layers")
     head = PredictionHead.of(shape, Layer(attention, mlps[-1], eps), eps) if has_head else None
-    return Decoder(shape, tuple(layers), eps, head=head)
+    return Decoder(shape, layers, eps, head=head)

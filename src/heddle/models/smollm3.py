@@ -6,14 +6,12 @@ Hugging Face 2025 (https://huggingface.co/blog/smollm3); layers without position
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from heddle.models.base import read_rotated, read_sizes, read_windows
 from heddle.models.blocks import Attention, Layer
 from heddle.models.decoder import Decoder
 from heddle.models.feed_forward import GatedMLP
-from heddle.models.ops import AttentionSpec
 from heddle.models.positions import rope
 
 if TYPE_CHECKING:
@@ -25,12 +23,11 @@ def build(hyperparameters: Hyperparameters, context: int) -> Decoder:
     read = hyperparameters
     sizes = read_sizes(read)
     shape, eps = sizes.shape, sizes.norm_eps
-    scale = 1 / math.sqrt(shape.head_dim)
     positions = rope(read, shape.head_dim, context)
     mlp = GatedMLP(shape.width, sizes.mlp_width, read.choice("activation", ("silu",), "silu"))
 
     def layer(window: int, rotated: bool) -> Layer:
-        spec = AttentionSpec(sizes.heads, shape.kv_heads, shape.head_dim, scale, window)
+        spec = sizes.attention(read, window)
         return Layer(Attention(shape.width, spec, positions if rotated else None), mlp, eps)
 
     windows = read_windows(read, shape.layers)
