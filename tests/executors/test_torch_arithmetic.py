@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 from heddle.executors.torch import functions  # noqa: E402
-from heddle.executors.torch.blocks import FLOATS, SUPPORTED, decode  # noqa: E402
+from heddle.executors.torch.blocks import FLOATS, SUPPORTED, decode, fields_of  # noqa: E402
 from heddle.executors.torch.routing import choose  # noqa: E402
 from heddle.executors.torch.tiles import TILE, check_columns, multiply  # noqa: E402
 
@@ -32,14 +32,14 @@ def test_blocks_have_the_values_of_their_definition(kind: TensorType) -> None:
     blocks = blocks.reshape(rows, -1)
     for row, byte in enumerate((0x00, 0xFF, 0x7F)):
         blocks[row, : kind.block_bytes] = extreme_block(kind, byte)
-    found = decode(torch.from_numpy(blocks), kind).numpy()
+    found = decode(fields_of(torch.from_numpy(blocks), kind), kind).numpy()
     np.testing.assert_array_equal(found, dequantize(blocks.ravel(), kind, (rows, columns)))
 
 
 @pytest.mark.parametrize("kind", FLOATS, ids=lambda kind: kind.name)
 def test_floats_have_the_values_of_their_definition(kind: TensorType) -> None:
     raw = np.random.default_rng(2).integers(0, 256, (5, 7 * kind.block_bytes), np.uint8)
-    found = decode(torch.from_numpy(raw).view(FLOATS[kind]), kind).numpy()
+    found = decode(fields_of(torch.from_numpy(raw), kind), kind).numpy()
     np.testing.assert_array_equal(found, dequantize(raw.ravel(), kind, (5, 7)))
 
 

@@ -5,13 +5,13 @@ A matmul decodes a panel of rows at a time. No matrix is ever expanded as a whol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.executors.torch.blocks import FLOATS, SUPPORTED, decode
+from heddle.executors.torch.blocks import SUPPORTED, decode, fields_of
 from heddle.executors.torch.tiles import TILE, check_columns
 from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import unsupported
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from heddle.weights.checkpoint import Checkpoint, TensorInfo
     from heddle.weights.tensor_types import TensorType
 
-_PANEL = 1 << 22
-"""Most elements of a panel: 16 MB in float32."""
+_PANEL = 1 << 19
+"""Most elements of a panel: 2 MB in float32, which a cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Matrix:
     """A matrix or table as stored.
 
     Attributes:
-        rows: (n, k) of a type of torch, or (n, bytes of a row) uint8.
+        fields: rows as stored, each (n, ...); see :func:`heddle.executors.torch.blocks.fields_of`.
         type: how rows are stored.
         in_features: k.
         bias: (n,) float32, or None.
     """
 
-    rows: torch.Tensor
+    fields: tuple[torch.Tensor, ...]
     type: TensorType
     in_features: int
     bias: torch.Tensor | None = None
@@ -45,7 +45,7 @@ class Matrix:
     @property
     def out_features(self) -> int:
         """Rows of the matrix."""
-        return len(self.rows)
+        return len(self.fields[0])
 
     @property
     def width(self) -> int:
@@ -59,12 +59,27 @@ class Matrix:
 
     def panels(self) -> Iterator[torch.Tensor]:
         """Consecutive rows, float32. Where they lie follows from the matrix's shape."""
-        for first in range(0, len(self.rows), self.panel_rows):
-            yield decode(self.rows[first : first + self.panel_rows], self.type)
+        for first in range(0, self.out_features, self.panel_rows):
+            yield self.panel(first)
+
+    def panel(self, first: int) -> torch.Tensor:
+        """The panel that begins at row `first`."""
+        rows = slice(first, first + self.panel_rows)
+        return decode([field[rows] for field in self.fields], self.type)
+
+    def part(self, first: int, count: int, bias: torch.Tensor | None) -> Matrix:
+        """The matrix of some of the rows."""
+        own = tuple(field[first : first + count] for field in self.fields)
+        return Matrix(own, self.type, self.in_features, bias)
 
     def values(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows (n,) with these indices: (n, k) float32."""
-        return decode(self.rows[rows], self.type)
+        return decode([field[rows] for field in self.fields], self.type)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return sum(field.nbytes for field in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +106,7 @@ class Stack:
     @property
     def nbytes(self) -> int:
         """Bytes of all matrices."""
-        return sum(matrix.rows.nbytes for matrix in self.matrices)
+        return sum(matrix.nbytes for matrix in self.matrices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,33 +146,28 @@ class TorchLoader:
         self._allow_nonfinite = allow_nonfinite
         self._progress = progress
         self._read = 0
-        self._tables: dict[str, torch.Tensor] = {}
-        self._checked: set[tuple[int, int]] = set()
+        self._tables: dict[str, Matrix] = {}
+        self._checked: set[tuple[int, ...]] = set()
 
     def has(self, name: str) -> bool:
         return f"{name}.weight" in self._checkpoint.tensors
 
     def linear(self, name: str, out_features: int, in_features: int) -> Matrix:
         tensor = self._tensor(f"{name}.weight", (out_features, in_features))
-        rows = self._tables.get(name)
-        if rows is None:
-            rows = self._rows(tensor)
-        matrix = Matrix(rows, tensor.type, in_features, self._bias(name, (out_features,)))
+        matrix = self._tables.get(name) or self._matrix(tensor)
+        matrix = replace(matrix, bias=self._bias(name, (out_features,)))
         self._check(matrix)
-        self.matmul_bytes += rows.nbytes
+        self.matmul_bytes += matrix.nbytes
         return matrix
 
     def experts(self, name: str, count: int, out_features: int, in_features: int) -> Stack:
         tensor = self._tensor(f"{name}.weight", (count, out_features, in_features))
-        rows = self._rows(tensor)
+        whole = self._matrix(tensor)
         bias = self._bias(name, (count, out_features))
         stack = Stack(
             tuple(
-                Matrix(
-                    rows[index * out_features : (index + 1) * out_features],
-                    tensor.type,
-                    in_features,
-                    None if bias is None else bias[index],
+                whole.part(
+                    index * out_features, out_features, None if bias is None else bias[index]
                 )
                 for index in range(count)
             )
@@ -170,8 +180,8 @@ class TorchLoader:
         """A table. If the output matrix is the same tensor, both share its memory."""
         tensor = self._tensor(f"{name}.weight", (rows, width))
         if name not in self._tables:
-            self._tables[name] = self._rows(tensor)
-        return Matrix(self._tables[name], tensor.type, width)
+            self._tables[name] = self._matrix(tensor)
+        return self._tables[name]
 
     def vector(self, name: str, width: int) -> torch.Tensor:
         return self._values(f"{name}.weight", (width,))
@@ -195,7 +205,7 @@ class TorchLoader:
 
     def _values(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         tensor = self._tensor(name, shape)
-        return decode(self._rows(tensor), tensor.type).reshape(shape)
+        return decode(self._matrix(tensor).fields, tensor.type).reshape(shape)
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         tensor = claim(self._checkpoint, name, shape)
@@ -203,21 +213,19 @@ class TorchLoader:
             raise unsupported(tensor.type, tensor.label)
         return tensor
 
-    def _rows(self, tensor: TensorInfo) -> torch.Tensor:
-        """The tensor's rows on the device: all axes but the last are one."""
+    def _matrix(self, tensor: TensorInfo) -> Matrix:
+        """The tensor on the device; all axes but the last are rows."""
         raw = torch.empty(tensor.nbytes, dtype=torch.uint8)  # aligned, which a file's bytes are not
         raw.numpy()[:] = self._checkpoint.read(tensor.name)
         columns, kind = tensor.shape[-1], tensor.type
         row_bytes = columns // kind.block_elements * kind.block_bytes
-        rows = raw.reshape(-1, row_bytes)
-        if kind in FLOATS:
-            rows = rows.view(FLOATS[kind])
-        rows = rows.to(self._device)
-        self._check_finite(tensor, Matrix(rows, kind, columns))
-        self.bytes += rows.nbytes
+        fields = fields_of(raw.reshape(-1, row_bytes), kind)
+        matrix = Matrix(tuple(field.to(self._device) for field in fields), kind, columns)
+        self._check_finite(tensor, matrix)
+        self.bytes += matrix.nbytes
         self._read += tensor.nbytes
         self._progress(self._read)
-        return rows
+        return matrix
 
     def _check_finite(self, tensor: TensorInfo, matrix: Matrix) -> None:
         if self._allow_nonfinite:
@@ -230,10 +238,9 @@ class TorchLoader:
 
     def _check(self, matrix: Matrix) -> None:
         """Check matmuls with panels of these shapes, once for each shape."""
-        last = (len(matrix.rows) - 1) // matrix.panel_rows * matrix.panel_rows
+        last = (matrix.out_features - 1) // matrix.panel_rows * matrix.panel_rows
         for first in {0, last}:
-            rows = matrix.rows[first : first + matrix.panel_rows]
-            shape = (len(rows), matrix.in_features)
-            if shape not in self._checked:
-                self._checked.add(shape)
-                check_columns(decode(rows, matrix.type).nan_to_num(0.0, 0.0, 0.0), TILE)
+            panel = matrix.panel(first)
+            if panel.shape not in self._checked:
+                self._checked.add(panel.shape)
+                check_columns(panel.nan_to_num(0.0, 0.0, 0.0), TILE)
