@@ -187,6 +187,7 @@ class FakeExecutor:
         self.content = blank_pages(self.pages)
         self.window_content = [blank_pages(window.pages) for window in self.windows]
         self.states: dict[int, int] = {}
+        self.states_at: dict[int, dict[int, int]] = {}  # of the last chunk, by number of tokens
         self.kept_states: dict[int, int] = {}
 
     @property
@@ -333,7 +334,10 @@ class FakeExecutor:
         """A small recurrence: the state after each token depends on all tokens before."""
         state = self.states[chunk.slot]
         assert state == state_after(self.slots[chunk.slot].history[: chunk.start]), "another state"
-        self.states[chunk.slot] = state_after(chunk.tokens, state)
+        self.states_at[chunk.slot] = {}
+        for end, token in enumerate(chunk.tokens, chunk.start + 1):
+            state = self.states_at[chunk.slot][end] = state_after([token], state)
+        self.states[chunk.slot] = state
 
     def _choose(self, occupant: Occupant, history: Sequence[int]) -> int:
         """The next token if there is no grammar, or if the grammar allows it."""

@@ -42,7 +42,7 @@ class Recurrence(FakeExecutor):
 
     def _choose(self, occupant: Occupant, history: Sequence[int]) -> int:
         (slot,) = (slot for slot, other in self.slots.items() if other is occupant)
-        return token_of(self.states[slot], occupant.params.seed)
+        return token_of(self.states_at[slot][len(history)], occupant.params.seed)
 
 
 def params(**fields: Any) -> SamplingParams:
