@@ -274,3 +274,20 @@ def test_the_native_reader_finds_what_was_built(tmp_path: Path) -> None:
         expected = [(token, pytest.approx(often / total)) for token, often in falling(followers)]
         assert table.predict(list(ngram)) == expected
     assert table.predict(list(map(ord, "zz"))) == []
+
+
+def test_a_damaged_text_is_refused_before_anything_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_texts(tmp_path / "texts", ["abc"] * 3)
+    (folder / "9.txt").write_bytes(b"abc\xff")
+    monkeypatch.setattr(building, "Counter", None)
+    with pytest.raises(EngramError, match=r"9\.txt is not UTF-8 at byte 3"):
+        build(
+            tmp_path / "out.engr",
+            find_texts([str(folder)], print),
+            Characters(),
+            SMALL,
+            form_of(range(1, 3)),
+            Silent(),
+        )

@@ -16,7 +16,7 @@ from heddle.engram.writer import TableWriter
 from heddle.errors import EngramError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from heddle.engram.format import Vocabulary
     from heddle.engram.records import Records
@@ -122,9 +122,14 @@ def build(
         EngramError: a text cannot be read or is not UTF-8, no n-gram is left, or the table cannot
             be written.
     """
+    sizes = [text.size for text in texts]
+    progress.start(f"checking {len(texts):,} texts", sum(size or 0 for size in sizes))
+    try:
+        _check(texts, progress)
+    finally:
+        progress.finish()
     with workspace(output) as folder:
         counter = Counter(folder, form.orders, vocabulary.size, form.memory)
-        sizes = [text.size for text in texts]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         progress.start(f"counting {len(texts):,} texts", total)
         try:
@@ -138,7 +143,14 @@ def build(
         return write_table(output, folder, records, vocabulary, form, progress)
 
 
-def _count(texts: Iterable[Text], tokenizer: Encoder, counter: Counter, progress: Progress) -> None:
+def _check(texts: Iterable[Text], progress: Progress) -> None:
+    advance = _advance(progress)
+    for text in texts:
+        text.check(advance)
+
+
+def _advance(progress: Progress) -> Callable[[int], None]:
+    """Tells the progress about each further number of bytes."""
     done = 0
 
     def advance(nbytes: int) -> None:
@@ -146,6 +158,11 @@ def _count(texts: Iterable[Text], tokenizer: Encoder, counter: Counter, progress
         done += nbytes
         progress.update(done)
 
+    return advance
+
+
+def _count(texts: Iterable[Text], tokenizer: Encoder, counter: Counter, progress: Progress) -> None:
+    advance = _advance(progress)
     for text in texts:
         continues = False
         for piece in text.pieces(advance):

@@ -62,6 +62,16 @@ class Text:
         if text:
             yield text
 
+    def check(self, progress: Callable[[int], None]) -> None:
+        """Read a file to its end, so that counting does not stop at a damaged byte after minutes.
+
+        Raises:
+            EngramError: the file cannot be read, or is not UTF-8.
+        """
+        if self.size is not None:  # others can be read only once
+            for _ in self._characters(progress):
+                pass
+
     def _characters(self, progress: Callable[[int], None]) -> Iterator[str]:
         decoder, done = codecs.getincrementaldecoder("utf-8-sig")(), 0
         try:
