@@ -121,9 +121,9 @@ class HeadWeights(DecoderWeights[W]):
 class PredictionHead(Decoder):
     """A model's own head that predicts one more token (multi-token prediction, MTP).
 
-    DeepSeek-AI 2024 (arXiv:2412.19437, section 2.2); GLM-4.5, Qwen3-Next and Qwen3.5 have it
-    too. At position i it reads the
-    next token t[i+1] and the model's state h[i], after the model's last norm::
+    DeepSeek-AI 2024 (arXiv:2412.19437, section 2.2); GLM-4.5, Qwen3-Next and Qwen3.5 have it too.
+    At position i it reads the next token t[i+1] and the model's state h[i], after the model's last
+    norm::
 
         x = projection [embedding_norm(embedding(t[i+1])); state_norm(h[i])]
         s = output_norm(layer(x))
