@@ -213,8 +213,10 @@ def test_layers_may_have_one_part_or_attention_and_a_recurrence(
     model: TinyMamba, with_keys: int, with_state: int, form: str, tmp_path: Path
 ) -> None:
     path = tmp_path / form
-    memory = describe(model.write_folder(path) if form == "folder" else model.write(path)).memory
+    found = describe(model.write_folder(path) if form == "folder" else model.write(path))
+    memory = found.memory
     each = (model.taps - 1) * model.channels + model.state_dim * model.inner
     assert memory.state == with_state * 4 * each
-    keys = (memory.kv_per_token or {"f16": 0})["f16"]
-    assert keys == with_keys * 2 * 2 * model.kv_width
+    assert memory.kv_per_token is not None
+    assert memory.kv_per_token["f16"] == with_keys * 2 * 2 * model.kv_width
+    assert ("none" in rendered(found)) == (not with_keys)

@@ -321,6 +321,8 @@ def _number(value: int | None, unit: str) -> str:
 def _sizes(bytes: Mapping[str, int] | None) -> str:
     if bytes is None:
         return "unknown"
+    if not any(bytes.values()):
+        return "none"
     return ", ".join(f"{_size(each)} in {kv_type}" for kv_type, each in bytes.items())
 
 

@@ -38,7 +38,9 @@ def kv_bytes_per_token(hyperparameters: Hyperparameters) -> Mapping[str, int] | 
     values = _by_layer(hyperparameters, "value_dim", None) or keys
     shared = known_count(hyperparameters, "shared_layers") or 0
     kept = list(zip(kv_heads, keys, values, strict=False))[: max(len(kv_heads) - shared, 0)]
-    with_keys, _ = _layers(hyperparameters)
+    with_keys, recurrent = _layers(hyperparameters)
+    if recurrent and not with_keys:
+        return {kind.name.lower(): 0 for kind in _KV_TYPES}
     kept = [one for layer, one in enumerate(kept) if layer in with_keys]
     return _bytes_of_vectors([(count, size) for count, *sizes in kept for size in sizes])
 
