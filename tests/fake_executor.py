@@ -319,7 +319,7 @@ class FakeExecutor:
         asked = occupant.params
         generates = isinstance(asked, SamplingParams) and asked.max_tokens != 0
         assert chunk.sample == (generates and known == len(occupant.history))
-        assert chunk.guesses <= chunk.uncertain < len(chunk.tokens) + 1
+        assert chunk.guesses <= chunk.uncertain <= len(chunk.tokens)
         assert not chunk.uncertain or chunk.sample
         for position, token in enumerate(chunk.tokens, chunk.start):
             number, place = position // PAGE_TOKENS, position % PAGE_TOKENS

@@ -144,9 +144,9 @@ def test_a_tensor_type_that_it_does_not_serve_is_refused_by_name(tmp_path):
     assert "--device cpu" in error.value.message
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-def test_a_gpu_that_is_not_there_is_refused_before_a_model_is_sought(device):
+def test_a_gpu_that_is_not_there_is_refused_before_a_model_is_sought(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=f"device '{device}' needs a GPU") as error:
         loader(device)
     assert error.value.param == "device"

@@ -33,7 +33,6 @@ class Guesses(Machine):
     repeats = False
 
     def make_speculator(self) -> Speculator:
-        self.guessed = {"right": 0, "wrong": 0}
         drafters = {"seldom": self.oracle(7), "often": self.oracle(2)}
         return Speculator(drafters, Costless(), Speculation.MOST)  # type: ignore[arg-type]
 

@@ -295,9 +295,9 @@ def _load(
 def _beside_draft(
     checkpoint: Checkpoint, tokenizer: Tokenizer, config: EngineConfig
 ) -> EngineConfig:
-    """The settings of a model, whose draft model, if it has one, takes a part of `kv_cache`.
+    """The settings of a model. If it has a draft model, it leaves a part of `kv_cache` to it.
 
-    Both hold as many tokens. `draft_model` gives the rest to the draft model.
+    Then both hold as many tokens. `draft_model` gives the draft model its part.
     """
     from heddle.executors.serving import position_elements
     from heddle.models.registry import build, family_of

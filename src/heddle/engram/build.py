@@ -150,7 +150,7 @@ def _check(texts: Iterable[Text], progress: Progress) -> None:
 
 
 def _advance(progress: Progress) -> Callable[[int], None]:
-    """Tells the progress about each further number of bytes."""
+    """A function that adds up numbers of bytes and reports their sum."""
     done = 0
 
     def advance(nbytes: int) -> None:

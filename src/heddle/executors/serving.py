@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heddle.config import EngineConfig
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import KvShape, StateKind, StateMemory
-    from heddle.step import ModelShape
+    from heddle.step import Chunk, ModelShape
 
 
 def served_shape(config: EngineConfig, shape: ModelShape) -> ModelShape:
@@ -136,6 +136,11 @@ def page_groups(memory: StateMemory) -> list[PageGroup]:
         PageGroup(memory.pages, memory.page_bytes, memory.layers, memory.shape),
         *(PageGroup(one.pages, one.page_bytes, one.layers, one.shape) for one in memory.windows),
     ]
+
+
+def page_tables(chunk: Chunk) -> list[tuple[int, Sequence[int]]]:
+    """For each group, the number of the first page that the sequence holds, and its page ids."""
+    return [(0, chunk.pages), *((window.first, window.pages) for window in chunk.windows)]
 
 
 def layer_places(memory: StateMemory) -> dict[int, tuple[int, int]]:

@@ -61,8 +61,8 @@ class Sequence:
         limit: most `tokens` that it may have. `Scheduler.add` sets it. If the limit is the prompt's
             length, the sequence ends when the prompt is computed.
         computed: leading tokens whose KV is in the pages of `table`.
-        again: how many of them the next chunk computes again, because the slot's fixed-size state
-            does not hold them: right guesses of a step that had wrong ones, too.
+        again: how many of them the next chunk computes again. The slot's fixed-size state does not
+            hold them: they are the right guesses of a step that also had a wrong one.
         slot: index of its slot; -1 while it waits.
         table: its pages; empty while it waits.
         bound: whether the executor has a binding of `slot` to it.

@@ -138,7 +138,7 @@ class Speculator:
         best, count, tokens = _LEAST_GAIN * decodes / alone, 0, float(decodes)
         for number in range(1, _MOST_DRAFTED + 1):
             tokens += sum(likelihoods[number - 1] for likelihoods in chances)
-            again = sum(self._repeated(likelihoods[:number]) for likelihoods in chances)
+            again = sum(repeated(one[:number]) for one in chances) if self._recurrent else 0
             steps = self._pace.guess_seconds(decodes, number * decodes + again)
             if steps is not None and tokens / (steps + number * draft_seconds) > best:
                 best, count = tokens / (steps + number * draft_seconds), number
@@ -210,8 +210,9 @@ class Speculator:
         taken: Counter[int] = Counter()
         for number, (likelihood, id) in enumerate(likeliest, 1):
             tokens += likelihood
-            taken[id] += 1
-            again[id] = self._repeated(likelihoods[id][: taken[id]])
+            if self._recurrent:
+                taken[id] += 1
+                again[id] = repeated(likelihoods[id][: taken[id]])
             more = already + number + sum(again.values())
             seconds = self._pace.guess_seconds(decodes, more)
             if seconds is None or (decodes > 1 and seconds > self._pace.longest_step(alone)):
@@ -224,9 +225,6 @@ class Speculator:
             for sequence, drafting in free
             if sequence.id in counts
         }
-
-    def _repeated(self, likelihoods: Many[float]) -> float:
-        return repeated(likelihoods) if self._recurrent else 0.0
 
 
 def _chances(sequence: Sequence, name: str) -> list[float]:

@@ -26,8 +26,8 @@ from heddle.executors.failures import (
     sampler_failed,
     summarize,
 )
-from heddle.executors.given_states import given_states
 from heddle.executors.graph.forward import compute, model_work, record
+from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import (
     describe_memory,
     page_layout,
@@ -186,26 +186,11 @@ class ReferenceExecutor:
 
     def _problems(self, plan: StepPlan) -> Iterator[str]:
         """Everything in a plan that is out of range."""
-        known = range(self.shape.vocabulary)
-        if not 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self._most_tokens:
-            yield "bad token count"
-        if self._forward.inputs.states is not None:
-            try:
-                given_states(plan)
-            except ValueError as error:
-                yield str(error)
-        for copy in plan.copies:
-            if not self._pages.may_copy(copy):
-                yield f"bad copy of page {copy.source} to page {copy.target}"
+        reads_states = self._forward.inputs.states is not None
+        yield from plan_problems(
+            plan, self.shape, self.memory, self._most_tokens, reads_states=reads_states
+        )
         yield from self._states.problems(plan)
-        for chunk in plan.chunks:
-            targets = () if chunk.score is None else chunk.score.targets
-            if not all(token in known for token in (*chunk.tokens, *targets)):
-                yield "bad token"
-            if chunk.start < 0 or not chunk.tokens or (chunk.start and not self.shape.causal):
-                yield "bad span"
-            elif not self._pages.covers(chunk):
-                yield "bad page"
 
     def _compute(self, plan: StepPlan) -> StepResult:
         for binding in plan.bindings:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.serving import fixed_places, layer_places, page_groups
+from heddle.executors.serving import fixed_places, layer_places, page_groups, page_tables
 from heddle.state import PAGE_TOKENS, pages_for
 from heddle.testing.reference_ops import as_kept
 
@@ -65,27 +65,6 @@ class PagedMemory:
         for part in self._parts(page, windows):
             part[:] = values[begin : begin + part.size].reshape(part.shape)
             begin += part.size
-
-    def may_copy(self, copy: PageCopy) -> bool:
-        """Whether source and target are two different pages of the group."""
-        if copy.window is not None and not 0 <= copy.window < len(self.memory.windows):
-            return False
-        pages = range(len(self._group(copy)))
-        return copy.source != copy.target and copy.source in pages and copy.target in pages
-
-    def covers(self, chunk: Chunk) -> bool:
-        """Whether the chunk names pages for all positions that its tokens see in each group."""
-        if len(chunk.windows) != len(self.memory.windows):
-            return False
-        end = pages_for(chunk.start + len(chunk.tokens))
-        seen = [0, *(window.first_page(chunk.start) for window in self.memory.windows)]
-        tables = zip(self.groups, _tables(chunk), seen, strict=True)
-        return all(
-            0 <= first <= first_seen
-            and first + len(pages) >= end
-            and all(page in range(len(group)) for page in pages[: end - first])
-            for group, (first, pages), first_seen in tables
-        )
 
     def _group(self, copy: PageCopy) -> Float32:
         return self.groups[0 if copy.window is None else copy.window + 1]
@@ -178,7 +157,7 @@ class PagedCache:
     def store(self, layer: int, start: int, *parts: Float32) -> tuple[Float32, ...]:
         """See `heddle.testing.reference_ops.SequenceState`."""
         group, number = self.memory.places[layer]
-        first, pages = _tables(self.chunk)[group]
+        first, pages = page_tables(self.chunk)[group]
         content, kv_type = self.memory.groups[group][:, number], self.memory.kv_type
         stored = np.stack([as_kept(part, kv_type) for part in parts])
         for index in range(len(parts[0])):
@@ -189,13 +168,8 @@ class PagedCache:
     def stored(self, layer: int, end: int) -> tuple[Float32, ...]:
         """See `heddle.testing.reference_ops.SequenceState`. Positions without a page are zeros."""
         group, number = self.memory.places[layer]
-        first, pages = _tables(self.chunk)[group]
+        first, pages = page_tables(self.chunk)[group]
         content = self.memory.groups[group][:, number]
         held = content[list(pages[: pages_for(end) - first])]
         given_back = np.zeros((first, *held.shape[1:]), np.float32)
         return tuple(np.concatenate([*given_back, *held], axis=1)[:, :end])
-
-
-def _tables(chunk: Chunk) -> list[tuple[int, Sequence[int]]]:
-    """For each group, the number of the first page that the sequence holds, and its page ids."""
-    return [(0, chunk.pages), *((window.first, window.pages) for window in chunk.windows)]

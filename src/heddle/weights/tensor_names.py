@@ -35,8 +35,9 @@ class TensorNames:
             outside_layers: parts outside of layers.
             in_layer: parts of a layer.
             irregular: names in a layer that do not end as their canonical names do, in full.
-            further: prefix and canonical number of the first of layers that the files count anew.
-            aliases: canonical names by other names in a layer that files have, in full.
+            further: a second prefix, whose layers the files number from 0 again, and the canonical
+                number of its first layer.
+            aliases: other names of tensors in a layer, in full, with their canonical names.
         """
         self._places = [(prefix, 0), *([further] if further else [])]
         self._outside = _in_full(outside_layers)

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from heddle.executors.serving import layer_places, page_groups
-from heddle.state import PAGE_TOKENS, pages_for
+from heddle.state import PAGE_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heddle.state import KvShape, StateMemory
-    from heddle.step import Chunk, PageCopy
+    from heddle.step import PageCopy
 
 
 def bytes_of_page(layers: int, shape: KvShape) -> int:
@@ -70,35 +70,9 @@ class PagedMemory:
             part.copy_(values[begin : begin + part.numel()].reshape(part.shape))
             begin += part.numel()
 
-    def may_copy(self, copy: PageCopy) -> bool:
-        """Whether source and target are two different pages of the group."""
-        if copy.window is not None and not 0 <= copy.window < len(self._memory.windows):
-            return False
-        pages = range(self._group(copy).shape[2])
-        return copy.source != copy.target and copy.source in pages and copy.target in pages
-
-    def covers(self, chunk: Chunk) -> bool:
-        """Whether the chunk names pages for all positions that its tokens see in each group."""
-        if len(chunk.windows) != len(self._memory.windows):
-            return False
-        end = pages_for(chunk.start + len(chunk.tokens))
-        seen = [0, *(window.first_page(chunk.start) for window in self._memory.windows)]
-        tables = zip(self._groups, page_tables(chunk), seen, strict=True)
-        return all(
-            0 <= first <= first_seen
-            and first + len(pages) >= end
-            and all(page in range(group.shape[2]) for page in pages[: end - first])
-            for group, (first, pages), first_seen in tables
-        )
-
     def _group(self, copy: PageCopy) -> torch.Tensor:
         return self._groups[0 if copy.window is None else copy.window + 1]
 
     def _pages(self, page: int, windows: Sequence[int]) -> Iterator[torch.Tensor]:
         for group, number in zip(self._groups, chain((page,), windows), strict=True):
             yield group[:, :, number]
-
-
-def page_tables(chunk: Chunk) -> list[tuple[int, Sequence[int]]]:
-    """For each group, the number of the first page that the sequence holds, and its page ids."""
-    return [(0, chunk.pages), *((window.first, window.pages) for window in chunk.windows)]

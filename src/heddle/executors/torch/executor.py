@@ -19,8 +19,8 @@ from heddle.executors.arithmetic import rope_digest, source_digest, trigonometry
 from heddle.executors.cpu.batch import StateSum
 from heddle.executors.cpu.readout import pooled
 from heddle.executors.failures import summarize
-from heddle.executors.given_states import given_states
 from heddle.executors.graph.forward import model_work
+from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import describe_memory, page_layout, position_bytes
 from heddle.executors.torch.device import (
     device_digest,
@@ -151,26 +151,11 @@ class TorchExecutor:
 
     def _problems(self, plan: StepPlan) -> Iterator[str]:
         """Everything in a plan that is out of range."""
-        known, pages = range(self.shape.vocabulary), self._program.pages
-        if not 1 <= sum(len(chunk.tokens) for chunk in plan.chunks) <= self._most_tokens:
-            yield "bad token count"
-        if self._program.forward.inputs.states is not None:
-            try:
-                given_states(plan)
-            except ValueError as error:
-                yield str(error)
-        for copy in plan.copies:
-            if not pages.may_copy(copy):
-                yield f"bad copy of page {copy.source} to page {copy.target}"
+        reads_states = self._program.forward.inputs.states is not None
+        yield from plan_problems(
+            plan, self.shape, self.memory, self._most_tokens, reads_states=reads_states
+        )
         yield from self._program.states.problems(plan)
-        for chunk in plan.chunks:
-            targets = () if chunk.score is None else chunk.score.targets
-            if not all(token in known for token in (*chunk.tokens, *targets)):
-                yield "bad token"
-            if chunk.start < 0 or not chunk.tokens or (chunk.start and not self.shape.causal):
-                yield "bad span"
-            elif not pages.covers(chunk):
-                yield "bad page"
 
     def _compute(self, plan: StepPlan) -> StepResult:
         self._bind(plan)

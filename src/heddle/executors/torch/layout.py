@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from heddle.executors.given_states import given_states
-from heddle.executors.torch.cache import page_tables
+from heddle.executors.serving import page_tables
 from heddle.executors.torch.tiles import TILE, padded
 from heddle.state import PAGE_TOKENS
 
