@@ -11,29 +11,49 @@ from heddle.errors import ConfigError
 from heddle.models.ops import ExpertSpec
 from heddle.testing.reference_ops import ReferenceOps, route
 from heddle.weights.tensor_types import TensorType, dequantize
-from tensor_blocks import extreme_block, random_matrix
+from tensor_blocks import random_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 torch = pytest.importorskip("torch")
 from heddle.executors.torch import functions  # noqa: E402
-from heddle.executors.torch.blocks import FLOATS, SUPPORTED, decode, fields_of  # noqa: E402
+from heddle.executors.torch.blocks import BLOCKS, FLOATS, decode, fields_of  # noqa: E402
 from heddle.executors.torch.routing import choose  # noqa: E402
 from heddle.executors.torch.tiles import TILE, check_columns, multiply  # noqa: E402
 
-BLOCKS = [kind for kind in SUPPORTED if kind not in FLOATS]
+
+def test_every_supported_type_has_a_decoder() -> None:
+    assert {*BLOCKS, *FLOATS} == {*TensorType.supported()}
+    for kind, block in BLOCKS.items():
+        assert sum(block.sizes) == kind.block_bytes
 
 
 @pytest.mark.parametrize("kind", BLOCKS, ids=lambda kind: kind.name)
 def test_blocks_have_the_values_of_their_definition(kind: TensorType) -> None:
-    rows, columns = 6, 3 * max(kind.block_elements, 128)
-    blocks = random_matrix(np.random.default_rng(1), kind, rows, columns)
-    blocks = blocks.reshape(rows, -1)
-    for row, byte in enumerate((0x00, 0xFF, 0x7F)):
-        blocks[row, : kind.block_bytes] = extreme_block(kind, byte)
-    found = decode(fields_of(torch.from_numpy(blocks), kind), kind).numpy()
-    np.testing.assert_array_equal(found, dequantize(blocks.ravel(), kind, (rows, columns)))
+    """Trained weights, any bytes at all, and blocks of one byte; infinities and NaN, too."""
+    rng = np.random.default_rng(1)
+    rows, blocks = 256, 3
+    columns = blocks * kind.block_elements
+    trained = random_matrix(rng, kind, rows, columns).reshape(rows, -1)
+    random = rng.integers(0, 256, trained.shape, np.uint8)
+    same = np.repeat(np.arange(rows, dtype=np.uint8)[:, None], trained.shape[1], 1)
+    raw = np.concatenate([trained, random, same])
+    fields = fields_of(torch.from_numpy(raw), kind)
+    found = decode(fields, kind).numpy()
+    expected = dequantize(raw.ravel(), kind, (3 * rows, columns))
+    finite = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(found), ~finite)
+    np.testing.assert_array_equal(found.view(np.uint32)[finite], expected.view(np.uint32)[finite])
+    # Parts of rows and columns, as slices of the fields.
+    at = slice(5, 9), slice(1, 3)
+    part = [
+        field[at[0], at[1].start * size : at[1].stop * size]
+        for field, size in zip(fields, BLOCKS[kind].sizes, strict=True)
+    ]
+    np.testing.assert_array_equal(
+        decode(part, kind), expected[at[0], kind.block_elements : 3 * kind.block_elements]
+    )
 
 
 @pytest.mark.parametrize("kind", FLOATS, ids=lambda kind: kind.name)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     Values = NDArray[np.float32]
 
 # The 16 levels of IQ4_NL and IQ4_XS, spaced like a normal distribution.
-_IQ4_LEVELS = np.array(
+IQ4_LEVELS = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
 )
 
 # The 16 values of E2M1, a float of 4 bits, doubled; the sign is the highest bit.
-_E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 
 
 def float16(raw: Blocks) -> Values:
@@ -100,18 +100,24 @@ def q8_0(blocks: Blocks) -> Values:
 
 def iq4_nl(blocks: Blocks) -> Values:
     """d, then 16 bytes of nibbles that index the levels; d * level."""
-    return float16(blocks[:, :2]) * _IQ4_LEVELS[_nibbles(blocks[:, 2:])]
+    return float16(blocks[:, :2]) * IQ4_LEVELS[_nibbles(blocks[:, 2:])]
 
 
 def mxfp4(blocks: Blocks) -> Values:
     """e, then 16 bytes of nibbles; 2**(e - 127) * E2M1.
 
-    Byte e is an E8M0 number. 255 is NaN, as OCP's specification of MX formats says; ggml reads it
-    as 2**128. The scale is halved and E2M1 doubled, so that the smallest scale does not become 0.
+    The scale is halved and E2M1 doubled, so that the smallest scale does not become 0.
     """
-    e = blocks[:, :1].astype(np.int32)
-    half = np.where(e == 255, np.float32(np.nan), np.ldexp(np.float32(1), e - 128))
-    return half * _E2M1_DOUBLED[_nibbles(blocks[:, 1:])]
+    return halved_e8m0(blocks[:, :1]) * E2M1_DOUBLED[_nibbles(blocks[:, 1:])]
+
+
+def halved_e8m0(e: Blocks) -> Values:
+    """2**(e - 128), half of the E8M0 number of byte e.
+
+    255 is NaN, as OCP's specification of MX formats says; ggml reads it as 2**128.
+    """
+    power = np.ldexp(np.float32(1), e.astype(np.int32) - 128)
+    return np.where(e == 255, np.float32(np.nan), power)
 
 
 # --- ternary: blocks of 256 with one scale -------------------------------------------------------
@@ -206,7 +212,7 @@ def iq4_xs(blocks: Blocks) -> Values:
     high = blocks[:, 2:4].view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     low = _nibbles(blocks[:, 4:8, None]).reshape(-1, 8)
     scale = float16(blocks[:, :2]) * ((low | high << 4).astype(np.float32) - 32)
-    levels = _IQ4_LEVELS[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))]
+    levels = IQ4_LEVELS[_nibbles(blocks[:, 8:].reshape(-1, 8, 16))]
     return (scale[..., None] * levels).reshape(-1, 256)
 
 
@@ -227,15 +233,20 @@ def tq1_0(blocks: Blocks) -> Values:
 def nvfp4(blocks: Blocks) -> Values:
     """Four E4M3 scales without sign, then 8 bytes of nibbles for each; scale * E2M1.
 
-    ggml reads the scale 0x7F, E4M3's NaN, as 0. The scale is halved and E2M1 doubled.
+    The scale is halved and E2M1 doubled.
     """
-    e = np.where(blocks[:, :4] == 0x7F, 0, blocks[:, :4] & 0x7F).astype(np.int32)
+    nibbles = _nibbles(blocks[:, 4:].reshape(-1, 4, 8))
+    values: Values = halved_unsigned_e4m3(blocks[:, :4])[..., None] * E2M1_DOUBLED[nibbles]
+    return values.reshape(-1, 64)
+
+
+def halved_unsigned_e4m3(raw: Blocks) -> Values:
+    """Half of E4M3 numbers without their sign. ggml reads 0x7F, E4M3's NaN, as 0."""
+    e = np.where(raw == 0x7F, 0, raw & 0x7F).astype(np.int32)
     exponent, fraction = e >> 3, (e & 7).astype(np.float32)
     normal = np.ldexp(1 + fraction / np.float32(8), exponent - 8)
-    half = np.where(exponent == 0, fraction * np.float32(2.0**-10), normal).astype(np.float32)
-    nibbles = _nibbles(blocks[:, 4:].reshape(-1, 4, 8))
-    values: Values = half[..., None] * _E2M1_DOUBLED[nibbles]
-    return values.reshape(-1, 64)
+    half = np.where(exponent == 0, fraction * np.float32(2.0**-10), normal)
+    return half.astype(np.float32)
 
 
 # --- grids: blocks of 256 whose values are points of a grid, with signs ---------------------------

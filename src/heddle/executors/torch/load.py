@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from heddle.errors import ConfigError, UnsupportedModelError
+from heddle.errors import ConfigError
 from heddle.executors.cpu.memory import beyond_settings
 from heddle.executors.serving import (
     check_pages,
@@ -17,7 +17,6 @@ from heddle.executors.serving import (
     served_head,
     served_shape,
 )
-from heddle.executors.torch.blocks import SUPPORTED
 from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.device import (
     free_bytes,
@@ -64,7 +63,7 @@ def load(
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
     kinds = kept_kinds(model, config)
-    _check_supported(checkpoint, config)
+    _check_supported(config)
     head = served_head(model, kinds, config)
     if head is not None:
         kinds.append(head.state(0))
@@ -111,12 +110,11 @@ def _loaded(
     return TorchExecutor(model, shape, weights, device, config, uploaded, memory, guesser)
 
 
-def _check_supported(checkpoint: Checkpoint, config: EngineConfig) -> None:
+def _check_supported(config: EngineConfig) -> None:
     """Refuse what this executor cannot do, before it reads a weight.
 
     Raises:
         ConfigError: a setting.
-        UnsupportedModelError: the type of a tensor.
     """
     if config.kv_type != "f16":
         raise ConfigError(
@@ -131,14 +129,6 @@ def _check_supported(checkpoint: Checkpoint, config: EngineConfig) -> None:
             " `heddle quantize`",
             param="quantize",
         )
-    for tensor in checkpoint.tensors.values():
-        if tensor.type.is_supported and tensor.type not in SUPPORTED:
-            raise UnsupportedModelError(
-                f"tensor {tensor.label} of type {tensor.type.name} is not supported on device"
-                f" {config.device}; supported: {', '.join(kind.name for kind in SUPPORTED)}. Use"
-                " --device cpu, or another file of this model",
-                param=tensor.label,
-            )
 
 
 def _plan_memory(

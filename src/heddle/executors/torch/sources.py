@@ -5,9 +5,12 @@ from heddle.executors.arithmetic import MODEL_SOURCES
 SOURCES = (
     *MODEL_SOURCES,
     "executors/torch/attention.py",
+    "executors/torch/bits.py",
+    "executors/torch/block_decoders.py",
     "executors/torch/blocks.py",
     "executors/torch/cache.py",
     "executors/torch/functions.py",
+    "executors/torch/grid_decoders.py",
     "executors/torch/layout.py",
     "executors/torch/ops.py",
     "executors/torch/recurrence.py",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.executors.torch.blocks import SUPPORTED, decode, fields_of
+from heddle.executors.torch.blocks import decode, fields_of
 from heddle.executors.torch.tiles import TILE, check_columns
 from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import unsupported
@@ -209,7 +209,7 @@ class TorchLoader:
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         tensor = claim(self._checkpoint, name, shape)
-        if tensor.type not in SUPPORTED:
+        if not tensor.type.is_supported:
             raise unsupported(tensor.type, tensor.label)
         return tensor
 
