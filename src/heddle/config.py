@@ -156,8 +156,9 @@ class EngineConfig(HubConfig):
     )
     kv_type: str = _setting(
         "f16",
-        "storage of keys and values: f16, or q8_0, which holds nearly twice as many tokens",
-        choices=("f16", "q8_0"),
+        "storage of keys and values: f16; q8_0, which holds nearly twice as many tokens; or, on"
+        " devices torch and cuda, fp8 (E4M3), which holds twice as many",
+        choices=("f16", "q8_0", "fp8"),
     )
     quantize: str = _setting(
         "none",

@@ -128,6 +128,14 @@ def test_an_unsupported_instruction_level_is_refused(tmp_path):
         load(tiny_file(tmp_path), replace(SMALL, isa=foreign))
 
 
+def test_fp8_pages_are_refused_with_the_types_and_devices_that_may_be_used(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"fp8 is not supported on device cpu; set .* q8_0"
+    ) as error:
+        load(tiny_file(tmp_path), replace(SMALL, kv_type="fp8"))
+    assert error.value.param == "kv_type"
+
+
 def test_q8_0_holds_nearly_twice_the_tokens_in_the_same_bytes(tmp_path):
     PLAIN_WIDE.write(tmp_path / "wide.gguf")
     half, eighth = (

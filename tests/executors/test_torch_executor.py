@@ -116,17 +116,9 @@ def test_a_text_of_two_splits_has_the_same_bits_in_any_chunks(
 # --- refusals ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "problem"),
-    [
-        ({"kv_type": "q8_0"}, "kv_type q8_0 is not supported on device torch; set kv_type to f16"),
-        ({"quantize": "q8_0"}, "with weights as stored, not with quantize 'q8_0'"),
-    ],
-)
-def test_settings_that_it_does_not_serve_are_refused(settings, problem, tmp_path):
-    checkpoint = replace(PLAIN, head_dim=32).checkpoint(tmp_path)
-    with pytest.raises(ConfigError, match=problem):
-        load(checkpoint, replace(CONFIG, **settings))
+def test_quantisation_at_load_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="with weights as stored, not with quantize 'q8_0'"):
+        load(PLAIN.checkpoint(tmp_path), replace(CONFIG, quantize="q8_0"))
 
 
 def test_a_tensor_type_without_a_decoder_is_refused_by_name(tmp_path):

@@ -95,7 +95,8 @@ def as_kept(x: Float32, kv_type: str) -> Float32:
     `f32` keeps values unchanged, `f16` rounds each value. `q8_0` is the format of GGUF (ggml,
     `quantize_row_q8_0`): every 32 elements of a head share a float16 scale d = max|x| / 127. The
     codes are integers: x / d, with d before its rounding, to nearest, ties to even. The number of
-    elements of a head must be a multiple of 32.
+    elements of a head must be a multiple of 32. `fp8` rounds each value to E4M3, to nearest, ties
+    to even. Values beyond 448, the largest, become 448; what is not finite becomes NaN.
     """
     match kv_type:
         case "f32":
@@ -111,6 +112,13 @@ def as_kept(x: Float32, kv_type: str) -> Float32:
             scale = (peak / np.float32(127)).astype(np.float16).astype(np.float32)
             kept: Float32 = np.rint(blocks * steps) * scale
             return kept.reshape(x.shape)
+        case "fp8":
+            finite = np.isfinite(x)
+            clipped = np.where(finite, x, np.float32(0)).clip(-448, 448)
+            # frexp's exponent is 1 above that of 1.m; below 2**-6 numbers lie 2**-9 apart.
+            step = np.ldexp(np.float32(1), np.maximum(np.frexp(clipped)[1] - 1, -6) - 3)
+            rounded: Float32 = np.rint(clipped / step) * step
+            return np.where(finite, rounded, np.float32(np.nan))
     raise ValueError(f"no KV cache is of type {kv_type}")
 
 

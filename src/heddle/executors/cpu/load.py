@@ -49,6 +49,7 @@ def load(
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
+    _check_supported(config)
     kinds = kept_kinds(model, config)
     head = served_head(model, kinds, config)
     mix = Mix.named(config.quantize)
@@ -87,6 +88,15 @@ def load(
     )
     size = Packed(matmul_bytes, loader.arena.allocated)
     return CpuExecutor(model, shape, weights, runtime, config, size, memory, guesser)
+
+
+def _check_supported(config: EngineConfig) -> None:
+    if config.kv_type == "fp8":
+        raise ConfigError(
+            "kv_type fp8 is not supported on device cpu; set kv_type to q8_0 or f16, or use"
+            " --device torch or cuda",
+            param="kv_type",
+        )
 
 
 def _runtime(config: EngineConfig) -> _native.Runtime:

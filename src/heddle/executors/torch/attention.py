@@ -19,6 +19,7 @@ from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.tiles import TILE, check_columns
 
 if TYPE_CHECKING:
+    from heddle.executors.torch.cache import Vectors
     from heddle.executors.torch.layout import Layout, Masks
 
 
@@ -57,8 +58,8 @@ class Shape:
 
 def attend(
     q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    keys: Vectors,
+    values: Vectors,
     layout: Layout,
     group: int,
     shape: Shape,
@@ -68,8 +69,8 @@ def attend(
 
     Args:
         q: (T, heads * key_dim).
-        keys, values: (pages, PAGE_TOKENS, kv_heads * dim), f16; of values, the first elements of a
-            head count.
+        keys, values: vectors of kv_heads * dim elements; of values, the first elements of a head
+            count.
         layout: the step.
         group: number of the layer's group of pages.
         shape: sizes and rules.
@@ -86,7 +87,7 @@ def attend(
         masks = layout.masks(split, shape.window, causal=shape.causal)
         if len(masks.tiles):
             pages = layout.split_pages(group, split, masks.tiles)
-            merged.add(by_tile[masks.tiles], keys[pages], values[pages], masks)
+            merged.add(by_tile[masks.tiles], keys.read(pages), values.read(pages), masks)
     if sinks is not None:
         merged.add_sinks(sinks)
     found = merged.result().reshape(tiles, shape.kv_heads, shape.value_dim, TILE, shared)
@@ -147,9 +148,9 @@ class _Merged:
         return self._mixed / self._sum
 
     def _by_head(self, stored: torch.Tensor) -> torch.Tensor:
-        """(A, kv_heads, SPLIT, dim) float32."""
+        """(A, kv_heads, SPLIT, dim)."""
         by_head = stored.reshape(len(stored), SPLIT, self._shape.kv_heads, -1)
-        return by_head.transpose(1, 2).float().contiguous()
+        return by_head.transpose(1, 2).contiguous()
 
 
 def _products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -73,8 +73,9 @@ class TorchExecutor:
         self.memory = memory
         self.head = head
         self._device = device
+        self._kv_type = config.kv_type
         self._most_tokens = config.batch_tokens
-        self._program = Program(model, weights, memory, device)
+        self._program = Program(model, weights, memory, config.kv_type, device)
         self._state_width = self._program.forward.states.width
         self.work = model_work(self._program.forward, uploaded.matmul_bytes, position_bytes(memory))
         of_head = head.memory.bytes if head else 0
@@ -92,13 +93,13 @@ class TorchExecutor:
         size = f"{PAGE_TOKENS} {page_layout(self.memory)}"
         arithmetic = f"{source_digest(*SOURCES)} {trigonometry_digest()}"
         rope = rope_digest(self._program.forward)
-        return f"torch f16 {size} {device_digest(self._device)} {arithmetic} {rope}"
+        return f"torch {self._kv_type} {size} {device_digest(self._device)} {arithmetic} {rope}"
 
     @property
     def summary(self) -> str:
         return (
             f"{device_name(self._device)}, weights {self._weight_bytes / 1e6:,.0f} MB,"
-            f" {describe_memory(self.memory, 'f16')}"
+            f" {describe_memory(self.memory, self._kv_type)}"
         )
 
     def measure_limits(self) -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from heddle.errors import ConfigError
@@ -94,7 +95,7 @@ def _loaded(
     weights = model.load(loader)
     matmul_bytes, guesser = loader.matmul_bytes, None
     if head is not None:
-        memory, of_head = without_last_layer(memory, bytes_of_page)
+        memory, of_head = without_last_layer(memory, partial(bytes_of_page, config.kv_type))
         head_weights = head.load_beside(loader, weights)
         guesser = TorchExecutor(
             head,
@@ -116,12 +117,6 @@ def _check_supported(config: EngineConfig) -> None:
     Raises:
         ConfigError: a setting.
     """
-    if config.kv_type != "f16":
-        raise ConfigError(
-            f"kv_type {config.kv_type} is not supported on device {config.device}; set kv_type to"
-            " f16, or use --device cpu",
-            param="kv_type",
-        )
     if config.quantize != AS_STORED:
         raise ConfigError(
             f"device {config.device} computes with weights as stored, not with quantize"
@@ -148,7 +143,7 @@ def _plan_memory(
     free = free_bytes(device) - weight_bytes
     keep = config.min_free_memory if device.type == "cpu" else 0
     budget = config.kv_cache or max(0, min(free // 2, free - keep, left))
-    memory = divide(kinds, load_of(config, shape), budget, bytes_of_page)
+    memory = divide(kinds, load_of(config, shape), budget, partial(bytes_of_page, config.kv_type))
     pages = memory.bytes if config.kv_cache else 0
     if pages > left:
         raise beyond_settings(weight_bytes, pages, config.model_memory)

@@ -240,7 +240,7 @@ class TorchOps:
         group, _ = self._pages.places[layer]
         places = self._layout.stored[group]
         for stored, part in zip(self._pages.parts(layer), parts, strict=True):
-            stored.view(-1, stored.shape[-1])[places] = part[: self._layout.count].half()
+            stored.store(places, part[: self._layout.count])
 
     def _remember(self, chunk: Chunk, place: StatePlace, kept: Tensor, last: Tensor) -> None:
         """Write the states after the certain tokens of a chunk, and after all of them."""

@@ -41,7 +41,12 @@ class Program:
     """
 
     def __init__(
-        self, model: Decoder, weights: Any, memory: StateMemory, device: torch.device
+        self,
+        model: Decoder,
+        weights: Any,
+        memory: StateMemory,
+        kv_type: str,
+        device: torch.device,
     ) -> None:
         """
         Raises:
@@ -53,7 +58,7 @@ class Program:
         self._groups = 1 + len(memory.windows)
         self._rotations = Rotations(device)
         self._check_attention()
-        self.pages = PagedMemory(memory, device)
+        self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
 
     def begin(self, plan: StepPlan, check: Callable[[], None]) -> Step:

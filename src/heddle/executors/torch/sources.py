@@ -11,6 +11,7 @@ SOURCES = (
     "executors/torch/cache.py",
     "executors/torch/functions.py",
     "executors/torch/grid_decoders.py",
+    "executors/torch/kv_formats.py",
     "executors/torch/layout.py",
     "executors/torch/ops.py",
     "executors/torch/recurrence.py",
