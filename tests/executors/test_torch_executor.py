@@ -116,11 +116,6 @@ def test_a_text_of_two_splits_has_the_same_bits_in_any_chunks(
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_quantisation_at_load_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="with weights as stored, not with quantize 'q8_0'"):
-        load(PLAIN.checkpoint(tmp_path), replace(CONFIG, quantize="q8_0"))
-
-
 def test_a_tensor_type_without_a_decoder_is_refused_by_name(tmp_path):
     kind = TensorType.Q8_1
     model = replace(PLAIN, width=kind.block_elements)

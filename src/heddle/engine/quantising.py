@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.cpu.quantise import Quantiser
+from heddle.executors.quantise import Quantiser
 from heddle.models.ops import RopeSpec
 from heddle.models.positions import llama3, longrope_scale
 from heddle.text.tokenizer.pretokenizers import pre_tokenizer_name

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import KvShape, StateKind, StateMemory
     from heddle.step import Chunk, ModelShape
+    from heddle.weights.checkpoint import Checkpoint, TensorInfo
 
 
 def served_shape(config: EngineConfig, shape: ModelShape) -> ModelShape:
@@ -85,6 +86,18 @@ def served_head(
     flat = [kind for of_layer in kinds for kind in of_layer]
     first = next((kind for kind in flat if isinstance(kind, Pages)), None)
     return model.head if model.head.state(0) == (first,) else None
+
+
+def loaded_tensors(
+    checkpoint: Checkpoint, model: Decoder, head: PredictionHead | None
+) -> list[TensorInfo]:
+    """The tensors that a load reads: all but those of a prediction head that is not loaded."""
+    prefix = f"{model.head.name}." if model.head is not None and head is None else None
+    return [
+        tensor
+        for name, tensor in checkpoint.tensors.items()
+        if prefix is None or not name.startswith(prefix)
+    ]
 
 
 def head_config(config: EngineConfig) -> EngineConfig:

@@ -16,6 +16,7 @@ from heddle.executors.cpu.weights import CpuLoader
 from heddle.executors.serving import (
     head_config,
     kept_kinds,
+    loaded_tensors,
     served_config,
     served_head,
     served_shape,
@@ -53,12 +54,8 @@ def load(
     kinds = kept_kinds(model, config)
     head = served_head(model, kinds, config)
     mix = Mix.named(config.quantize)
-    left_out = f"{model.head.name}." if model.head is not None and head is None else None
-    weight_bytes = sum(
-        packed_bytes(tensor.shape, mix.type_of(tensor))
-        for name, tensor in checkpoint.tensors.items()
-        if left_out is None or not name.startswith(left_out)
-    )
+    tensors = loaded_tensors(checkpoint, model, head)
+    weight_bytes = sum(packed_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
     buffers = _step_bytes(config, shape) + _extra_bytes(config, checkpoint.hyperparameters)
     if head is not None:
         kinds.append(head.state(0))

@@ -9,6 +9,7 @@ bytes. Together they have the bytes of the blocks.
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -65,6 +66,24 @@ BLOCKS = {
     TensorType.NVFP4: Block((4, 32), block_decoders.nvfp4),
 }
 """All other types that are supported."""
+
+
+def stored_bytes(shape: tuple[int, ...], kind: TensorType) -> int:
+    """Bytes of a tensor on the device, which are those of a file."""
+    return prod(shape) // kind.block_elements * kind.block_bytes
+
+
+def empty_fields(
+    rows: int, columns: int, kind: TensorType, device: torch.device
+) -> tuple[torch.Tensor, ...]:
+    """Tensors for the fields of rows of `columns` values, to be filled."""
+    if kind in FLOATS:
+        return (torch.empty(rows, columns, dtype=FLOATS[kind], device=device),)
+    blocks = columns // kind.block_elements
+    return tuple(
+        torch.empty(rows, blocks * size, dtype=torch.uint8, device=device)
+        for size in BLOCKS[kind].sizes
+    )
 
 
 def fields_of(raw: torch.Tensor, kind: TensorType) -> tuple[torch.Tensor, ...]:

@@ -73,7 +73,7 @@ class TorchExecutor:
         self.memory = memory
         self.head = head
         self._device = device
-        self._kv_type = config.kv_type
+        self._kv_type, self._quantize = config.kv_type, config.quantize
         self._most_tokens = config.batch_tokens
         self._program = Program(model, weights, memory, config.kv_type, device)
         self._state_width = self._program.forward.states.width
@@ -90,10 +90,11 @@ class TorchExecutor:
 
     @property
     def page_format(self) -> str:
+        stored = f"{self._kv_type} {self._quantize}"
         size = f"{PAGE_TOKENS} {page_layout(self.memory)}"
         arithmetic = f"{source_digest(*SOURCES)} {trigonometry_digest()}"
         rope = rope_digest(self._program.forward)
-        return f"torch {self._kv_type} {size} {device_digest(self._device)} {arithmetic} {rope}"
+        return f"torch {stored} {size} {device_digest(self._device)} {arithmetic} {rope}"
 
     @property
     def summary(self) -> str:

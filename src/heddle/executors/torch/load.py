@@ -7,17 +7,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heddle.errors import ConfigError
 from heddle.executors.cpu.memory import beyond_settings
 from heddle.executors.serving import (
     check_pages,
     head_config,
     kept_kinds,
     load_of,
+    loaded_tensors,
     served_config,
     served_head,
     served_shape,
 )
+from heddle.executors.torch.blocks import stored_bytes
 from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.device import (
     free_bytes,
@@ -30,7 +31,7 @@ from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
 from heddle.state import divide, without_last_layer
-from heddle.weights.mix import AS_STORED
+from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,17 +59,18 @@ def load(
     config: EngineConfig,
     progress: Callable[[int], None] = lambda loaded: None,
 ) -> TorchExecutor:
-    """Upload the weights of `checkpoint` as stored; see `heddle.executors.registry.Load`."""
+    """Upload the weights of `checkpoint`; see `heddle.executors.registry.Load`."""
     device = torch_device(config.device)
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
     config = served_config(config, shape)
     kinds = kept_kinds(model, config)
-    _check_supported(config)
     head = served_head(model, kinds, config)
     if head is not None:
         kinds.append(head.state(0))
-    weight_bytes = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
+    mix = Mix.named(config.quantize)
+    tensors = loaded_tensors(checkpoint, model, head)
+    weight_bytes = sum(stored_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
     memory = _plan_memory(config, shape, kinds, weight_bytes, device)
     set_threads(config)
     try:
@@ -90,7 +92,12 @@ def _loaded(
     progress: Callable[[int], None],
 ) -> TorchExecutor:
     loader = TorchLoader(
-        checkpoint, device, allow_nonfinite=config.allow_nonfinite, progress=progress
+        checkpoint,
+        device,
+        mix=Mix.named(config.quantize),
+        allow_nonfinite=config.allow_nonfinite,
+        progress=progress,
+        threads=config.threads,
     )
     weights = model.load(loader)
     matmul_bytes, guesser = loader.matmul_bytes, None
@@ -109,21 +116,6 @@ def _loaded(
     checkpoint.check_unchanged()
     uploaded = Uploaded(matmul_bytes, loader.bytes)
     return TorchExecutor(model, shape, weights, device, config, uploaded, memory, guesser)
-
-
-def _check_supported(config: EngineConfig) -> None:
-    """Refuse what this executor cannot do, before it reads a weight.
-
-    Raises:
-        ConfigError: a setting.
-    """
-    if config.quantize != AS_STORED:
-        raise ConfigError(
-            f"device {config.device} computes with weights as stored, not with quantize"
-            f" {config.quantize!r}; set quantize to none, or quantise the file with"
-            " `heddle quantize`",
-            param="quantize",
-        )
 
 
 def _plan_memory(

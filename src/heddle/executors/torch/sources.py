@@ -4,6 +4,7 @@ from heddle.executors.arithmetic import MODEL_SOURCES
 
 SOURCES = (
     *MODEL_SOURCES,
+    "executors/quantise.py",
     "executors/torch/attention.py",
     "executors/torch/bits.py",
     "executors/torch/block_decoders.py",
@@ -19,5 +20,7 @@ SOURCES = (
     "executors/torch/routing.py",
     "executors/torch/states.py",
     "executors/torch/tiles.py",
+    "executors/torch/upload.py",
     "executors/torch/weights.py",
+    "weights/mix.py",
 )

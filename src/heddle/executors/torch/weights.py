@@ -1,4 +1,4 @@
-"""Weights on a torch device, as stored: floats of 16 or 32 bits, and the blocks of GGUF's types.
+"""Weights on a torch device: floats of 16 or 32 bits, and the blocks of GGUF's types.
 
 A matmul decodes a panel of rows at a time. No matrix is ever expanded as a whole.
 """
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.executors.torch.blocks import decode, fields_of
+from heddle.executors.torch.blocks import decode
 from heddle.executors.torch.tiles import TILE, check_columns
+from heddle.executors.torch.upload import Uploader
 from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import unsupported
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from heddle.weights.checkpoint import Checkpoint, TensorInfo
+    from heddle.weights.mix import Mix
     from heddle.weights.tensor_types import TensorType
 
 _PANEL = 1 << 19
@@ -135,17 +137,29 @@ class TorchLoader:
         checkpoint: Checkpoint,
         device: torch.device,
         *,
+        mix: Mix,
         allow_nonfinite: bool,
         progress: Callable[[int], None],
+        threads: int = 0,
     ) -> None:
-        """The loader calls `progress` with the bytes of the files loaded so far."""
+        """`mix` says which type each matrix gets.
+
+        The loader calls `progress` with the bytes of the files loaded so far. `threads` of the
+        processor quantise; 0: one per core.
+        """
         self.matmul_bytes = 0
         self.bytes = 0
         self._checkpoint = checkpoint
         self._device = device
         self._allow_nonfinite = allow_nonfinite
-        self._progress = progress
-        self._read = 0
+        self._mix = mix
+        self._uploader = Uploader(
+            checkpoint,
+            device,
+            allow_nonfinite=allow_nonfinite,
+            progress=progress,
+            threads=threads,
+        )
         self._tables: dict[str, Matrix] = {}
         self._checked: set[tuple[int, ...]] = set()
 
@@ -205,7 +219,7 @@ class TorchLoader:
 
     def _values(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         tensor = self._tensor(name, shape)
-        return decode(self._matrix(tensor).fields, tensor.type).reshape(shape)
+        return decode(self._uploaded(tensor, tensor.type).fields, tensor.type).reshape(shape)
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
         tensor = claim(self._checkpoint, name, shape)
@@ -214,17 +228,13 @@ class TorchLoader:
         return tensor
 
     def _matrix(self, tensor: TensorInfo) -> Matrix:
-        """The tensor on the device; all axes but the last are rows."""
-        raw = torch.empty(tensor.nbytes, dtype=torch.uint8)  # aligned, which a file's bytes are not
-        raw.numpy()[:] = self._checkpoint.read(tensor.name)
-        columns, kind = tensor.shape[-1], tensor.type
-        row_bytes = columns // kind.block_elements * kind.block_bytes
-        fields = fields_of(raw.reshape(-1, row_bytes), kind)
-        matrix = Matrix(tuple(field.to(self._device) for field in fields), kind, columns)
+        return self._uploaded(tensor, self._mix.type_of(tensor))
+
+    def _uploaded(self, tensor: TensorInfo, kind: TensorType) -> Matrix:
+        """The tensor on the device, as type `kind`; all axes but the last are rows."""
+        matrix = Matrix(self._uploader.fields(tensor, kind), kind, tensor.shape[-1])
         self._check_finite(tensor, matrix)
         self.bytes += matrix.nbytes
-        self._read += tensor.nbytes
-        self._progress(self._read)
         return matrix
 
     def _check_finite(self, tensor: TensorInfo, matrix: Matrix) -> None:

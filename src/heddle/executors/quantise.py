@@ -49,22 +49,39 @@ class Quantiser:
             ModelFileError: a value is infinite or NaN.
         """
         stack = math.prod(tensor.shape[:-2])
-        rows, columns = tensor.shape[-2:]
         weights = None
         if importance is not None:
-            weights = np.broadcast_to(importance, (stack, columns)).astype(np.float32)
+            weights = np.broadcast_to(importance, (stack, tensor.shape[-1])).astype(np.float32)
         parts = []
         for index, matrix in enumerate(raw.reshape(stack, -1)):
-            encoded, row = _native.quantise(
-                self._runtime,
-                int(kind),
-                np.ascontiguousarray(matrix),
-                int(tensor.type),
-                rows,
-                columns,
-                _EQUAL if weights is None else np.ascontiguousarray(weights[index]),
-            )
-            if row >= 0:
+            own = None if weights is None else weights[index]
+            encoded, row = self.rows(tensor, matrix, kind, own)
+            if row is not None:
                 raise non_finite_weights(checkpoint, tensor, f"row {row}")
             parts.append(encoded)
         return parts[0] if stack == 1 else np.concatenate(parts)
+
+    def rows(
+        self,
+        tensor: TensorInfo,
+        raw: NDArray[np.uint8],
+        kind: TensorType,
+        importance: NDArray[np.float32] | None = None,
+    ) -> tuple[NDArray[np.uint8], int | None]:
+        """Some rows of a tensor, in the file's form (bytes,), and the first row that has an
+        infinite value or NaN, or None.
+
+        `raw` has the bytes of whole rows, and `importance` is (columns,).
+        """
+        columns = tensor.shape[-1]
+        row_bytes = columns // tensor.type.block_elements * tensor.type.block_bytes
+        encoded, row = _native.quantise(
+            self._runtime,
+            int(kind),
+            np.ascontiguousarray(raw),
+            int(tensor.type),
+            raw.size // row_bytes,
+            columns,
+            _EQUAL if importance is None else np.ascontiguousarray(importance),
+        )
+        return encoded, None if row < 0 else row

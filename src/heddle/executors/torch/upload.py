@@ -1,0 +1,144 @@
+"""Brings tensors of a checkpoint to a torch device, a chunk of rows at a time.
+
+All chunks go through one staging buffer, which is pinned where the device is a GPU. So the host
+holds no whole tensor, except one that the files do not store as it is claimed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from heddle.errors import ModelFileError
+from heddle.executors.quantise import Quantiser
+from heddle.executors.torch.blocks import empty_fields, fields_of
+from heddle.weights.checkpoint import non_finite_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from heddle.weights.checkpoint import Checkpoint, FilePlace, TensorInfo
+    from heddle.weights.tensor_types import TensorType
+
+STAGING_BYTES = 32 << 20
+"""Bytes of the staging buffer. A longer row gets a longer buffer."""
+
+
+class Uploader:
+    """Reads tensors in chunks, quantises those that get another type, and uploads them."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        *,
+        allow_nonfinite: bool,
+        progress: Callable[[int], None],
+        threads: int = 0,
+    ) -> None:
+        """The uploader calls `progress` with the bytes of the files read so far, after each chunk.
+
+        `threads` of the processor quantise; 0: one per core.
+        """
+        self._checkpoint = checkpoint
+        self._device = device
+        self._allow_nonfinite = allow_nonfinite
+        self._progress = progress
+        self._threads = threads
+        self._quantiser: Quantiser | None = None
+        self._staging = self._buffer(0)
+        self._read = 0
+
+    def fields(self, tensor: TensorInfo, kind: TensorType) -> tuple[torch.Tensor, ...]:
+        """The tensor's rows as type `kind` on the device: all axes but the last are rows.
+
+        Raises:
+            ModelFileError: the file cannot be read; a tensor to be quantised has a weight that is
+                not finite.
+        """
+        columns, rows = tensor.shape[-1], math.prod(tensor.shape[:-1])
+        fields = empty_fields(rows, columns, kind, self._device)
+        row_bytes = tensor.nbytes // rows
+        count = max(1, STAGING_BYTES // row_bytes)
+        made = None if tensor.has_place else self._checkpoint.read(tensor.name)
+        for first in range(0, rows, count):
+            part = slice(first, min(first + count, rows))
+            begin, end = part.start * row_bytes, part.stop * row_bytes
+            staged = self._staged(end - begin)
+            if made is None:
+                self._fill(tensor, begin, staged)
+            else:
+                staged[:] = made[begin:end]
+            if kind is not tensor.type:
+                staged = self._quantised(tensor, kind, staged, first)
+            raw = self._staging[: staged.size].to(self._device).reshape(part.stop - first, -1)
+            for field, own in zip(fields, fields_of(raw, kind), strict=True):
+                field[part] = own
+            self._read += end - begin
+            self._progress(self._read)
+        return fields
+
+    def _staged(self, size: int) -> NDArray[np.uint8]:
+        """The first `size` bytes of the staging buffer."""
+        if self._staging.numel() < size:
+            self._staging = self._buffer(size)
+        staged: NDArray[np.uint8] = self._staging[:size].numpy()
+        return staged
+
+    def _buffer(self, size: int) -> torch.Tensor:
+        pinned = self._device.type == "cuda"
+        return torch.empty(max(size, STAGING_BYTES), dtype=torch.uint8, pin_memory=pinned)
+
+    def _quantised(
+        self, tensor: TensorInfo, kind: TensorType, raw: NDArray[np.uint8], first: int
+    ) -> NDArray[np.uint8]:
+        """Replace rows in the staging buffer, from row `first` on, by rows of type `kind`."""
+        if self._quantiser is None:
+            self._quantiser = Quantiser(self._threads)
+        encoded, row = self._quantiser.rows(tensor, raw, kind)
+        if row is not None and not self._allow_nonfinite:
+            raise non_finite_weights(self._checkpoint, tensor, f"row {first + row}")
+        staged = self._staged(encoded.size)
+        staged[:] = encoded
+        return staged
+
+    def _fill(self, tensor: TensorInfo, begin: int, out: NDArray[np.uint8]) -> None:
+        """Read the tensor's bytes from `begin` on, as many as `out` has."""
+        if not tensor.slices:
+            assert tensor.place is not None, "the caller has checked that there is a place"
+            return self._fill_from(tensor, tensor.place, begin, out)
+        size, done = tensor.nbytes // len(tensor.slices), 0
+        while done < out.size:
+            index, start = divmod(begin + done, size)
+            part = out[done : done + size - start]
+            self._fill_from(tensor, tensor.slices[index], start, part)
+            done += part.size
+        return None
+
+    def _fill_from(
+        self, tensor: TensorInfo, place: FilePlace, begin: int, out: NDArray[np.uint8]
+    ) -> None:
+        done = 0
+        while done < out.size:
+            at = place.offset + begin + done
+            try:
+                count = os.preadv(place.descriptor, [out[done:].data], at)
+            except OSError as error:
+                raise self._unreadable(tensor, str(error.strerror)) from error
+            if count == 0:
+                raise self._unreadable(tensor, f"the file ends at byte {at}")
+            done += count
+
+    def _unreadable(self, tensor: TensorInfo, reason: str) -> ModelFileError:
+        """The error of a file that cannot be read, or of one that somebody has changed."""
+        self._checkpoint.check_unchanged()
+        return ModelFileError(
+            f"{self._checkpoint.path}: tensor {tensor.label} cannot be read: {reason}",
+            field=tensor.label,
+        )
