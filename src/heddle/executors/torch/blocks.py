@@ -87,12 +87,12 @@ def empty_fields(
 
 
 def fields_of(raw: torch.Tensor, kind: TensorType) -> tuple[torch.Tensor, ...]:
-    """The fields of rows as stored (n, bytes of a row): each (n, its bytes of a row)."""
+    """The fields of rows as stored (n, bytes of a row): each (n, its bytes of a row), dense."""
     if kind in FLOATS:
         return (raw.view(FLOATS[kind]),)
     blocks = raw.reshape(len(raw), -1, kind.block_bytes)
     return tuple(
-        field.reshape(len(raw), -1)
+        field.reshape(len(raw), -1).contiguous()
         for field in torch.split_with_sizes(blocks, BLOCKS[kind].sizes, -1)
     )
 

@@ -1,0 +1,168 @@
+"""Matmuls of weights as stored: a program multiplies some rows of a matrix by a tile of tokens.
+
+Weights are the rows (M) of a tensor-core tile, and `TILE` tokens are its columns (N). The program
+walks over all of K in ascending order, in pieces whose size follows from the weights' type. So a
+token's bits depend neither on the number of tokens nor on its place among them. All tiles of one
+matrix's rows run side by side, so that one of them reads the weights from memory, and the others
+from the cache.
+
+Float weights are operands as stored. Of blocks, the codes are operands, small integers without
+rounding error. Each run's product is multiplied by its scale in float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from heddle.executors.torch.blocks import FLOATS
+from heddle.executors.torch.kernels.codes import RUNS, WITH_OFFSETS, pointers, run_of
+from heddle.executors.torch.tiles import TILE
+
+if TYPE_CHECKING:
+    from heddle.executors.torch.kernels.operands import Operand
+    from heddle.executors.torch.weights import Matrix
+
+_PIECE = 64
+"""Elements of K in one product of float weights."""
+
+MULTIPLIED = frozenset((*FLOATS, *RUNS))
+"""Types of weights that :func:`multiply` takes."""
+
+
+class Tiles(NamedTuple):
+    """Tiles of tokens, each for one of several matrices that lie behind one another.
+
+    Attributes:
+        sources: the row of x (tiles * TILE,) of each token of a tile; -1: none.
+        targets: the row of the result for each of these tokens.
+        matrices: the number (tiles,) of each tile's matrix; -1: the tile is not used.
+    """
+
+    sources: torch.Tensor
+    targets: torch.Tensor
+    matrices: torch.Tensor
+
+
+@triton.jit
+def float_products(x, tokens, used, x_stride, w, row, in_features, PIECE: tl.constexpr):
+    """Rows of floats times tokens."""
+    acc = tl.zeros((row.shape[0], tokens.shape[0]), tl.float32)
+    for first in range(0, in_features, PIECE):
+        k = first + tl.arange(0, PIECE)
+        inside = k < in_features
+        own = tl.load(w + row[:, None] * in_features + k[None, :], mask=inside[None, :], other=0.0)
+        at = tokens[None, :] * x_stride + k[:, None]
+        columns = tl.load(x + at, mask=inside[:, None] & used[None, :], other=0.0)
+        acc = tl.dot(own.to(columns.dtype), columns, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def block_products(
+    x, tokens, used, x_stride, f0, f1, f2, f3, f4, row, in_features,
+    KIND: tl.constexpr, RUN: tl.constexpr, OFFSETS: tl.constexpr,
+):  # fmt: skip
+    """Rows of blocks times tokens."""
+    acc = tl.zeros((row.shape[0], tokens.shape[0]), tl.float32)
+    run = tl.arange(0, RUN)
+    runs = in_features // RUN
+    for number in range(0, runs):
+        codes, scale, offset = run_of(f0, f1, f2, f3, f4, row, number, runs, run, KIND)
+        at = tokens[None, :] * x_stride + (number * RUN + run)[:, None]
+        columns = tl.load(x + at, mask=used[None, :], other=0.0)
+        acc += scale[:, None] * tl.dot(codes.to(tl.float16), columns)
+        if OFFSETS:
+            acc += offset[:, None] * tl.sum(columns.to(tl.float32), 0)[None, :]
+    return acc
+
+
+@triton.jit
+def _multiply(
+    y, x, factors, bias, sources, targets, matrices, f0, f1, f2, f3, f4,
+    out_features, in_features, x_stride,
+    KIND: tl.constexpr, RUN: tl.constexpr, OFFSETS: tl.constexpr, PIECE: tl.constexpr,
+    GROUPED: tl.constexpr, FACTORS: tl.constexpr, BIAS: tl.constexpr,
+    ROWS: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    tile = tl.program_id(0)
+    slots = tile * TOKENS + tl.arange(0, TOKENS)
+    matrix = tile * 0
+    tokens = slots.to(tl.int64)
+    places = tokens
+    if GROUPED:
+        matrix = tl.load(matrices + tile)
+        tokens = tl.load(sources + slots)
+        places = tl.load(targets + slots)
+    if matrix >= 0:
+        used = tokens >= 0
+        rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        row = matrix.to(tl.int64) * out_features + tl.minimum(rows, out_features - 1)
+        if RUN == 0:
+            acc = float_products(x, tokens, used, x_stride, f0, row, in_features, PIECE)
+        else:
+            acc = block_products(
+                x, tokens, used, x_stride, f0, f1, f2, f3, f4, row, in_features, KIND, RUN, OFFSETS
+            )
+        if FACTORS:
+            acc = acc * tl.load(factors + tokens, mask=used, other=0.0)[None, :]
+        if BIAS:
+            acc = acc + tl.load(bias + row)[:, None]
+        at = places[None, :] * out_features + rows[:, None]
+        tl.store(y + at, acc, mask=used[None, :] & (rows < out_features)[:, None])
+
+
+def multiply(
+    x: Operand, matrix: Matrix, *, tiles: Tiles | None = None, rows: int = 0, y_rows: int = 0
+) -> torch.Tensor:
+    """x (T, k) times the transpose of the matrix, plus its bias: (T, n).
+
+    Args:
+        x: the operand. T is a multiple of `TILE`, unless `tiles` are given. Of longer rows, the
+            first k elements count.
+        matrix: (n, k); with `tiles`, several such matrices below one another.
+        tiles: which tokens each matrix multiplies; None: all tokens, by one matrix.
+        rows: with `tiles`, n.
+        y_rows: with `tiles`, rows of the result. Rows that are no target are undefined.
+    """
+    out_features = rows or matrix.out_features
+    count = len(x.values) // TILE if tiles is None else len(tiles.matrices)
+    y = torch.empty(y_rows or len(x.values), out_features, device=x.values.device)
+    none = matrix.fields[0]  # a pointer that the kernel does not use
+    sources, targets, matrices = tiles or (none, none, none)
+    block = _rows(out_features)
+    _multiply[(count, triton.cdiv(out_features, block))](
+        y,
+        x.values,
+        none if x.factors is None else x.factors,
+        none if matrix.bias is None else matrix.bias,
+        sources,
+        targets,
+        matrices,
+        *pointers(matrix.fields, matrix.type),
+        out_features,
+        matrix.in_features,
+        x.values.shape[-1],
+        KIND=matrix.type.name,
+        RUN=RUNS.get(matrix.type, 0),
+        OFFSETS=matrix.type in WITH_OFFSETS,
+        PIECE=_PIECE,
+        GROUPED=tiles is not None,
+        FACTORS=x.factors is not None,
+        BIAS=matrix.bias is not None,
+        ROWS=block,
+        TOKENS=TILE,
+    )
+    return y
+
+
+def _rows(out_features: int) -> int:
+    """Rows of a program. Small matrices get small programs, so that all of a GPU works.
+
+    The number follows from the matrix alone, as the order of the sums inside a product may depend
+    on it.
+    """
+    return 64 if out_features >= 16384 else 32

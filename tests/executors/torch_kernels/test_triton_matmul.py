@@ -1,0 +1,104 @@
+"""Matmuls by Triton kernels: near float64, and a token's bits are the same in any company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from triton_device import DEVICE, torch
+
+from heddle.weights.tensor_types import TensorType, dequantize
+from tensor_blocks import extreme_block, random_matrix
+
+from heddle.executors.torch.blocks import fields_of  # isort: skip
+from heddle.executors.torch.kernels.matmul import MULTIPLIED, Tiles, multiply  # isort: skip
+from heddle.executors.torch.kernels.operands import operand  # isort: skip
+from heddle.executors.torch.tiles import TILE  # isort: skip
+from heddle.executors.torch.weights import Matrix  # isort: skip
+
+KINDS = sorted(MULTIPLIED)
+
+
+def matrix_of(kind: TensorType, rows: int, columns: int, *, bias: bool = True):
+    """A matrix on the device, and its values in float64."""
+    rng = np.random.default_rng(int(kind))
+    raw = random_matrix(rng, kind, rows, columns).reshape(rows, -1)
+    if kind.block_elements > 1:
+        for row, byte in enumerate((0x00, 0xFF, 0x7F)):
+            raw[row, : kind.block_bytes] = extreme_block(kind, byte)
+    values = dequantize(raw.ravel(), kind, (rows, columns)).astype(np.float64)
+    fields = tuple(field.to(DEVICE) for field in fields_of(torch.from_numpy(raw), kind))
+    own = torch.randn(rows, generator=torch.Generator().manual_seed(1)).to(DEVICE) if bias else None
+    return Matrix(fields, kind, columns, own), values
+
+
+def tokens_of(count: int, width: int):
+    """Tokens of very different sizes."""
+    generator = torch.Generator().manual_seed(count)
+    x = torch.randn(count, width, generator=generator)
+    return (x * 10.0 ** torch.arange(count)[:, None].remainder(9).sub(4)).to(DEVICE)
+
+
+def read(x, kind: TensorType) -> np.ndarray:
+    """The activations that a product with weights of this type reads, in float64."""
+    taken = operand(x, kind)
+    values = taken.values.double()
+    return (values if taken.factors is None else values * taken.factors[:, None]).cpu().numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_products_are_near_those_of_float64(kind: TensorType) -> None:
+    rows, columns = 37, 2 * kind.block_elements if kind.block_elements > 1 else 83
+    matrix, weights = matrix_of(kind, rows, columns)
+    x = tokens_of(TILE, columns)
+    found = multiply(operand(x, kind), matrix).double().cpu().numpy()
+    taken = read(x, kind)
+    rounding = np.abs(taken - x.double().cpu().numpy()).max(1) / np.abs(taken).max(1)
+    assert rounding.max() <= 2.0**-8  # bfloat16 has 8 bits
+    bias = matrix.bias.double().cpu().numpy()
+    terms = np.abs(taken) @ np.abs(weights).T + np.abs(bias)
+    assert (np.abs(found - (taken @ weights.T + bias)) / terms).max() < 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_token_has_the_same_products_in_any_company(kind: TensorType) -> None:
+    columns = 2 * kind.block_elements if kind.block_elements > 1 else 83
+    matrix, _ = matrix_of(kind, 37, columns)
+    x = tokens_of(2 * TILE, columns)
+    whole = multiply(operand(x, kind), matrix)
+    for source, place in ((3, 3), (20, 0), (31, 15)):
+        alone = torch.zeros(TILE, columns, device=DEVICE)
+        alone[place] = x[source]
+        assert torch.equal(multiply(operand(alone, kind), matrix)[place], whole[source])
+
+
+@pytest.mark.parametrize("kind", [TensorType.F32, TensorType.Q4_K], ids=lambda kind: kind.name)
+def test_tiles_multiply_their_tokens_by_their_matrices(kind: TensorType) -> None:
+    columns, rows = 256, 5
+    stack, _ = matrix_of(kind, 3 * rows, columns)
+    x = tokens_of(7, columns)
+    sources = torch.full((4 * TILE,), -1)
+    sources[:4] = torch.tensor([6, 2, 0, 5])
+    sources[TILE] = 2
+    sources[3 * TILE + 1] = 4
+    matrices = torch.tensor([2, 0, -1, 2])
+    tiles = Tiles(*(part.to(DEVICE) for part in (sources, torch.arange(len(sources)), matrices)))
+    found = multiply(operand(x, kind), stack, tiles=tiles, rows=rows, y_rows=4 * TILE)
+    for slot, source in enumerate(sources.tolist()):
+        if source >= 0:
+            of = int(matrices[slot // TILE])
+            part = stack.part(of * rows, rows, stack.bias[of * rows : (of + 1) * rows])
+            own = torch.zeros(TILE, columns, device=DEVICE)
+            own[0] = x[source]
+            assert torch.equal(found[slot], multiply(operand(own, kind), part)[0])
+
+
+def test_a_value_that_is_not_finite_stays_with_its_token() -> None:
+    matrix, _ = matrix_of(TensorType.F16, 20, 50)
+    x = tokens_of(TILE, 50)
+    whole = multiply(operand(x, TensorType.F16), matrix)
+    for bad in (torch.nan, torch.inf):
+        x[5, 7] = bad
+        found = multiply(operand(x, TensorType.F16), matrix)
+        assert not found[5].isfinite().any()
+        assert torch.equal(found[:5], whole[:5])
+        assert torch.equal(found[6:], whole[6:])
