@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,6 +37,12 @@ def torch_device(name: str) -> torch.device:
     if (device.index or 0) >= count:
         raise ConfigError(
             f"device {name!r} does not exist; this machine has cuda:0 to cuda:{count - 1}",
+            param="device",
+        )
+    if find_spec("triton") is None:
+        raise ConfigError(
+            f"device {name!r} needs triton, which is not installed; install it with"
+            " pip install 'heddle[cuda]'",
             param="device",
         )
     return device
@@ -87,9 +95,12 @@ def device_name(device: torch.device) -> str:
 def device_digest(device: torch.device) -> str:
     """A digest that identifies the results of the device's matmuls.
 
-    Their bits depend on the build of torch, the processor, and the number of threads.
+    Their bits depend on the build of torch, the processor, and the number of threads; on a GPU
+    also on Triton.
     """
     digest = hashlib.sha256(device_name(device).encode())
+    if device.type != "cpu":
+        digest.update(version("triton").encode())
     for rows, inner in ((64, 64), (250, 1000), (4096, 576)):
         left = torch.arange(rows * inner, device=device).reshape(rows, inner) % 251 * 0.37
         right = torch.arange(inner * 16, device=device).reshape(inner, 16) % 241 * 0.11

@@ -11,7 +11,8 @@ from heddle.executors.graph.recording import Attend, LatentAttend
 from heddle.executors.graph.stages import stages
 from heddle.executors.torch.cache import PagedMemory
 from heddle.executors.torch.layout import Layout
-from heddle.executors.torch.ops import TorchOps, attention_shape, latent_shape
+from heddle.executors.torch.operations import operations
+from heddle.executors.torch.ops import attention_shape, latent_shape
 from heddle.executors.torch.rotation import Rotations
 from heddle.executors.torch.states import FixedStates
 from heddle.executors.torch.tiles import TILE, padded
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from heddle.executors.graph.recording import Node
+    from heddle.executors.torch.ops import TorchOps
     from heddle.models.decoder import Decoder
     from heddle.state import StateMemory
     from heddle.step import StepPlan
@@ -57,6 +59,7 @@ class Program:
         self._device = device
         self._groups = 1 + len(memory.windows)
         self._rotations = Rotations(device)
+        self._operations = operations(device)
         self._check_attention()
         self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
@@ -71,7 +74,7 @@ class Program:
         """
         inputs = self.forward.inputs
         layout = Layout.of(plan, self._groups, self._device, has_states=inputs.states is not None)
-        ops = TorchOps(layout, self.pages, self.states, self._rotations, check)
+        ops = self._operations(layout, self.pages, self.states, self._rotations, check)
         values: Values = {
             inputs.tokens: layout.tokens,
             inputs.positions: layout.positions,

@@ -69,9 +69,11 @@ class Matrix:
         rows = slice(first, first + self.panel_rows)
         return decode([field[rows] for field in self.fields], self.type)
 
-    def part(self, first: int, count: int, bias: torch.Tensor | None) -> Matrix:
+    def part(self, first: int, count: int) -> Matrix:
         """The matrix of some of the rows."""
-        own = tuple(field[first : first + count] for field in self.fields)
+        rows = slice(first, first + count)
+        own = tuple(field[rows] for field in self.fields)
+        bias = None if self.bias is None else self.bias[rows]
         return Matrix(own, self.type, self.in_features, bias)
 
     def values(self, rows: torch.Tensor) -> torch.Tensor:
@@ -86,9 +88,15 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Matrices of one shape, one for each expert or head."""
+    """Matrices of one shape, one for each expert or head.
+
+    Attributes:
+        matrices: parts of `whole`, in its order.
+        whole: all matrices below one another.
+    """
 
     matrices: tuple[Matrix, ...]
+    whole: Matrix
 
     @property
     def count(self) -> int:
@@ -108,7 +116,7 @@ class Stack:
     @property
     def nbytes(self) -> int:
         """Bytes of all matrices."""
-        return sum(matrix.nbytes for matrix in self.matrices)
+        return self.whole.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +184,10 @@ class TorchLoader:
 
     def experts(self, name: str, count: int, out_features: int, in_features: int) -> Stack:
         tensor = self._tensor(f"{name}.weight", (count, out_features, in_features))
-        whole = self._matrix(tensor)
         bias = self._bias(name, (count, out_features))
-        stack = Stack(
-            tuple(
-                whole.part(
-                    index * out_features, out_features, None if bias is None else bias[index]
-                )
-                for index in range(count)
-            )
-        )
+        whole = replace(self._matrix(tensor), bias=None if bias is None else bias.flatten())
+        matrices = (whole.part(index * out_features, out_features) for index in range(count))
+        stack = Stack(tuple(matrices), whole)
         self._check(stack.matrices[0])
         self.matmul_bytes += stack.nbytes
         return stack

@@ -1,0 +1,94 @@
+"""Experts: tokens in tiles of one expert, and the sum of each token's experts.
+
+Nothing here waits for the device: the number of tiles is the most that the choices can need.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from heddle.executors.torch.kernels.matmul import Tiles
+from heddle.executors.torch.tiles import TILE
+
+_COLUMNS = 512
+
+
+class Choices(NamedTuple):
+    """Tokens sorted by expert, in slots. The slots of a tile belong to one expert.
+
+    Attributes:
+        of_tokens: reads tokens, writes slots.
+        of_slots: reads and writes slots.
+        slots: the slot (T, used) of each choice; -1: the token is padding.
+    """
+
+    of_tokens: Tiles
+    of_slots: Tiles
+    slots: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        """Number of slots."""
+        return len(self.of_slots.sources)
+
+
+def sort_choices(chosen: torch.Tensor, experts: int, tokens: int) -> Choices:
+    """Sort the choices (T, used) among `experts` experts. Tokens from `tokens` on are padding."""
+    device, used = chosen.device, chosen.shape[1]
+    own = torch.arange(len(chosen), device=device) < tokens
+    flat = torch.where(own[:, None], chosen, experts).flatten()
+    of_expert, order = flat.sort(stable=True)
+    counts = torch.zeros(experts + 1, dtype=torch.int64, device=device)
+    counts.scatter_add_(0, flat, torch.ones_like(flat))
+    tiles = (counts + TILE - 1) // TILE
+    tiles[experts] = 0
+    last_tiles = tiles.cumsum(0)
+    rank = torch.arange(len(flat), device=device) - (counts.cumsum(0) - counts)[of_expert]
+    most = len(flat) // TILE + min(experts, len(flat))
+    slot = (last_tiles - tiles)[of_expert] * TILE + rank
+    slot = torch.where(of_expert < experts, slot, most * TILE)
+    sources = torch.full((most * TILE + 1,), -1, device=device)
+    sources[slot] = torch.where(of_expert < experts, order // used, -1)
+    sources = sources[:-1]
+    slots = torch.empty_like(flat)
+    slots[order] = torch.where(of_expert < experts, slot, -1)
+    numbers = torch.arange(most, device=device)
+    matrices = torch.searchsorted(last_tiles[:experts].contiguous(), numbers, right=True)
+    matrices = torch.where(matrices < experts, matrices, -1)
+    places = torch.arange(most * TILE, device=device)
+    return Choices(
+        Tiles(sources, places, matrices),
+        Tiles(torch.where(sources >= 0, places, -1), places, matrices),
+        slots.reshape(chosen.shape),
+    )
+
+
+@triton.jit
+def _combine(y, slots, factors, down, used, width, COLUMNS: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = columns < width
+    acc = tl.zeros((COLUMNS,), tl.float32)
+    for number in range(0, used):
+        slot = tl.load(slots + token * used + number)
+        factor = tl.load(factors + token * used + number)
+        reach = tl.where(slot >= 0, width, 0)
+        own = tl.load(down + slot * width + columns, mask=columns < reach, other=0.0)
+        acc += factor * own
+    tl.store(y + token * width + columns, acc, mask=inside)
+
+
+def combine(choices: Choices, factors: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    """Each token's sum of its experts' results, times their factors, in the order of the choices.
+
+    factors (T, used), down (slots, width); returns (T, width). Padding becomes 0.
+    """
+    (tokens, used), width = factors.shape, down.shape[1]
+    y = torch.empty(tokens, width, device=down.device)
+    grid = (tokens, triton.cdiv(width, _COLUMNS))
+    _combine[grid](y, choices.slots, factors.contiguous(), down, used, width, COLUMNS=_COLUMNS)
+    return y

@@ -1,0 +1,82 @@
+"""The operations of a forward pass as Triton kernels (`kernels/`), for GPUs.
+
+What has no kernel is done by the operations on torch tensors: types of weights that kernels do not
+decode, the choice of experts, and small elementwise operations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from heddle.executors.torch.kernels.experts import combine, sort_choices
+from heddle.executors.torch.kernels.matmul import MULTIPLIED, Tiles, multiply
+from heddle.executors.torch.kernels.operands import Operand, operand
+from heddle.executors.torch.ops import TorchOps
+from heddle.executors.torch.routing import choose
+from heddle.executors.torch.tiles import TILE
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from heddle.executors.torch.weights import Matrix, Stack
+    from heddle.models.ops import ExpertSpec, ExpertWeights
+    from heddle.weights.tensor_types import TensorType
+
+
+class TritonOps(TorchOps):
+    """The operations of one step."""
+
+    _taken: tuple[Tensor, TensorType, Operand] | None = None
+
+    def linear(self, x: Tensor, w: Matrix) -> Tensor:
+        if w.type not in MULTIPLIED:
+            return super().linear(x, w)
+        self._check()
+        return multiply(self._operand(x, w.type), w)
+
+    def head_linear(self, x: Tensor, w: Stack) -> Tensor:
+        if w.whole.type not in MULTIPLIED:
+            return super().head_linear(x, w)
+        self._check()
+        heads = x.reshape(len(x) * w.count, -1)
+        rows = torch.arange(len(heads), device=x.device).reshape(-1, w.count).T.flatten()
+        numbers = torch.arange(w.count, device=x.device).repeat_interleave(len(x) // TILE)
+        y = multiply(
+            operand(heads, w.whole.type),
+            w.whole,
+            tiles=Tiles(rows, rows, numbers),
+            rows=w.out_features,
+            y_rows=len(heads),
+        )
+        return y.reshape(len(x), -1)
+
+    def experts(
+        self, x: Tensor, logits: Tensor, weights: ExpertWeights[Stack], spec: ExpertSpec
+    ) -> Tensor:
+        stacks = [weights.up, weights.down, *([] if weights.gate is None else [weights.gate])]
+        if any(stack.whole.type not in MULTIPLIED for stack in stacks):
+            return super().experts(x, logits, weights, spec)
+        self._check()
+        chosen, factors = choose(logits, spec)
+        choices = sort_choices(chosen, spec.count, self._layout.count)
+
+        def product(x: Tensor, stack: Stack, tiles: Tiles) -> Tensor:
+            taken = self._operand(x, stack.whole.type)
+            rows = stack.out_features
+            return multiply(taken, stack.whole, tiles=tiles, rows=rows, y_rows=choices.size)
+
+        hidden = product(x, weights.up, choices.of_tokens)
+        if weights.gate is None:
+            hidden = self.activate(hidden, spec.activation)
+        else:
+            gate = product(x, weights.gate, choices.of_tokens)
+            hidden = self.gated(gate, hidden, spec.activation)
+        return combine(choices, factors, product(hidden, weights.down, choices.of_slots))
+
+    def _operand(self, x: Tensor, kind: TensorType) -> Operand:
+        """x as an operand. Several matrices read the same x one after the other."""
+        if self._taken is None or self._taken[0] is not x or self._taken[1] is not kind:
+            self._taken = x, kind, operand(x, kind)
+        return self._taken[2]
