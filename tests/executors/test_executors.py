@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tiny_files import GREEDY, SMALL, one_token_plan, tiny_file
 
-from devices import HERE
+from devices import EXECUTORS, load_on
 from gguf_writer import Tensor, write_gguf
 from heddle import _native
 from heddle.embedding import EmbeddingParams, Pooling
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from heddle.config import EngineConfig
     from heddle.step import Executor
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3, 3, 8, 3, 2, 7]
@@ -66,13 +65,9 @@ PROMPT += [5, 0, 2, 8, 8, 4]
 """More than a page."""
 
 
-@pytest.fixture(params=HERE)
+@pytest.fixture(params=EXECUTORS)
 def device(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-def load_on(device: str, checkpoint: GGUFCheckpoint, config: EngineConfig) -> Executor:
-    return loader(device)(checkpoint, replace(config, device=device))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tiny_files import GREEDY, SMALL, tiny_file
 
-from devices import HERE
+from devices import EXECUTORS, load_on
 from heddle import _native
 from heddle.executors.registry import loader
 from heddle.sampling_params import SamplingParams
@@ -40,10 +40,9 @@ PARAMS = {
 RULES = {"worded": TokenRules(end_tokens=(2, 3, 4), bad_sequences=((7,), (5, 6)))}
 
 
-@pytest.fixture(params=HERE)
+@pytest.fixture(params=EXECUTORS)
 def executor(request: pytest.FixtureRequest, tmp_path: Path) -> Executor:
-    config = replace(SMALL, device=request.param)
-    return loader(request.param)(tiny_file(tmp_path), config)
+    return load_on(request.param, tiny_file(tmp_path), SMALL)
 
 
 def one_by_one(executor: Executor, binding: Binding, count: int) -> list[Outcome]:

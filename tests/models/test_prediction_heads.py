@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from devices import HERE
+from devices import EXECUTORS, load_on
 from gguf_writer import Tensor, write_gguf
 from heddle.config import EngineConfig
 from heddle.errors import EngineFailedError
-from heddle.executors.registry import loader
 from heddle.sampling_params import SamplingParams
 from heddle.step import Binding, Chunk, StepPlan
 from heddle.testing.reference_model import ReferenceModel
@@ -53,7 +52,7 @@ def opened(model: TinyHead, form: str, folder: Path) -> Checkpoint:
 
 
 def load(device: str, checkpoint: Checkpoint, config: EngineConfig = CONFIG) -> Executor:
-    return loader(device)(checkpoint, replace(config, device=device))
+    return load_on(device, checkpoint, config)
 
 
 def formula(model: TinyHead, folder: Path) -> np.ndarray:
@@ -120,7 +119,7 @@ def head_logprobs(head: Executor, ends: Iterable[int]) -> np.ndarray:
     return np.array(rows)
 
 
-@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("device", EXECUTORS)
 @pytest.mark.parametrize("form", ["gguf", "hf"])
 @pytest.mark.parametrize("model", ALL, ids=str)
 def test_a_head_computes_its_formula(
@@ -136,7 +135,7 @@ def test_a_head_computes_its_formula(
     executor.close()
 
 
-@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("device", EXECUTORS)
 def test_pairs_in_one_chunk_give_the_bits_of_single_ones(device: str, tmp_path: Path) -> None:
     executor = load(device, SHARED.checkpoint(tmp_path))
     assert executor.head is not None
@@ -146,7 +145,7 @@ def test_pairs_in_one_chunk_give_the_bits_of_single_ones(device: str, tmp_path: 
     executor.close()
 
 
-@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("device", EXECUTORS)
 def test_a_step_keeps_the_states_after_the_last_norm(device: str, tmp_path: Path) -> None:
     """Their products with the output matrix are the logits, beside another sequence too."""
     executor = load(device, SHARED.checkpoint(tmp_path))
@@ -163,7 +162,7 @@ def test_a_step_keeps_the_states_after_the_last_norm(device: str, tmp_path: Path
     executor.close()
 
 
-@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("device", EXECUTORS)
 def test_a_head_refuses_tokens_without_states(device: str, tmp_path: Path) -> None:
     executor = load(device, SHARED.checkpoint(tmp_path))
     assert executor.head is not None
@@ -175,7 +174,7 @@ def test_a_head_refuses_tokens_without_states(device: str, tmp_path: Path) -> No
     executor.close()
 
 
-@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("device", EXECUTORS)
 def test_model_and_head_share_one_budget(device: str, tmp_path: Path) -> None:
     checkpoint = replace(SHARED, context=512).checkpoint(tmp_path)
     config = replace(CONFIG, kv_cache=16 * 3 * 6144)
@@ -193,7 +192,7 @@ def test_model_and_head_share_one_budget(device: str, tmp_path: Path) -> None:
     alone.close()
 
 
-@pytest.mark.parametrize("device", HERE)
+@pytest.mark.parametrize("device", EXECUTORS)
 @pytest.mark.parametrize(
     ("lacking", "warns"), [("blk.3.", False), ("blk.3.ffn_up_exps.weight", True)]
 )

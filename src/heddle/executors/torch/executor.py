@@ -1,7 +1,6 @@
 """The torch executor: computes the recorded graph on tensors of a torch device.
 
-`load` (`load.py`) makes it. `collect` computes the step. Rows of logits come to the host, where the
-native samplers choose tokens.
+`load` (`load.py`) makes it. `collect` computes the step and chooses tokens (`sampling.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import time
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 
 from heddle.embedding import EmbeddingParams
@@ -39,8 +37,6 @@ from heddle.step import Deferred, StepResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from heddle.config import EngineConfig
     from heddle.models.decoder import Decoder
     from heddle.roofline import Limits
@@ -68,7 +64,10 @@ class TorchExecutor:
         uploaded: Uploaded,
         memory: StateMemory,
         head: TorchExecutor | None = None,
+        *,
+        samples_on_device: bool | None = None,
     ) -> None:
+        """`samples_on_device`: whether the device runs the samplers that it has; None: on GPUs."""
         self.shape = shape
         self.memory = memory
         self.head = head
@@ -82,10 +81,11 @@ class TorchExecutor:
         self.held_bytes: int = uploaded.bytes + memory.bytes + of_head
         self._weight_bytes = uploaded.bytes
         self.compute_seconds = 0.0
-        self._samplers = Samplers()
+        on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
+        self._samplers = Samplers(shape.vocabulary, on_device=on_device)
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: StepPlan | None = None
-        self._logits: NDArray[np.float32] | None = None  # of the rows that were sampled last
+        self._logits: torch.Tensor | None = None  # of the rows that were sampled last
         self._abandoned = False
 
     @property
@@ -139,7 +139,10 @@ class TorchExecutor:
             self.compute_seconds += time.perf_counter() - began
 
     def logits_summary(self) -> LogitsSummary | None:
-        return None if self._logits is None else summarize(self._logits)
+        try:
+            return None if self._logits is None else summarize(self._logits.cpu().numpy())
+        except RuntimeError:  # a device that failed returns nothing
+            return None
 
     def abandon(self) -> None:
         self._abandoned = True
@@ -173,13 +176,10 @@ class TorchExecutor:
             if wait_for_masks is not None:
                 wait_for_masks()
         self._check()
-        if found.logits:
-            self._logits = np.stack([*found.logits.values()])
+        if sampling:
+            self._logits = found.logits.values
         self._program.states.keep(plan)
-        outcomes = [
-            self._samplers.sample(one.chunk, [found.logits[row] for row in one.sampled])
-            for one in sampling
-        ]
+        outcomes = self._samplers.sample(sampling, found.logits)
         for one, own in zip(sampling, outcomes, strict=True):
             stands = len(own) > one.chunk.guesses and not isinstance(own[0], Deferred)
             if one.chunk.uncertain and not stands:

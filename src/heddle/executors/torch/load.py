@@ -58,8 +58,13 @@ def load(
     checkpoint: Checkpoint,
     config: EngineConfig,
     progress: Callable[[int], None] = lambda loaded: None,
+    *,
+    samples_on_device: bool | None = None,
 ) -> TorchExecutor:
-    """Upload the weights of `checkpoint`; see `heddle.executors.registry.Load`."""
+    """Upload the weights of `checkpoint`; see `heddle.executors.registry.Load`.
+
+    `samples_on_device` is for tests: see `TorchExecutor`.
+    """
     device = torch_device(config.device)
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)
@@ -73,8 +78,9 @@ def load(
     weight_bytes = sum(stored_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
     memory = _plan_memory(config, shape, kinds, weight_bytes, device)
     set_threads(config)
+    make = partial(TorchExecutor, samples_on_device=samples_on_device)
     try:
-        return _loaded(checkpoint, config, model, head, shape, memory, device, progress)
+        return _loaded(checkpoint, config, model, head, shape, memory, device, progress, make)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise out_of_memory_at_load(device) from error
@@ -90,6 +96,7 @@ def _loaded(
     memory: StateMemory,
     device: torch.device,
     progress: Callable[[int], None],
+    make: Callable[..., TorchExecutor],
 ) -> TorchExecutor:
     loader = TorchLoader(
         checkpoint,
@@ -104,7 +111,7 @@ def _loaded(
     if head is not None:
         memory, of_head = without_last_layer(memory, partial(bytes_of_page, config.kv_type))
         head_weights = head.load_beside(loader, weights)
-        guesser = TorchExecutor(
+        guesser = make(
             head,
             replace(shape, layers=1),
             head_weights,
@@ -115,7 +122,7 @@ def _loaded(
         )
     checkpoint.check_unchanged()
     uploaded = Uploaded(matmul_bytes, loader.bytes)
-    return TorchExecutor(model, shape, weights, device, config, uploaded, memory, guesser)
+    return make(model, shape, weights, device, config, uploaded, memory, guesser)
 
 
 def _plan_memory(

@@ -20,17 +20,14 @@ from heddle.executors.torch.tiles import TILE, padded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from heddle.executors.graph.recording import Node
     from heddle.executors.torch.ops import TorchOps
     from heddle.models.decoder import Decoder
     from heddle.state import StateMemory
     from heddle.step import StepPlan
 
-    Float32 = NDArray[np.float32]
     Values = dict[Node, torch.Tensor]
+    Tile = tuple[Sequence[int], torch.Tensor]
 
 
 class Program:
@@ -92,8 +89,8 @@ class Program:
         rows: Sequence[int],
         *,
         logits: bool,
-    ) -> Iterator[tuple[int, Float32]]:
-        """Each row's number, and its logits (vocabulary,) or its hidden state (width,)."""
+    ) -> Iterator[Tile]:
+        """Numbers of rows, and their logits (rows, vocabulary) or hidden states (rows, width)."""
         for begin in range(0, len(rows), TILE):
             some = rows[begin : begin + TILE]
             indices = torch.tensor([*some, *[0] * (padded(len(some)) - len(some))])
@@ -102,7 +99,7 @@ class Program:
             if logits:
                 self._stages.logits.run(ops, values)
             read = values[self.forward.logits if logits else self.forward.states]
-            yield from zip(some, read.cpu().numpy(), strict=False)
+            yield some, read[: len(some)]
 
     def _check_attention(self) -> None:
         shapes = set()
@@ -123,10 +120,10 @@ class Step:
         self._ops = ops
         self._kept = kept
 
-    def logits(self, rows: Sequence[int]) -> Iterator[tuple[int, Float32]]:
-        """Each row's number, and its logits (vocabulary,)."""
+    def logits(self, rows: Sequence[int]) -> Iterator[Tile]:
+        """Numbers of rows, and their logits (rows, vocabulary) on the device."""
         return self._program.rows(self._ops, self._kept, rows, logits=True)
 
-    def states(self, rows: Sequence[int]) -> Iterator[tuple[int, Float32]]:
-        """Each row's number, and its last hidden state (width,)."""
+    def states(self, rows: Sequence[int]) -> Iterator[Tile]:
+        """Numbers of rows, and their last hidden states (rows, width) on the device."""
         return self._program.rows(self._ops, self._kept, rows, logits=False)

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-from heddle.executors.torch.sampling import Scorer
+from heddle.executors.torch.scoring import Scorer
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     from numpy.typing import NDArray
 
     from heddle.executors.cpu.batch import StateSum
-    from heddle.executors.torch.program import Step
+    from heddle.executors.torch.program import Step, Tile
     from heddle.step import Chunk, Failed, Scored
 
     Float32 = NDArray[np.float32]
@@ -52,17 +53,39 @@ def rows_of(chunks: Sequence[Chunk]) -> list[ChunkRows]:
     return found
 
 
+class SampledLogits:
+    """The logits of the rows to sample from, on the device.
+
+    Attributes:
+        values: (rows, vocabulary) float32.
+    """
+
+    def __init__(self, tiles: Iterable[Tile]) -> None:
+        numbers: list[int] = []
+        values = []
+        for some, logits in tiles:
+            numbers += some
+            values.append(logits)
+        self.values = torch.cat(values) if values else torch.empty(0, 0)
+        self._places = {number: place for place, number in enumerate(numbers)}
+
+    def of(self, rows: Iterable[int]) -> torch.Tensor:
+        """The logits of some rows, by their numbers in the step: (rows, vocabulary)."""
+        places = torch.tensor([self._places[row] for row in rows], dtype=torch.long)
+        return self.values[places.to(self.values.device)]
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """What was read of a step.
 
     Attributes:
-        logits: of each row to sample from.
+        logits: of the rows to sample from.
         scored: outcomes of the chunks that score.
         kept: hidden states of each chunk that keeps some.
     """
 
-    logits: dict[int, Float32]
+    logits: SampledLogits
     scored: tuple[Scored | Failed, ...]
     kept: tuple[Float32, ...]
 
@@ -71,15 +94,13 @@ def read(step: Step, chunks: Sequence[ChunkRows], sums: MutableMapping[int, Stat
     """Read the rows of a step. Adds hidden states to the sums of slots that pool."""
     scorers = [(Scorer(one.chunk), one) for one in chunks if one.chunk.score is not None]
     scorer_of = {row: scorer for scorer, one in scorers for row in one.scored}
-    sampled = {row for one in chunks for row in one.sampled}
-    logits = {}
-    for row, values in step.logits(sorted({*sampled, *scorer_of})):
-        if row in scorer_of:
-            scorer_of[row].add(values)
-        if row in sampled:
-            logits[row] = values
+    logits = SampledLogits(_sampled(step, chunks, scorer_of))
     wanted = {row for one in chunks for row in (*one.pooled, *one.kept)}
-    states = dict(step.states(sorted(wanted)))
+    states = {
+        row: state
+        for rows, values in step.states(sorted(wanted))
+        for row, state in zip(rows, values.cpu().numpy(), strict=True)
+    }
     for one in chunks:
         for row in one.pooled:
             state_sum = sums[one.chunk.slot]
@@ -87,3 +108,17 @@ def read(step: Step, chunks: Sequence[ChunkRows], sums: MutableMapping[int, Stat
             state_sum.count += 1
     kept = tuple(np.stack([states[row] for row in one.kept]) for one in chunks if one.kept)
     return Read(logits, tuple(scorer.result() for scorer, _ in scorers), kept)
+
+
+def _sampled(
+    step: Step, chunks: Sequence[ChunkRows], scorer_of: Mapping[int, Scorer]
+) -> Iterator[Tile]:
+    """The logits of the rows to sample from. Scores the other rows on the way."""
+    sampled = {row for one in chunks for row in one.sampled}
+    for rows, values in step.logits(sorted({*sampled, *scorer_of})):
+        scored = [place for place, row in enumerate(rows) if row in scorer_of]
+        for place, logits in zip(scored, values[scored].cpu().numpy(), strict=True):
+            scorer_of[rows[place]].add(logits)
+        kept = [place for place, row in enumerate(rows) if row in sampled]
+        if kept:
+            yield [rows[place] for place in kept], values[kept]

@@ -1,4 +1,7 @@
-"""Samplers of slots on the host: the CPU's native samplers, on rows of logits from the device."""
+"""Samplers of slots: on the device where it has the request's chain, else the native samplers.
+
+Native samplers get rows of logits that come to the host.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +9,96 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from heddle import _native
 from heddle.executors.cpu.grammar_masks import GrammarMasks
 from heddle.executors.cpu.samplers import bound_sampler, make_sampler, pick_failure
-from heddle.executors.failures import non_finite, sampler_failed
-from heddle.outputs import PromptLogprob
+from heddle.executors.failures import sampler_failed
+from heddle.executors.torch.device_sampling import pick, runs_here
+from heddle.executors.torch.slot_history import SlotHistory
 from heddle.sampling_params import SamplingParams
-from heddle.step import Deferred, Failed, Sampled, Scored
+from heddle.step import Deferred, Failed, Sampled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from heddle.errors import HeddleError
+    from heddle.executors.torch.readout import ChunkRows, SampledLogits
+    from heddle.executors.torch.sampled_row import SampledRow
     from heddle.step import Binding, Chunk
 
     Logits = NDArray[np.float32]
+    Outcome = Sampled | Failed | Deferred
 
 _log = logging.getLogger(__name__)
 
 _ISA = _native.isa_levels()[0]
 
 
-class _SlotSampler:
-    """The sampler of a slot, and the masks for its next picks."""
+class _Masks:
+    """The masks for the next picks of a slot."""
 
-    def __init__(self, native: _native.Sampler) -> None:
-        self.native = native
-        self._masks: tuple[bytes, ...] = ()
+    def __init__(self) -> None:
+        self.masks: tuple[bytes, ...] = ()
 
     def allow_only(self, *masks: bytes) -> None:
         """See `heddle.executors.cpu.grammar_masks.MaskedSampler`."""
-        self._masks = masks
+        self.masks = masks
 
-    def may_pick(self, guesses: int) -> bool:
-        """Whether there is a mask for the pick after so many guesses, if masks are needed."""
-        return not self._masks or guesses < len(self._masks)
 
-    def pick(self, logits: Logits, guesses: int) -> _native.Pick:
-        """The token after so many guesses, with its logprob and the likeliest tokens."""
-        self.native.allow_only(*self._masks[guesses : guesses + 1])
-        return self.native.pick(_ISA, logits)
+class _HostSampler(_Masks):
+    """The native sampler of a slot. It observes the tokens that it picks."""
+
+    def __init__(self, native: _native.Sampler) -> None:
+        super().__init__()
+        self._native = native
+
+    @property
+    def mu(self) -> float | None:
+        return self._native.mu
+
+    def picks(self, rows: Iterable[Logits]) -> Iterator[_native.Pick]:
+        """Picks from rows of logits (vocabulary,), one at a time, as long as there are masks."""
+        for place, logits in enumerate(rows):
+            if self.masks and place >= len(self.masks):
+                return
+            self._native.allow_only(*self.masks[place : place + 1])
+            token, logprob, top = self._native.pick(_ISA, logits)
+            yield token, logprob if self._native.logprobs >= 0 else math.nan, top
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Nothing: it has observed them."""
+
+
+class _DeviceSampler(_Masks):
+    """The history of a slot whose chain runs on the device."""
+
+    mu = None
+
+    def __init__(self, history: SlotHistory) -> None:
+        super().__init__()
+        self._history = history
+
+    def rows(self, chunk: Chunk) -> list[SampledRow]:
+        """The inputs of the chain for the token after the known tokens, and after each guess."""
+        return self._history.rows(chunk.tokens[chunk.known :], self.masks)
+
+    def observe(self, tokens: Sequence[int]) -> None:
+        """Record that the sequence continues with `tokens`."""
+        for token in tokens:
+            self._history.append(token)
 
 
 class Samplers:
     """The samplers and grammars of all slots."""
 
-    def __init__(self) -> None:
-        self._samplers: dict[int, _SlotSampler] = {}
+    def __init__(self, vocabulary: int, *, on_device: bool) -> None:
+        """With `on_device`, the device runs the chains that it can run."""
+        self._vocabulary = vocabulary
+        self._on_device = on_device
+        self._samplers: dict[int, _HostSampler | _DeviceSampler] = {}
         self._failures: dict[int, HeddleError] = {}
         self._masks = GrammarMasks()
 
@@ -64,78 +106,80 @@ class Samplers:
         """Give the binding's slot its sampler. If it cannot be made, the slot's samples fail."""
         self._failures.pop(binding.slot, None)
         try:
-            native = bound_sampler(binding, params)
+            self._samplers[binding.slot] = self._sampler(binding, params)
         except Exception as cause:
             _log.exception("a sampler failed")
             self._failures[binding.slot] = sampler_failed(cause)
             native = make_sampler(SamplingParams(temperature=0, seed=0))
-        self._samplers[binding.slot] = _SlotSampler(native)
+            self._samplers[binding.slot] = _HostSampler(native)
         self._masks.bind(binding)
+
+    def _sampler(self, binding: Binding, params: SamplingParams) -> _HostSampler | _DeviceSampler:
+        if self._on_device and runs_here(params, binding.rules):
+            return _DeviceSampler(SlotHistory(binding, params, self._vocabulary))
+        return _HostSampler(bound_sampler(binding, params))
 
     def begin_masks(self, chunks: Sequence[Chunk]) -> Callable[[], None] | None:
         """Begin to make masks; see `GrammarMasks.begin_masks`."""
         return self._masks.begin_masks(chunks, self._samplers)
 
-    def sample(self, chunk: Chunk, rows: Sequence[Logits]) -> list[Sampled | Failed | Deferred]:
-        """The outcomes of a chunk. `rows` has the logits of its last known token and guesses."""
-        slot, sampler = chunk.slot, self._samplers[chunk.slot]
+    def sample(self, chunks: Sequence[ChunkRows], logits: SampledLogits) -> list[list[Outcome]]:
+        """The outcomes of each chunk, in their order."""
+        problems = {one.chunk.slot: self._problem(one.chunk.slot) for one in chunks}
+        ready = [one for one in chunks if problems[one.chunk.slot] is None]
+        picks = self._on_the_device(ready, logits)
+        results: list[list[Outcome]] = []
+        for one in chunks:
+            slot, sampler = one.chunk.slot, self._samplers[one.chunk.slot]
+            problem = problems[slot]
+            if problem is not None:
+                results.append([problem])
+                continue
+            if isinstance(sampler, _HostSampler):
+                picks[slot] = sampler.picks(logits.of(one.sampled).cpu().numpy())
+            outcomes = list(_outcomes(one.chunk, sampler, picks[slot]))
+            tokens = [one.token for one in outcomes if isinstance(one, Sampled)]
+            sampler.observe(tokens)
+            if len(tokens) == len(outcomes):
+                self._masks.observe(slot, tokens)
+            results.append(outcomes)
+        return results
+
+    def _problem(self, slot: int) -> Deferred | Failed | None:
+        """Why the slot cannot sample in this step."""
         late = self._masks.late(slot)
         if late is not None:
-            return [Deferred(slot, late)]
+            return Deferred(slot, late)
         failure = self._failures.get(slot) or self._masks.failure(slot)
+        return None if failure is None else Failed(slot, failure)
+
+    def _on_the_device(
+        self, chunks: Sequence[ChunkRows], logits: SampledLogits
+    ) -> dict[int, Iterator[_native.Pick]]:
+        """The picks of the slots whose chains the device runs, after all guesses."""
+        rows: list[SampledRow] = []
+        numbers: list[int] = []
+        ends = {}
+        for one in chunks:
+            sampler = self._samplers[one.chunk.slot]
+            if isinstance(sampler, _DeviceSampler):
+                own = sampler.rows(one.chunk)
+                rows += own
+                numbers += one.sampled[: len(own)]
+                ends[one.chunk.slot] = len(rows) - len(own), len(rows)
+        picks = pick(logits.of(numbers), rows)
+        return {slot: iter(picks[begin:end]) for slot, (begin, end) in ends.items()}
+
+
+def _outcomes(
+    chunk: Chunk, sampler: _HostSampler | _DeviceSampler, picks: Iterator[_native.Pick]
+) -> Iterator[Outcome]:
+    """The outcomes of the picks up to the first that is not the guess at its place."""
+    for right, (token, logprob, top) in enumerate(picks):
+        failure = pick_failure(token, chunk, right)
         if failure is not None:
-            return [Failed(slot, failure)]
-        outcomes: list[Sampled | Failed | Deferred] = []
-        for right, logits in enumerate(rows):
-            if not sampler.may_pick(right):
-                break
-            outcomes.append(_outcome(chunk, sampler, logits, right))
-            guess = chunk.tokens[chunk.known + right] if right < chunk.guesses else None
-            last = outcomes[-1]
-            if not isinstance(last, Sampled) or last.token != guess:
-                break
-        tokens = [one.token for one in outcomes if isinstance(one, Sampled)]
-        if len(tokens) == len(outcomes):
-            self._masks.observe(slot, tokens)
-        return outcomes
-
-
-def _outcome(chunk: Chunk, sampler: _SlotSampler, logits: Logits, right: int) -> Sampled | Failed:
-    token, logprob, top = sampler.pick(logits, right)
-    failure = pick_failure(token, chunk, right)
-    if failure is not None:
-        return Failed(chunk.slot, failure)
-    native = sampler.native
-    wanted = logprob if native.logprobs >= 0 else math.nan
-    return Sampled(chunk.slot, token, wanted, tuple(top), native.mu)
-
-
-class Scorer:
-    """Collects log probabilities of a chunk's targets, one row of logits after the other."""
-
-    def __init__(self, chunk: Chunk) -> None:
-        assert chunk.score is not None, "the chunk is to be scored"
-        self._chunk = chunk
-        self._targets = iter(chunk.score.targets)
-        self._scores: list[PromptLogprob] = []
-        self._is_finite = True
-        params = _native.SamplerParams({"temperature": 0.0}, [])
-        params.logprobs = chunk.score.top
-        self._sampler = _native.Sampler(params)
-
-    def add(self, logits: Logits) -> None:
-        """Score the next target with its row of logits (vocabulary,)."""
-        target = next(self._targets)
-        # A sampler that may pick nothing else reports the target's logprob, as in a step's result.
-        self._sampler.allow_only((1 << target).to_bytes(target // 8 + 1, "little"))
-        token, logprob, top = self._sampler.pick(_ISA, logits)
-        self._is_finite = self._is_finite and token == target
-        above = int(np.count_nonzero(logits > logits[target]))
-        rank = 1 + above + int(np.count_nonzero(logits[:target] == logits[target]))
-        self._scores.append(PromptLogprob(target, logprob, rank, tuple(top)))
-
-    def result(self) -> Scored | Failed:
-        """The scores, once all rows were added."""
-        if not self._is_finite:
-            return Failed(self._chunk.slot, non_finite(self._chunk))
-        return Scored(self._chunk.slot, tuple(self._scores))
+            yield Failed(chunk.slot, failure)
+            return
+        yield Sampled(chunk.slot, token, logprob, tuple(top), sampler.mu)
+        if right == chunk.guesses or token != chunk.tokens[chunk.known + right]:
+            return

@@ -1,0 +1,183 @@
+"""Chooses tokens on a torch device: only tokens and log probabilities come to the host.
+
+The chain runs for many rows at once, but a row's result depends on the row alone. Random numbers
+and the parameters of rows come from the host (`slot_history.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from heddle.executors.torch.candidates import Candidates, in_range
+from heddle.executors.torch.chain import Rows, apply
+from heddle.executors.torch.sums import padded_width
+from heddle.sampling_params import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heddle._native import Pick
+    from heddle.executors.torch.sampled_row import SampledRow
+    from heddle.sampling_params import SamplingParams
+    from heddle.step import TokenRules
+
+_NOT_FINITE, _NOTHING_LEFT = -1, -2
+"""In place of a token, as in the native sampler."""
+
+_MOST_ROWS = 64
+"""Rows of a batch. Its float64 weights take 78 MB for a vocabulary of 152,000."""
+
+
+def runs_here(params: SamplingParams, rules: TokenRules) -> bool:
+    """Whether the device has all samplers of a request.
+
+    It lacks DRY and engram tables, which search the sequence's tokens, mirostat, whose bound
+    follows from the token before, and `infill`, which compares texts.
+    """
+    repels = (
+        Stage.DRY in params.samplers and params.dry_multiplier > 0 and params.dry_penalty_last_n
+    )
+    return not (repels or params.mirostat or rules.engram is not None or rules.pieces is not None)
+
+
+def pick(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[Pick]:
+    """Choose a token for each row of logits (rows, vocabulary) float32.
+
+    Returns:
+        For each row the token, its logprob, and the likeliest tokens with theirs. The token is -1
+        if a logit is NaN or infinite, and -2 if all tokens are forbidden.
+    """
+    found: list[Pick] = []
+    for begin in range(0, len(rows), _MOST_ROWS):
+        found += _Batch(logits[begin : begin + _MOST_ROWS], rows[begin : begin + _MOST_ROWS]).pick()
+    return found
+
+
+class _Batch:
+    """A batch of rows, and the results on the device."""
+
+    def __init__(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> None:
+        self._rows = rows
+        self._device = logits.device
+        count, vocabulary = logits.shape
+        self._columns = padded_width(vocabulary)
+        self._raw = logits.new_full((count, self._columns), -torch.inf)
+        self._raw[:, :vocabulary] = logits
+        self._edited = _allow(_bias(self._raw, rows), rows)
+        finite = logits.isfinite().all(-1)
+        left = (self._edited > -torch.inf).any(-1)
+        self._failures = torch.where(finite, torch.where(left, 0, _NOTHING_LEFT), _NOT_FINITE)
+        most = max((row.params.logprobs or 0 for row in rows), default=0)
+        # The token, its logit, and peak, factor and mass of the candidates of the report.
+        self._results = torch.zeros(count, 5, dtype=torch.float64, device=self._device)
+        self._tops = logits.new_full((count, min(most, vocabulary), 2), -torch.inf).double()
+
+    def pick(self) -> list[Pick]:
+        """Run all chains."""
+        groups = defaultdict(list)
+        for place, row in enumerate(self._rows):
+            groups[row.chain, row.params.temperature == 0, _report(row.params)].append(place)
+        for (chain, greedy, report), places in groups.items():
+            self._run(chain, places, greedy=greedy, report=report)
+        failures, results = self._failures.double().unsqueeze(-1), self._results
+        fetched = torch.cat([failures, results, self._tops.flatten(1)], -1).cpu().numpy()
+        return [_pick_of(row, values) for row, values in zip(self._rows, fetched, strict=True)]
+
+    def _run(
+        self, chain: Sequence[Stage], places: Sequence[int], *, greedy: bool, report: str
+    ) -> None:
+        """Run a chain for the rows at some places."""
+        at = torch.tensor(places, device=self._device)
+        rows = Rows([self._rows[place] for place in places], self._columns, self._device)
+        candidates = Candidates(self._edited[at])
+        for stage in chain:
+            candidates = apply(stage, candidates, rows)
+        if greedy:
+            column = candidates.best()
+        else:
+            column = candidates.draw(rows.column([row.uniform() for row in rows.rows]))
+        token = candidates.tokens_at(column)
+        self._results[at, 0] = token[:, 0].double()
+        if report == "raw":
+            self._report(at, Candidates(self._raw[at]), token)
+        elif report == "chain" and not greedy:
+            self._report(at, candidates, column)
+
+    def _report(self, at: torch.Tensor, candidates: Candidates, column: torch.Tensor) -> None:
+        """Write what the logprobs of these candidates, of which `column` is chosen, follow from."""
+        mass = candidates.sum(candidates.weights())
+        values = [candidates.logits.gather(-1, column), candidates.peak(), candidates.factor]
+        self._results[at, 1:] = torch.cat([*(one.double() for one in values), mass], -1)
+        if count := self._tops.shape[1]:
+            best = candidates.best_first(count)
+            assert best.tokens is not None, "it is a list"
+            pairs = torch.stack([best.tokens.double(), best.logits.double()], -1)
+            # A list may begin with candidates that XTC removed.
+            begin = (best.logits == -torch.inf).long().cumprod(-1).sum(-1)
+            columns = begin.unsqueeze(-1) + torch.arange(count, device=self._device)
+            inside = columns.clamp(max=pairs.shape[1] - 1)
+            chosen = pairs.gather(1, inside.unsqueeze(-1).expand(-1, -1, 2))
+            self._tops[at] = chosen
+
+
+def _report(params: SamplingParams) -> str:
+    if params.logprobs is None:
+        return ""
+    return "chain" if params.post_sampling_probs else "raw"
+
+
+def _bias(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:
+    """Logits with each row's biases."""
+    lengths = [len(row.bias[0]) for row in rows]
+    if not any(lengths):
+        return logits
+    row = torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)).to(logits.device)
+    token, bias = (
+        torch.from_numpy(np.concatenate(column)).to(logits.device)
+        for column in zip(*(row.bias for row in rows), strict=True)
+    )
+    return logits.index_put((row, token), in_range(logits[row, token] + bias))
+
+
+def _allow(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:
+    """Logits of minus infinity where a row does not allow the token."""
+    masked = [place for place, row in enumerate(rows) if row.allowed is not None]
+    if not masked:
+        return logits
+    bits = np.zeros((len(masked), logits.shape[-1] // 8), np.uint8)
+    for i, place in enumerate(masked):
+        allowed = rows[place].allowed
+        assert allowed is not None, "only rows with a mask are here"
+        bits[i, : len(allowed)] = allowed
+    masks = torch.from_numpy(bits).to(logits.device)
+    shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
+    flags = (masks.unsqueeze(-1) >> shifts & 1).flatten(1).bool()
+    at = torch.tensor(masked, device=logits.device)
+    return logits.index_put((at,), torch.where(flags, logits[at], -torch.inf))
+
+
+def _pick_of(row: SampledRow, values: Sequence[float]) -> Pick:
+    """A pick from a row of fetched values. The host computes logarithms: a device may round these
+    by the place of a row."""
+    failure, token, logit, peak, factor, mass = (float(value) for value in values[:6])
+    if failure:
+        return int(failure), math.nan, []
+    report, count = _report(row.params), row.params.logprobs or 0
+    if not report:
+        return int(token), math.nan, []
+    if report == "chain" and row.params.temperature == 0:
+        return int(token), 0.0, [(int(token), 0.0)][:count]
+    tops = np.reshape(values[6:], (-1, 2))[:count].tolist()
+
+    def logprob(logit: float) -> float:
+        if report == "chain":
+            return float(np.float32((logit - peak) * factor - math.log(mass)))
+        return float(np.float32(logit) - np.float32(peak + math.log(mass)))
+
+    top = [(int(token), logprob(logit)) for token, logit in tops if logit > -math.inf]
+    return int(token), logprob(logit), top

@@ -1,0 +1,44 @@
+"""The inputs of the chain on the device for one row of logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from heddle import _native
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from heddle.sampling_params import SamplingParams, Stage
+
+    Bits = NDArray[np.uint8]
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """The inputs of the chain for one row of logits.
+
+    Attributes:
+        params: the request's.
+        chain: the samplers that have an effect.
+        index: number of output tokens before this one.
+        allowed: a bit for each token, as in a grammar's mask; None: all tokens are allowed.
+        bias: tokens and what to add to their logits.
+        counts: of each token so far: token, occurrences in the output, and among the last
+            `repeat_last_n` tokens (3, n). Empty without penalties.
+    """
+
+    params: SamplingParams
+    chain: tuple[Stage, ...]
+    index: int
+    allowed: Bits | None
+    bias: tuple[Ints, NDArray[np.float32]]
+    counts: Ints
+
+    def uniform(self, stream: int = 0) -> float:
+        """The row's random number in [0, 1); see `heddle.testing.philox.uniform`."""
+        assert self.params.seed is not None, "the engine draws a seed before sampling"
+        return _native.uniform(self.params.seed % 2**64, self.index, stream)

@@ -1,0 +1,163 @@
+"""What the chain on the device needs of a slot's sequence: its tokens, their counts, its bans.
+
+All of it follows from the binding and the tokens since, so the device keeps no state of a sequence.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heddle.executors.torch.chain import chain_of
+from heddle.executors.torch.sampled_row import SampledRow
+from heddle.sampling_params import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from heddle.executors.torch.sampled_row import Bits, Ints
+    from heddle.sampling_params import SamplingParams
+    from heddle.step import Binding
+
+
+class SlotHistory:
+    """The history of a slot's sequence."""
+
+    def __init__(self, binding: Binding, params: SamplingParams, vocabulary: int) -> None:
+        self._params = params
+        self._chain = chain_of(params)
+        self._vocabulary = vocabulary
+        finite = {
+            token: bias
+            for token, bias in params.logit_bias.items()
+            if token < vocabulary and math.isfinite(bias)
+        }
+        self._bias = np.array([*finite], np.int64), np.array([*finite.values()], np.float32)
+        self._banned = self._bits(binding.rules.forbidden)
+        self._ends = self._bits(binding.rules.end_tokens)
+        self._bad_sequences = binding.rules.bad_sequences
+        self._tokens = [*binding.prompt, *binding.output]
+        self._prompt_tokens = len(binding.prompt)
+        counted = Stage.PENALTIES in self._chain
+        window = params.repeat_last_n if params.repeat_last_n >= 0 else None
+        self._counts = _Counts(binding.prompt, binding.output, window) if counted else None
+
+    def rows(self, guesses: Sequence[int], masks: Sequence[bytes]) -> list[SampledRow]:
+        """Inputs for the next token, and for those after each guess.
+
+        There are no more rows than masks; without masks, all tokens are allowed in all rows.
+        """
+        wanted = 1 + len(guesses) if not masks else min(len(masks), 1 + len(guesses))
+        rows = []
+        for i in range(wanted):
+            if i:
+                self.append(guesses[i - 1])
+            rows.append(self._row(masks[i] if masks else b""))
+        for _ in range(wanted - 1):
+            self._take_back()
+        return rows
+
+    def append(self, token: int) -> None:
+        """Record that the output continues with `token`."""
+        self._tokens.append(token)
+        if self._counts is not None:
+            self._counts.append(token, self._tokens)
+
+    def _take_back(self) -> None:
+        if self._counts is not None:
+            self._counts.take_back(self._tokens)
+        self._tokens.pop()
+
+    def _row(self, mask: bytes) -> SampledRow:
+        index = len(self._tokens) - self._prompt_tokens
+        counts = np.empty((3, 0), np.int64) if self._counts is None else self._counts.table()
+        allowed = self._allowed(index, mask)
+        return SampledRow(self._params, self._chain, index, allowed, self._bias, counts)
+
+    def _allowed(self, index: int, mask: bytes) -> Bits | None:
+        completed = [bad[-1] for bad in self._bad_sequences if self._ends_with(bad[:-1], index)]
+        bans = [self._banned, self._bits(completed)]
+        if index < self._params.min_tokens:
+            bans.append(self._ends)
+        found = [one for one in bans if one is not None]
+        if not mask and not found:
+            return None
+        size = self._bytes
+        allowed = np.full(size, 0xFF, np.uint8)
+        if mask:
+            given = np.frombuffer(mask, np.uint8)[:size]
+            allowed[: len(given)] = given
+            allowed[len(given) :] = 0
+        for ban in found:
+            allowed &= ~ban
+        return allowed
+
+    def _ends_with(self, tokens: Sequence[int], index: int) -> bool:
+        """Whether the output, of `index` tokens, ends with `tokens`."""
+        count = len(tokens)
+        return count <= index and (not count or self._tokens[-count:] == [*tokens])
+
+    @property
+    def _bytes(self) -> int:
+        return -(-self._vocabulary // 8)
+
+    def _bits(self, tokens: Iterable[int]) -> Bits | None:
+        """A bit for each of the tokens (vocabulary / 8,); None if there is none."""
+        known = [token for token in tokens if token < self._vocabulary]
+        if not known:
+            return None
+        flags = np.zeros(self._bytes * 8, np.bool_)
+        flags[known] = True
+        return np.packbits(flags, bitorder="little")
+
+
+class _Counts:
+    """How often each token occurs in the output, and in the window of the penalties."""
+
+    def __init__(self, prompt: Sequence[int], output: Sequence[int], window: int | None) -> None:
+        """`window` is the number of latest tokens to count; None: all."""
+        tokens = np.array([*prompt, *output], np.int64)
+        known, places = np.unique(tokens, return_inverse=True)
+        recent = places if window is None else places[max(0, len(places) - window) :]
+        self._window = window
+        self._size = len(known)
+        self._places = {token: place for place, token in enumerate(known.tolist())}
+        # Tokens, occurrences in the output and in the window, and all occurrences.
+        self._table = np.zeros((4, 2 * self._size + 16), np.int64)
+        self._table[:, : self._size] = [
+            known,
+            np.bincount(places[len(prompt) :], minlength=self._size),
+            np.bincount(recent, minlength=self._size),
+            np.bincount(places, minlength=self._size),
+        ]
+
+    def table(self) -> Ints:
+        """Tokens, occurrences in the output, and in the window (3, n). A copy."""
+        return self._table[:3, : self._size].copy()
+
+    def append(self, token: int, tokens: Sequence[int]) -> None:
+        """Count the last of `tokens`, a token of the output."""
+        if token not in self._places:
+            if self._size == self._table.shape[-1]:
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)], -1)
+            self._places[token] = self._size
+            self._table[:, self._size] = token, 0, 0, 0
+            self._size += 1
+        self._table[1:, self._places[token]] += 1
+        self._move_window(tokens, -1)
+
+    def take_back(self, tokens: Sequence[int]) -> None:
+        """Undo `append` of the last of `tokens`."""
+        self._move_window(tokens, 1)
+        place = self._places[tokens[-1]]
+        self._table[1:, place] -= 1
+        if self._table[3, place] == 0:  # it was appended last, so its column is the last
+            del self._places[tokens[-1]]
+            self._size -= 1
+
+    def _move_window(self, tokens: Sequence[int], change: int) -> None:
+        """Change the count of the token that the last token pushed out of the window."""
+        if self._window is not None and len(tokens) > self._window:
+            self._table[2, self._places[tokens[-1 - self._window]]] += change
