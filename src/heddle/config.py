@@ -123,6 +123,13 @@ class EngineConfig(HubConfig):
         low=0,
         size=True,
     )
+    gpu_memory: float = _setting(
+        0.9,
+        "largest part of a GPU's memory in use, other programs included, once weights, KV cache and"
+        " buffers are allocated",
+        low=0.05,
+        high=1.0,
+    )
     min_free_memory: int = _setting(
         512 * 1024**2,
         "memory to keep free: a load that leaves less is refused, and while less is free, new"

@@ -22,7 +22,6 @@ PACKAGE = Path(arithmetic.__file__).parent.parent
 COMPUTING_ROOMS = {"models", "weights", "executors", "testing"}
 NO_ARITHMETIC = {
     "executors/arithmetic.py",  # digests
-    "executors/cpu/memory.py",  # what the machine has
     "executors/failures.py",  # errors
     "executors/plan_problems.py",  # refusals
     "testing/reference_sampler.py",  # the choice of tokens

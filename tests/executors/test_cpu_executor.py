@@ -15,7 +15,7 @@ from tiny_files import SMALL, one_token_plan, tiny_file
 from heddle import _native
 from heddle.config import EngineConfig
 from heddle.errors import ConfigError, EngineFailedError, OutOfMemoryError
-from heddle.executors.cpu import memory
+from heddle.executors import memory
 from heddle.executors.cpu.load import load
 from heddle.weights.gguf.checkpoint import GGUFCheckpoint
 from models.tiny.llama import PLAIN

@@ -9,7 +9,8 @@ import pytest
 
 from heddle import memory
 from heddle.errors import OutOfMemoryError
-from heddle.executors.cpu.memory import check_memory, packed_bytes
+from heddle.executors.cpu.memory import packed_bytes
+from heddle.executors.memory import Room, check_memory
 from heddle.weights.tensor_types import TensorType
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(memory, "_CGROUP", tmp_path)
     monkeypatch.setattr(memory, "_STATM", tmp_path / "statm")
     return tmp_path
+
+
+def room(keep: int = 0) -> Room:
+    return Room(memory.memory_limits(), 0.5, keep)
 
 
 def limit(kernel: Path, most: str, *, current: int, files: int) -> None:
@@ -60,9 +65,9 @@ def test_an_address_space_limit_leaves_what_is_not_mapped(
     space = [1512 * MIB]
     monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (space[0], space[0]))
     assert memory.available_bytes() == 400 * MIB
-    check_memory(300 * MIB, 100 * MIB)
+    check_memory(300 * MIB, 100 * MIB, room())
     with pytest.raises(OutOfMemoryError, match=r"ulimit -v, 0\.42 GB: set a smaller kv"):
-        check_memory(300 * MIB, 101 * MIB)
+        check_memory(300 * MIB, 101 * MIB, room())
     space[0] = 500 * MIB  # a limit can be lower than the memory already mapped
     assert memory.available_bytes() == 0
     space[0] = resource.RLIM_INFINITY
@@ -71,24 +76,24 @@ def test_an_address_space_limit_leaves_what_is_not_mapped(
 
 def test_a_load_leaves_the_memory_to_keep_free(kernel: Path) -> None:
     (kernel / "meminfo").write_text("MemAvailable:  1000000 kB\n")
-    check_memory(600 * 10**6, 24 * 10**6, 400 * 10**6)
+    check_memory(600 * 10**6, 24 * 10**6, room(400 * 10**6))
     wanted = r"0\.60 GB and a KV cache of 0\.03 GB and 0\.40 GB to keep free .*, 1\.02 GB: set a sm"
     with pytest.raises(OutOfMemoryError, match=wanted) as error:
-        check_memory(600 * 10**6, 25 * 10**6, 400 * 10**6)
+        check_memory(600 * 10**6, 25 * 10**6, room(400 * 10**6))
     assert error.value.param == "kv_cache"
     with pytest.raises(OutOfMemoryError, match="set a smaller min_free_memory, or take") as error:
-        check_memory(700 * 10**6, 25 * 10**6, 400 * 10**6)
+        check_memory(700 * 10**6, 25 * 10**6, room(400 * 10**6))
     assert error.value.param == "min_free_memory"
 
 
 def test_a_model_stays_within_its_own_limit(kernel: Path) -> None:
     (kernel / "meminfo").write_text("MemAvailable:  9000000 kB\n")
-    check_memory(600 * 10**6, 100 * 10**6, 400 * 10**6, most=700 * 10**6)
+    check_memory(600 * 10**6, 100 * 10**6, room(400 * 10**6), most=700 * 10**6)
     wanted = (
         r"0\.60 GB and a KV cache of 0\.11 GB do not fit 0\.70 GB, the memory that the settings"
     )
     with pytest.raises(OutOfMemoryError, match=wanted):
-        check_memory(600 * 10**6, 110 * 10**6, 400 * 10**6, most=700 * 10**6)
+        check_memory(600 * 10**6, 110 * 10**6, room(400 * 10**6), most=700 * 10**6)
 
 
 def test_requests_are_refused_until_memory_recovers(

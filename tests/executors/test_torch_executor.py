@@ -18,7 +18,6 @@ from heddle.errors import (
     ConfigError,
     EngineFailedError,
     NonFiniteLogitsError,
-    OutOfMemoryError,
     UnsupportedModelError,
 )
 from heddle.executors.registry import loader
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from models.tiny.base import TinyModel
 
 torch = pytest.importorskip("torch")
-from heddle.executors.torch import load as torch_load  # noqa: E402
 from heddle.executors.torch import ops as torch_ops  # noqa: E402
 from heddle.executors.torch.layout import SPLIT  # noqa: E402
 
@@ -135,12 +133,6 @@ def test_a_gpu_that_is_not_there_is_refused_before_a_model_is_sought(device, mon
     with pytest.raises(ConfigError, match=f"device '{device}' needs a GPU") as error:
         loader(device)
     assert error.value.param == "device"
-
-
-def test_a_model_that_does_not_fit_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch_load, "free_bytes", lambda device: 100)
-    with pytest.raises(OutOfMemoryError, match="do not fit the memory of device cpu"):
-        load(tiny_file(tmp_path), CONFIG)
 
 
 # --- failures ------------------------------------------------------------------------------------

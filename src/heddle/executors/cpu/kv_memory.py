@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -11,23 +9,14 @@ import numpy as np
 
 from heddle import _native
 from heddle.errors import ConfigError, UnsupportedModelError
-from heddle.executors.cpu.memory import beyond_settings, check_memory
-from heddle.executors.serving import check_pages, layer_places, load_of, page_groups
-from heddle.memory import available_bytes
-from heddle.state import PAGE_TOKENS, divide
+from heddle.executors.serving import layer_places, page_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from heddle.config import EngineConfig
     from heddle.executors.cpu.lowering import Places
-    from heddle.state import KvShape, StateKind, StateMemory
-    from heddle.step import ModelShape, PageCopy
-
-
-_LEAST_TOKENS = 4096
-"""Least tokens of a KV cache under `model_memory`. With fewer, the model could hardly be used, so a
-registry unloads another one instead."""
+    from heddle.state import KvShape, StateMemory
+    from heddle.step import PageCopy
 
 
 class KvMemory:
@@ -100,29 +89,3 @@ class KvMemory:
 def bytes_of_page(kv_type: str, layers: int, kept: KvShape) -> int:
     """Bytes of a page with the keys and values of `layers` layers."""
     return _native.KvCache.bytes_of_page(kv_type, layers, kept.heads, kept.dim, kept.has_values)
-
-
-def plan_memory(
-    config: EngineConfig, shape: ModelShape, kinds: Sequence[Sequence[StateKind]], model_bytes: int
-) -> StateMemory:
-    """Divide `kv_cache` bytes among the groups; without this setting, half of the free memory.
-
-    The free memory excludes the model; `model_memory` bounds it, and `min_free_memory` stays free.
-    `shape.context` is the served context. `model_bytes` is the size of weights and buffers.
-
-    Raises:
-        ConfigError: `kv_cache` does not hold a page.
-        OutOfMemoryError: model and pages need more memory than the machine has left.
-    """
-    keep = config.min_free_memory
-    free = available_bytes() - model_bytes
-    left = config.model_memory - model_bytes if config.model_memory else sys.maxsize
-    budget = config.kv_cache or max(0, min(free // 2, free - keep, left))
-    memory = divide(kinds, load_of(config, shape), budget, partial(bytes_of_page, config.kv_type))
-    check_memory(model_bytes, config.kv_cache and memory.bytes, keep, config.model_memory)
-    least = min(shape.context, _LEAST_TOKENS) // PAGE_TOKENS
-    if not config.kv_cache and left <= budget and memory.pages < least:
-        needed = memory.token_page_bytes * least
-        raise beyond_settings(model_bytes, needed, config.model_memory)
-    check_pages(memory, budget)
-    return memory

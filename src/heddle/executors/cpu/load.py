@@ -10,9 +10,10 @@ from heddle import _native
 from heddle.cores import usable_cores
 from heddle.errors import ConfigError
 from heddle.executors.cpu.executor import CpuExecutor, Packed, sampled_rows
-from heddle.executors.cpu.kv_memory import bytes_of_page, plan_memory
+from heddle.executors.cpu.kv_memory import bytes_of_page
 from heddle.executors.cpu.memory import packed_bytes
 from heddle.executors.cpu.weights import CpuLoader
+from heddle.executors.memory import extra_bytes, host_room, plan_memory, step_bytes
 from heddle.executors.serving import (
     head_config,
     kept_kinds,
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heddle.config import EngineConfig
-    from heddle.step import ModelShape
-    from heddle.weights.checkpoint import Checkpoint, Hyperparameters
+    from heddle.weights.checkpoint import Checkpoint
 
 
 def load(
@@ -56,11 +56,14 @@ def load(
     mix = Mix.named(config.quantize)
     tensors = loaded_tensors(checkpoint, model, head)
     weight_bytes = sum(packed_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
-    buffers = _step_bytes(config, shape) + _extra_bytes(config, checkpoint.hyperparameters)
+    buffers = step_bytes(config, shape, sampled_rows(config))
+    buffers += extra_bytes(config, checkpoint.hyperparameters)
     if head is not None:
         kinds.append(head.state(0))
-        buffers += _step_bytes(head_config(config), shape)
-    memory = plan_memory(config, shape, kinds, weight_bytes + buffers)
+        of_head = head_config(config)
+        buffers += step_bytes(of_head, shape, sampled_rows(of_head))
+    of_page, room = partial(bytes_of_page, config.kv_type), host_room(config)
+    memory = plan_memory(config, shape, kinds, weight_bytes + buffers, of_page, room)
     runtime = _runtime(config)
     loader = CpuLoader(
         checkpoint, runtime, mix=mix, allow_nonfinite=config.allow_nonfinite, progress=progress
@@ -73,7 +76,7 @@ def load(
         return CpuExecutor(model, shape, weights, runtime, config, size, memory)
     head_weights = head.load_beside(loader, weights)
     checkpoint.check_unchanged()
-    memory, head_memory = without_last_layer(memory, partial(bytes_of_page, config.kv_type))
+    memory, head_memory = without_last_layer(memory, of_page)
     guesser = CpuExecutor(
         head,
         replace(shape, layers=1),
@@ -105,25 +108,3 @@ def _runtime(config: EngineConfig) -> _native.Runtime:
         return _native.Runtime(threads, config.isa)
     except RuntimeError as error:
         raise ConfigError(f"{error}; set fewer", param="threads") from error
-
-
-def _step_bytes(config: EngineConfig, shape: ModelShape) -> int:
-    """Approximate bytes of a step's activations and logits.
-
-    The activations of one token take about as much as 16 rows of the residual stream.
-    """
-    rows = sampled_rows(config)
-    return 4 * (config.batch_tokens * 16 * shape.width + rows * shape.vocabulary)
-
-
-def _extra_bytes(config: EngineConfig, hyperparameters: Hyperparameters) -> int:
-    """Approximate bytes of what experts, latents and layers' own inputs take of a step's tokens."""
-    read = hyperparameters
-    of_token = 2 * read.integer("layers") * read.count("layer_input_width")
-    if read.count("experts"):
-        widest = max(read.integers("mlp_width", read.integer("layers"), 1))
-        of_one = read.integer("width") + 2 * read.count("expert_width", widest)
-        of_token += read.integer("experts_used") * of_one
-    if read.count("latent_rank"):  # queries and results of all heads
-        of_token += 2 * read.integer("heads") * read.count("latent_rank")
-    return 4 * config.batch_tokens * of_token

@@ -1,4 +1,4 @@
-"""The torch device of a device's name, and its memory."""
+"""The torch device of a device's name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.errors import ConfigError, EngineFailedError, OutOfMemoryError
-from heddle.memory import available_bytes
+from heddle.errors import ConfigError
 
 if TYPE_CHECKING:
     from heddle.config import EngineConfig
-
-ALLOCATION_ERRORS = (torch.OutOfMemoryError, MemoryError)
 
 
 def torch_device(name: str) -> torch.device:
@@ -48,41 +45,10 @@ def torch_device(name: str) -> torch.device:
     return device
 
 
-def free_bytes(device: torch.device) -> int:
-    """Bytes that may still be allocated on the device."""
-    if device.type == "cpu":
-        return available_bytes()
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free)
-
-
 def set_threads(config: EngineConfig) -> None:
     """Apply the setting `threads`. It holds for the process: torch has one pool of threads."""
     if config.threads:
         torch.set_num_threads(config.threads)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch raised `error` because an allocation failed."""
-    # On the processor it is a RuntimeError like others.
-    return isinstance(error, ALLOCATION_ERRORS) or "not enough memory" in str(error)
-
-
-def out_of_memory_at_load(device: torch.device) -> OutOfMemoryError:
-    """The error of a model that does not fit the device."""
-    return OutOfMemoryError(
-        f"weights and KV cache do not fit the memory of device {device}: set a smaller kv_cache,"
-        " fewer slots or a shorter context, or take a smaller model",
-        param="model",
-    )
-
-
-def out_of_memory_in_step(device: torch.device) -> EngineFailedError:
-    """The error of a step whose buffers do not fit the device."""
-    return EngineFailedError(
-        f"device {device} has no memory left for the step; set a smaller kv_cache, batch_tokens or"
-        " fewer slots"
-    )
 
 
 def device_name(device: torch.device) -> str:

@@ -20,13 +20,9 @@ from heddle.executors.failures import summarize
 from heddle.executors.graph.forward import model_work
 from heddle.executors.plan_problems import plan_problems
 from heddle.executors.serving import describe_memory, page_layout, position_bytes
-from heddle.executors.torch.device import (
-    device_digest,
-    device_name,
-    is_out_of_memory,
-    out_of_memory_in_step,
-)
+from heddle.executors.torch.device import device_digest, device_name
 from heddle.executors.torch.limits import measure
+from heddle.executors.torch.memory import is_out_of_memory, out_of_memory_in_step, release
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.readout import read, rows_of
 from heddle.executors.torch.sampling import Samplers
@@ -153,6 +149,7 @@ class TorchExecutor:
             self.head.close()
         for name in ("_submitted", "_program", "_samplers", "_sums"):
             vars(self).pop(name, None)
+        release(self._device)
 
     def _problems(self, plan: StepPlan) -> Iterator[str]:
         """Everything in a plan that is out of range."""

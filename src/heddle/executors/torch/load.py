@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from heddle.executors.cpu.memory import beyond_settings
+from heddle.executors.memory import extra_bytes, plan_memory, step_bytes
 from heddle.executors.serving import (
-    check_pages,
     head_config,
     kept_kinds,
-    load_of,
     loaded_tensors,
     served_config,
     served_head,
@@ -20,27 +17,29 @@ from heddle.executors.serving import (
 )
 from heddle.executors.torch.blocks import stored_bytes
 from heddle.executors.torch.cache import bytes_of_page
-from heddle.executors.torch.device import (
-    free_bytes,
+from heddle.executors.torch.device import set_threads, torch_device
+from heddle.executors.torch.executor import TorchExecutor, Uploaded
+from heddle.executors.torch.memory import (
+    attention_bytes,
     is_out_of_memory,
     out_of_memory_at_load,
-    set_threads,
-    torch_device,
+    release,
+    room_of,
 )
-from heddle.executors.torch.executor import TorchExecutor, Uploaded
+from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
-from heddle.state import divide, without_last_layer
+from heddle.state import without_last_layer
 from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch
 
     from heddle.config import EngineConfig
     from heddle.models.decoder import Decoder, PredictionHead
-    from heddle.state import StateKind, StateMemory
+    from heddle.state import StateMemory
     from heddle.step import ModelShape
     from heddle.weights.checkpoint import Checkpoint
 
@@ -76,14 +75,19 @@ def load(
     mix = Mix.named(config.quantize)
     tensors = loaded_tensors(checkpoint, model, head)
     weight_bytes = sum(stored_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
-    memory = _plan_memory(config, shape, kinds, weight_bytes, device)
+    buffers = step_bytes(config, shape, TILE) + attention_bytes(config, kinds)
+    buffers += extra_bytes(config, checkpoint.hyperparameters)
+    room, of_page = room_of(device, config), partial(bytes_of_page, config.kv_type)
+    memory = plan_memory(config, shape, kinds, weight_bytes + buffers, of_page, room)
     set_threads(config)
     make = partial(TorchExecutor, samples_on_device=samples_on_device)
     try:
         return _loaded(checkpoint, config, model, head, shape, memory, device, progress, make)
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
-            raise out_of_memory_at_load(device) from error
+            release(device)
+            needed = weight_bytes + buffers + memory.bytes
+            raise out_of_memory_at_load(device, needed, room) from error
         raise
 
 
@@ -123,30 +127,3 @@ def _loaded(
     checkpoint.check_unchanged()
     uploaded = Uploaded(matmul_bytes, loader.bytes)
     return make(model, shape, weights, device, config, uploaded, memory, guesser)
-
-
-def _plan_memory(
-    config: EngineConfig,
-    shape: ModelShape,
-    kinds: Sequence[Sequence[StateKind]],
-    weight_bytes: int,
-    device: torch.device,
-) -> StateMemory:
-    """Divide `kv_cache` bytes among the groups; without this setting, half of the free memory.
-
-    Raises:
-        ConfigError: `kv_cache` does not hold a page.
-        OutOfMemoryError: weights and pages do not fit.
-    """
-    left = config.model_memory - weight_bytes if config.model_memory else sys.maxsize
-    free = free_bytes(device) - weight_bytes
-    keep = config.min_free_memory if device.type == "cpu" else 0
-    budget = config.kv_cache or max(0, min(free // 2, free - keep, left))
-    memory = divide(kinds, load_of(config, shape), budget, partial(bytes_of_page, config.kv_type))
-    pages = memory.bytes if config.kv_cache else 0
-    if pages > left:
-        raise beyond_settings(weight_bytes, pages, config.model_memory)
-    if pages + keep > free:
-        raise out_of_memory_at_load(device)
-    check_pages(memory, budget)
-    return memory

@@ -42,7 +42,13 @@ class _ModelConvertor(PathConvertor):
 
 register_url_convertor("model", _ModelConvertor())
 
-_TYPES: dict[str, Any] = {"NUMBER": int, "SIZE": int | str, "SWITCH": bool, "TEXT": str}
+_TYPES: dict[str, Any] = {
+    "NUMBER": int,
+    "DECIMAL": float,
+    "SIZE": int | str,
+    "SWITCH": bool,
+    "TEXT": str,
+}
 _SETTINGS = [one for one in settings(EngineConfig) if one.name not in _OF_THE_SERVER]
 
 

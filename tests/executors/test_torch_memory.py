@@ -1,0 +1,124 @@
+"""Memory of torch devices: what a load takes of it, and failed allocations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tiny_files import SMALL, one_token_plan, tiny_file
+
+from heddle.config import EngineConfig
+from heddle.errors import ConfigError, OutOfMemoryError
+from heddle.executors import memory
+from heddle.executors.registry import loader
+from steps import execute
+
+torch = pytest.importorskip("torch")
+from heddle.executors.torch import load as torch_load  # noqa: E402
+from heddle.executors.torch import memory as torch_memory  # noqa: E402
+from heddle.executors.torch import upload  # noqa: E402
+
+CONFIG = replace(SMALL, device="torch", speculation="off")
+GPU = torch.device("cuda", 1)
+MB = 10**6
+load = loader("torch")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Free bytes and all bytes of a GPU that loads see in place of the processor."""
+    amounts = [0, 1000 * MB]
+    monkeypatch.setattr(torch_memory, "free_and_total", lambda device: tuple(amounts))
+    room_of = torch_memory.room_of
+    monkeypatch.setattr(torch_load, "room_of", lambda device, config: room_of(GPU, config))
+    return amounts
+
+
+def test_a_part_of_the_gpu_stays_free(gpu):
+    gpu[0] = 950 * MB
+    assert torch_memory.room_of(GPU, EngineConfig()).free == 850 * MB
+    assert torch_memory.room_of(GPU, EngineConfig(gpu_memory=1.0)).free == 950 * MB
+    assert torch_memory.room_of(GPU, EngineConfig(gpu_memory=0.05)).free == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 1.01, float("nan")])
+def test_a_share_out_of_range_is_refused(share: float) -> None:
+    with pytest.raises(ConfigError, match="gpu_memory must be at"):
+        EngineConfig(gpu_memory=share)
+
+
+def test_the_kv_cache_takes_what_weights_and_buffers_leave(gpu, tmp_path):
+    file = tiny_file(tmp_path, {"llama.context_length": 10**6})
+    full = replace(CONFIG, slots=64, kv_cache=0)
+    gpu[0] = 150 * MB
+    small = load(file, full)
+    gpu[0] = 151 * MB
+    large = load(file, full)
+    added = (large.memory.pages - small.memory.pages) * large.memory.page_bytes
+    assert abs(added - MB) <= large.memory.page_bytes
+    assert 10 * MB < small.held_bytes < 50 * MB, "50 MB are the part that gpu_memory allows"
+    assert load(file, replace(full, gpu_memory=1.0)).held_bytes > small.held_bytes + 90 * MB
+    assert execute(small, one_token_plan()).sampled[0].token >= 0
+
+
+def refuse(*args: object) -> int:
+    raise AssertionError("nothing may be read")
+
+
+@pytest.mark.parametrize(
+    ("free", "settings", "problem"),
+    [
+        (101, {}, r"buffers of 0\.0\d GB .* gpu_memory 0\.9 leaves .* of cuda:1, 0\.00 GB: take"),
+        (180, {"kv_cache": 10**9}, r"KV cache of 1\.00 GB .* of cuda:1, 0\.08 GB: set a smaller"),
+        (180, {"kv_cache": 0, "model_memory": 10**6}, r"0\.00 GB, the memory that the settings"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
+    free, settings, problem, gpu, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(upload.os, "preadv", refuse)
+    gpu[0] = free * MB
+    file = tiny_file(tmp_path, {"llama.context_length": 10**6})
+    with pytest.raises(OutOfMemoryError, match=problem) as error:
+        load(file, replace(CONFIG, slots=64, **settings))
+    assert error.value.status == 503
+
+
+def test_a_model_that_leaves_no_room_for_a_page_is_refused(gpu, tmp_path, monkeypatch):
+    """Weights and buffers fit, a page does not."""
+    plan, needed = torch_load.plan_memory, []
+
+    def plan_and_note(config, shape, kinds, model_bytes, *others):
+        needed.append(model_bytes)
+        return plan(config, shape, kinds, model_bytes, *others)
+
+    monkeypatch.setattr(torch_load, "plan_memory", plan_and_note)
+    gpu[0] = 150 * MB
+    config = replace(CONFIG, kv_cache=0)
+    page = load(tiny_file(tmp_path), config).memory.page_bytes
+    gpu[0] = 100 * MB + needed[0] + page - 1
+    with pytest.raises(OutOfMemoryError, match=r"buffers of .* and a KV cache of .* do not fit"):
+        load(tiny_file(tmp_path), config)
+    gpu[0] += 1
+    assert load(tiny_file(tmp_path), config).memory.pages == 1
+
+
+def test_the_processor_keeps_half_of_its_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "memory_limits", lambda: {"the available memory": 100 * MB})
+    config = replace(CONFIG, slots=64, kv_cache=0, min_free_memory=0)
+    executor = load(tiny_file(tmp_path, {"llama.context_length": 10**6}), config)
+    assert 25 * MB < executor.memory.bytes < 50 * MB
+    with pytest.raises(OutOfMemoryError, match="to keep free"):
+        load(tiny_file(tmp_path), replace(config, min_free_memory=99 * MB))
+
+
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, RuntimeError, MemoryError])
+def test_an_allocation_that_fails_at_load_is_answered_with_figures(kind, tmp_path, monkeypatch):
+    def fail(*args: object) -> None:
+        raise kind("not enough memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(upload, "empty_fields", fail)
+        with pytest.raises(OutOfMemoryError, match=r"on device cpu: the model needs .* GB were fr"):
+            load(tiny_file(tmp_path), CONFIG)
+    assert execute(load(tiny_file(tmp_path), CONFIG), one_token_plan()).sampled[0].token >= 0
