@@ -17,6 +17,11 @@ from heddle.testing.reference_sampler import Past
 torch = pytest.importorskip("torch")
 from heddle.executors.torch.chain import LACKING, chain_of  # noqa: E402
 from heddle.executors.torch.device_sampling import pick, runs_here  # noqa: E402
+from heddle.executors.torch.scoring import (  # noqa: E402
+    Wanted,
+    score_on_device,
+    score_on_host,
+)
 from heddle.executors.torch.slot_history import SlotHistory  # noqa: E402
 
 
@@ -90,3 +95,103 @@ def test_requests_of_any_kind_agree(params, seed, vocabulary, scale, has_rules, 
 def test_the_device_has_every_sampler_that_it_does_not_name_as_lacking(stage):
     """A request with any other sampler would fail."""
     assert set(chain_of(SamplingParams(samplers=(stage,)))) <= {stage}
+
+
+@pytest.mark.parametrize("vocabulary", [30, 3000])
+def test_scores_of_prompt_tokens_agree(vocabulary):
+    """With ties, and with a row that is not finite."""
+    rng = np.random.default_rng(3)
+    logits = torch.from_numpy(np.round(rng.normal(0, 2, (16, vocabulary)), 1).astype(np.float32))
+    logits[5, 7] = torch.nan
+    targets = [int(target) for target in rng.integers(0, vocabulary, 16)]
+    wanted = [Wanted(target, top) for target, top in zip(targets, [0, 1, 9, 30] * 4, strict=True)]
+    expected, found = score_on_host(logits, wanted), score_on_device(logits, wanted)
+    assert [one is None for one in found] == [place == 5 for place in range(16)]
+    for one, other in zip(expected, found, strict=True):
+        if one is None or other is None:
+            assert one is other
+            continue
+        assert (one.token, one.rank) == (other.token, other.rank)
+        params = SamplingParams(logprobs=20)
+        check_logprobs(params, (0, other.logprob, other.top), (0, one.logprob, one.top))
+
+
+def test_a_batch_says_of_each_row_what_is_wrong_with_it():
+    logits = np.zeros((4, 300), np.float32)
+    logits[0, 299] = np.nan
+    logits[1, 3] = np.inf
+    params = [SamplingParams(seed=1, top_p=0.5, dynatemp_range=0.5, logprobs=2)] * 4
+    mask = bytes(38)
+    found = picks(logits, params, [Past(), Past(), Past(mask=mask), Past()])
+    assert [token for token, _, _ in found[:3]] == [-1, -1, -2]
+    assert found[3] == picks(logits[3:], params[3:], [Past()])[0]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [{}, {"top_p": 0.9}, {"top_p": 0.999999}, {"min_p": 1e-3}, {"top_k": 3000}, {"typical_p": 0.9}],
+    ids=str,
+)
+def test_lists_become_as_long_as_a_row_needs(cut):
+    """Flat rows beside a steep one. A row's bits do not depend on its neighbours' lists."""
+    rng = np.random.default_rng(5)
+    scales = np.array([[0.01], [8.0], [0.5]], np.float32)
+    logits = (rng.normal(0, 1, (3, 20_000)) * scales).astype(np.float32)
+    for seed in range(4):
+        params = [SamplingParams(seed=seed, logprobs=3, post_sampling_probs=True, **cut)] * 3
+        found = picks(logits, params, [Past()] * 3)
+        for i in range(3):
+            assert picks(logits[i : i + 1], params[:1], [Past()]) == [found[i]]
+            expected = native(params[i]).pick("auto", logits[i].copy())
+            if found[i][0] == expected[0]:
+                assert found[i][1] == pytest.approx(expected[1], abs=1e-5)
+            else:
+                assert near_a_boundary(logits[i], params[i], Past())
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-20, 1e20])
+@pytest.mark.parametrize("dynatemp_range", [0.0, 0.5, 99.0])
+def test_temperatures_at_the_ends_of_the_range(temperature, dynatemp_range):
+    rng = np.random.default_rng(7)
+    logits = rng.normal(0, 8, (20, 300)).astype(np.float32)
+    order = (Stage.TEMPERATURE, Stage.PENALTIES, Stage.XTC)
+    params = [
+        SamplingParams(
+            temperature=temperature,
+            dynatemp_range=dynatemp_range,
+            repetition_penalty=(0.01, 100.0)[seed % 2],
+            frequency_penalty=(-2.0, 2.0)[seed // 2 % 2],
+            xtc_probability=0.5,
+            seed=seed,
+            samplers=order,
+        )
+        for seed in range(20)
+    ]
+    pasts = [
+        Past([int(row.argmax()), 7], [int(t) for t in rng.integers(0, 9, 9)]) for row in logits
+    ]
+    for i, found in enumerate(picks(logits, params, pasts)):
+        if found[0] != native(params[i], pasts[i]).pick("auto", logits[i].copy())[0]:
+            assert near_a_boundary(logits[i], params[i], pasts[i])
+
+
+@pytest.mark.parametrize("window", [-1, 0, 3])
+def test_guesses_leave_no_trace_in_a_history(window):
+    """Rows after guesses have the counts of a sequence with these tokens."""
+    params = SamplingParams(seed=1, repetition_penalty=1.5, repeat_last_n=window, min_tokens=4)
+    prompt, output, guesses = [3, 1, 4, 1], [5, 9], [2, 1, 1, 3]
+
+    def history(tokens):
+        return SlotHistory(Binding(0, params, prompt, tokens, RULES), params, 50)
+
+    grown = history([])
+    for token in output:
+        grown.append(token)
+    for _ in range(2):
+        rows = grown.rows(guesses, ())
+        for count, row in enumerate(rows):
+            (fresh,) = history(output + guesses[:count]).rows((), ())
+            assert row.index == fresh.index == len(output) + count
+            assert sorted(row.counts.T.tolist()) == sorted(fresh.counts.T.tolist())
+            np.testing.assert_array_equal(row.allowed, fresh.allowed)
+    assert len(grown.rows(guesses, [b"", b"", b""])) == 3, "as many as there are masks"

@@ -15,7 +15,13 @@ import torch
 
 from heddle.executors.torch.candidates import Candidates, in_range
 from heddle.executors.torch.chain import Rows, apply
-from heddle.executors.torch.sums import padded_width
+from heddle.executors.torch.reports import (
+    FIELDS,
+    chain_report,
+    measured,
+    padded,
+    raw_report,
+)
 from heddle.sampling_params import Stage
 
 if TYPE_CHECKING:
@@ -64,18 +70,17 @@ class _Batch:
     def __init__(self, logits: torch.Tensor, rows: Sequence[SampledRow]) -> None:
         self._rows = rows
         self._device = logits.device
-        count, vocabulary = logits.shape
-        self._columns = padded_width(vocabulary)
-        self._raw = logits.new_full((count, self._columns), -torch.inf)
-        self._raw[:, :vocabulary] = logits
+        self._raw = padded(logits)
         self._edited = _allow(_bias(self._raw, rows), rows)
         finite = logits.isfinite().all(-1)
         left = (self._edited > -torch.inf).any(-1)
-        self._failures = torch.where(finite, torch.where(left, 0, _NOTHING_LEFT), _NOT_FINITE)
+        failures = torch.where(finite, torch.where(left, 0, _NOTHING_LEFT), _NOT_FINITE)
         most = max((row.params.logprobs or 0 for row in rows), default=0)
-        # The token, its logit, and peak, factor and mass of the candidates of the report.
-        self._results = torch.zeros(count, 5, dtype=torch.float64, device=self._device)
-        self._tops = logits.new_full((count, min(most, vocabulary), 2), -torch.inf).double()
+        self._count = min(most, logits.shape[-1])
+        # A failure, the token, and the measures of its report.
+        width = 2 + FIELDS + 2 * self._count
+        self._results = torch.zeros(len(rows), width, dtype=torch.float64, device=self._device)
+        self._results[:, 0] = failures.double()
 
     def pick(self) -> list[Pick]:
         """Run all chains."""
@@ -84,8 +89,7 @@ class _Batch:
             groups[row.chain, row.params.temperature == 0, _report(row.params)].append(place)
         for (chain, greedy, report), places in groups.items():
             self._run(chain, places, greedy=greedy, report=report)
-        failures, results = self._failures.double().unsqueeze(-1), self._results
-        fetched = torch.cat([failures, results, self._tops.flatten(1)], -1).cpu().numpy()
+        fetched = self._results.tolist()
         return [_pick_of(row, values) for row, values in zip(self._rows, fetched, strict=True)]
 
     def _run(
@@ -93,36 +97,17 @@ class _Batch:
     ) -> None:
         """Run a chain for the rows at some places."""
         at = torch.tensor(places, device=self._device)
-        rows = Rows([self._rows[place] for place in places], self._columns, self._device)
+        rows = Rows([self._rows[place] for place in places], self._raw.shape[-1], self._device)
         candidates = Candidates(self._edited[at])
         for stage in chain:
             candidates = apply(stage, candidates, rows)
-        if greedy:
-            column = candidates.best()
-        else:
-            column = candidates.draw(rows.column([row.uniform() for row in rows.rows]))
+        column = candidates.best() if greedy else candidates.draw(rows.uniform())
         token = candidates.tokens_at(column)
-        self._results[at, 0] = token[:, 0].double()
+        self._results[at, 1] = token[:, 0].double()
         if report == "raw":
-            self._report(at, Candidates(self._raw[at]), token)
+            self._results[at, 2:] = measured(Candidates(self._raw[at]), token, self._count)
         elif report == "chain" and not greedy:
-            self._report(at, candidates, column)
-
-    def _report(self, at: torch.Tensor, candidates: Candidates, column: torch.Tensor) -> None:
-        """Write what the logprobs of these candidates, of which `column` is chosen, follow from."""
-        mass = candidates.sum(candidates.weights())
-        values = [candidates.logits.gather(-1, column), candidates.peak(), candidates.factor]
-        self._results[at, 1:] = torch.cat([*(one.double() for one in values), mass], -1)
-        if count := self._tops.shape[1]:
-            best = candidates.best_first(count)
-            assert best.tokens is not None, "it is a list"
-            pairs = torch.stack([best.tokens.double(), best.logits.double()], -1)
-            # A list may begin with candidates that XTC removed.
-            begin = (best.logits == -torch.inf).long().cumprod(-1).sum(-1)
-            columns = begin.unsqueeze(-1) + torch.arange(count, device=self._device)
-            inside = columns.clamp(max=pairs.shape[1] - 1)
-            chosen = pairs.gather(1, inside.unsqueeze(-1).expand(-1, -1, 2))
-            self._tops[at] = chosen
+            self._results[at, 2:] = measured(candidates, column, self._count)
 
 
 def _report(params: SamplingParams) -> str:
@@ -162,22 +147,15 @@ def _allow(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:
 
 
 def _pick_of(row: SampledRow, values: Sequence[float]) -> Pick:
-    """A pick from a row of fetched values. The host computes logarithms: a device may round these
-    by the place of a row."""
-    failure, token, logit, peak, factor, mass = (float(value) for value in values[:6])
+    """A pick from a row of results."""
+    failure, token = int(values[0]), int(values[1])
     if failure:
-        return int(failure), math.nan, []
+        return failure, math.nan, []
     report, count = _report(row.params), row.params.logprobs or 0
     if not report:
-        return int(token), math.nan, []
-    if report == "chain" and row.params.temperature == 0:
-        return int(token), 0.0, [(int(token), 0.0)][:count]
-    tops = np.reshape(values[6:], (-1, 2))[:count].tolist()
-
-    def logprob(logit: float) -> float:
-        if report == "chain":
-            return float(np.float32((logit - peak) * factor - math.log(mass)))
-        return float(np.float32(logit) - np.float32(peak + math.log(mass)))
-
-    top = [(int(token), logprob(logit)) for token, logit in tops if logit > -math.inf]
-    return int(token), logprob(logit), top
+        return token, math.nan, []
+    if report == "raw":
+        return token, *raw_report(values[2:], count)
+    if row.params.temperature == 0:
+        return token, 0.0, [(token, 0.0)][:count]
+    return token, *chain_report(values[2:], count)

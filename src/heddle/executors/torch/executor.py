@@ -26,6 +26,7 @@ from heddle.executors.torch.memory import is_out_of_memory, out_of_memory_in_ste
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.readout import read, rows_of
 from heddle.executors.torch.sampling import Samplers
+from heddle.executors.torch.scoring import score_on_device, score_on_host
 from heddle.executors.torch.sources import SOURCES
 from heddle.state import PAGE_TOKENS
 from heddle.step import Deferred, StepResult
@@ -79,6 +80,7 @@ class TorchExecutor:
         self.compute_seconds = 0.0
         on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
         self._samplers = Samplers(shape.vocabulary, on_device=on_device)
+        self._score = score_on_device if on_device else score_on_host
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: StepPlan | None = None
         self._logits: torch.Tensor | None = None  # of the rows that were sampled last
@@ -168,7 +170,7 @@ class TorchExecutor:
         sampling = [one for one in chunks if one.chunk.sample]
         wait_for_masks = self._samplers.begin_masks([one.chunk for one in sampling])
         try:
-            found = read(self._program.begin(plan, self._check), chunks, self._sums)
+            found = read(self._program.begin(plan, self._check), chunks, self._sums, self._score)
         finally:
             if wait_for_masks is not None:
                 wait_for_masks()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from heddle.executors.cpu.batch import StateSum
     from heddle.executors.torch.program import Step, Tile
+    from heddle.executors.torch.scoring import Score
     from heddle.step import Chunk, Failed, Scored
 
     Float32 = NDArray[np.float32]
@@ -90,11 +91,16 @@ class Read:
     kept: tuple[Float32, ...]
 
 
-def read(step: Step, chunks: Sequence[ChunkRows], sums: MutableMapping[int, StateSum]) -> Read:
-    """Read the rows of a step. Adds hidden states to the sums of slots that pool."""
+def read(
+    step: Step, chunks: Sequence[ChunkRows], sums: MutableMapping[int, StateSum], score: Score
+) -> Read:
+    """Read the rows of a step. Adds hidden states to the sums of slots that pool.
+
+    `score` computes log probabilities of prompt tokens.
+    """
     scorers = [(Scorer(one.chunk), one) for one in chunks if one.chunk.score is not None]
     scorer_of = {row: scorer for scorer, one in scorers for row in one.scored}
-    logits = SampledLogits(_sampled(step, chunks, scorer_of))
+    logits = SampledLogits(_sampled(step, chunks, scorer_of, score))
     wanted = {row for one in chunks for row in (*one.pooled, *one.kept)}
     states = {
         row: state
@@ -111,14 +117,17 @@ def read(step: Step, chunks: Sequence[ChunkRows], sums: MutableMapping[int, Stat
 
 
 def _sampled(
-    step: Step, chunks: Sequence[ChunkRows], scorer_of: Mapping[int, Scorer]
+    step: Step, chunks: Sequence[ChunkRows], scorer_of: Mapping[int, Scorer], score: Score
 ) -> Iterator[Tile]:
     """The logits of the rows to sample from. Scores the other rows on the way."""
     sampled = {row for one in chunks for row in one.sampled}
     for rows, values in step.logits(sorted({*sampled, *scorer_of})):
         scored = [place for place, row in enumerate(rows) if row in scorer_of]
-        for place, logits in zip(scored, values[scored].cpu().numpy(), strict=True):
-            scorer_of[rows[place]].add(logits)
+        if scored:
+            scorers = [scorer_of[rows[place]] for place in scored]
+            scores = score(values[scored], [scorer.next() for scorer in scorers])
+            for scorer, one in zip(scorers, scores, strict=True):
+                scorer.add(one)
         kept = [place for place, row in enumerate(rows) if row in sampled]
         if kept:
             yield [rows[place] for place in kept], values[kept]

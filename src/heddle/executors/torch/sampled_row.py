@@ -24,6 +24,7 @@ class SampledRow:
     Attributes:
         params: the request's.
         chain: the samplers that have an effect.
+        numbers: `heddle.executors.torch.chain.numbers_of` the parameters.
         index: number of output tokens before this one.
         allowed: a bit for each token, as in a grammar's mask; None: all tokens are allowed.
         bias: tokens and what to add to their logits.
@@ -33,6 +34,7 @@ class SampledRow:
 
     params: SamplingParams
     chain: tuple[Stage, ...]
+    numbers: NDArray[np.float64]
     index: int
     allowed: Bits | None
     bias: tuple[Ints, NDArray[np.float32]]

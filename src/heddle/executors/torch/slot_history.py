@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.torch.chain import chain_of
+from heddle.executors.torch.chain import chain_of, numbers_of
 from heddle.executors.torch.sampled_row import SampledRow
 from heddle.sampling_params import Stage
 
@@ -28,6 +28,7 @@ class SlotHistory:
     def __init__(self, binding: Binding, params: SamplingParams, vocabulary: int) -> None:
         self._params = params
         self._chain = chain_of(params)
+        self._numbers = numbers_of(params)
         self._vocabulary = vocabulary
         finite = {
             token: bias
@@ -74,7 +75,9 @@ class SlotHistory:
         index = len(self._tokens) - self._prompt_tokens
         counts = np.empty((3, 0), np.int64) if self._counts is None else self._counts.table()
         allowed = self._allowed(index, mask)
-        return SampledRow(self._params, self._chain, index, allowed, self._bias, counts)
+        return SampledRow(
+            self._params, self._chain, self._numbers, index, allowed, self._bias, counts
+        )
 
     def _allowed(self, index: int, mask: bytes) -> Bits | None:
         completed = [bad[-1] for bad in self._bad_sequences if self._ends_with(bad[:-1], index)]
