@@ -38,7 +38,7 @@ CONFIG = EngineConfig(
     speculation="off",
     device="cuda" if DEVICE.type == "cuda" else "torch",
 )
-MODELS = [llama.MODELS[0], qwen3_moe.MODELS[0], qwen3_5.MODELS[0], gemma3.MODELS[0]]
+MODELS = [llama.MODELS[0], qwen3_moe.MODELS[0], qwen3_5.MODELS[0], gemma3.MODELS[1]]
 
 
 def scores(

@@ -5,7 +5,10 @@ A test module imports this before it imports kernels.
 
 from __future__ import annotations
 
+import importlib
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,3 +17,20 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 pytest.importorskip("triton")
+
+
+def _patch_language_once() -> None:
+    """Make the interpreter several times faster.
+
+    It puts its own functions into the module of the language at each launch, and at each call of a
+    function of a kernel. Once is enough, as all kernels of this process are interpreted.
+    """
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
+    language: Any = importlib.import_module("triton.language")
+    names = {"tl": language, "core": language.core}
+    interpreter._patch_lang(SimpleNamespace(__globals__=names))
+    interpreter._patch_lang = lambda function: interpreter._LangPatchScope()
+
+
+if DEVICE.type == "cpu":
+    _patch_language_once()

@@ -56,6 +56,7 @@ class Layout:
         tile_rows: the token (tiles * TILE,) of each query; 0 for padding.
         token_queries: the query (padded T,) of each token; 0 for padding.
         runs: the rows of each chunk, and the chunk.
+        splits: number of splits that hold the positions of the longest sequence.
         states: (padded T, width) hidden states for a prediction head, or None.
     """
 
@@ -70,6 +71,7 @@ class Layout:
     tile_rows: torch.Tensor
     token_queries: torch.Tensor
     runs: list[tuple[slice, Chunk]]
+    splits: int
     states: torch.Tensor | None = None
     _masks: dict[tuple[int, int, bool], Masks] = field(default_factory=dict)
 
@@ -107,13 +109,9 @@ class Layout:
             tensor(made.tile_rows),
             tensor(made.token_queries, rows),
             made.runs,
+            -(-max(made.ends) // SPLIT),
             states,
         )
-
-    @property
-    def splits(self) -> int:
-        """Number of splits that hold the positions of the longest sequence."""
-        return -(-int(self.ends.max()) // SPLIT)
 
     def masks(self, split: int, window: int, *, causal: bool) -> Masks:
         """What queries see of the split with this number. All layers of a step share the result."""

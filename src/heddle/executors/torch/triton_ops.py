@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
 from heddle.executors.torch.kernels.matmul import MULTIPLIED, Tiles, multiply
 from heddle.executors.torch.kernels.operands import Operand, operand
+from heddle.executors.torch.kernels.pages import store
 from heddle.executors.torch.ops import TorchOps
 from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import TILE
@@ -20,6 +22,7 @@ from heddle.executors.torch.tiles import TILE
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from heddle.executors.torch.attention import Shape
     from heddle.executors.torch.weights import Matrix, Stack
     from heddle.models.ops import ExpertSpec, ExpertWeights
     from heddle.weights.tensor_types import TensorType
@@ -74,6 +77,16 @@ class TritonOps(TorchOps):
             gate = product(x, weights.gate, choices.of_tokens)
             hidden = self.gated(gate, hidden, spec.activation)
         return combine(choices, factors, product(hidden, weights.down, choices.of_slots))
+
+    def _store(self, layer: int, *parts: Tensor) -> None:
+        group, _ = self._pages.places[layer]
+        store(self._pages.parts(layer), self._layout.stored[group], *parts)
+
+    def _attended(self, q: Tensor, layer: int, shape: Shape, sinks: Tensor | None) -> Tensor:
+        self._check()
+        parts = self._pages.parts(layer)
+        group, _ = self._pages.places[layer]
+        return attend(q, parts[0], parts[-1], self._layout, group, shape, sinks)
 
     def _operand(self, x: Tensor, kind: TensorType) -> Operand:
         """x as an operand. Several matrices read the same x one after the other."""

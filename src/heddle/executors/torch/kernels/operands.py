@@ -17,6 +17,8 @@ import triton.language as tl
 from heddle.weights.tensor_types import TensorType
 
 _BLOCK = 1024
+_SHORT, _SHORT_ROWS = 256, 16
+"""Rows of so few elements share a program."""
 
 
 class Operand(NamedTuple):
@@ -34,20 +36,24 @@ def power_of_two(peak):
 
 
 @triton.jit
-def _divide(values, factors, x, width, BLOCK: tl.constexpr):
-    """Each row in float16, divided by a power of two. One program a row."""
-    row = tl.program_id(0).to(tl.int64)
-    peaks = tl.zeros((BLOCK,), tl.float32)
+def _divide(values, factors, x, count, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows in float16, each divided by a power of two."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    own = (rows < count)[:, None]
+    peaks = tl.zeros((ROWS, BLOCK), tl.float32)
     for first in range(0, width, BLOCK):
         at = first + tl.arange(0, BLOCK)
-        own = tl.load(x + row * width + at, mask=at < width, other=0.0)
-        peaks = tl.maximum(peaks, tl.abs(own))
-    power = power_of_two(tl.max(peaks, 0))
-    tl.store(factors + row, power)
+        inside = own & (at < width)[None, :]
+        found = tl.load(x + rows[:, None] * width + at[None, :], mask=inside, other=0.0)
+        peaks = tl.maximum(peaks, tl.abs(found))
+    power = power_of_two(tl.max(peaks, 1))
+    tl.store(factors + rows, power, mask=rows < count)
     for first in range(0, width, BLOCK):
         at = first + tl.arange(0, BLOCK)
-        own = tl.load(x + row * width + at, mask=at < width, other=0.0)
-        tl.store(values + row * width + at, (own / power).to(tl.float16), mask=at < width)
+        inside = own & (at < width)[None, :]
+        places = rows[:, None] * width + at[None, :]
+        found = tl.load(x + places, mask=inside, other=0.0) / power[:, None]
+        tl.store(values + places, found.to(tl.float16), mask=inside)
 
 
 def operand(x: torch.Tensor, kind: TensorType) -> Operand:
@@ -58,7 +64,15 @@ def operand(x: torch.Tensor, kind: TensorType) -> Operand:
         rounded = x.bfloat16()
         # Triton's interpreter has no products of bfloat16; those of float32 have the same values.
         return Operand(rounded if x.is_cuda else rounded.float(), None)
+    return halves(x)
+
+
+def halves(x: torch.Tensor) -> Operand:
+    """x (T, k), float32, in float16, with the power of two of each row as its factor."""
     values = torch.empty(x.shape, dtype=torch.float16, device=x.device)
     factors = x.new_empty(len(x))
-    _divide[(len(x),)](values, factors, x, x.shape[1], BLOCK=_BLOCK)
+    (count, width), rows = x.shape, 1 if x.shape[1] > _SHORT else _SHORT_ROWS
+    block = _BLOCK if rows == 1 else triton.next_power_of_2(width)
+    grid = (triton.cdiv(count, rows),)
+    _divide[grid](values, factors, x.contiguous(), count, width, ROWS=rows, BLOCK=block)
     return Operand(values, factors)

@@ -1,0 +1,138 @@
+"""Attention by Triton kernels: near the one on tensors, and exact in any chunks and company."""
+
+from __future__ import annotations
+
+import pytest
+from triton_device import DEVICE, torch
+
+from heddle.step import Chunk, StepPlan
+
+from heddle.executors.torch import attention  # isort: skip
+from heddle.executors.torch.cache import Vectors  # isort: skip
+from heddle.executors.torch.kernels import attention as kernels  # isort: skip
+from heddle.executors.torch.kernels.pages import store  # isort: skip
+from heddle.executors.torch.kv_formats import KV_FORMATS  # isort: skip
+from heddle.executors.torch.layout import SPLIT, Layout  # isort: skip
+
+Shape = attention.Shape
+PAGES = 24
+LONG = [5, 3, 11, 0, 20, 7, 13, 1, 9, 17, 2]  # pages of a sequence of more than one split
+SHORT = [19, 4]
+END = SPLIT + 30
+
+
+def vectors_of(shape: Shape, kv_type: str, seed: int) -> Vectors:
+    """Pages with random vectors. The last page is not finite."""
+    form, width = KV_FORMATS[kv_type], shape.kv_heads * shape.key_dim
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(PAGES * 32, width, generator=generator)
+    rows[-32:] = torch.nan
+    fields = (field.reshape(PAGES, 32, -1).to(DEVICE) for field in form.encode(rows))
+    return Vectors(tuple(fields), form)
+
+
+def layout_of(*chunks: Chunk) -> Layout:
+    return Layout.of(StepPlan((), chunks), 1, DEVICE, has_states=False)
+
+
+def of_long(first: int, end: int) -> Chunk:
+    return Chunk(0, first, [1] * (end - first), LONG, False)
+
+
+def attended(shape: Shape, kv_type: str, q, *chunks: Chunk, using=kernels, sinks=None):
+    """The result for queries (T, heads * key_dim)."""
+    layout = layout_of(*chunks)
+    asked = torch.zeros(len(layout.tokens), q.shape[1], device=DEVICE)
+    asked[: len(q)] = q
+    keys, values = vectors_of(shape, kv_type, 1), vectors_of(shape, kv_type, 2)
+    if shape.value_dim < shape.key_dim:
+        values = keys
+    return using.attend(asked, keys, values, layout, 0, shape, sinks)[: len(q)]
+
+
+def queries(shape: Shape, count: int):
+    generator = torch.Generator().manual_seed(count)
+    return (torch.randn(count, shape.heads * shape.key_dim, generator=generator) * 3).to(DEVICE)
+
+
+SHAPES = {
+    "grouped": Shape(6, 2, 20, 20, 0.25),
+    "window": Shape(2, 2, 16, 16, 0.25, window=40),
+    "soft cap": Shape(3, 1, 16, 16, 0.5, soft_cap=2.0),
+    "two-sided": Shape(2, 1, 16, 16, 0.3, causal=False),
+    "two-sided window": Shape(2, 1, 16, 16, 0.3, window=7, causal=False),
+    "latent": Shape(5, 1, 40, 33, 0.2),
+    "wide": Shape(1, 1, 130, 130, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_attention_is_near_the_one_on_tensors(name: str) -> None:
+    shape = SHAPES[name]
+    q = queries(shape, 20)
+    chunks = of_long(END - 17, END), Chunk(1, 2, [1] * 3, SHORT, False)
+    sinks = torch.arange(shape.heads, device=DEVICE) / 2.0 if name == "grouped" else None
+    found = attended(shape, "f16", q, *chunks, sinks=sinks)
+    expected = attended(shape, "f16", q, *chunks, using=attention, sinks=sinks)
+    torch.testing.assert_close(found, expected, atol=4e-3, rtol=4e-3)
+
+
+@pytest.mark.parametrize("kv_type", ["q8_0", "fp8"])
+def test_pages_of_other_types_have_their_values(kv_type: str) -> None:
+    shape = Shape(2, 2, 32, 32, 0.2)
+    q = queries(shape, 3)
+    chunk = Chunk(1, 40, [1] * 3, SHORT, False)
+    found = attended(shape, kv_type, q, chunk)
+    torch.testing.assert_close(
+        found, attended(shape, kv_type, q, chunk, using=attention), atol=4e-3, rtol=4e-3
+    )
+
+
+@pytest.mark.parametrize("name", ["grouped", "window"])
+def test_a_query_has_the_same_bits_in_any_chunks_and_company(name: str) -> None:
+    shape, first = SHAPES[name], SPLIT - 3
+    count = END - first
+    q = queries(shape, count)
+    whole = attended(shape, "f16", q, of_long(first, END))
+    for cut in (3, 20):
+        parts = [
+            attended(shape, "f16", q[:cut], of_long(first, first + cut)),
+            attended(shape, "f16", q[cut:], of_long(first + cut, END)),
+        ]
+        assert torch.equal(torch.cat(parts), whole)
+    company = Chunk(1, 0, [1] * 5, SHORT, False)
+    beside = attended(
+        shape, "f16", torch.cat([queries(shape, 5), q[-2:]]), company, of_long(END - 2, END)
+    )
+    assert torch.equal(beside[5:], whole[-2:])
+
+
+def test_many_tiles_take_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = SHAPES["window"]
+    q = queries(shape, 40)
+    whole = attended(shape, "f16", q, of_long(0, 40))
+    monkeypatch.setattr(kernels, "_SCRATCH", 1)
+    assert torch.equal(attended(shape, "f16", q, of_long(0, 40)), whole)
+
+
+def test_a_value_that_is_not_finite_concerns_those_who_see_it() -> None:
+    shape = SHAPES["window"]
+    q = queries(shape, 45)
+    pages = [LONG[0], PAGES - 1]
+    found = attended(shape, "f16", q, Chunk(0, 0, [1] * 45, pages, False))
+    assert found[:32].isfinite().all()
+    assert found[32:].isnan().all()
+
+
+@pytest.mark.parametrize("kv_type", KV_FORMATS)
+def test_stored_keys_and_values_are_those_of_the_format(kv_type: str) -> None:
+    shape = Shape(2, 2, 32, 32, 1.0)
+    places = torch.tensor([7, 70, 34], device=DEVICE)
+    k, v = queries(shape, 16), queries(shape, 17)[:16]
+    found = [vectors_of(shape, kv_type, seed) for seed in (1, 2)]
+    expected = [vectors_of(shape, kv_type, seed) for seed in (1, 2)]
+    store(tuple(found), places, k, v)
+    for own, other, rows in zip(found, expected, (k, v), strict=True):
+        other.store(places, rows[:3])
+        for field, right in zip(own.fields, other.fields, strict=True):
+            assert torch.equal(field.view(torch.uint8), right.view(torch.uint8))
