@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from heddle.executors.graph import recording
 from heddle.executors.graph.recording import Input, Node, RecordingOps
@@ -13,6 +13,7 @@ from heddle.roofline import ExpertWork, ModelWork
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from heddle.executors.graph.shares import ShareOps
     from heddle.models.decoder import Decoder
     from heddle.models.ops import Ops
 
@@ -115,7 +116,22 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return ops.add(x, y)
         case recording.TakeRows(), [x, rows]:
             return ops.take_rows(x, rows)
+        case recording.SumRanks(), [x]:
+            return _of_ranks(ops).sum_ranks(x)
+        case recording.GatherRanks(widths=widths, order=order), [x]:
+            return _of_ranks(ops).gather_ranks(x, widths, order)
+        case recording.PickColumns(columns=columns), [x]:
+            return _of_ranks(ops).pick_columns(x, columns)
+        case recording.EmbedShare(table=table, first=first), [tokens]:
+            return _of_ranks(ops).embed_share(table, tokens, first)
+        case recording.ExpertsShare(weights=weights, spec=experts, first=first), [x, logits]:
+            return _of_ranks(ops).experts_share(x, logits, weights, experts, first)
     raise ValueError(f"no operation computes {type(node).__name__}")
+
+
+def _of_ranks(ops: Ops[A, Any]) -> ShareOps[A]:
+    """The operations of a rank's graph. An executor that divides models has them."""
+    return cast("ShareOps[A]", ops)
 
 
 def model_work(
@@ -142,7 +158,7 @@ def model_work(
             layers.append((node.spec.window, position_bytes[node.layer]))
         elif isinstance(node, recording.CausalConv | recording.LinearAttend):
             state_bytes += 4 * node.place.count
-        elif isinstance(node, recording.Experts):
+        elif isinstance(node, recording.Experts | recording.ExpertsShare):
             stacks = [node.weights.up, node.weights.down]
             if node.weights.gate is not None:
                 stacks.append(node.weights.gate)

@@ -201,6 +201,47 @@ class Join(Node):
     pass
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SumRanks(Node):
+    """The sum of the values of all ranks, added in the order of the ranks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatherRanks(Node):
+    """The columns of all ranks.
+
+    The values of the ranks have `widths` columns. `order` has, for each column of the result, its
+    index among the columns of all ranks beside each other. Empty: they lie in this order.
+    """
+
+    widths: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PickColumns(Node):
+    """The columns with these indices."""
+
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbedShare(Node):
+    """As `Embed` with the rows of a table from `first` on; zeros for all other tokens."""
+
+    table: TableHandle
+    first: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertsShare(Node):
+    """As `Experts`, but only the results of the experts from `first` on."""
+
+    weights: ExpertWeights[ExpertsHandle]
+    spec: ExpertSpec
+    first: int
+
+
 class RecordingOps:
     """Collects nodes in execution order in `nodes`."""
 

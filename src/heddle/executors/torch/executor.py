@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,7 +23,6 @@ from heddle.executors.serving import describe_memory, page_layout, position_byte
 from heddle.executors.torch.device import device_digest, device_name
 from heddle.executors.torch.limits import measure
 from heddle.executors.torch.memory import is_out_of_memory, out_of_memory_in_step, release
-from heddle.executors.torch.program import Program
 from heddle.executors.torch.readout import read, rows_of
 from heddle.executors.torch.sampling import Samplers
 from heddle.executors.torch.scoring import score_on_device, score_on_host
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from heddle.config import EngineConfig
-    from heddle.models.decoder import Decoder
+    from heddle.executors.torch.program import Program
     from heddle.roofline import Limits
     from heddle.state import StateMemory
-    from heddle.step import LogitsSummary, ModelShape, StepPlan
+    from heddle.step import Chunk, Failed, LogitsSummary, ModelShape, Sampled, StepPlan
 
 
 class Uploaded(NamedTuple):
@@ -49,13 +48,16 @@ class Uploaded(NamedTuple):
 
 
 class TorchExecutor:
-    """Runs plans on a torch device; see `heddle.step.Executor`."""
+    """Runs plans on a torch device; see `heddle.step.Executor`.
+
+    Attributes:
+        rewound: slots whose fixed-size state the last step set back, because a guess was wrong.
+    """
 
     def __init__(
         self,
-        model: Decoder,
+        program: Program,
         shape: ModelShape,
-        weights: Any,
         device: torch.device,
         config: EngineConfig,
         uploaded: Uploaded,
@@ -71,7 +73,7 @@ class TorchExecutor:
         self._device = device
         self._kv_type, self._quantize = config.kv_type, config.quantize
         self._most_tokens = config.batch_tokens
-        self._program = Program(model, weights, memory, config.kv_type, device)
+        self._program = program
         self._state_width = self._program.forward.states.width
         self.work = model_work(self._program.forward, uploaded.matmul_bytes, position_bytes(memory))
         of_head = head.memory.bytes if head else 0
@@ -85,6 +87,7 @@ class TorchExecutor:
         self._submitted: StepPlan | None = None
         self._logits: torch.Tensor | None = None  # of the rows that were sampled last
         self._abandoned = False
+        self.rewound: tuple[int, ...] = ()
 
     @property
     def page_format(self) -> str:
@@ -179,10 +182,13 @@ class TorchExecutor:
             self._logits = found.logits.values
         self._program.states.keep(plan)
         outcomes = self._samplers.sample(sampling, found.logits)
-        for one, own in zip(sampling, outcomes, strict=True):
-            stands = len(own) > one.chunk.guesses and not isinstance(own[0], Deferred)
-            if one.chunk.uncertain and not stands:
-                self._program.states.rewind(one.chunk.slot)
+        self.rewound = tuple(
+            one.chunk.slot
+            for one, own in zip(sampling, outcomes, strict=True)
+            if one.chunk.uncertain and not _stands(one.chunk, own)
+        )
+        for slot in self.rewound:
+            self._program.states.rewind(slot)
         sampled = tuple(chain.from_iterable(outcomes))
         return StepResult(sampled, found.scored, pooled(plan, self._sums), found.kept)
 
@@ -199,3 +205,8 @@ class TorchExecutor:
         """Raises StepAbandonedError: the step was abandoned."""
         if self._abandoned:
             raise StepAbandonedError("the step was abandoned")
+
+
+def _stands(chunk: Chunk, outcomes: Sequence[Sampled | Failed | Deferred]) -> bool:
+    """Whether all guesses of a chunk were right, and a token after them was sampled."""
+    return len(outcomes) > chunk.guesses and not isinstance(outcomes[0], Deferred)

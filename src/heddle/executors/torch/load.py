@@ -6,6 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from heddle.executors.graph.claims import Claims
+from heddle.executors.graph.forward import record
+from heddle.executors.graph.shares import whole
 from heddle.executors.memory import extra_bytes, plan_memory, step_bytes
 from heddle.executors.serving import (
     head_config,
@@ -26,6 +29,7 @@ from heddle.executors.torch.memory import (
     release,
     room_of,
 )
+from heddle.executors.torch.program import Program
 from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
@@ -102,23 +106,25 @@ def _loaded(
     progress: Callable[[int], None],
     make: Callable[..., TorchExecutor],
 ) -> TorchExecutor:
+    mix = Mix.named(config.quantize)
     loader = TorchLoader(
         checkpoint,
         device,
-        mix=Mix.named(config.quantize),
+        mix=mix,
         allow_nonfinite=config.allow_nonfinite,
         progress=progress,
         threads=config.threads,
     )
-    weights = model.load(loader)
+    claims = Claims(checkpoint, mix, loader.constants)
+    weights = model.load(claims)
+    forward = whole(record(model, weights), loader)
     matmul_bytes, guesser = loader.matmul_bytes, None
     if head is not None:
         memory, of_head = without_last_layer(memory, partial(bytes_of_page, config.kv_type))
-        head_weights = head.load_beside(loader, weights)
+        own = whole(record(head, head.load_beside(claims, weights)), loader)
         guesser = make(
-            head,
+            Program(own, of_head, config.kv_type, device),
             replace(shape, layers=1),
-            head_weights,
             device,
             head_config(config),
             Uploaded(loader.matmul_bytes - matmul_bytes, 0),
@@ -126,4 +132,5 @@ def _loaded(
         )
     checkpoint.check_unchanged()
     uploaded = Uploaded(matmul_bytes, loader.bytes)
-    return make(model, shape, weights, device, config, uploaded, memory, guesser)
+    program = Program(forward, memory, config.kv_type, device)
+    return make(program, shape, device, config, uploaded, memory, guesser)

@@ -18,11 +18,12 @@ from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import multiply, padded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from heddle.executors.torch.cache import PagedMemory
+    from heddle.executors.torch.collective import Collective
     from heddle.executors.torch.layout import Layout
     from heddle.executors.torch.rotation import Rotations
     from heddle.executors.torch.states import FixedStates
@@ -68,13 +69,18 @@ class TorchOps:
         states: FixedStates,
         rotations: Rotations,
         check: Callable[[], None],
+        collective: Collective | None = None,
     ) -> None:
-        """`check` is called before each matmul; an exception of it ends the step."""
+        """`check` is called before each matmul; an exception of it ends the step.
+
+        `collective` connects the ranks of a model that is divided.
+        """
         self._layout = layout
         self._pages = pages
         self._states = states
         self._rotations = rotations
         self._check = check
+        self._collective = collective
 
     def embed(self, table: Matrix, tokens: Tensor) -> Tensor:
         return table.values(tokens)
@@ -201,19 +207,33 @@ class TorchOps:
     def experts(
         self, x: Tensor, logits: Tensor, weights: ExpertWeights[Stack], spec: ExpertSpec
     ) -> Tensor:
+        return self.experts_share(x, logits, weights, spec, 0)
+
+    def experts_share(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        weights: ExpertWeights[Stack],
+        spec: ExpertSpec,
+        first: int,
+    ) -> Tensor:
         """Experts in the order of their index, each for the tokens that chose it."""
         chosen, factors = choose(logits, spec)
+        chosen = chosen - first
+        own = range(weights.up.count)
         y = torch.zeros_like(x)
         for expert in sorted({*chosen[: self._layout.count].flatten().tolist()}):
+            if expert not in own:
+                continue
             tokens, place = (chosen == expert).nonzero(as_tuple=True)
             rows = tokens.new_zeros(padded(len(tokens)))
             rows[: len(tokens)] = tokens
-            own = x[rows]
-            hidden = self.linear(own, weights.up.matrices[expert])
+            given = x[rows]
+            hidden = self.linear(given, weights.up.matrices[expert])
             if weights.gate is None:
                 hidden = self.activate(hidden, spec.activation)
             else:
-                gate = self.linear(own, weights.gate.matrices[expert])
+                gate = self.linear(given, weights.gate.matrices[expert])
                 hidden = functions.gated(gate, hidden, spec.activation)
             down = self.linear(hidden, weights.down.matrices[expert])[: len(tokens)]
             y[tokens] = y[tokens] + factors[tokens, place][:, None] * down
@@ -234,6 +254,30 @@ class TorchOps:
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x, y], -1)
+
+    def embed_share(self, table: Matrix, tokens: Tensor, first: int) -> Tensor:
+        rows = tokens - first
+        held = (rows >= 0) & (rows < table.out_features)
+        return torch.where(held[:, None], table.values(torch.where(held, rows, 0)), 0.0)
+
+    def sum_ranks(self, x: Tensor) -> Tensor:
+        first, *others = self._gathered(x)
+        for term in others:
+            first = first + term
+        return first
+
+    def gather_ranks(self, x: Tensor, widths: Sequence[int], order: Sequence[int]) -> Tensor:
+        padding = max(widths) - x.shape[1]
+        parts = self._gathered(torch.nn.functional.pad(x, (0, padding)))
+        joined = torch.cat([part[:, :width] for part, width in zip(parts, widths, strict=True)], 1)
+        return self.pick_columns(joined, order) if order else joined
+
+    def pick_columns(self, x: Tensor, columns: Sequence[int]) -> Tensor:
+        return x[:, torch.tensor(columns, device=x.device)]
+
+    def _gathered(self, x: Tensor) -> list[Tensor]:
+        assert self._collective is not None, "the graph of one rank has no collectives"
+        return self._collective.gather(x)
 
     def _store(self, layer: int, *parts: Tensor) -> None:
         """Write keys and values of the step's tokens to their pages."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.executors.graph.forward import record
 from heddle.executors.graph.recording import Attend, LatentAttend
 from heddle.executors.graph.stages import stages
 from heddle.executors.torch.cache import PagedMemory
@@ -20,9 +19,10 @@ from heddle.executors.torch.tiles import TILE, padded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from heddle.executors.graph.forward import Forward
     from heddle.executors.graph.recording import Node
+    from heddle.executors.torch.collective import Collective
     from heddle.executors.torch.ops import TorchOps
-    from heddle.models.decoder import Decoder
     from heddle.state import StateMemory
     from heddle.step import StepPlan
 
@@ -41,17 +41,19 @@ class Program:
 
     def __init__(
         self,
-        model: Decoder,
-        weights: Any,
+        forward: Forward,
         memory: StateMemory,
         kv_type: str,
         device: torch.device,
+        collective: Collective | None = None,
     ) -> None:
-        """
+        """`collective` connects the ranks of a model that is divided.
+
         Raises:
             ConfigError: the device computes a query by its place in a tile.
         """
-        self.forward = record(model, weights)
+        self.forward = forward
+        self._collective = collective
         self._stages = stages(self.forward)
         self._device = device
         self._groups = 1 + len(memory.windows)
@@ -71,7 +73,9 @@ class Program:
         """
         inputs = self.forward.inputs
         layout = Layout.of(plan, self._groups, self._device, has_states=inputs.states is not None)
-        ops = self._operations(layout, self.pages, self.states, self._rotations, check)
+        ops = self._operations(
+            layout, self.pages, self.states, self._rotations, check, self._collective
+        )
         values: Values = {
             inputs.tokens: layout.tokens,
             inputs.positions: layout.positions,

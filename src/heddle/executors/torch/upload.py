@@ -10,6 +10,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from heddle.errors import ModelFileError
@@ -18,11 +19,11 @@ from heddle.executors.torch.blocks import empty_fields, fields_of
 from heddle.weights.checkpoint import non_finite_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
+    from heddle.executors.graph.claims import Indices
     from heddle.weights.checkpoint import Checkpoint, FilePlace, TensorInfo
     from heddle.weights.tensor_types import TensorType
 
@@ -55,34 +56,57 @@ class Uploader:
         self._staging = self._buffer(0)
         self._read = 0
 
-    def fields(self, tensor: TensorInfo, kind: TensorType) -> tuple[torch.Tensor, ...]:
+    def fields(
+        self,
+        tensor: TensorInfo,
+        kind: TensorType,
+        rows: Indices | None = None,
+        columns: Indices | None = None,
+    ) -> tuple[torch.Tensor, ...]:
         """The tensor's rows as type `kind` on the device: all axes but the last are rows.
+
+        With `rows` or `columns`, some of them; columns are in whole blocks of both types.
 
         Raises:
             ModelFileError: the file cannot be read; a tensor to be quantised has a weight that is
                 not finite.
         """
-        columns, rows = tensor.shape[-1], math.prod(tensor.shape[:-1])
-        fields = empty_fields(rows, columns, kind, self._device)
-        row_bytes = tensor.nbytes // rows
-        count = max(1, STAGING_BYTES // row_bytes)
+        every = math.prod(tensor.shape[:-1])
+        wanted = np.arange(every) if rows is None else rows
+        held = tensor.shape[-1] if columns is None else len(columns)
+        fields = empty_fields(len(wanted), held, kind, self._device)
+        row_bytes = tensor.nbytes // every
         made = None if tensor.has_place else self._checkpoint.read(tensor.name)
-        for first in range(0, rows, count):
-            part = slice(first, min(first + count, rows))
-            begin, end = part.start * row_bytes, part.stop * row_bytes
+        done = 0
+        for first, last in _runs(wanted, max(1, STAGING_BYTES // row_bytes)):
+            begin, end = first * row_bytes, last * row_bytes
             staged = self._staged(end - begin)
             if made is None:
                 self._fill(tensor, begin, staged)
             else:
                 staged[:] = made[begin:end]
+            if columns is not None:
+                staged = self._cut(tensor, staged, last - first, columns)
             if kind is not tensor.type:
                 staged = self._quantised(tensor, kind, staged, first)
-            raw = self._staging[: staged.size].to(self._device).reshape(part.stop - first, -1)
+            raw = self._staging[: staged.size].to(self._device).reshape(last - first, -1)
             for field, own in zip(fields, fields_of(raw, kind), strict=True):
-                field[part] = own
+                field[done : done + last - first] = own
+            done += last - first
             self._read += end - begin
             self._progress(self._read)
         return fields
+
+    def _cut(
+        self, tensor: TensorInfo, staged: NDArray[np.uint8], rows: int, columns: Indices
+    ) -> NDArray[np.uint8]:
+        """Keep some blocks of each row in the staging buffer."""
+        size = tensor.type.block_elements
+        blocks = columns[::size] // size
+        kept = staged.reshape(rows, -1, tensor.type.block_bytes)[:, blocks].ravel()
+        staged = self._staged(kept.size)
+        staged[:] = kept
+        return staged
 
     def _staged(self, size: int) -> NDArray[np.uint8]:
         """The first `size` bytes of the staging buffer."""
@@ -142,3 +166,11 @@ class Uploader:
             f"{self._checkpoint.path}: tensor {tensor.label} cannot be read: {reason}",
             field=tensor.label,
         )
+
+
+def _runs(rows: Indices, most: int) -> Iterator[tuple[int, int]]:
+    """Consecutive rows, at most so many at a time: the first, and the one after the last."""
+    ends = np.flatnonzero(np.diff(rows) != 1) + 1
+    for run in np.split(rows, ends):
+        for first in range(int(run[0]), int(run[-1]) + 1, most):
+            yield first, min(first + most, int(run[-1]) + 1)

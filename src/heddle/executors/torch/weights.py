@@ -6,11 +6,12 @@ A matmul decodes a panel of rows at a time. No matrix is ever expanded as a whol
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
+from heddle.executors.graph.claims import WHOLE, Cut
 from heddle.executors.torch.blocks import decode
 from heddle.executors.torch.tiles import TILE, check_columns
 from heddle.executors.torch.upload import Uploader
@@ -18,7 +19,7 @@ from heddle.weights.checkpoint import claim, non_finite_weights
 from heddle.weights.tensor_types import unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from heddle.weights.checkpoint import Checkpoint, TensorInfo
     from heddle.weights.mix import Mix
@@ -131,7 +132,7 @@ Weight = Matrix | Stack | Filters | torch.Tensor
 
 
 class TorchLoader:
-    """Uploads each tensor when the model claims it; see `heddle.models.ops.Loader`.
+    """Uploads tensors, or parts of them; see `heddle.executors.graph.claims.PartLoader`.
 
     Vectors are float32 tensors.
 
@@ -168,56 +169,70 @@ class TorchLoader:
             progress=progress,
             threads=threads,
         )
-        self._tables: dict[str, Matrix] = {}
+        self._matrices: dict[str, Matrix] = {}  # a name has the same part in all calls
         self._checked: set[tuple[int, ...]] = set()
 
-    def has(self, name: str) -> bool:
-        return f"{name}.weight" in self._checkpoint.tensors
-
-    def linear(self, name: str, out_features: int, in_features: int) -> Matrix:
-        tensor = self._tensor(f"{name}.weight", (out_features, in_features))
-        matrix = self._tables.get(name) or self._matrix(tensor)
-        matrix = replace(matrix, bias=self._bias(name, (out_features,)))
+    def linear(self, name: str, shape: tuple[int, int], cut: Cut = WHOLE) -> Matrix:
+        bias = self._bias(name, shape[:1], cut)
+        matrix = replace(self._named(name, shape, cut), bias=bias)
         self._check(matrix)
         self.matmul_bytes += matrix.nbytes
         return matrix
 
-    def experts(self, name: str, count: int, out_features: int, in_features: int) -> Stack:
-        tensor = self._tensor(f"{name}.weight", (count, out_features, in_features))
-        bias = self._bias(name, (count, out_features))
-        whole = replace(self._matrix(tensor), bias=None if bias is None else bias.flatten())
-        matrices = (whole.part(index * out_features, out_features) for index in range(count))
+    def experts(self, name: str, shape: tuple[int, int, int], cut: Cut = WHOLE) -> Stack:
+        tensor = self._tensor(f"{name}.weight", shape)
+        own = np.arange(shape[0]) if cut.stack is None else np.asarray(cut.stack)
+        rows = np.arange(shape[1]) if cut.rows is None else cut.rows
+        below = Cut(rows=(own[:, None] * shape[1] + rows).ravel(), columns=cut.columns)
+        bias = self._bias(name, shape[:2], cut)
+        whole = self._uploaded(tensor, self._mix.type_of(tensor), below)
+        whole = replace(whole, bias=None if bias is None else bias.flatten())
+        matrices = (whole.part(place * len(rows), len(rows)) for place in range(len(own)))
         stack = Stack(tuple(matrices), whole)
         self._check(stack.matrices[0])
         self.matmul_bytes += stack.nbytes
         return stack
 
-    def embedding(self, name: str, rows: int, width: int) -> Matrix:
+    def embedding(self, name: str, shape: tuple[int, int], cut: Cut = WHOLE) -> Matrix:
         """A table. If the output matrix is the same tensor, both share its memory."""
-        tensor = self._tensor(f"{name}.weight", (rows, width))
-        if name not in self._tables:
-            self._tables[name] = self._matrix(tensor)
-        return self._tables[name]
+        return self._named(name, shape, cut)
 
-    def vector(self, name: str, width: int) -> torch.Tensor:
-        return self._values(f"{name}.weight", (width,))
+    def vector(self, name: str, width: int, cut: Cut = WHOLE) -> torch.Tensor:
+        return _rows(self._values(f"{name}.weight", (width,)), cut)
 
-    def filters(self, name: str, parts: Sequence[int], taps: int) -> tuple[Filters, ...]:
-        channels = sum(parts)
-        values = self._values(f"{name}.weight", (channels, taps))
-        bias = self._bias(name, (channels,))
-        own = [slice(end - count, end) for count, end in zip(parts, accumulate(parts), strict=True)]
-        return tuple(Filters(values[at], None if bias is None else bias[at]) for at in own)
+    def filters(
+        self, name: str, shape: tuple[int, int], channels: range, cut: Cut = WHOLE
+    ) -> Filters:
+        values = self._values(f"{name}.weight", shape)[channels.start : channels.stop]
+        label = f"{name}.bias"
+        if label not in self._checkpoint.tensors:
+            return Filters(_rows(values, cut), None)
+        bias = self._values(label, shape[:1])[channels.start : channels.stop]
+        return Filters(_rows(values, cut), _rows(bias, cut))
 
-    def filled(self, width: int, value: float = 1.0) -> torch.Tensor:
-        return torch.full((width,), value, device=self._device)
+    def filled(self, width: int, value: float, cut: Cut = WHOLE) -> torch.Tensor:
+        return _rows(torch.full((width,), value, device=self._device), cut)
 
     def constants(self, name: str, width: int) -> tuple[float, ...]:
+        """See `heddle.models.ops.Loader`."""
         return tuple(self.vector(name, width).tolist())
 
-    def _bias(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
+    def _named(self, name: str, shape: tuple[int, int], cut: Cut) -> Matrix:
+        """The matrix of a name, which is loaded once."""
+        if name not in self._matrices:
+            tensor = self._tensor(f"{name}.weight", shape)
+            self._matrices[name] = self._uploaded(tensor, self._mix.type_of(tensor), cut)
+        return self._matrices[name]
+
+    def _bias(self, name: str, shape: tuple[int, ...], cut: Cut) -> torch.Tensor | None:
+        """The bias of matrices; `shape` is (rows,), or (matrices, rows)."""
         bias = f"{name}.bias"
-        return self._values(bias, shape) if bias in self._checkpoint.tensors else None
+        if bias not in self._checkpoint.tensors or not cut.bias:
+            return None
+        values = self._values(bias, shape)
+        if cut.stack is not None:
+            values = values[cut.stack.start : cut.stack.stop]
+        return values if cut.rows is None else values[..., torch.from_numpy(cut.rows)]
 
     def _values(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         tensor = self._tensor(name, shape)
@@ -229,12 +244,11 @@ class TorchLoader:
             raise unsupported(tensor.type, tensor.label)
         return tensor
 
-    def _matrix(self, tensor: TensorInfo) -> Matrix:
-        return self._uploaded(tensor, self._mix.type_of(tensor))
-
-    def _uploaded(self, tensor: TensorInfo, kind: TensorType) -> Matrix:
-        """The tensor on the device, as type `kind`; all axes but the last are rows."""
-        matrix = Matrix(self._uploader.fields(tensor, kind), kind, tensor.shape[-1])
+    def _uploaded(self, tensor: TensorInfo, kind: TensorType, cut: Cut = WHOLE) -> Matrix:
+        """The tensor on the device as type `kind`, or a part; all axes but the last are rows."""
+        columns = tensor.shape[-1] if cut.columns is None else len(cut.columns)
+        fields = self._uploader.fields(tensor, kind, cut.rows, cut.columns)
+        matrix = Matrix(fields, kind, columns)
         self._check_finite(tensor, matrix)
         self.bytes += matrix.nbytes
         return matrix
@@ -256,3 +270,8 @@ class TorchLoader:
             if panel.shape not in self._checked:
                 self._checked.add(panel.shape)
                 check_columns(panel.nan_to_num(0.0, 0.0, 0.0), TILE)
+
+
+def _rows(values: torch.Tensor, cut: Cut) -> torch.Tensor:
+    """The rows of values that a cut names."""
+    return values if cut.rows is None else values[torch.from_numpy(cut.rows)]
