@@ -101,7 +101,7 @@ def test_a_sequence_is_the_same_in_company_chunked_cached_and_from_disk(
         beside = rig(4, 33, disk=tmp_path / "disk")
         assert beside.run(PROMPTS, SHORT) == expected
         assert beside.run(PROMPTS, SHORT) == expected
-        assert max(beside.found) > 64
+        assert max(one or 0 for one in beside.found) > 64
         assert beside.tier is not None
         assert (beside.tier.stats().restored_tokens > 0) == found
         beside.close()

@@ -13,7 +13,7 @@ from heddle.roofline import ExpertWork, ModelWork
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from heddle.executors.graph.shares import ShareOps
+    from heddle.executors.graph.share_ops import ShareOps
     from heddle.models.decoder import Decoder
     from heddle.models.ops import Ops
 

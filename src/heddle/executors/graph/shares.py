@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -21,36 +21,8 @@ if TYPE_CHECKING:
     from heddle.executors.graph.claims import Claim, Indices, PartLoader
     from heddle.executors.graph.division import Division
     from heddle.executors.graph.recording import Node
-    from heddle.models.ops import ExpertSpec, StatePlace
+    from heddle.models.ops import StatePlace
     from heddle.state import StateKind
-
-A = TypeVar("A")
-
-
-class ShareOps(Protocol[A]):
-    """The operations of a rank's graph that no model writes. Arrays are as in `Ops`."""
-
-    def sum_ranks(self, x: A) -> A:
-        """The sum of x over all ranks, added in the order of the ranks."""
-        ...
-
-    def gather_ranks(self, x: A, widths: Sequence[int], order: Sequence[int]) -> A:
-        """The columns of all ranks; see :class:`heddle.executors.graph.recording.GatherRanks`."""
-        ...
-
-    def pick_columns(self, x: A, columns: Sequence[int]) -> A:
-        """x[:, columns]."""
-        ...
-
-    def embed_share(self, table: Any, tokens: A, first: int) -> A:
-        """Rows of a table that begins with token `first`; zeros for tokens that it lacks."""
-        ...
-
-    def experts_share(
-        self, x: A, logits: A, weights: ExpertWeights[Any], spec: ExpertSpec, first: int
-    ) -> A:
-        """As `Ops.experts`, with the weights of the experts from `first` on, and only these."""
-        ...
 
 
 def whole(forward: Forward, loader: PartLoader) -> Forward:
