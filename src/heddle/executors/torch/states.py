@@ -42,8 +42,9 @@ class FixedStates:
             self._states[self._row(copy.snapshot)] = self._states[copy.slot]
 
     def rewind(self, slot: int) -> None:
-        """Go back to the state before the uncertain tokens."""
-        self._states[slot] = self._states[slot + self._slots]
+        """Go back to the state before the uncertain tokens. Without states, nothing happens."""
+        if self._slots:
+            self._states[slot] = self._states[slot + self._slots]
 
     def part(self, chunk: Chunk, place: StatePlace, *, certain: bool = False) -> torch.Tensor:
         """A part (count,) of the state of a chunk's slot; of its second one if `certain`."""
