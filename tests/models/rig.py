@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from devices import load_on
 from guessers import Costless, Oracle
 from heddle.cache.manager import CacheManager
 from heddle.config import EngineConfig
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
-from heddle.executors.registry import loader
 from heddle.parameters import Speculation
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
@@ -32,7 +32,7 @@ Bits = list[tuple[int, float, tuple[tuple[int, float], ...]]]
 
 
 class Rig:
-    """See the module. `settings` replace those of the engine.
+    """See the module. `settings` replace those of the engine; a device is one of `EXECUTORS`.
 
     With `outputs`, the outputs of the prompts that it will run, a drafter knows them, and lies now
     and then.
@@ -45,8 +45,9 @@ class Rig:
         outputs: list[Bits] | None = None,
         **settings: Any,
     ) -> None:
+        device = settings.pop("device", "cpu")
         config = EngineConfig(**({"threads": 2, "context": CONTEXT} | settings))
-        self.executor = loader(config.device)(checkpoint, config)
+        self.executor = load_on(device, checkpoint, config)
         self.tier = None
         if disk is not None:
             page_bytes = self.executor.memory.token_page_bytes

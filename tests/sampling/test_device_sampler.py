@@ -195,3 +195,19 @@ def test_guesses_leave_no_trace_in_a_history(window):
             assert sorted(row.counts.T.tolist()) == sorted(fresh.counts.T.tolist())
             np.testing.assert_array_equal(row.allowed, fresh.allowed)
     assert len(grown.rows(guesses, [b"", b"", b""])) == 3, "as many as there are masks"
+
+
+def test_likeliest_tokens_are_those_that_xtc_left_of_a_list():
+    logits = np.linspace(3, 0, 60).astype(np.float32)
+    params = SamplingParams(
+        seed=4,
+        top_k=9,
+        xtc_probability=1.0,
+        xtc_threshold=0.08,
+        logprobs=4,
+        post_sampling_probs=True,
+    )
+    (found,) = picks(logits[None], [params], [Past()])
+    expected = native(params).pick("auto", logits.copy())
+    assert expected[2][0][0] > 0, "XTC removed the first"
+    check_logprobs(params, found, expected)
