@@ -122,3 +122,19 @@ def test_an_allocation_that_fails_at_load_is_answered_with_figures(kind, tmp_pat
         with pytest.raises(OutOfMemoryError, match=r"on device cpu: the model needs .* GB were fr"):
             load(tiny_file(tmp_path), CONFIG)
     assert execute(load(tiny_file(tmp_path), CONFIG), one_token_plan()).sampled[0].token >= 0
+
+
+def test_samplers_on_the_device_are_counted(gpu, tmp_path, monkeypatch):
+    """A hundred bytes for each logit of a batch."""
+    plan, needed = torch_load.plan_memory, []
+
+    def plan_and_note(config, shape, kinds, model_bytes, *others):
+        needed.append(model_bytes)
+        return plan(config, shape, kinds, model_bytes, *others)
+
+    monkeypatch.setattr(torch_load, "plan_memory", plan_and_note)
+    gpu[0] = 500 * MB
+    for samples_on_device in (False, True):
+        executor = torch_load.load(tiny_file(tmp_path), CONFIG, samples_on_device=samples_on_device)
+    rows = 32 * executor.shape.vocabulary
+    assert needed[1] - needed[0] == 100 * rows + 8 * rows

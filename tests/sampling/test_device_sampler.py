@@ -15,6 +15,7 @@ from heddle.step import NO_RULES, Binding
 from heddle.testing.reference_sampler import Past
 
 torch = pytest.importorskip("torch")
+from heddle.executors.torch import device_sampling  # noqa: E402
 from heddle.executors.torch.chain import LACKING, chain_of  # noqa: E402
 from heddle.executors.torch.device_sampling import pick, runs_here  # noqa: E402
 from heddle.executors.torch.scoring import (  # noqa: E402
@@ -211,3 +212,12 @@ def test_likeliest_tokens_are_those_that_xtc_left_of_a_list():
     expected = native(params).pick("auto", logits.copy())
     assert expected[2][0][0] > 0, "XTC removed the first"
     check_logprobs(params, found, expected)
+
+
+def test_many_rows_are_divided_into_batches(monkeypatch):
+    logits = np.random.default_rng(2).normal(0, 2, (7, 500)).astype(np.float32)
+    params = [SamplingParams(seed=i, top_p=0.9, logprobs=2 - i % 3) for i in range(7)]
+    whole = picks(logits, params, [Past()] * 7)
+    monkeypatch.setattr(device_sampling, "_MOST_LOGITS", 1000)
+    assert picks(logits, params, [Past()] * 7) == whole
+    assert device_sampling.sampling_bytes(7, 500) == 2 * 7 * 500 * 4 + 1000 * 100

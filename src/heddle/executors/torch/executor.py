@@ -64,9 +64,9 @@ class TorchExecutor:
         memory: StateMemory,
         head: TorchExecutor | None = None,
         *,
-        samples_on_device: bool | None = None,
+        samples_on_device: bool,
     ) -> None:
-        """`samples_on_device`: whether the device runs the samplers that it has; None: on GPUs."""
+        """With `samples_on_device`, the device runs the samplers that it has."""
         self.shape = shape
         self.memory = memory
         self.head = head
@@ -80,9 +80,8 @@ class TorchExecutor:
         self.held_bytes: int = uploaded.bytes + memory.bytes + of_head
         self._weight_bytes = uploaded.bytes
         self.compute_seconds = 0.0
-        on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
-        self._samplers = Samplers(shape.vocabulary, on_device=on_device)
-        self._score = score_on_device if on_device else score_on_host
+        self._samplers = Samplers(shape.vocabulary, on_device=samples_on_device)
+        self._score = score_on_device if samples_on_device else score_on_host
         self._sums: dict[int, StateSum] = {}  # by slot, for sequences with an embedding
         self._submitted: StepPlan | None = None
         self._logits: torch.Tensor | None = None  # of the rows that were sampled last

@@ -21,6 +21,7 @@ from heddle.executors.serving import (
 from heddle.executors.torch.blocks import stored_bytes
 from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.device import set_threads, torch_device
+from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.memory import (
     attention_bytes,
@@ -34,6 +35,7 @@ from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
 from heddle.state import without_last_layer
+from heddle.step import most_rows
 from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ def load(
 ) -> TorchExecutor:
     """Upload the weights of `checkpoint`; see `heddle.executors.registry.Load`.
 
-    `samples_on_device` is for tests: see `TorchExecutor`.
+    `samples_on_device` (for tests): whether the device runs the samplers that it has; by default
+    a GPU does.
     """
     device = torch_device(config.device)
     model = build(checkpoint, config.context)
@@ -81,10 +84,13 @@ def load(
     weight_bytes = sum(stored_bytes(tensor.shape, mix.type_of(tensor)) for tensor in tensors)
     buffers = step_bytes(config, shape, TILE) + attention_bytes(config, kinds)
     buffers += extra_bytes(config, checkpoint.hyperparameters)
+    on_device = device.type != "cpu" if samples_on_device is None else samples_on_device
+    if on_device:
+        buffers += sampling_bytes(most_rows(config.slots), shape.vocabulary)
     room, of_page = room_of(device, config), partial(bytes_of_page, config.kv_type)
     memory = plan_memory(config, shape, kinds, weight_bytes + buffers, of_page, room)
     set_threads(config)
-    make = partial(TorchExecutor, samples_on_device=samples_on_device)
+    make = partial(TorchExecutor, samples_on_device=on_device)
     try:
         return _loaded(checkpoint, config, model, head, shape, memory, device, progress, make)
     except (RuntimeError, MemoryError) as error:

@@ -72,8 +72,10 @@ class SampledLogits:
 
     def of(self, rows: Iterable[int]) -> torch.Tensor:
         """The logits of some rows, by their numbers in the step: (rows, vocabulary)."""
-        places = torch.tensor([self._places[row] for row in rows], dtype=torch.long)
-        return self.values[places.to(self.values.device)]
+        places = [self._places[row] for row in rows]
+        if places == [*range(len(self.values))]:
+            return self.values
+        return self.values[torch.tensor(places, dtype=torch.long).to(self.values.device)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from heddle import _native
@@ -127,7 +128,7 @@ class Samplers:
         """The outcomes of each chunk, in their order."""
         problems = {one.chunk.slot: self._problem(one.chunk.slot) for one in chunks}
         ready = [one for one in chunks if problems[one.chunk.slot] is None]
-        picks = self._on_the_device(ready, logits)
+        picks = self._on_the_device(ready, logits) | self._on_the_host(ready, logits)
         results: list[list[Outcome]] = []
         for one in chunks:
             slot, sampler = one.chunk.slot, self._samplers[one.chunk.slot]
@@ -135,8 +136,6 @@ class Samplers:
             if problem is not None:
                 results.append([problem])
                 continue
-            if isinstance(sampler, _HostSampler):
-                picks[slot] = sampler.picks(logits.of(one.sampled).cpu().numpy())
             outcomes = list(_outcomes(one.chunk, sampler, picks[slot]))
             tokens = [one.token for one in outcomes if isinstance(one, Sampled)]
             sampler.observe(tokens)
@@ -169,6 +168,21 @@ class Samplers:
                 ends[one.chunk.slot] = len(rows) - len(own), len(rows)
         picks = pick(logits.of(numbers), rows)
         return {slot: iter(picks[begin:end]) for slot, (begin, end) in ends.items()}
+
+    def _on_the_host(
+        self, chunks: Sequence[ChunkRows], logits: SampledLogits
+    ) -> dict[int, Iterator[_native.Pick]]:
+        """The picks of native samplers. They pick only what their caller takes."""
+        found = []
+        for one in chunks:
+            sampler = self._samplers[one.chunk.slot]
+            if isinstance(sampler, _HostSampler):
+                found.append((one, sampler))
+        rows = iter(logits.of(row for one, _ in found for row in one.sampled).cpu().numpy())
+        return {
+            one.chunk.slot: sampler.picks([*islice(rows, len(one.sampled))])
+            for one, sampler in found
+        }
 
 
 def _outcomes(
