@@ -24,8 +24,13 @@ class Rotations:
 
     def at(self, positions: torch.Tensor, spec: RopeSpec) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines (T, 1, dim / 2) at the positions (T,), with the rotation's factors."""
+        cos, sin = self.table(spec, int(positions.max()) + 1)[positions][:, :, None].unbind(1)
+        return cos, sin
+
+    def table(self, spec: RopeSpec, count: int) -> torch.Tensor:
+        """Cosines and sines (at least `count`, 2, dim / 2) of the positions from 0 on."""
         table = self._tables.get(spec)
-        wanted = int(positions.max()) // _BLOCK + 1
+        wanted = -(-count // _BLOCK)
         held = 0 if table is None else len(table) // _BLOCK
         if wanted > held:
             blocks = [_block(number, spec) for number in range(held, wanted)]
@@ -33,8 +38,7 @@ class Rotations:
             table = torch.cat(grown if table is None else [table, *grown])
             self._tables[spec] = table
         assert table is not None, "a step has a position"
-        cos, sin = table[positions][:, :, None].unbind(1)
-        return cos, sin
+        return table
 
 
 def _block(number: int, spec: RopeSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

@@ -48,9 +48,21 @@ class FixedStates:
 
     def part(self, chunk: Chunk, place: StatePlace, *, certain: bool = False) -> torch.Tensor:
         """A part (count,) of the state of a chunk's slot; of its second one if `certain`."""
-        row = chunk.slot + self._slots if certain else chunk.slot
-        begin = self._begins[place.layer] + place.first
-        return self._states[row, begin : begin + place.count]
+        begin = self.first_element(place)
+        return self._states[self.rows(chunk)[certain], begin : begin + place.count]
+
+    @property
+    def table(self) -> torch.Tensor:
+        """All states: (rows, elements)."""
+        return self._states
+
+    def rows(self, chunk: Chunk) -> tuple[int, int]:
+        """The rows of the states of a chunk's slot."""
+        return chunk.slot, chunk.slot + self._slots
+
+    def first_element(self, place: StatePlace) -> int:
+        """Where a part begins in a state."""
+        return self._begins[place.layer] + place.first
 
     def read(self, snapshot: int) -> memoryview:
         """The bytes of a snapshot."""

@@ -6,15 +6,21 @@ decode, the choice of experts, and small elementwise operations.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
+from heddle.executors.torch.kernels.activations import activate, gated
 from heddle.executors.torch.kernels.attention import attend
 from heddle.executors.torch.kernels.experts import combine, sort_choices
 from heddle.executors.torch.kernels.matmul import MULTIPLIED, Tiles, multiply
+from heddle.executors.torch.kernels.norms import norm
 from heddle.executors.torch.kernels.operands import Operand, operand
 from heddle.executors.torch.kernels.pages import store
+from heddle.executors.torch.kernels.recurrence import Runs, convolve, linear_attend, runs_of
+from heddle.executors.torch.kernels.rope import rotate
+from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.ops import TorchOps
 from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import TILE
@@ -23,8 +29,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from heddle.executors.torch.attention import Shape
-    from heddle.executors.torch.weights import Matrix, Stack
-    from heddle.models.ops import ExpertSpec, ExpertWeights
+    from heddle.executors.torch.weights import Filters, Matrix, Stack
+    from heddle.models.ops import (
+        ExpertSpec,
+        ExpertWeights,
+        LinearAttentionSpec,
+        RopeSpec,
+        StatePlace,
+    )
     from heddle.weights.tensor_types import TensorType
 
 
@@ -55,15 +67,55 @@ class TritonOps(TorchOps):
         )
         return y.reshape(len(x), -1)
 
-    def experts(
-        self, x: Tensor, logits: Tensor, weights: ExpertWeights[Stack], spec: ExpertSpec
+    def norm(self, x: Tensor, w: Tensor, eps: float) -> Tensor:
+        return norm(x, w, eps)
+
+    def norm_heads(self, x: Tensor, w: Tensor, eps: float, heads: int) -> Tensor:
+        return norm(x, w, eps, heads)
+
+    def rope(self, x: Tensor, positions: Tensor, spec: RopeSpec, heads: int) -> Tensor:
+        table = self._rotations.table(spec, self._layout.splits * SPLIT)
+        return rotate(x, positions, table, spec, heads)
+
+    def gated(self, gate: Tensor, up: Tensor, activation: str) -> Tensor:
+        return gated(gate, up, activation)
+
+    def activate(self, x: Tensor, activation: str) -> Tensor:
+        return activate(x, activation)
+
+    def causal_conv(
+        self, x: Tensor, filters: Filters, place: StatePlace, activation: str
+    ) -> Tensor:
+        return convolve(x, filters, self._states, place, self._runs, activation)
+
+    def linear_attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        decay: Tensor,
+        strength: Tensor,
+        place: StatePlace,
+        spec: LinearAttentionSpec,
+        skip: Tensor | None = None,
+    ) -> Tensor:
+        self._check()
+        return linear_attend(q, k, v, decay, strength, skip, self._states, place, spec, self._runs)
+
+    def experts_share(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        weights: ExpertWeights[Stack],
+        spec: ExpertSpec,
+        first: int,
     ) -> Tensor:
         stacks = [weights.up, weights.down, *([] if weights.gate is None else [weights.gate])]
         if any(stack.whole.type not in MULTIPLIED for stack in stacks):
-            return super().experts(x, logits, weights, spec)
+            return super().experts_share(x, logits, weights, spec, first)
         self._check()
         chosen, factors = choose(logits, spec)
-        choices = sort_choices(chosen, spec.count, self._layout.count)
+        choices = sort_choices(chosen - first, weights.up.count, self._layout.count)
 
         def product(x: Tensor, stack: Stack, tiles: Tiles) -> Tensor:
             taken = self._operand(x, stack.whole.type)
@@ -87,6 +139,10 @@ class TritonOps(TorchOps):
         parts = self._pages.parts(layer)
         group, _ = self._pages.places[layer]
         return attend(q, parts[0], parts[-1], self._layout, group, shape, sinks)
+
+    @cached_property
+    def _runs(self) -> Runs:
+        return runs_of(self._layout, self._states)
 
     def _operand(self, x: Tensor, kind: TensorType) -> Operand:
         """x as an operand. Several matrices read the same x one after the other."""

@@ -23,7 +23,7 @@ class Choices(NamedTuple):
     Attributes:
         of_tokens: reads tokens, writes slots.
         of_slots: reads and writes slots.
-        slots: the slot (T, used) of each choice; -1: the token is padding.
+        slots: the slot (T, used) of each choice; -1: it is left out.
     """
 
     of_tokens: Tiles
@@ -37,10 +37,14 @@ class Choices(NamedTuple):
 
 
 def sort_choices(chosen: torch.Tensor, experts: int, tokens: int) -> Choices:
-    """Sort the choices (T, used) among `experts` experts. Tokens from `tokens` on are padding."""
+    """Sort the choices (T, used) of experts 0 to `experts` - 1; others are left out.
+
+    Tokens from `tokens` on are padding.
+    """
     device, used = chosen.device, chosen.shape[1]
-    own = torch.arange(len(chosen), device=device) < tokens
-    flat = torch.where(own[:, None], chosen, experts).flatten()
+    own = (torch.arange(len(chosen), device=device) < tokens)[:, None]
+    own = own & (chosen >= 0) & (chosen < experts)
+    flat = torch.where(own, chosen, experts).flatten()
     of_expert, order = flat.sort(stable=True)
     counts = torch.zeros(experts + 1, dtype=torch.int64, device=device)
     counts.scatter_add_(0, flat, torch.ones_like(flat))
@@ -85,7 +89,8 @@ def _combine(y, slots, factors, down, used, width, COLUMNS: tl.constexpr):
 def combine(choices: Choices, factors: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
     """Each token's sum of its experts' results, times their factors, in the order of the choices.
 
-    factors (T, used), down (slots, width); returns (T, width). Padding becomes 0.
+    factors (T, used), down (slots, width); returns (T, width). Choices that are left out add
+    nothing.
     """
     (tokens, used), width = factors.shape, down.shape[1]
     y = torch.empty(tokens, width, device=down.device)

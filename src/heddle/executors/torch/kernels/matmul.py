@@ -126,11 +126,12 @@ def multiply(
         matrix: (n, k); with `tiles`, several such matrices below one another.
         tiles: which tokens each matrix multiplies; None: all tokens, by one matrix.
         rows: with `tiles`, n.
-        y_rows: with `tiles`, rows of the result. Rows that are no target are undefined.
+        y_rows: with `tiles`, rows of the result. Rows that are no target are 0.
     """
     out_features = rows or matrix.out_features
     count = len(x.values) // TILE if tiles is None else len(tiles.matrices)
-    y = torch.empty(y_rows or len(x.values), out_features, device=x.values.device)
+    make = torch.empty if tiles is None else torch.zeros
+    y = make(y_rows or len(x.values), out_features, device=x.values.device)
     none = matrix.fields[0]  # a pointer that the kernel does not use
     sources, targets, matrices = tiles or (none, none, none)
     block = _rows(out_features)

@@ -1,0 +1,58 @@
+"""Norms, rotations and activations by Triton kernels: those on tensors, and the same anywhere."""
+
+from __future__ import annotations
+
+import pytest
+from triton_device import DEVICE, torch
+
+from heddle.models.ops import RopeSpec
+
+from heddle.executors.torch import functions  # isort: skip
+from heddle.executors.torch.kernels.activations import activate, gated  # isort: skip
+from heddle.executors.torch.kernels.norms import norm  # isort: skip
+from heddle.executors.torch.kernels.rope import rotate  # isort: skip
+from heddle.executors.torch.ops import TorchOps  # isort: skip
+from heddle.executors.torch.rotation import Rotations  # isort: skip
+
+OPS = TorchOps(None, None, None, Rotations(DEVICE), lambda: None)  # type: ignore[arg-type]
+
+
+def rows(count: int, width: int, seed: int = 1):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(count, width, generator=generator) * 6).to(DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("width", "heads", "own"), [(300, 1, False), (36, 3, False), (36, 3, True)]
+)
+def test_norm(width: int, heads: int, own: bool) -> None:
+    x, w = rows(19, width), rows(1, width if own else width // heads, 2)[0]
+    found = norm(x, w, 1e-5, heads)
+    torch.testing.assert_close(found, OPS.norm_heads(x, w, 1e-5, heads))
+    for place in (0, 7, 18):
+        assert torch.equal(norm(x[place : place + 1], w, 1e-5, heads), found[place : place + 1])
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("dim", "first"), [(20, 0), (12, 0), (12, 8)])
+def test_rope(interleaved: bool, dim: int, first: int) -> None:
+    spec = RopeSpec(dim, 1e4, interleaved, first=first)
+    x, positions = rows(5, 60), torch.tensor([3, 0, 1500, 7, 3], device=DEVICE)
+    table = Rotations(DEVICE).table(spec, 1501)
+    found = rotate(x, positions, table, spec, 3)
+    torch.testing.assert_close(found, OPS.rope(x, positions, spec, 3))
+    assert torch.equal(rotate(x[2:3], positions[2:3], table, spec, 3), found[2:3])
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "clamped", "sigmoid", "identity"])
+def test_gates(activation: str) -> None:
+    gate, up = rows(9, 133), rows(9, 133, 2)
+    found = gated(gate, up, activation)
+    torch.testing.assert_close(found, functions.gated(gate, up, activation))
+    assert torch.equal(gated(gate[8:], up[8:], activation), found[8:])
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "squared_relu"])
+def test_activations(activation: str) -> None:
+    x = rows(9, 133) * 20
+    torch.testing.assert_close(activate(x, activation), OPS.activate(x, activation))
