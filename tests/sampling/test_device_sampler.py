@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_native_sampler import RULES, mask_of, native, near_a_boundary, requests
+from test_native_sampler import (
+    RULES,
+    biases,
+    engrams,  # noqa: F401
+    mask_of,
+    native,
+    near_a_boundary,
+    requests,
+)
 
 from heddle.sampling_params import SamplingParams, Stage
-from heddle.step import NO_RULES, Binding
+from heddle.step import NO_RULES, Binding, EngramBias, TokenRules
 from heddle.testing.reference_sampler import Past
 
 torch = pytest.importorskip("torch")
@@ -59,7 +67,7 @@ def check_logprobs(params, found, expected):
     )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=60)
 @given(
     params=st.lists(requests(), min_size=1, max_size=4),
     seed=st.integers(0, 10**6),
@@ -67,10 +75,24 @@ def check_logprobs(params, found, expected):
     scale=st.sampled_from([0.1, 2.0, 6.0]),
     has_rules=st.booleans(),
     is_masked=st.booleans(),
+    bias=st.none() | biases(),
 )
-def test_requests_of_any_kind_agree(params, seed, vocabulary, scale, has_rules, is_masked):
+def test_requests_of_any_kind_agree(
+    engrams,  # noqa: F811
+    params,
+    seed,
+    vocabulary,
+    scale,
+    has_rules,
+    is_masked,
+    bias,
+):
     rng = np.random.default_rng(seed)
     rules = replace(RULES, pieces=None) if has_rules else NO_RULES
+    if bias is not None:
+        weights, *others = bias
+        tables = [pair for pair in zip(engrams, weights, strict=True) if pair[1]]
+        rules = replace(rules, engram=EngramBias(tuple(tables), *others))
     params = [on_the_device(one) for one in params]
     pasts = [
         Past(
@@ -221,3 +243,26 @@ def test_many_rows_are_divided_into_batches(monkeypatch):
     monkeypatch.setattr(device_sampling, "_MOST_LOGITS", 1000)
     assert picks(logits, params, [Past()] * 7) == whole
     assert device_sampling.sampling_bytes(7, 500) == 2 * 7 * 500 * 4 + 1000 * 100
+
+
+def test_guesses_leave_no_trace_in_what_engrams_follow(engrams):  # noqa: F811
+    """Guesses open and close reasoning, inside which there is no bias."""
+    tables = tuple((table, 1.0) for table in engrams)
+    rules = TokenRules(engram=EngramBias(tables, 0.5, opening=(5,), closing=(2, 1)))
+    params = SamplingParams(seed=1)
+    guesses = [3, 5, 1, 2, 1, 3, 5, 4]
+
+    def history(tokens):
+        return SlotHistory(Binding(0, params, [3, 1, 4, 1], tokens, rules), params, 50)
+
+    grown, found = history([]), []
+    for _ in range(2):
+        rows = grown.rows(guesses, ())
+        for count, row in enumerate(rows):
+            (fresh,) = history(guesses[:count]).rows((), ())
+            assert [list(column) for column in row.biases[1]] == [
+                list(column) for column in fresh.biases[1]
+            ]
+            found.append(len(row.biases[1][0]) > 0)
+    assert not any(found[2:5]), "reasoning is open"
+    assert any(found[5:7])

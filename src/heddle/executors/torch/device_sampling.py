@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,13 +48,13 @@ Measured on a processor, with a vocabulary of 152,000."""
 def runs_here(params: SamplingParams, rules: TokenRules) -> bool:
     """Whether the device has all samplers of a request.
 
-    It lacks DRY and engram tables, which search the sequence's tokens, mirostat, whose bound
-    follows from the token before, and `infill`, which compares texts.
+    It lacks DRY, which searches the sequence's tokens, mirostat, whose bound follows from the token
+    before, and `infill`, which compares texts.
     """
     repels = (
         Stage.DRY in params.samplers and params.dry_multiplier > 0 and params.dry_penalty_last_n
     )
-    return not (repels or params.mirostat or rules.engram is not None or rules.pieces is not None)
+    return not (repels or params.mirostat or rules.pieces is not None)
 
 
 def pick(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[Pick]:
@@ -134,15 +135,21 @@ def _report(params: SamplingParams) -> str:
 
 def _bias(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:
     """Logits with each row's biases."""
-    lengths = [len(row.bias[0]) for row in rows]
-    if not any(lengths):
-        return logits
-    row = torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)).to(logits.device)
-    token, bias = (
-        torch.from_numpy(np.concatenate(column)).to(logits.device)
-        for column in zip(*(row.bias for row in rows), strict=True)
-    )
-    return logits.index_put((row, token), in_range(logits[row, token] + bias))
+    for biases in zip_longest(*(row.biases for row in rows)):
+        given = [(place, bias) for place, bias in enumerate(biases) if bias and len(bias[0])]
+        if not given:
+            continue
+        places = np.repeat([place for place, _ in given], [len(bias[0]) for _, bias in given])
+        row, token, values = (
+            torch.from_numpy(column).to(logits.device)
+            for column in (
+                places,
+                np.concatenate([tokens for _, (tokens, _) in given]),
+                np.concatenate([values for _, (_, values) in given]),
+            )
+        )
+        logits = logits.index_put((row, token), in_range(logits[row, token] + values))
+    return logits
 
 
 def _allow(logits: torch.Tensor, rows: Sequence[SampledRow]) -> torch.Tensor:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from heddle import _native
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     Bits = NDArray[np.uint8]
     Ints = NDArray[np.int64]
+    Biases = tuple[Ints, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class SampledRow:
         numbers: `heddle.executors.torch.chain.numbers_of` the parameters.
         index: number of output tokens before this one.
         allowed: a bit for each token, as in a grammar's mask; None: all tokens are allowed.
-        bias: tokens and what to add to their logits.
+        biases: tokens, each once, and what to add to their logits, one after the other.
         counts: of each token so far: token, occurrences in the output, and among the last
             `repeat_last_n` tokens (3, n). Empty without penalties.
     """
@@ -37,7 +40,7 @@ class SampledRow:
     numbers: NDArray[np.float64]
     index: int
     allowed: Bits | None
-    bias: tuple[Ints, NDArray[np.float32]]
+    biases: Sequence[Biases]
     counts: Ints
 
     def uniform(self, stream: int = 0) -> float:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heddle.executors.torch.chain import chain_of, numbers_of
+from heddle.executors.torch.engram import EngramHistory
 from heddle.executors.torch.sampled_row import SampledRow
+from heddle.executors.torch.token_counts import TokenCounts
 from heddle.sampling_params import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from heddle.executors.torch.sampled_row import Bits, Ints
+    from heddle.executors.torch.sampled_row import Bits
     from heddle.sampling_params import SamplingParams
     from heddle.step import Binding
 
@@ -43,7 +45,9 @@ class SlotHistory:
         self._prompt_tokens = len(binding.prompt)
         counted = Stage.PENALTIES in self._chain
         window = params.repeat_last_n if params.repeat_last_n >= 0 else None
-        self._counts = _Counts(binding.prompt, binding.output, window) if counted else None
+        self._counts = TokenCounts(binding.prompt, binding.output, window) if counted else None
+        engram = binding.rules.engram
+        self._engram = None if engram is None else EngramHistory(engram, self._tokens)
 
     def rows(self, guesses: Sequence[int], masks: Sequence[bytes]) -> list[SampledRow]:
         """Inputs for the next token, and for those after each guess.
@@ -64,20 +68,26 @@ class SlotHistory:
         """Record that the output continues with `token`."""
         self._tokens.append(token)
         if self._counts is not None:
-            self._counts.append(token, self._tokens)
+            self._counts.append(self._tokens)
+        if self._engram is not None:
+            self._engram.append(self._tokens)
 
     def _take_back(self) -> None:
         if self._counts is not None:
             self._counts.take_back(self._tokens)
+        if self._engram is not None:
+            self._engram.take_back()
         self._tokens.pop()
 
     def _row(self, mask: bytes) -> SampledRow:
         index = len(self._tokens) - self._prompt_tokens
         counts = np.empty((3, 0), np.int64) if self._counts is None else self._counts.table()
-        allowed = self._allowed(index, mask)
-        return SampledRow(
-            self._params, self._chain, self._numbers, index, allowed, self._bias, counts
-        )
+        allowed, biases = self._allowed(index, mask), [self._bias]
+        if self._engram is not None:
+            tokens, values = self._engram.biases(self._tokens)
+            known = tokens < self._vocabulary
+            biases.append((tokens[known], values[known]))
+        return SampledRow(self._params, self._chain, self._numbers, index, allowed, biases, counts)
 
     def _allowed(self, index: int, mask: bytes) -> Bits | None:
         completed = [bad[-1] for bad in self._bad_sequences if self._ends_with(bad[:-1], index)]
@@ -114,53 +124,3 @@ class SlotHistory:
         flags = np.zeros(self._bytes * 8, np.bool_)
         flags[known] = True
         return np.packbits(flags, bitorder="little")
-
-
-class _Counts:
-    """How often each token occurs in the output, and in the window of the penalties."""
-
-    def __init__(self, prompt: Sequence[int], output: Sequence[int], window: int | None) -> None:
-        """`window` is the number of latest tokens to count; None: all."""
-        tokens = np.array([*prompt, *output], np.int64)
-        known, places = np.unique(tokens, return_inverse=True)
-        recent = places if window is None else places[max(0, len(places) - window) :]
-        self._window = window
-        self._size = len(known)
-        self._places = {token: place for place, token in enumerate(known.tolist())}
-        # Tokens, occurrences in the output and in the window, and all occurrences.
-        self._table = np.zeros((4, 2 * self._size + 16), np.int64)
-        self._table[:, : self._size] = [
-            known,
-            np.bincount(places[len(prompt) :], minlength=self._size),
-            np.bincount(recent, minlength=self._size),
-            np.bincount(places, minlength=self._size),
-        ]
-
-    def table(self) -> Ints:
-        """Tokens, occurrences in the output, and in the window (3, n). A copy."""
-        return self._table[:3, : self._size].copy()
-
-    def append(self, token: int, tokens: Sequence[int]) -> None:
-        """Count the last of `tokens`, a token of the output."""
-        if token not in self._places:
-            if self._size == self._table.shape[-1]:
-                self._table = np.concatenate([self._table, np.zeros_like(self._table)], -1)
-            self._places[token] = self._size
-            self._table[:, self._size] = token, 0, 0, 0
-            self._size += 1
-        self._table[1:, self._places[token]] += 1
-        self._move_window(tokens, -1)
-
-    def take_back(self, tokens: Sequence[int]) -> None:
-        """Undo `append` of the last of `tokens`."""
-        self._move_window(tokens, 1)
-        place = self._places[tokens[-1]]
-        self._table[1:, place] -= 1
-        if self._table[3, place] == 0:  # it was appended last, so its column is the last
-            del self._places[tokens[-1]]
-            self._size -= 1
-
-    def _move_window(self, tokens: Sequence[int], change: int) -> None:
-        """Change the count of the token that the last token pushed out of the window."""
-        if self._window is not None and len(tokens) > self._window:
-            self._table[2, self._places[tokens[-1 - self._window]]] += change
