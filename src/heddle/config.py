@@ -113,6 +113,24 @@ class EngineConfig(HubConfig):
         "device that computes: cpu; torch (torch on the processor) or cuda[:N] (a GPU), which need"
         " the extra of that name; reference (slow NumPy, to check results)",
     )
+    tensor_parallel: int = _setting(
+        1,
+        "processes that compute the model together, each with a part of the weights; on devices"
+        " torch and cuda",
+        low=1,
+        high=64,
+    )
+    devices: str = _setting(
+        "",
+        "numbers of the GPUs of --tensor-parallel, separated by commas; empty = the first ones",
+    )
+    rank_timeout: int = _setting(
+        60,
+        "longest time, in s, that a process of --tensor-parallel may be silent, or wait for the"
+        " others; then the model fails",
+        low=1,
+        high=3600,
+    )
     threads: int = _setting(
         0, "compute threads; 0 = one per core that this process may use", low=0, high=1024
     )

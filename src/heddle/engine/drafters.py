@@ -60,6 +60,7 @@ def draft_model(model: LoadedModel, config: EngineConfig) -> Follower[Any] | Non
 
     # The model has left a part of the KV cache; see `load_model`.
     rest = config.kv_cache and max(1, config.kv_cache - model.executor.memory.bytes)
+    config = replace(config, tensor_parallel=1, devices="")
     small = load_model(config.draft, replace(config, draft="", kv_cache=rest, speculation="off"))
     same = same_vocabulary(small.tokenizer, model.tokenizer)
     if not same or not small.shape.causal or small.executor.memory.snapshot_bytes:

@@ -230,12 +230,13 @@ def load_model(
 
     Raises: see :meth:`heddle.engine.Engine.load`.
     """
-    from heddle.executors.registry import loader
+    from heddle.executors.registry import check_ranks, loader
     from heddle.models.registry import family_of
     from heddle.weights.formats import open_checkpoint
     from heddle.weights.progress import Silent
 
     load = loader(config.device)  # first: refuse a wrong device before a download
+    check_ranks(config)
     found = find_model(str(model), progress, hub_place(config))
     name = found.name
     try:

@@ -29,18 +29,21 @@ class Device:
             has `check_device`, which raises ConfigError if this machine has no such device.
         extra: the extra of the package that the module needs; empty: none.
         is_numbered: whether a name may end with the number of one of several such devices.
+        has_ranks: whether several processes may compute a model together. Then the module also has
+            `load_rank`, which makes a :class:`heddle.executors.ranks.child.Follower`.
     """
 
     module: str
     extra: str = ""
     is_numbered: bool = False
+    has_ranks: bool = False
 
 
 DEVICES = {
     "cpu": Device("heddle.executors.cpu.load"),
     "reference": Device("heddle.testing.reference_load"),
-    "torch": Device("heddle.executors.torch.load", "torch"),
-    "cuda": Device("heddle.executors.torch.load", "cuda", is_numbered=True),
+    "torch": Device("heddle.executors.torch.load", "torch", has_ranks=True),
+    "cuda": Device("heddle.executors.torch.load", "cuda", is_numbered=True, has_ranks=True),
 }
 """Devices by name."""
 
@@ -83,6 +86,44 @@ def loader(device: str) -> Load:
         module.check_device(device)
     load: Load = module.load
     return load
+
+
+def check_ranks(config: EngineConfig) -> None:
+    """Check the settings of ranks, before a model is sought.
+
+    Raises:
+        ConfigError: the device has no ranks, or `devices` does not name one GPU for each rank.
+    """
+    ranks, (name, colon, _) = config.tensor_parallel, config.device.partition(":")
+    if ranks == 1 and not config.devices:
+        return
+    if ranks > 1 and not DEVICES[name].has_ranks:
+        able = ", ".join(name for name, row in DEVICES.items() if row.has_ranks)
+        raise ConfigError(
+            f"tensor_parallel {ranks} does not run on device {config.device!r}; use one of: {able}",
+            param="tensor_parallel",
+        )
+    numbers = [number.strip() for number in config.devices.split(",")] if config.devices else []
+    if numbers and (not DEVICES[name].is_numbered or colon):
+        raise ConfigError(
+            f"devices {config.devices!r} needs a device whose number is open, such as cuda, not"
+            f" {config.device!r}",
+            param="devices",
+        )
+    if colon and ranks > 1:
+        raise ConfigError(
+            f"device {config.device!r} is one GPU, and tensor_parallel {ranks} needs {ranks}; use"
+            " device cuda, and name the GPUs in devices",
+            param="device",
+        )
+    if numbers and (
+        len(numbers) != ranks or len(set(numbers)) != ranks or not all(map(str.isdecimal, numbers))
+    ):
+        raise ConfigError(
+            f"devices {config.devices!r} must name {ranks} different GPUs by number, one for each"
+            " rank of tensor_parallel, such as 0,1",
+            param="devices",
+        )
 
 
 def _module(device: str, row: Device) -> ModuleType:

@@ -33,18 +33,26 @@ class GroupCollective:
     def __init__(
         self, folder: Path, rank: int, ranks: int, device: torch.device, seconds: float
     ) -> None:
-        """Wait until all ranks have come, at most `seconds`. `folder` is private to them.
+        """`folder` is private to the ranks. They wait at most `seconds` for one another."""
+        self._folder = folder
+        self._rank = rank
+        self._ranks = ranks
+        self._device = device
+        self._patience = timedelta(seconds=seconds)
+        self._group: dist.ProcessGroup | None = None
+
+    def join(self) -> None:
+        """Wait until all ranks have come.
 
         Raises:
-            RuntimeError: they have not.
+            RuntimeError: they have not, in time.
         """
-        self._ranks = ranks
-        store = dist.FileStore(str(folder / "store"), ranks)
-        patience = timedelta(seconds=seconds)
-        store.set_timeout(patience)
-        self._group = _group(store, rank, ranks, device, patience)
+        store = dist.FileStore(str(self._folder / "store"), self._ranks)
+        store.set_timeout(self._patience)
+        self._group = _group(store, self._rank, self._ranks, self._device, self._patience)
 
     def gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        assert self._group is not None, "the ranks have joined"
         x = x.contiguous()
         found = [torch.empty_like(x) for _ in range(self._ranks)]
         self._group.allgather([found], [x]).wait()

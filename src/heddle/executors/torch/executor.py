@@ -138,6 +138,11 @@ class TorchExecutor:
         finally:
             self.compute_seconds += time.perf_counter() - began
 
+    @property
+    def digest(self) -> bytes:
+        """See `Program.digest`."""
+        return self._program.digest
+
     def logits_summary(self) -> LogitsSummary | None:
         try:
             return None if self._logits is None else summarize(self._logits.cpu().numpy())

@@ -30,6 +30,7 @@ from heddle.executors.torch.memory import (
     release,
     room_of,
 )
+from heddle.executors.torch.parallel import load_parallel, load_rank
 from heddle.executors.torch.program import Program
 from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import TorchLoader
@@ -44,10 +45,14 @@ if TYPE_CHECKING:
     import torch
 
     from heddle.config import EngineConfig
+    from heddle.executors.ranks.executor import RankedExecutor
     from heddle.models.decoder import Decoder, PredictionHead
     from heddle.state import StateMemory
     from heddle.step import ModelShape
     from heddle.weights.checkpoint import Checkpoint
+
+
+__all__ = ["check_device", "load", "load_rank"]
 
 
 def check_device(name: str) -> None:
@@ -65,12 +70,14 @@ def load(
     progress: Callable[[int], None] = lambda loaded: None,
     *,
     samples_on_device: bool | None = None,
-) -> TorchExecutor:
+) -> TorchExecutor | RankedExecutor:
     """Upload the weights of `checkpoint`; see `heddle.executors.registry.Load`.
 
     `samples_on_device` (for tests): whether the device runs the samplers that it has; by default
     a GPU does.
     """
+    if config.tensor_parallel > 1:
+        return load_parallel(checkpoint, config, progress)
     device = torch_device(config.device)
     model = build(checkpoint, config.context)
     shape = served_shape(config, model.shape)

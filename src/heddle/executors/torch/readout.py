@@ -54,6 +54,16 @@ def rows_of(chunks: Sequence[Chunk]) -> list[ChunkRows]:
     return found
 
 
+def logit_rows(chunks: Sequence[ChunkRows]) -> list[int]:
+    """The rows whose logits the plan reads, in order."""
+    return sorted({row for one in chunks for row in (*one.sampled, *one.scored)})
+
+
+def state_rows(chunks: Sequence[ChunkRows]) -> list[int]:
+    """The rows whose hidden states the plan reads, in order."""
+    return sorted({row for one in chunks for row in (*one.pooled, *one.kept)})
+
+
 class SampledLogits:
     """The logits of the rows to sample from, on the device.
 
@@ -103,10 +113,9 @@ def read(
     scorers = [(Scorer(one.chunk), one) for one in chunks if one.chunk.score is not None]
     scorer_of = {row: scorer for scorer, one in scorers for row in one.scored}
     logits = SampledLogits(_sampled(step, chunks, scorer_of, score))
-    wanted = {row for one in chunks for row in (*one.pooled, *one.kept)}
     states = {
         row: state
-        for rows, values in step.states(sorted(wanted))
+        for rows, values in step.states(state_rows(chunks))
         for row, state in zip(rows, values.cpu().numpy(), strict=True)
     }
     for one in chunks:
@@ -123,7 +132,7 @@ def _sampled(
 ) -> Iterator[Tile]:
     """The logits of the rows to sample from. Scores the other rows on the way."""
     sampled = {row for one in chunks for row in one.sampled}
-    for rows, values in step.logits(sorted({*sampled, *scorer_of})):
+    for rows, values in step.logits(logit_rows(chunks)):
         scored = [place for place, row in enumerate(rows) if row in scorer_of]
         if scored:
             scorers = [scorer_of[rows[place]] for place in scored]
