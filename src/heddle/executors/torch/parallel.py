@@ -26,6 +26,7 @@ from heddle.executors.serving import kept_kinds, load_of, served_config, served_
 from heddle.executors.torch.cache import bytes_of_page
 from heddle.executors.torch.collective import GroupCollective
 from heddle.executors.torch.device import set_threads, torch_device
+from heddle.executors.torch.device_sampling import sampling_bytes
 from heddle.executors.torch.executor import TorchExecutor, Uploaded
 from heddle.executors.torch.memory import attention_bytes, room_of
 from heddle.executors.torch.program import Program
@@ -34,6 +35,7 @@ from heddle.executors.torch.tiles import TILE
 from heddle.executors.torch.weights import TorchLoader
 from heddle.models.registry import build
 from heddle.state import divide
+from heddle.step import most_rows
 from heddle.weights.mix import Mix
 
 if TYPE_CHECKING:
@@ -153,6 +155,8 @@ class _Prepared:
         share(self.division, 0, counted)
         buffers = step_bytes(config, self.shape, TILE) + attention_bytes(config, self.kinds)
         buffers += extra_bytes(config, self.checkpoint.hyperparameters)
+        if self.device.type == "cuda":
+            buffers += sampling_bytes(most_rows(config.slots), self.shape.vocabulary)
         room = room_of(self.device, config)
         if self.device.type == "cpu":  # all ranks take from the same memory
             limits = {name: free // ranks for name, free in room.limits.items()}
@@ -199,7 +203,13 @@ class _Rank:
         prepared, loader = self._prepared, self._prepared.loader
         uploaded = Uploaded(loader.matmul_bytes, loader.bytes)
         return TorchExecutor(
-            self.program, prepared.shape, prepared.device, prepared.config, uploaded, self.memory
+            self.program,
+            prepared.shape,
+            prepared.device,
+            prepared.config,
+            uploaded,
+            self.memory,
+            samples_on_device=prepared.device.type == "cuda",
         )
 
 
