@@ -33,6 +33,7 @@ PARAMS = {
     "greedy": replace(GREEDY, max_tokens=8),
     "drawn": DRAWN,
     "penalised": replace(DRAWN, repetition_penalty=1.4, frequency_penalty=0.5, repeat_last_n=20),
+    "diluted": replace(DRAWN, dry_multiplier=0.8, dry_allowed_length=1),
     "odd": replace(DRAWN, typical_p=0.9, xtc_probability=0.5, dynatemp_range=0.4, top_n_sigma=3.0),
     "biased": replace(DRAWN, logit_bias={3: 2.0, 5: -4.0}, post_sampling_probs=True, top_p=1.0),
     "native": replace(DRAWN, mirostat=2),

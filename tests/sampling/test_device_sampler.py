@@ -19,13 +19,15 @@ from test_native_sampler import (
 )
 
 from heddle.sampling_params import SamplingParams, Stage
-from heddle.step import NO_RULES, Binding, EngramBias, TokenRules
+from heddle.step import NO_RULES, Binding, EngramBias, TokenRules, TokenSequences
 from heddle.testing.reference_sampler import Past
+from heddle.testing.repetition import latest, repetition_lengths
 
 torch = pytest.importorskip("torch")
 from heddle.executors.torch import device_sampling  # noqa: E402
 from heddle.executors.torch.chain import LACKING, chain_of  # noqa: E402
 from heddle.executors.torch.device_sampling import pick, runs_here  # noqa: E402
+from heddle.executors.torch.repetitions import Repetitions  # noqa: E402
 from heddle.executors.torch.scoring import (  # noqa: E402
     Wanted,
     score_on_device,
@@ -50,7 +52,7 @@ def picks(logits, params, pasts):
 
 def on_the_device(params):
     samplers = tuple(stage for stage in params.samplers if stage is not Stage.INFILL)
-    params = replace(params, mirostat=0, dry_multiplier=0.0, samplers=samplers)
+    params = replace(params, mirostat=0, samplers=samplers)
     assert runs_here(params, NO_RULES)
     return params
 
@@ -198,10 +200,43 @@ def test_temperatures_at_the_ends_of_the_range(temperature, dynatemp_range):
             assert near_a_boundary(logits[i], params[i], pasts[i])
 
 
+def entries(biases):
+    return {int(token): float(value) for token, value in zip(*biases, strict=True)}
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    tokens=st.lists(st.integers(0, 4), min_size=1, max_size=40),
+    appended=st.integers(0, 10),
+    breakers=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple), max_size=3),
+    window=st.sampled_from([-1, 1, 5, 12, 100]),
+    shortest=st.integers(1, 3),
+)
+def test_repetitions_are_those_of_the_definition(tokens, appended, breakers, window, shortest):
+    params = SamplingParams(
+        dry_multiplier=1.0, dry_base=2.0, dry_penalty_last_n=window, dry_allowed_length=shortest
+    )
+    begin = max(0, len(tokens) - appended)
+    found = Repetitions(params, TokenSequences(tuple(breakers)), tokens[:begin])
+    for token in tokens[begin:]:
+        found.append(token)
+    expected = repetition_lengths(latest(tokens, window), shortest, breakers)
+    assert entries(found.penalties()) == {
+        token: 2.0 ** (length - shortest) for token, length in expected.items()
+    }
+
+
 @pytest.mark.parametrize("window", [-1, 0, 3])
 def test_guesses_leave_no_trace_in_a_history(window):
     """Rows after guesses have the counts of a sequence with these tokens."""
-    params = SamplingParams(seed=1, repetition_penalty=1.5, repeat_last_n=window, min_tokens=4)
+    params = SamplingParams(
+        seed=1,
+        repetition_penalty=1.5,
+        repeat_last_n=window,
+        dry_multiplier=0.8,
+        dry_allowed_length=1,
+        min_tokens=4,
+    )
     prompt, output, guesses = [3, 1, 4, 1], [5, 9], [2, 1, 1, 3]
 
     def history(tokens):
@@ -216,6 +251,7 @@ def test_guesses_leave_no_trace_in_a_history(window):
             (fresh,) = history(output + guesses[:count]).rows((), ())
             assert row.index == fresh.index == len(output) + count
             assert sorted(row.counts.T.tolist()) == sorted(fresh.counts.T.tolist())
+            assert entries(row.repeats) == entries(fresh.repeats)
             np.testing.assert_array_equal(row.allowed, fresh.allowed)
     assert len(grown.rows(guesses, [b"", b"", b""])) == 3, "as many as there are masks"
 
@@ -260,9 +296,7 @@ def test_guesses_leave_no_trace_in_what_engrams_follow(engrams):  # noqa: F811
         rows = grown.rows(guesses, ())
         for count, row in enumerate(rows):
             (fresh,) = history(guesses[:count]).rows((), ())
-            assert [list(column) for column in row.biases[1]] == [
-                list(column) for column in fresh.biases[1]
-            ]
+            assert entries(row.biases[1]) == entries(fresh.biases[1])
             found.append(len(row.biases[1][0]) > 0)
     assert not any(found[2:5]), "reasoning is open"
     assert any(found[5:7])

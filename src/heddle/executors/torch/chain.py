@@ -13,62 +13,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from heddle.executors.torch.candidates import Candidates, in_range
+from heddle.executors.torch.batch_rows import rounded
+from heddle.executors.torch.candidates import Candidates
+from heddle.executors.torch.logit_edits import dry, penalties
 from heddle.executors.torch.sums import first, prefix_sums
 from heddle.sampling_params import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
-    from heddle.executors.torch.sampled_row import SampledRow
+    from heddle.executors.torch.batch_rows import Rows
     from heddle.sampling_params import SamplingParams
 
-_NUMBERS = (
-    *("repetition_penalty", "frequency_penalty", "presence_penalty", "top_n_sigma", "top_k"),
-    *("typical_p", "top_p", "min_p", "top_a", "xtc_threshold"),
-)
-
-LACKING = frozenset({Stage.DRY, Stage.INFILL})
+LACKING = frozenset({Stage.INFILL})
 """Samplers that the device lacks."""
 
 _COLDEST, _HOTTEST = 1e-15, 1e15
 """Below the first temperature only the best candidate stays. The second is the highest."""
-
-
-def rounded(params: SamplingParams, name: str) -> float:
-    """A number of the parameters in the native sampler's precision."""
-    return float(np.float32(getattr(params, name)))
-
-
-class Rows:
-    """The parameters of the rows of a batch, as tensors (rows, 1)."""
-
-    def __init__(self, rows: Sequence[SampledRow], columns: int, device: torch.device) -> None:
-        self.rows = rows
-        self.columns = columns  # of the rows of logits
-        self.device = device
-        numbers = np.stack([np.append(row.numbers, row.uniform()) for row in rows])
-        self._numbers = torch.from_numpy(numbers).to(device)
-
-    def number(self, name: str) -> torch.Tensor:
-        """A number of the rows' parameters, rounded to float32, as float64."""
-        column = _NUMBERS.index(name)
-        return self._numbers[:, column : column + 1]
-
-    def uniform(self) -> torch.Tensor:
-        """The random numbers of the draws, float64."""
-        return self._numbers[:, -1:]
-
-    def column(self, values: Sequence[float]) -> torch.Tensor:
-        """Values (rows,) as a tensor (rows, 1) float64."""
-        return torch.tensor(values, dtype=torch.float64, device=self.device).unsqueeze(-1)
-
-
-def numbers_of(params: SamplingParams) -> NDArray[np.float64]:
-    """The numbers that samplers read on the device."""
-    return np.array([rounded(params, name) for name in _NUMBERS])
 
 
 def chain_of(params: SamplingParams) -> tuple[Stage, ...]:
@@ -86,49 +47,6 @@ def apply(stage: Stage, candidates: Candidates, rows: Rows) -> Candidates:
 
 
 # --- the samplers --------------------------------------------------------------------------------
-
-
-def _penalties(candidates: Candidates, rows: Rows) -> Candidates:
-    """Each row has counts of the tokens of its sequence; all other logits stay."""
-    table = torch.from_numpy(_table_of_counts(rows.rows)).to(rows.device)
-    row, token, output, recent = table
-    if not len(row):
-        return candidates
-    repeated, frequent, present = (
-        rows.number(name).float()
-        for name in ("repetition_penalty", "frequency_penalty", "presence_penalty")
-    )
-
-    def penalised(
-        logits: torch.Tensor,
-        counts: tuple[torch.Tensor, torch.Tensor],
-        at: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
-        """`at` gives the row's value of a tensor (rows, 1) for each logit."""
-        output, recent = counts
-        factor, penalty = at(candidates.factor), at(repeated)
-        scaled = logits * factor
-        divided = torch.where(scaled > 0, scaled / penalty, scaled * penalty)
-        scaled = torch.where(recent > 0, divided, scaled) - at(frequent) * output.float()
-        scaled = torch.where(output > 0, scaled - at(present), scaled)
-        return in_range(scaled / factor)
-
-    logits = candidates.logits
-    if candidates.tokens is None:
-        changed = penalised(logits[row, token], (output, recent), lambda one: one[row, 0])
-        return candidates.edit(logits.index_put((row, token), changed))
-    entries = torch.full((len(logits), rows.columns), -1, device=rows.device)
-    entries[row, token] = torch.arange(len(row), device=rows.device)
-    entry = entries.gather(-1, candidates.tokens)
-    changed = penalised(logits, (output[entry], recent[entry]), lambda one: one)
-    return candidates.edit(torch.where(entry >= 0, changed, logits))
-
-
-def _table_of_counts(rows: Sequence[SampledRow]) -> NDArray[np.int64]:
-    """The counts of all rows: row, token, occurrences in the output and in the window (4, n)."""
-    lengths = [row.counts.shape[-1] for row in rows]
-    of_row = np.repeat(np.arange(len(rows)), lengths)
-    return np.concatenate([of_row[None], np.concatenate([row.counts for row in rows], -1)])
 
 
 def _top_n_sigma(candidates: Candidates, rows: Rows) -> Candidates:
@@ -270,12 +188,17 @@ def _penalises(params: SamplingParams) -> bool:
     return repeats or others != (0, 0)
 
 
+def _repels(params: SamplingParams) -> bool:
+    return rounded(params, "dry_multiplier") > 0 and params.dry_penalty_last_n != 0
+
+
 def _cools(params: SamplingParams) -> bool:
     return rounded(params, "temperature") != 1 or rounded(params, "dynatemp_range") > 0
 
 
 _STAGES = {
-    Stage.PENALTIES: _Stage(_penalties, _penalises, is_greedy=True),
+    Stage.PENALTIES: _Stage(penalties, _penalises, is_greedy=True),
+    Stage.DRY: _Stage(dry, _repels, is_greedy=True),
     Stage.TOP_N_SIGMA: _Stage(_top_n_sigma, lambda p: rounded(p, "top_n_sigma") > 0),
     Stage.TOP_K: _Stage(_top_k, lambda p: p.top_k > 0),
     Stage.TYPICAL_P: _Stage(_typical_p, lambda p: rounded(p, "typical_p") < 1),

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from heddle.executors.torch.batch_rows import Rows
 from heddle.executors.torch.candidates import Candidates, in_range
-from heddle.executors.torch.chain import Rows, apply
+from heddle.executors.torch.chain import apply
 from heddle.executors.torch.reports import (
     FIELDS,
     chain_report,
@@ -23,14 +24,13 @@ from heddle.executors.torch.reports import (
     padded,
     raw_report,
 )
-from heddle.sampling_params import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from heddle._native import Pick
     from heddle.executors.torch.sampled_row import SampledRow
-    from heddle.sampling_params import SamplingParams
+    from heddle.sampling_params import SamplingParams, Stage
     from heddle.step import TokenRules
 
 _NOT_FINITE, _NOTHING_LEFT = -1, -2
@@ -48,13 +48,10 @@ Measured on a processor, with a vocabulary of 152,000."""
 def runs_here(params: SamplingParams, rules: TokenRules) -> bool:
     """Whether the device has all samplers of a request.
 
-    It lacks DRY, which searches the sequence's tokens, mirostat, whose bound follows from the token
-    before, and `infill`, which compares texts.
+    It lacks mirostat, whose bound follows from the token before, and `infill`, which compares
+    texts.
     """
-    repels = (
-        Stage.DRY in params.samplers and params.dry_multiplier > 0 and params.dry_penalty_last_n
-    )
-    return not (repels or params.mirostat or rules.pieces is not None)
+    return not params.mirostat and rules.pieces is None
 
 
 def pick(logits: torch.Tensor, rows: Sequence[SampledRow]) -> list[Pick]:

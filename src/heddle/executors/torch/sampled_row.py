@@ -27,12 +27,13 @@ class SampledRow:
     Attributes:
         params: the request's.
         chain: the samplers that have an effect.
-        numbers: `heddle.executors.torch.chain.numbers_of` the parameters.
+        numbers: `heddle.executors.torch.batch_rows.numbers_of` the parameters.
         index: number of output tokens before this one.
         allowed: a bit for each token, as in a grammar's mask; None: all tokens are allowed.
         biases: tokens, each once, and what to add to their logits, one after the other.
         counts: of each token so far: token, occurrences in the output, and among the last
             `repeat_last_n` tokens (3, n). Empty without penalties.
+        repeats: tokens that DRY penalises, and their penalties. Empty without DRY.
     """
 
     params: SamplingParams
@@ -42,6 +43,7 @@ class SampledRow:
     allowed: Bits | None
     biases: Sequence[Biases]
     counts: Ints
+    repeats: Biases
 
     def uniform(self, stream: int = 0) -> float:
         """The row's random number in [0, 1); see `heddle.testing.philox.uniform`."""

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heddle.executors.torch.chain import chain_of, numbers_of
+from heddle.executors.torch.batch_rows import numbers_of
+from heddle.executors.torch.chain import chain_of
 from heddle.executors.torch.engram import EngramHistory
+from heddle.executors.torch.repetitions import Repetitions
 from heddle.executors.torch.sampled_row import SampledRow
 from heddle.executors.torch.token_counts import TokenCounts
 from heddle.sampling_params import Stage
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from heddle.executors.torch.sampled_row import Bits
     from heddle.sampling_params import SamplingParams
     from heddle.step import Binding
+
+
+_NO_BIAS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 class SlotHistory:
@@ -46,6 +51,9 @@ class SlotHistory:
         counted = Stage.PENALTIES in self._chain
         window = params.repeat_last_n if params.repeat_last_n >= 0 else None
         self._counts = TokenCounts(binding.prompt, binding.output, window) if counted else None
+        self._repetitions = None
+        if Stage.DRY in self._chain:
+            self._repetitions = Repetitions(params, binding.rules.breakers, self._tokens)
         engram = binding.rules.engram
         self._engram = None if engram is None else EngramHistory(engram, self._tokens)
 
@@ -55,6 +63,7 @@ class SlotHistory:
         There are no more rows than masks; without masks, all tokens are allowed in all rows.
         """
         wanted = 1 + len(guesses) if not masks else min(len(masks), 1 + len(guesses))
+        before = None if self._repetitions is None else self._repetitions.state
         rows = []
         for i in range(wanted):
             if i:
@@ -62,6 +71,8 @@ class SlotHistory:
             rows.append(self._row(masks[i] if masks else b""))
         for _ in range(wanted - 1):
             self._take_back()
+        if self._repetitions is not None and before is not None:
+            self._repetitions.state = before
         return rows
 
     def append(self, token: int) -> None:
@@ -71,6 +82,8 @@ class SlotHistory:
             self._counts.append(self._tokens)
         if self._engram is not None:
             self._engram.append(self._tokens)
+        if self._repetitions is not None:
+            self._repetitions.append(token)
 
     def _take_back(self) -> None:
         if self._counts is not None:
@@ -87,7 +100,10 @@ class SlotHistory:
             tokens, values = self._engram.biases(self._tokens)
             known = tokens < self._vocabulary
             biases.append((tokens[known], values[known]))
-        return SampledRow(self._params, self._chain, self._numbers, index, allowed, biases, counts)
+        repeats = _NO_BIAS if self._repetitions is None else self._repetitions.penalties()
+        return SampledRow(
+            self._params, self._chain, self._numbers, index, allowed, biases, counts, repeats
+        )
 
     def _allowed(self, index: int, mask: bytes) -> Bits | None:
         completed = [bad[-1] for bad in self._bad_sequences if self._ends_with(bad[:-1], index)]
