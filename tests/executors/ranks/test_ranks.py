@@ -96,6 +96,34 @@ def test_ranks_give_what_one_gives_and_the_same_bits_in_company(
         assert beside.tier.stats().restored_tokens > 0
 
 
+@pytest.mark.parametrize("model", [llama.PLAIN, qwen3_5.MODELS[0]], ids=str)
+def test_wrong_guesses_change_no_rank(model: TinyModel, tmp_path: Path) -> None:
+    """After a wrong guess, all ranks set back the states of recurrences."""
+    alone = rig(model, tmp_path, 2, slots=1, prefix_cache=False)
+    bits: list[Bits] = alone.one_by_one(PROMPTS, SHORT)
+    alone.close()
+    guessing = rig(model, tmp_path, 2, slots=3, batch_tokens=33, outputs=bits)
+    assert guessing.run(PROMPTS, SHORT) == bits
+    assert (guessing.again > 0) == bool(guessing.executor.memory.fixed)
+    guessing.close()
+
+
+def test_ranks_score_prompts_and_make_embeddings(tmp_path: Path) -> None:
+    found: list[Any] = []
+    for ranks in (1, 2):
+        config = replace(CONFIG, tensor_parallel=ranks)
+        with Engine.load(llama.PLAIN.write_folder(tmp_path / str(ranks)), config) as engine:
+            scored = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+            deltas = list(engine.stream(PROMPTS[1], scored))
+            scores = [one.logprob for delta in deltas for one in delta.prompt_logprobs or () if one]
+            vector = engine.embed(PROMPTS[1]).vector
+            found.append((scores, np.asarray(vector)))
+    (scores, vector), (of_two, vector_of_two) = found
+    assert len(scores) == len(PROMPTS[1]) - 1
+    np.testing.assert_allclose(of_two, scores, atol=2e-3)
+    np.testing.assert_allclose(vector_of_two, vector, atol=2e-3)
+
+
 def one_token(executor: Any) -> Any:
     binding = Binding(0, replace(SHORT, seed=0), [1, 2], [])
     plan = StepPlan((binding,), (Chunk(0, 0, [1, 2], [0], True),))

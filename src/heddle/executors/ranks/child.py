@@ -1,7 +1,7 @@
 """The program of a rank other than rank 0: `python -m heddle.executors.ranks.child DESCRIPTOR`.
 
-It ends when rank 0 closes the channel, or ends itself. It ignores Ctrl-C, which a terminal sends to
-all processes: rank 0 decides.
+It ends when rank 0 closes the channel, or ends itself. It ignores signals that ask it to end. A
+terminal or a service manager sends them to all processes, and rank 0 finishes its requests first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Follower(PageMemory, Protocol):
 
 def main(descriptor: int) -> None:
     """Serve rank 0 until it closes the channel."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for asked in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=descriptor))
     ended = threading.Event()
     threading.Thread(target=_beat, args=(channel, ended), daemon=True).start()
