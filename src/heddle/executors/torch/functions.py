@@ -44,13 +44,13 @@ def tanh(x: torch.Tensor) -> torch.Tensor:
 
 def total(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """The sum along an axis, which stays with length 1: halves are added until one is left."""
-    count = x.shape[dim]
-    while count > 1:
-        half = count // 2
-        folded = x.narrow(dim, 0, half) + x.narrow(dim, count - half, half)
-        middle = x.narrow(dim, half, count - 2 * half)
-        x = torch.cat([folded, middle], dim) if count % 2 else folded
-        count -= half
+    while (count := x.shape[dim]) > 1:
+        if count % 2:
+            low, middle, high = x.split([count // 2, 1, count // 2], dim)
+            x = torch.cat([low + high, middle], dim)
+        else:
+            low, high = x.chunk(2, dim)
+            x = low + high
     return x
 
 

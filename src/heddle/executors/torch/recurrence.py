@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from heddle.models.ops import LinearAttentionSpec
 
 
+_STATES = 1 << 18
+"""Most elements of the states of some tokens, whose results are read from them in one call: 1 MB,
+which a cache holds."""
+
+
 def convolve(
     x: torch.Tensor, filters: Filters, state: torch.Tensor, certain: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -56,14 +61,20 @@ def linear_attend(
     values = v.reshape(tokens, heads, 1, spec.value_dim)
     factors, strengths = decay.reshape(tokens, heads, -1, 1), strength[..., None, None]
     own = state.reshape(heads, spec.key_dim, spec.value_dim)
+    most = min(max(1, _STATES // own.numel()), tokens)
+    states = own.new_empty(most, *own.shape)
     kept, y = own, torch.empty_like(values)
-    for t in range(tokens):
-        own = own * factors[t]
-        change = values[t]
-        if spec.corrects:
-            change = change - total(own * keys[t], 1)
-        own = own + keys[t] * (strengths[t] * change)
-        y[t] = total(own * queries[t], 1)
-        if t + 1 == certain:
-            kept = own
+    for first in range(0, tokens, most):
+        block = slice(first, first + most)
+        steps = zip(
+            states, factors[block], keys[block], values[block], strengths[block], strict=False
+        )
+        for count, (after, factor, key, value, strength_of_token) in enumerate(steps, first + 1):
+            torch.mul(own, factor, out=after)
+            change = value - total(after * key, 1) if spec.corrects else value
+            own = after.add_(key * (strength_of_token * change))
+            if count == certain:
+                kept = own.clone()
+        asked = queries[block]
+        y[block] = total(states[: len(asked)] * asked, 2)
     return y.reshape(v.shape), kept.flatten(), own.flatten()
