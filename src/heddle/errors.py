@@ -232,6 +232,10 @@ class EngineFailedError(HeddleError):
     code = "engine_failed"
 
 
+class StepMemoryError(EngineFailedError):
+    """A step found too little memory on its device, which can go on with smaller steps."""
+
+
 class ModelPoisonedError(EngineFailedError):
     """An earlier step failed, so the model computes no more until it is loaded again."""
 

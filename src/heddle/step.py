@@ -561,6 +561,8 @@ class Executor(PageMemory, Protocol):
         Raises:
             EngineFailedError: the complete step failed. Its copies and the KV it wrote are
                 undefined.
+            StepMemoryError: the same, for want of memory. Later steps may succeed if each of their
+                slots is bound again.
             StepAbandonedError: `abandon` was called. Copies and KV are undefined too.
         """
         ...

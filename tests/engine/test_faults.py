@@ -18,6 +18,7 @@ from heddle.errors import (
     InvalidRequestError,
     ModelPoisonedError,
     NonFiniteLogitsError,
+    StepMemoryError,
 )
 from heddle.outputs import Delta, FinishReason
 from heddle.sampling_params import SamplingParams
@@ -91,6 +92,39 @@ def test_a_failed_step_poisons_the_engine(start, executor: FakeExecutor, caplog)
     snapshot = engine.snapshot()
     assert snapshot.finished[FinishReason.ERROR] == 2
     assert (snapshot.running, snapshot.queue_depth, snapshot.pages_used) == (0, 0, 0)
+    assert engine.health.state is HealthState.POISONED
+
+
+def too_large_beyond(most: int, executor: FakeExecutor):
+    def before_step(step: int) -> None:
+        if sum(tokens for _, _, tokens in executor.plans[-1]) > most:
+            raise StepMemoryError("no memory left for the step")
+
+    return before_step
+
+
+def test_a_step_that_is_too_large_starts_its_requests_again(start, executor, caplog) -> None:
+    """Also requests in the middle of their output. Every one gets what it gets alone."""
+    engine = start(slots=3, batch_tokens=64)
+    prompts = ["hello", "a prompt that is much longer than one step holds", "world"]
+    wanted = params(max_tokens=30, ignore_eos=True)
+    expected = [engine.complete(prompt, wanted).text for prompt in prompts]
+    engine.flush_prefix_cache()
+    streams = [Collector() for _ in prompts]
+    executor.before_step = too_large_beyond(7, executor)
+    for prompt, stream in zip(prompts, streams, strict=True):
+        engine.submit(prompt, wanted, stream)
+    assert [stream.wait().text for stream in streams] == expected
+    assert engine.health.state is HealthState.OK
+    assert engine.snapshot().preemptions > 0
+    assert "no memory left for the step; running requests start again, and later" in caplog.text
+
+
+def test_a_step_of_one_token_that_is_too_large_poisons_the_engine(start, executor) -> None:
+    engine = start()
+    executor.before_step = too_large_beyond(0, executor)
+    with pytest.raises(EngineFailedError, match="no memory left for the step"):
+        engine.complete("hello", params())
     assert engine.health.state is HealthState.POISONED
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tiny_files import SMALL, one_token_plan, tiny_file
@@ -11,11 +12,15 @@ from heddle.config import EngineConfig
 from heddle.errors import ConfigError, OutOfMemoryError
 from heddle.executors import memory
 from heddle.executors.registry import loader
+from models.rig import CONTEXT, GREEDY, TEXT, Rig
+from models.tiny.llama import PLAIN
+from models.tiny.qwen3_5 import TinyQwen35
 from steps import execute
 
 torch = pytest.importorskip("torch")
 from heddle.executors.torch import load as torch_load  # noqa: E402
 from heddle.executors.torch import memory as torch_memory  # noqa: E402
+from heddle.executors.torch import ops as torch_ops  # noqa: E402
 from heddle.executors.torch import upload  # noqa: E402
 
 CONFIG = replace(SMALL, device="torch", speculation="off")
@@ -138,3 +143,29 @@ def test_samplers_on_the_device_are_counted(gpu, tmp_path, monkeypatch):
         executor = torch_load.load(tiny_file(tmp_path), CONFIG, samples_on_device=samples_on_device)
     rows = 32 * executor.shape.vocabulary
     assert needed[1] - needed[0] == 100 * rows + 8 * rows
+
+
+@pytest.mark.parametrize(
+    "model",
+    [replace(PLAIN, context=CONTEXT), TinyQwen35("states", 4, 2, 32, True, context=CONTEXT)],
+    ids=str,
+)
+def test_a_step_that_finds_no_memory_is_computed_in_parts(model, tmp_path, monkeypatch):
+    """Sequences start again in smaller steps, from their snapshots if they are recurrent."""
+    checkpoint = model.checkpoint(tmp_path)
+    settings = {"device": "torch", "kv_cache": 8 << 20, "slots": 3, "speculation": "off"}
+    prompts, params = [TEXT[:50], TEXT[3:20], TEXT[:70]], replace(GREEDY, max_tokens=5)
+    expected = Rig(checkpoint, **settings).run(prompts, params)
+    multiply, fails = torch_ops.multiply, [0]
+
+    def multiply_small(x: Any, *others: Any) -> Any:
+        if len(x) > 32:
+            fails[0] += 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return multiply(x, *others)
+
+    monkeypatch.setattr(torch_ops, "multiply", multiply_small)
+    rig = Rig(checkpoint, **settings)
+    assert rig.run(prompts, params) == expected
+    assert fails[0] >= 2
+    assert rig.scheduler.preemptions >= 2

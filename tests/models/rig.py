@@ -11,6 +11,7 @@ from heddle.cache.manager import CacheManager
 from heddle.config import EngineConfig
 from heddle.disk.directory import PageDirectory
 from heddle.disk.tier import DiskTier
+from heddle.errors import StepMemoryError
 from heddle.parameters import Speculation
 from heddle.sampling_params import SamplingParams
 from heddle.scheduler.scheduler import Scheduler
@@ -88,7 +89,12 @@ class Rig:
                 assert self.tier is not None
                 assert self.tier.work(), "all wait, and for nothing"
                 continue
-            for event in self.scheduler.update(execute(self.executor, plan)):
+            try:
+                result = execute(self.executor, plan)
+            except StepMemoryError:
+                assert self.scheduler.shrink_steps(), "not even one token"
+                continue
+            for event in self.scheduler.update(result):
                 assert isinstance(event.outcome, Sampled)
                 out = event.outcome
                 said[event.sequence.id].append((out.token, out.logprob, out.top))

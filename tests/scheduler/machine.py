@@ -173,8 +173,12 @@ class Machine(RuleBasedStateMachine):
         cancel=st.none() | st.integers(0, 7),
         fails=st.integers(0, 5).map(lambda n: n == 5),
         poisoned=st.none() | st.integers(0, 3),
+        too_large=st.sampled_from([None] * 8 + ["before", "after"]),
     )
-    def step(self, cancel: int | None, fails: bool, poisoned: int | None) -> None:
+    def step(
+        self, cancel: int | None, fails: bool, poisoned: int | None, too_large: str | None
+    ) -> None:
+        """`too_large`: the memory ends before the step has written anything, or after it."""
         if not self.live:
             return
         plan = self.schedule()
@@ -182,6 +186,12 @@ class Machine(RuleBasedStateMachine):
             self.cancel(cancel)
         if fails:
             self.fail(plan)
+        elif too_large and sum(len(chunk.tokens) for chunk in plan.chunks) > 1:
+            if too_large == "after":
+                execute(self.executor, plan)
+            most = self.scheduler.shrink_steps()
+            assert most is not None
+            self.batch_tokens = most
         else:
             self.finish(plan, poisoned)
 

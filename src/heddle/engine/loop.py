@@ -32,6 +32,7 @@ from heddle.errors import (
     ModelPoisonedError,
     QueueTimeoutError,
     StepAbandonedError,
+    StepMemoryError,
 )
 from heddle.outputs import FinishReason
 from heddle.parameters import Speculation
@@ -292,6 +293,9 @@ class EngineLoop:
             with self.gate.lock:
                 self.scheduler.abandon()
             return
+        except StepMemoryError as cause:
+            self._shrink_steps(plan, cause)
+            return
         except Exception as cause:
             self._deliver()  # in case `submit` failed, before the delivery above
             raise self._fail_step(plan, cause) from cause
@@ -329,6 +333,22 @@ class EngineLoop:
         """
         self._enter(Phase.DELIVERING)
         self.delivery.deliver()
+
+    def _shrink_steps(self, plan: StepPlan, cause: StepMemoryError) -> None:
+        """Start the running requests again in smaller steps.
+
+        Raises:
+            ModelPoisonedError: the step cannot be smaller.
+        """
+        with self.gate.lock:
+            most = self.scheduler.shrink_steps()
+        if most is None:
+            raise self._fail_step(plan, cause) from cause
+        self._step_number += 1
+        self._give_turn()
+        _log.warning(
+            "%s; running requests start again, and later steps have at most %d tokens", cause, most
+        )
 
     def _fail_step(self, plan: StepPlan, cause: Exception) -> ModelPoisonedError:
         """Poison the engine: end the requests of the failed step, and accept no more.

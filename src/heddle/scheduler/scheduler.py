@@ -308,6 +308,26 @@ class Scheduler:
         self._release_ended(carried)
         return failed
 
+    def shrink_steps(self) -> int | None:
+        """Let later steps have at most half of the tokens of the step in flight, which failed.
+
+        All running sequences are preempted: the state of those in the step is undefined.
+
+        Returns:
+            Most tokens of later steps. None if the step cannot be smaller, because it had one token
+            or must compute whole prompts; then nothing changes.
+        """
+        tokens = sum(len(chunk.tokens) for _, chunk in self._in_flight)
+        if tokens < 2 or self._whole_prompts:
+            return None
+        carried, self._in_flight = self._in_flight, []
+        self._batch_tokens = tokens // 2
+        self._most_rows = min(self._most_rows, self._batch_tokens)
+        self._release_ended(carried)
+        for sequence in list(self._running):
+            self._preempt(sequence)
+        return self._batch_tokens
+
     # --- admission and prefixes ------------------------------------------------------------------
 
     def _admit(self) -> None:

@@ -133,6 +133,7 @@ class TorchExecutor:
                 return self._compute(plan)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
+                release(self._device)
                 raise out_of_memory_in_step(self._device) from error
             raise EngineFailedError(f"the device failed: {error}") from error
         finally:

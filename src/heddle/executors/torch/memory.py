@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heddle.errors import EngineFailedError, OutOfMemoryError
+from heddle.errors import OutOfMemoryError, StepMemoryError
 from heddle.executors.memory import Room, host_room
 from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.tiles import TILE, padded
@@ -74,9 +74,9 @@ def out_of_memory_at_load(device: torch.device, needed: int, room: Room) -> OutO
     )
 
 
-def out_of_memory_in_step(device: torch.device) -> EngineFailedError:
+def out_of_memory_in_step(device: torch.device) -> StepMemoryError:
     """The error of a step whose buffers do not fit the device."""
-    return EngineFailedError(
+    return StepMemoryError(
         f"device {device} has no memory left for the step; set a smaller kv_cache, batch_tokens or"
         " fewer slots"
     )
