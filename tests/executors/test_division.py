@@ -16,14 +16,16 @@ from heddle.errors import ConfigError
 from heddle.executors.graph.claims import Claims
 from heddle.executors.graph.division import Division
 from heddle.executors.graph.forward import record
+from heddle.executors.graph.recording import ExpertsShare
 from heddle.executors.graph.shares import share, share_kinds, whole
 from heddle.executors.serving import kept_kinds, load_of
 from heddle.models.registry import build
 from heddle.state import divide
 from heddle.step import Chunk, StepPlan
 from heddle.weights.mix import Mix
-from models.tiny import MODELS
+from models.tiny import MODELS, qwen3_moe
 from models.tiny.base import TOKENS
+from models.tiny.llama import PLAIN
 from models.window_pages import windows_of
 
 if TYPE_CHECKING:
@@ -67,14 +69,14 @@ class Seat:
 class Ranks:
     """The programs of all ranks of a model; one rank is not divided."""
 
-    def __init__(self, model: TinyModel, folder: Path, ranks: int) -> None:
+    def __init__(self, model: TinyModel, folder: Path, ranks: int, mix: Mix = MIX) -> None:
         checkpoint = model.checkpoint(folder)
         decoder = build(checkpoint)
         loaders = [
-            TorchLoader(checkpoint, CPU, mix=MIX, allow_nonfinite=False, progress=lambda _: None)
+            TorchLoader(checkpoint, CPU, mix=mix, allow_nonfinite=False, progress=lambda _: None)
             for _ in range(ranks)
         ]
-        claims = Claims(checkpoint, MIX, loaders[0].constants)
+        claims = Claims(checkpoint, mix, loaders[0].constants)
         forward = record(decoder, decoder.load(claims))
         kinds = kept_kinds(decoder, CONFIG)
         if ranks == 1:
@@ -152,3 +154,24 @@ def test_ranks_compute_together_what_one_computes(model: TinyModel, tmp_path: Pa
     assert np.median(abs(first - expected)) < 2e-4
     for other in (*others, *together.logits(TOKENS, [1, 5])):
         np.testing.assert_array_equal(other, first)
+
+
+BLOCKS = [
+    replace(PLAIN, ffn_width=64),
+    replace(qwen3_moe.MODELS[0], expert_width=64),
+    replace(qwen3_moe.MODELS[0], name="by expert", expert_width=32),
+]
+
+
+@pytest.mark.parametrize("model", BLOCKS, ids=str)
+def test_quantised_matrices_are_cut_at_blocks(model: TinyModel, tmp_path: Path) -> None:
+    """An expert of one block of inner width is one rank's as a whole."""
+    mix = Mix.named("q8_0")
+    (expected,) = Ranks(model, tmp_path, 1, mix).logits(TOKENS)
+    together = Ranks(model, tmp_path, 2, mix)
+    by_expert = any(isinstance(node, ExpertsShare) for node in together.programs[1].forward.nodes)
+    assert by_expert == (model.name == "by expert")
+    for found in together.logits(TOKENS):
+        np.testing.assert_allclose(found, expected, atol=1e-2)
+        assert np.median(abs(found - expected)) < 2e-4
+    assert max(together.bytes) < 0.7 * Ranks(model, tmp_path, 1, mix).bytes[0]
