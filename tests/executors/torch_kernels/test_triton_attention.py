@@ -57,7 +57,7 @@ def queries(shape: Shape, count: int):
 
 SHAPES = {
     "grouped": Shape(6, 2, 20, 20, 0.25),
-    "window": Shape(2, 2, 16, 16, 0.25, window=40),
+    "window": Shape(2, 2, 16, 16, 0.25, window=100),  # more than a block
     "soft cap": Shape(3, 1, 16, 16, 0.5, soft_cap=2.0),
     "two-sided": Shape(2, 1, 16, 16, 0.3, causal=False),
     "two-sided window": Shape(2, 1, 16, 16, 0.3, window=7, causal=False),
