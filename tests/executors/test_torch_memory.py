@@ -81,7 +81,7 @@ def refuse(*args: object) -> int:
 def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
     free, settings, problem, gpu, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(upload.os, "preadv", refuse)
+    monkeypatch.setattr(upload.Uploader, "fields", refuse)
     gpu[0] = free * MB
     file = tiny_file(tmp_path, {"llama.context_length": 10**6})
     with pytest.raises(OutOfMemoryError, match=problem) as error:

@@ -102,7 +102,7 @@ def test_stored_tensors_pass_through_one_small_buffer(case, monkeypatch):
 
 def test_a_file_that_ends_before_a_tensor_does_is_named(tmp_path, monkeypatch):
     checkpoint = WIDE.checkpoint(tmp_path)
-    monkeypatch.setattr(upload.os, "preadv", lambda descriptor, buffers, offset: 0)
+    monkeypatch.setattr(upload.os, "pread", lambda descriptor, size, offset: b"")
     with pytest.raises(ModelFileError, match=r"token_embd\.weight cannot be read: .* ends at byte"):
         load(checkpoint, CONFIG)
 
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     def fail(*args: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(upload.os, "preadv", fail)
+    monkeypatch.setattr(upload.os, "pread", fail)
     with pytest.raises(ModelFileError, match=r"cannot be read: Input/output error"):
         load(checkpoint, CONFIG)
 

@@ -44,7 +44,6 @@ _OF_ANY_COLUMNS = (
     recording.Linear,
     recording.HeadLinear,
     recording.TakeColumns,
-    recording.Join,
     recording.GateRows,
 )
 """Operations that compute some columns of their result without the others."""
@@ -202,15 +201,7 @@ class Division:
             case recording.TakeColumns(first=first, heads=taken):
                 size, stride = node.width // taken, node.inputs[0].width // taken
                 wants = [[own // size * stride + first + own % size for own in parts]]
-            case recording.Join():
-                left = node.inputs[0].width
-                wants = [
-                    [own[own < left] for own in parts],
-                    [own[own >= left] - left for own in parts],
-                ]
-            case recording.GateRows():
-                wants = [parts, None]
-            case recording.Rope():
+            case recording.GateRows() | recording.Rope():
                 wants = [parts, None]
             case _:
                 wants = [parts] * len(node.inputs)

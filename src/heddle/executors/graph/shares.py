@@ -158,9 +158,10 @@ class _Cutter:
                 return replace(node, inputs=self._every(node), weights=self._stacks(weights))
             case recording.Attend() | recording.LatentAttend() | recording.LinearAttend():
                 return self._attention(node, width)
-            case recording.TakeColumns() | recording.Join() if parts is not None:
-                assert division is not None
-                return self._taken(node, parts)
+            case recording.TakeColumns() if parts is not None:
+                size, stride = node.width // node.heads, node.inputs[0].width // node.heads
+                wanted = parts // size * stride + node.first + parts % size
+                return self._columns(node.inputs[0], wanted)
         inputs = self._by_column(node, parts)
         match node:
             case recording.NormHeads(weight=claim, heads=heads):
@@ -208,19 +209,6 @@ class _Cutter:
         stack = range(int(heads[0]), int(heads[-1]) + 1)
         weight = self._load(claim, Cut(stack=stack))
         return replace(node, inputs=(self._columns(x, columns),), width=len(parts), weight=weight)
-
-    def _taken(self, node: Node, parts: Indices) -> Node:
-        """Columns of a value, or of two values, that this rank needs."""
-        if isinstance(node, recording.TakeColumns):
-            size, stride = node.width // node.heads, node.inputs[0].width // node.heads
-            wanted = parts // size * stride + node.first + parts % size
-            return self._columns(node.inputs[0], wanted)
-        left = node.inputs[0].width
-        pieces = (
-            self._columns(node.inputs[0], parts[parts < left]),
-            self._columns(node.inputs[1], parts[parts >= left] - left),
-        )
-        return replace(node, inputs=pieces, width=len(parts))
 
     def _attention(
         self,

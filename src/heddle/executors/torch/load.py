@@ -120,14 +120,7 @@ def _loaded(
     make: Callable[..., TorchExecutor],
 ) -> TorchExecutor:
     mix = Mix.named(config.quantize)
-    loader = TorchLoader(
-        checkpoint,
-        device,
-        mix=mix,
-        allow_nonfinite=config.allow_nonfinite,
-        progress=progress,
-        threads=config.threads,
-    )
+    loader = TorchLoader.of(checkpoint, device, config, progress)
     claims = Claims(checkpoint, mix, loader.constants)
     weights = model.load(claims)
     forward = whole(record(model, weights), loader)

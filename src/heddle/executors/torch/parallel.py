@@ -135,14 +135,7 @@ class _Prepared:
             each = max(1, usable_cores() // config.tensor_parallel)
             config = replace(config, threads=each)
         mix = Mix.named(config.quantize)
-        loader = TorchLoader(
-            checkpoint,
-            device,
-            mix=mix,
-            allow_nonfinite=config.allow_nonfinite,
-            progress=progress,
-            threads=config.threads,
-        )
+        loader = TorchLoader.of(checkpoint, device, config, progress)
         forward = record(model, model.load(Claims(checkpoint, mix, loader.constants)))
         division = Division(forward, config.tensor_parallel)
         kinds = share_kinds(division, kept_kinds(model, config))

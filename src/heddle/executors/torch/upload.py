@@ -31,6 +31,10 @@ STAGING_BYTES = 32 << 20
 """Bytes of the staging buffer. A longer row gets a longer buffer."""
 
 
+_PIECE = 16 << 20
+"""Bytes of one system call."""
+
+
 class Uploader:
     """Reads tensors in chunks, quantises those that get another type, and uploads them."""
 
@@ -151,13 +155,14 @@ class Uploader:
         done = 0
         while done < out.size:
             at = place.offset + begin + done
-            try:
-                count = os.preadv(place.descriptor, [out[done:].data], at)
+            try:  # (preadv would save a copy, and not every system has it)
+                piece = os.pread(place.descriptor, min(_PIECE, out.size - done), at)
             except OSError as error:
                 raise self._unreadable(tensor, str(error.strerror)) from error
-            if count == 0:
+            if not piece:
                 raise self._unreadable(tensor, f"the file ends at byte {at}")
-            done += count
+            out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
+            done += len(piece)
 
     def _unreadable(self, tensor: TensorInfo, reason: str) -> ModelFileError:
         """The error of a file that cannot be read, or of one that somebody has changed."""

@@ -16,13 +16,14 @@ from heddle.executors.torch.blocks import decode
 from heddle.executors.torch.tiles import TILE, check_columns
 from heddle.executors.torch.upload import Uploader
 from heddle.weights.checkpoint import claim, non_finite_weights
+from heddle.weights.mix import Mix
 from heddle.weights.tensor_types import unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from heddle.config import EngineConfig
     from heddle.weights.checkpoint import Checkpoint, TensorInfo
-    from heddle.weights.mix import Mix
     from heddle.weights.tensor_types import TensorType
 
 _PANEL = 1 << 19
@@ -171,6 +172,24 @@ class TorchLoader:
         )
         self._matrices: dict[str, Matrix] = {}  # a name has the same part in all calls
         self._checked: set[tuple[int, ...]] = set()
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        config: EngineConfig,
+        progress: Callable[[int], None],
+    ) -> TorchLoader:
+        """A loader with these settings."""
+        return cls(
+            checkpoint,
+            device,
+            mix=Mix.named(config.quantize),
+            allow_nonfinite=config.allow_nonfinite,
+            progress=progress,
+            threads=config.threads,
+        )
 
     def linear(self, name: str, shape: tuple[int, int], cut: Cut = WHOLE) -> Matrix:
         bias = self._bias(name, shape[:1], cut)
