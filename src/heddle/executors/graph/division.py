@@ -4,7 +4,7 @@ arXiv:1909.08053).
 No model says how it is divided. It follows from the graph: attention and recurrences are divided by
 heads, so matrices before them by rows and matrices after them by columns; feed-forward layers by
 their inner width, experts by their inner width or by expert, embedding and output matrix by tokens
-of the vocabulary. What cannot be divided, every rank computes alike, such as norms and routers.
+of the vocabulary. Every rank computes the rest in full, such as norms and routers.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class RankGroup:
         self._listener.start()
         expected = program_version()
         for rank, setup in zip(self._ranks, setups, strict=True):
-            found = json.loads(self._answer(rank, Kind.HELLO, "start"))
+            found = json.loads(self._answer(rank, Kind.HELLO))
             if found != expected:
                 raise self._fail(f"rank {rank.number} runs {found}, rank 0 {expected}")
             self._send(rank, Kind.SETUP, setup.to_bytes())
@@ -199,7 +199,7 @@ class RankGroup:
         except ChannelClosedError:
             raise self.error(self.problem(wait=self._seconds)) from None
 
-    def _answer(self, rank: _Rank, kind: Kind, doing: str = "") -> bytes:
+    def _answer(self, rank: _Rank, kind: Kind) -> bytes:
         """The rank's next answer, which must be of a kind."""
         while True:
             self._check()
