@@ -124,15 +124,32 @@ def test_a_value_that_is_not_finite_concerns_those_who_see_it() -> None:
     assert found[32:].isnan().all()
 
 
+def special_rows(count: int, width: int, seed: int):
+    """Vectors with ties, limits, and numbers that are not finite, in blocks of their own."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(count, width, generator=generator)
+    rows[1] = torch.arange(width) * 2.0**-10  # ties of both formats
+    rows[2] = torch.linspace(-600, 600, width)
+    rows[3] *= 10.0 ** torch.arange(width).remainder(80).sub(45)
+    rows[4, ::32], rows[5, 5], rows[6, 20] = 127.5, torch.nan, -torch.inf
+    rows[5, 6], rows[7], rows[8] = torch.inf, 0.0, -1e-39
+    return rows.to(DEVICE)
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # of the interpreter's NumPy
 @pytest.mark.parametrize("kv_type", KV_FORMATS)
-def test_stored_keys_and_values_are_those_of_the_format(kv_type: str) -> None:
+@pytest.mark.parametrize("joined", [False, True], ids=["two parts", "joined"])
+def test_stored_keys_and_values_are_those_of_the_format(kv_type: str, joined: bool) -> None:
     shape = Shape(2, 2, 32, 32, 1.0)
-    places = torch.tensor([7, 70, 34], device=DEVICE)
-    k, v = queries(shape, 16), queries(shape, 17)[:16]
-    found = [vectors_of(shape, kv_type, seed) for seed in (1, 2)]
-    expected = [vectors_of(shape, kv_type, seed) for seed in (1, 2)]
+    places = torch.tensor([7, 70, 34, 3, 5, 99, 8, 66, 130, 2], device=DEVICE)
+    width = 24 if joined else 64
+    k, v = special_rows(16, width, 16), special_rows(16, 64 - width if joined else 64, 17)
+    parts = 1 if joined else 2
+    found = [vectors_of(shape, kv_type, seed) for seed in range(parts)]
+    expected = [vectors_of(shape, kv_type, seed) for seed in range(parts)]
     store(tuple(found), places, k, v)
-    for own, other, rows in zip(found, expected, (k, v), strict=True):
-        other.store(places, rows[:3])
+    vectors = (torch.cat([k, v], -1),) if joined else (k, v)
+    for own, other, rows in zip(found, expected, vectors, strict=True):
+        other.store(places, rows[: len(places)])
         for field, right in zip(own.fields, other.fields, strict=True):
-            assert torch.equal(field.view(torch.uint8), right.view(torch.uint8))
+            torch.testing.assert_close(field, right, rtol=0, atol=0, equal_nan=True)

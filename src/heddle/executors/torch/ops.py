@@ -137,7 +137,7 @@ class TorchOps:
     def latent_attend(
         self, q_latent: Tensor, q: Tensor, latent: Tensor, key: Tensor, layer: int, spec: LatentSpec
     ) -> Tensor:
-        self._store(layer, torch.cat([latent, key], -1))
+        self._store(layer, latent, key)
         turned = q.reshape(len(q), spec.heads, -1)[..., -spec.rope_dim :]
         queries = torch.cat([q_latent.reshape(len(q), spec.heads, -1), turned], -1)
         return self._attended(queries.reshape(len(q), -1), layer, latent_shape(spec), None)
@@ -279,12 +279,16 @@ class TorchOps:
         assert self._collective is not None, "the graph of one rank has no collectives"
         return self._collective.gather(x)
 
-    def _store(self, layer: int, *parts: Tensor) -> None:
-        """Write keys and values of the step's tokens to their pages."""
+    def _store(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Write keys and values of the step's tokens to their pages.
+
+        If values are a part of the keys, the pages keep k and v joined.
+        """
         group, _ = self._pages.places[layer]
-        places = self._layout.stored[group]
-        for stored, part in zip(self._pages.parts(layer), parts, strict=True):
-            stored.store(places, part[: self._layout.count])
+        parts, places = self._pages.parts(layer), self._layout.stored[group]
+        vectors = (k, v) if len(parts) == 2 else (torch.cat([k, v], -1),)
+        for stored, rows in zip(parts, vectors, strict=True):
+            stored.store(places, rows[: self._layout.count])
 
     def _remember(self, chunk: Chunk, place: StatePlace, kept: Tensor, last: Tensor) -> None:
         """Write the states after the certain tokens of a chunk, and after all of them."""

@@ -130,9 +130,9 @@ class TritonOps(TorchOps):
             hidden = self.gated(gate, hidden, spec.activation)
         return combine(choices, factors, product(hidden, weights.down, choices.of_slots))
 
-    def _store(self, layer: int, *parts: Tensor) -> None:
+    def _store(self, layer: int, k: Tensor, v: Tensor) -> None:
         group, _ = self._pages.places[layer]
-        store(self._pages.parts(layer), self._layout.stored[group], *parts)
+        store(self._pages.parts(layer), self._layout.stored[group], k, v)
 
     def _attended(self, q: Tensor, layer: int, shape: Shape, sinks: Tensor | None) -> Tensor:
         self._check()
