@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from triton_device import DEVICE, torch
 
@@ -12,7 +14,12 @@ from heddle.executors.torch.cache import Vectors  # isort: skip
 from heddle.executors.torch.kernels import attention as kernels  # isort: skip
 from heddle.executors.torch.kernels.pages import store  # isort: skip
 from heddle.executors.torch.kv_formats import KV_FORMATS  # isort: skip
-from heddle.executors.torch.layout import SPLIT, Layout  # isort: skip
+from heddle.executors.torch.layout import (  # isort: skip
+    SPLIT,
+    Layout,
+    PlanIntegers,
+    Spare,
+)
 
 Shape = attention.Shape
 PAGES = 24
@@ -105,6 +112,23 @@ def test_a_query_has_the_same_bits_in_any_chunks_and_company(name: str) -> None:
         shape, "f16", torch.cat([queries(shape, 5), q[-2:]]), company, of_long(END - 2, END)
     )
     assert torch.equal(beside[5:], whole[-2:])
+
+
+@pytest.mark.parametrize("name", ["grouped", "window", "soft cap"])
+def test_more_tiles_and_splits_than_needed_change_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layout of a bucket has padding of every kind. The order of the scratch is another."""
+    shape, chunks = SHAPES[name], (of_long(END - 1, END), Chunk(1, 2, [1] * 3, SHORT, False))
+    q = queries(shape, 4)
+    expected = attended(shape, "f16", q, *chunks)
+    made = PlanIntegers(chunks, 1)
+    sizes = replace(made.sizes, stored=16, tiles=5, runs=7, splits=6)
+    spare = Spare([(PAGES - 1) * 32], 0)
+    layout = Layout.over(torch.from_numpy(made.packed(sizes, spare)).to(DEVICE), sizes)
+    assert layout.stored[0][4:].tolist() == [(PAGES - 1) * 32] * 12
+    monkeypatch.setattr(f"{__name__}.layout_of", lambda *chunks: layout)
+    assert torch.equal(attended(shape, "f16", q, *chunks), expected)
 
 
 def test_many_tiles_take_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ TOKENS = 11
 class States:
     """States of `SLOTS` slots: what `FixedStates` is to operations."""
 
+    slots = SLOTS
+
     def __init__(self, count: int) -> None:
         self.table = torch.zeros(2 * SLOTS, BEFORE + count + 3, device=DEVICE)
 

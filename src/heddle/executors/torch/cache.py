@@ -52,14 +52,18 @@ class Vectors:
 class PagedMemory:
     """Pages of all groups: first the group of all positions, then the windowed groups.
 
+    Each group has one more page, which no sequence owns: padding writes to it.
+
     Attributes:
         places: for each layer, the index of its group and the layer's number in the group.
+        spare: for each group, the first place of the page that no sequence owns.
     """
 
     def __init__(self, kv_type: str, memory: StateMemory, device: torch.device) -> None:
         self.places = layer_places(memory)
         self._format = KV_FORMATS[kv_type]
         self._groups = [self._fields(group, device) for group in page_groups(memory)]
+        self.spare = [group.pages * PAGE_TOKENS for group in page_groups(memory)]
 
     def parts(self, layer: int) -> tuple[Vectors, ...]:
         """Keys, and values if they are stored."""
@@ -88,7 +92,7 @@ class PagedMemory:
     def _fields(self, group: PageGroup, device: torch.device) -> list[torch.Tensor]:
         """The tensors of a group: (layers, parts, pages, PAGE_TOKENS, ...) each."""
         width = group.shape.heads * group.shape.dim
-        pages = len(group.layers), group.shape.parts, group.pages, PAGE_TOKENS
+        pages = len(group.layers), group.shape.parts, group.pages + 1, PAGE_TOKENS
         return [
             torch.zeros((*pages, width // shared), dtype=kind, device=device)
             for kind, shared in self._format.fields

@@ -14,6 +14,7 @@ from heddle.executors.torch.layout import Layout
 from heddle.executors.torch.operations import operations
 from heddle.executors.torch.ops import attention_shape, latent_shape
 from heddle.executors.torch.rotation import Rotations
+from heddle.executors.torch.staging import Staging
 from heddle.executors.torch.states import FixedStates
 from heddle.executors.torch.tiles import TILE, padded
 
@@ -64,6 +65,7 @@ class Program:
         self._device = device
         self._groups = 1 + len(memory.windows)
         self._rotations = Rotations(device)
+        self._staging = Staging(device)
         self._operations = operations(device)
         self._check_attention()
         self.pages = PagedMemory(kv_type, memory, device)
@@ -79,7 +81,13 @@ class Program:
         """
         inputs = self.forward.inputs
         self._crc = 0
-        layout = Layout.of(plan, self._groups, self._device, has_states=inputs.states is not None)
+        layout = Layout.of(
+            plan,
+            self._groups,
+            self._device,
+            has_states=inputs.states is not None,
+            send=self._staging.send,
+        )
         ops = self._operations(
             layout, self.pages, self.states, self._rotations, check, self._collective
         )

@@ -18,16 +18,20 @@ if TYPE_CHECKING:
 
 
 class FixedStates:
-    """Two float32 states for each slot, then the snapshots.
+    """Two float32 states for each slot, the snapshots, and a state that padding writes to.
 
     The second state of a slot is the one before the uncertain tokens of its last chunk.
+
+    Attributes:
+        slots: number of slots.
+        spare: the row of the state that no slot owns.
     """
 
     def __init__(self, memory: StateMemory, device: torch.device) -> None:
         self._begins = {layer: begin // 4 for layer, begin in fixed_places(memory).items()}
-        self._slots, self._snapshots = memory.states // 2, memory.snapshots
-        count = memory.states + memory.snapshots
-        self._states = torch.zeros(count, memory.snapshot_bytes // 4, device=device)
+        self.slots, self._snapshots = memory.states // 2, memory.snapshots
+        self.spare = memory.states + memory.snapshots
+        self._states = torch.zeros(self.spare + 1, memory.snapshot_bytes // 4, device=device)
 
     def prepare(self, plan: StepPlan) -> None:
         """Clear and restore states before the chunks of a plan."""
@@ -43,8 +47,8 @@ class FixedStates:
 
     def rewind(self, slot: int) -> None:
         """Go back to the state before the uncertain tokens. Without states, nothing happens."""
-        if self._slots:
-            self._states[slot] = self._states[slot + self._slots]
+        if self.slots:
+            self._states[slot] = self._states[slot + self.slots]
 
     def part(self, chunk: Chunk, place: StatePlace, *, certain: bool = False) -> torch.Tensor:
         """A part (count,) of the state of a chunk's slot; of its second one if `certain`."""
@@ -58,7 +62,7 @@ class FixedStates:
 
     def rows(self, chunk: Chunk) -> tuple[int, int]:
         """The rows of the states of a chunk's slot."""
-        return chunk.slot, chunk.slot + self._slots
+        return chunk.slot, chunk.slot + self.slots
 
     def first_element(self, place: StatePlace) -> int:
         """Where a part begins in a state."""
@@ -80,13 +84,13 @@ class FixedStates:
             if snapshot not in range(self._snapshots):
                 yield f"bad snapshot {snapshot}"
         slots = (*plan.clears, *(copy.slot for copy in copies))
-        if self._slots:
+        if self.slots:
             slots = (*slots, *(chunk.slot for chunk in plan.chunks))
         for slot in slots:
-            if slot not in range(self._slots):
+            if slot not in range(self.slots):
                 yield f"bad slot {slot}"
 
     def _row(self, snapshot: int) -> int:
         if snapshot not in range(self._snapshots):
             raise ValueError(f"there is no snapshot {snapshot}")
-        return 2 * self._slots + snapshot
+        return 2 * self.slots + snapshot

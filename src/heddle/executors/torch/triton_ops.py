@@ -115,7 +115,7 @@ class TritonOps(TorchOps):
             return super().experts_share(x, logits, weights, spec, first)
         self._check()
         chosen, factors = choose(logits, spec)
-        choices = sort_choices(chosen - first, weights.up.count, self._layout.count)
+        choices = sort_choices(chosen - first, weights.up.count, self._layout.used)
 
         def product(x: Tensor, stack: Stack, tiles: Tiles) -> Tensor:
             taken = self._operand(x, stack.whole.type)

@@ -2,9 +2,9 @@
 
 A program of the first kernel computes the softmax of a tile of queries over one split, for some
 heads that share keys. It walks over the split in blocks, whose boundaries are fixed positions. A
-block or split of which a query sees nothing adds exactly nothing. The second kernel merges the
-splits of a tile in ascending order. Decode and prefill are the same two kernels, so that bits do
-not depend on how a prompt was cut.
+block or split of which a query sees nothing adds exactly nothing, so more splits or tiles than a
+step needs change nothing. The second kernel merges the splits of a tile in ascending order. Decode
+and prefill are the same two kernels, so that bits do not depend on how a prompt was cut.
 
 Operands are float16: queries (divided by a power of two, `operands.py`), keys and values as stored,
 and the weights of the softmax, whose sum is that of the rounded weights.
@@ -113,6 +113,8 @@ def _attend_split(
     first, last = seen(position, end, WINDOW, CAUSAL)
     first = tl.maximum(first, split * SPAN) // BLOCK * BLOCK
     last = tl.minimum(last, (split + 1) * SPAN)
+    if first >= last:
+        return  # `_merge` does not read this split
 
     factor = tl.load(factors + q_row, mask=own, other=0.0) * scale
     peak = tl.full((HEADS * TOKENS,), float("-inf"), tl.float32)
@@ -132,9 +134,9 @@ def _attend_split(
         if SOFT_CAP > 0.0:
             scores = tanh(scores * (1.0 / SOFT_CAP)) * SOFT_CAP
         inside = (element < value_dim)[:, None] & held[None, :]
-        head_width = value_width // (heads // shared)
         values = read(
-            value_codes, value_scales, place[None, :], (kv_head * head_width + element)[:, None],
+            value_codes, value_scales, place[None, :],
+            (kv_head * (value_width // (heads // shared)) + element)[:, None],
             value_width, inside, KIND,
         )  # fmt: skip
         # A value that is not finite concerns the queries that see it, and 0 * NaN is NaN.

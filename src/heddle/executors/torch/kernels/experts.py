@@ -36,10 +36,10 @@ class Choices(NamedTuple):
         return len(self.of_slots.sources)
 
 
-def sort_choices(chosen: torch.Tensor, experts: int, tokens: int) -> Choices:
+def sort_choices(chosen: torch.Tensor, experts: int, tokens: torch.Tensor) -> Choices:
     """Sort the choices (T, used) of experts 0 to `experts` - 1; others are left out.
 
-    Tokens from `tokens` on are padding.
+    Tokens from `tokens` (1,) on are padding.
     """
     device, used = chosen.device, chosen.shape[1]
     own = (torch.arange(len(chosen), device=device) < tokens)[:, None]

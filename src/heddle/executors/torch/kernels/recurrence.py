@@ -42,15 +42,8 @@ class Runs(NamedTuple):
 
 def runs_of(layout: Layout, states: FixedStates) -> Runs:
     """The chunks of a step."""
-    of_tokens, facts = [-1] * len(layout.tokens), []
-    for number, (rows, chunk) in enumerate(layout.runs):
-        count = rows.stop - rows.start
-        of_tokens[rows] = [number] * count
-        certain = count - chunk.uncertain if chunk.uncertain else -1
-        facts.append((rows.start, count, certain, *states.rows(chunk)))
-    return Runs(
-        torch.tensor(of_tokens, device=layout.device), torch.tensor(facts, device=layout.device)
-    )
+    second = layout.facts[:, -1:] + states.slots
+    return Runs(layout.token_runs, torch.cat([layout.facts, second], 1))
 
 
 @triton.jit
