@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 from triton_device import DEVICE, torch
 
+from heddle.models.ops import RopeSpec
 from heddle.step import Chunk, StepPlan
 
 from heddle.executors.torch import attention  # isort: skip
 from heddle.executors.torch.cache import Vectors  # isort: skip
 from heddle.executors.torch.kernels import attention as kernels  # isort: skip
+from heddle.executors.torch.kernels.operands import halves  # isort: skip
 from heddle.executors.torch.kernels.pages import store  # isort: skip
+from heddle.executors.torch.kernels.rope import rotate, rotate_and_store  # isort: skip
 from heddle.executors.torch.kv_formats import KV_FORMATS  # isort: skip
 from heddle.executors.torch.layout import (  # isort: skip
     SPLIT,
@@ -20,6 +23,7 @@ from heddle.executors.torch.layout import (  # isort: skip
     PlanIntegers,
     Spare,
 )
+from heddle.executors.torch.rotation import Rotations  # isort: skip
 
 Shape = attention.Shape
 PAGES = 24
@@ -177,3 +181,27 @@ def test_stored_keys_and_values_are_those_of_the_format(kv_type: str, joined: bo
         other.store(places, rows[: len(places)])
         for field, right in zip(own.fields, other.fields, strict=True):
             torch.testing.assert_close(field, right, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kv_type", KV_FORMATS)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotating_and_storing_at_once_changes_no_bits(kv_type: str, interleaved: bool) -> None:
+    heads, kv_heads, head_dim = 20, 2, 32
+    spec = RopeSpec(24, 1e4, interleaved, first=8)
+    table = Rotations(DEVICE).table(spec, 1501)
+    positions = torch.arange(16, device=DEVICE) * 100
+    places = torch.tensor([7, 70, 34, 3, 5, 99, 8, 66, 130, 2], device=DEVICE)
+    q, k, v = (
+        torch.randn(16, n * head_dim, generator=torch.Generator().manual_seed(n)).to(DEVICE) * 9
+        for n in (heads, kv_heads, kv_heads)
+    )
+    shape = Shape(kv_heads, kv_heads, head_dim, head_dim, 1.0)
+    found, expected = ([vectors_of(shape, kv_type, seed) for seed in (1, 2)] for _ in range(2))
+    asked = rotate_and_store(q, k, v, positions, table, spec, heads, kv_heads, tuple(found), places)
+    right = halves(rotate(q, positions, table, spec, heads).reshape(-1, head_dim))
+    assert torch.equal(asked.values, right.values)
+    assert torch.equal(asked.factors, right.factors)
+    store(tuple(expected), places, rotate(k, positions, table, spec, kv_heads), v)
+    for own, other in zip(found, expected, strict=True):
+        for field, same in zip(own.fields, other.fields, strict=True):
+            assert torch.equal(field.view(torch.uint8), same.view(torch.uint8))

@@ -75,3 +75,22 @@ def test_a_family_agrees_with_torch_and_is_exact(
             np.testing.assert_allclose(logprob, expected[token], atol=5e-3)
     assert scores(executor, TOKENS, [5], [9, 8, 7]) == found[TritonOps]
     assert scores(executor, TOKENS, [1, 6, 7]) == found[TritonOps]
+
+
+class Apart(TritonOps):
+    """The kernels without those that join operations."""
+
+    joins = False
+
+
+@pytest.mark.parametrize("model", [llama.MODELS[0], gemma3.MODELS[1]], ids=str)
+def test_joined_operations_change_no_bits(
+    model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = model.checkpoint(tmp_path)
+    found = []
+    for ops in (Apart, TritonOps):
+        monkeypatch.setattr(program, "operations", lambda device, ops=ops: ops)
+        executor = loader(CONFIG.device)(checkpoint, replace(CONFIG))
+        found.append(scores(executor, TOKENS, [5]))
+    assert found[0] == found[1]

@@ -13,6 +13,7 @@ from heddle.roofline import ExpertWork, ModelWork
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from heddle.executors.graph.fused_ops import FusedOps
     from heddle.executors.graph.share_ops import ShareOps
     from heddle.models.decoder import Decoder
     from heddle.models.ops import Ops
@@ -126,12 +127,20 @@ def compute_node(node: Node, ops: Ops[A, Any], sources: list[A]) -> A:
             return _of_ranks(ops).embed_share(table, tokens, first)
         case recording.ExpertsShare(weights=weights, spec=experts, first=first), [x, logits]:
             return _of_ranks(ops).experts_share(x, logits, weights, experts, first)
+        case recording.RopedAttend(layer=layer, spec=attention, sinks=sinks, rope=rope), sources:
+            q, k, v, positions = sources
+            return _fused(ops).roped_attend(q, k, v, positions, layer, attention, sinks, rope)
     raise ValueError(f"no operation computes {type(node).__name__}")
 
 
 def _of_ranks(ops: Ops[A, Any]) -> ShareOps[A]:
     """The operations of a rank's graph. An executor that divides models has them."""
     return cast("ShareOps[A]", ops)
+
+
+def _fused(ops: Ops[A, Any]) -> FusedOps[A]:
+    """The joined operations. A device that asks for them has them."""
+    return cast("FusedOps[A]", ops)
 
 
 def model_work(

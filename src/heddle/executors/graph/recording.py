@@ -242,6 +242,16 @@ class ExpertsShare(Node):
     first: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RopedAttend(Node):
+    """`Attend` with rotated queries and keys. Inputs: queries, keys, values, positions."""
+
+    layer: int
+    spec: AttentionSpec
+    sinks: object | None
+    rope: RopeSpec
+
+
 class RecordingOps:
     """Collects nodes in execution order in `nodes`."""
 

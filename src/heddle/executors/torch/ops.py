@@ -60,7 +60,13 @@ def latent_shape(spec: LatentSpec) -> Shape:
 
 
 class TorchOps:
-    """The operations of one step."""
+    """The operations of one step.
+
+    Attributes:
+        joins: whether it has the joined operations of `heddle.executors.graph.fused_ops`.
+    """
+
+    joins = False
 
     def __init__(
         self,

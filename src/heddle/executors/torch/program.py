@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from heddle.executors.graph.fusion import fused
 from heddle.executors.graph.recording import Attend, LatentAttend
 from heddle.executors.graph.stages import stages
 from heddle.executors.torch.cache import PagedMemory
@@ -61,12 +62,13 @@ class Program:
         self.forward = forward
         self._collective = collective
         self._crc = 0
-        self._stages = stages(self.forward)
         self._device = device
         self._groups = 1 + len(memory.windows)
         self._rotations = Rotations(device)
         self._staging = Staging(device)
         self._operations = operations(device)
+        self._computed = fused(forward) if self._operations.joins else forward
+        self._stages = stages(self._computed)
         self._check_attention()
         self.pages = PagedMemory(kv_type, memory, device)
         self.states = FixedStates(memory, device)
@@ -117,7 +119,7 @@ class Program:
             self._stages.states.run(ops, values)
             if logits:
                 self._stages.logits.run(ops, values)
-            read = values[self.forward.logits if logits else self.forward.states]
+            read = values[self._computed.logits if logits else self._computed.states]
             if self._collective is not None:
                 part = read[: len(some), :_COMPARED].contiguous().cpu().numpy()
                 self._crc = zlib.crc32(part.tobytes(), self._crc)

@@ -19,9 +19,9 @@ from heddle.executors.torch.kernels.norms import norm
 from heddle.executors.torch.kernels.operands import Operand, operand
 from heddle.executors.torch.kernels.pages import store
 from heddle.executors.torch.kernels.recurrence import Runs, convolve, linear_attend, runs_of
-from heddle.executors.torch.kernels.rope import rotate
+from heddle.executors.torch.kernels.rope import rotate, rotate_and_store
 from heddle.executors.torch.layout import SPLIT
-from heddle.executors.torch.ops import TorchOps
+from heddle.executors.torch.ops import TorchOps, attention_shape
 from heddle.executors.torch.routing import choose
 from heddle.executors.torch.tiles import TILE
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from heddle.executors.torch.attention import Shape
     from heddle.executors.torch.weights import Filters, Matrix, Stack
     from heddle.models.ops import (
+        AttentionSpec,
         ExpertSpec,
         ExpertWeights,
         LinearAttentionSpec,
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 
 
 class TritonOps(TorchOps):
-    """The operations of one step."""
+    """The operations of one step, and joined ones (`heddle.executors.graph.fused_ops`)."""
+
+    joins = True
 
     _taken: tuple[Tensor, TensorType, Operand] | None = None
 
@@ -74,8 +77,35 @@ class TritonOps(TorchOps):
         return norm(x, w, eps, heads)
 
     def rope(self, x: Tensor, positions: Tensor, spec: RopeSpec, heads: int) -> Tensor:
-        table = self._rotations.table(spec, self._layout.splits * SPLIT)
-        return rotate(x, positions, table, spec, heads)
+        return rotate(x, positions, self._table(spec), spec, heads)
+
+    def roped_attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        layer: int,
+        spec: AttentionSpec,
+        sinks: Tensor | None,
+        rope: RopeSpec,
+    ) -> Tensor:
+        """See `heddle.executors.graph.fused_ops.FusedOps`."""
+        group, _ = self._pages.places[layer]
+        keys, values = self._pages.parts(layer)
+        asked = rotate_and_store(
+            q,
+            k,
+            v,
+            positions,
+            self._table(rope),
+            rope,
+            spec.heads,
+            spec.kv_heads,
+            (keys, values),
+            self._layout.stored[group],
+        )
+        return self._attended(asked, layer, attention_shape(spec), sinks)
 
     def gated(self, gate: Tensor, up: Tensor, activation: str) -> Tensor:
         return gated(gate, up, activation)
@@ -134,7 +164,13 @@ class TritonOps(TorchOps):
         group, _ = self._pages.places[layer]
         store(self._pages.parts(layer), self._layout.stored[group], k, v)
 
-    def _attended(self, q: Tensor, layer: int, shape: Shape, sinks: Tensor | None) -> Tensor:
+    def _table(self, spec: RopeSpec) -> Tensor:
+        """The turns of all positions that the step may have."""
+        return self._rotations.table(spec, self._layout.splits * SPLIT)
+
+    def _attended(
+        self, q: Tensor | Operand, layer: int, shape: Shape, sinks: Tensor | None
+    ) -> Tensor:
         self._check()
         parts = self._pages.parts(layer)
         group, _ = self._pages.places[layer]

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from heddle.executors.torch.kernels.operands import halves
+from heddle.executors.torch.kernels.operands import Operand, halves
 from heddle.executors.torch.kernels.pages import fields, read
 from heddle.executors.torch.layout import SPLIT
 from heddle.executors.torch.tiles import TILE
@@ -204,7 +204,7 @@ def _merge(
 
 
 def attend(
-    q: torch.Tensor,
+    q: torch.Tensor | Operand,
     keys: Vectors,
     values: Vectors,
     layout: Layout,
@@ -212,10 +212,14 @@ def attend(
     shape: Shape,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention of all tokens of a step; see :func:`heddle.executors.torch.attention.attend`."""
+    """Attention of all tokens of a step; see :func:`heddle.executors.torch.attention.attend`.
+
+    An operand has the heads of the queries (T * heads, key_dim).
+    """
     heads, shared = shape.heads, shape.heads // shape.kv_heads
-    y = torch.zeros(len(q), heads * shape.value_dim, device=q.device)
-    asked = halves(q.reshape(len(q) * heads, shape.key_dim))
+    asked = q if isinstance(q, Operand) else halves(q.reshape(len(q) * heads, shape.key_dim))
+    tokens, device = len(asked.values) // heads, asked.values.device
+    y = torch.zeros(tokens, heads * shape.value_dim, device=device)
     part = min(_MOST_VALUES, max(16, triton.next_power_of_2(shape.value_dim)))
     parts = triton.cdiv(shape.value_dim, part)
     of_program = min(_MOST_HEADS, triton.next_power_of_2(shared))
@@ -229,8 +233,8 @@ def attend(
     rules = {"WINDOW": shape.window, "CAUSAL": shape.causal, "VALUES": part, "TOKENS": TILE}
     for first in range(0, len(layout.queries), round_tiles):
         tiles = min(round_tiles, len(layout.queries) - first)
-        mixed = torch.empty(tiles * rows, part, device=q.device)
-        peaks, sums = torch.empty(2, tiles * rows, device=q.device)
+        mixed = torch.empty(tiles * rows, part, device=device)
+        peaks, sums = torch.empty(2, tiles * rows, device=device)
         _attend_split[(tiles, head_blocks, layout.splits * parts)](
             mixed, peaks, sums, asked.values, asked.factors, *places, tables,
             key_codes, key_scales, value_codes, value_scales,

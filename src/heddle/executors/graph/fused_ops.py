@@ -1,0 +1,28 @@
+"""The joined operations that `fusion.py` makes. A device may have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from heddle.models.ops import AttentionSpec, RopeSpec
+
+A = TypeVar("A")
+
+
+class FusedOps(Protocol[A]):
+    """Operations that have the bits of the operations of `Ops` that they join."""
+
+    def roped_attend(
+        self,
+        q: A,
+        k: A,
+        v: A,
+        positions: A,
+        layer: int,
+        spec: AttentionSpec,
+        sinks: Any | None,
+        rope: RopeSpec,
+    ) -> A:
+        """As `Ops.attend` with q and k rotated by `Ops.rope`."""
+        ...

@@ -1,0 +1,77 @@
+"""Joins operations of a recorded graph for devices that compute them at once.
+
+No model and no division of a graph knows the joined operations: see `fused_ops.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from heddle.executors.graph import recording
+from heddle.executors.graph.forward import Forward
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from heddle.executors.graph.recording import Node
+
+
+def fused(forward: Forward) -> Forward:
+    """The same forward pass with joined operations."""
+    return _Fusion(forward).result()
+
+
+class _Fusion:
+    """Makes a graph of joined operations from another one."""
+
+    def __init__(self, forward: Forward) -> None:
+        self._forward = forward
+        self._readers: dict[Node, list[Node]] = {}
+        for node in forward.nodes:
+            for source in dict.fromkeys(node.inputs):
+                self._readers.setdefault(source, []).append(node)
+        attends = [node for node in forward.nodes if self._has_ropes(node)]
+        self._ropes = {rope for node in attends for rope in node.inputs[:2]}
+        self._made: dict[Node, Node] = {}
+
+    def result(self) -> Forward:
+        """The new graph."""
+        nodes = [new for node in self._forward.nodes for new in self._replacement(node)]
+        states, logits = (self._made[node] for node in (self._forward.states, self._forward.logits))
+        return Forward(self._forward.inputs, nodes, states, logits)
+
+    def _replacement(self, node: Node) -> Iterator[Node]:
+        """The nodes that take the place of a node."""
+        if node in self._ropes:
+            return
+        if isinstance(node, recording.Attend) and self._has_ropes(node):
+            self._made[node] = self._roped(node)
+        else:
+            self._made[node] = replace(node, inputs=self._new(node.inputs))
+        yield self._made[node]
+
+    def _new(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The new nodes that have the values of old ones."""
+        return tuple(self._made.get(node, node) for node in nodes)
+
+    def _has_ropes(self, node: Node) -> bool:
+        """Whether a node is attention whose queries and keys get the same rotation before it."""
+        if not isinstance(node, recording.Attend) or len(node.inputs) != 3:
+            return False
+        q, k, _ = node.inputs
+        return (
+            isinstance(q, recording.Rope)
+            and isinstance(k, recording.Rope)
+            and q is not k
+            and (q.spec, q.inputs[1]) == (k.spec, k.inputs[1])
+            and self._readers[q] == self._readers[k] == [node]
+        )
+
+    def _roped(self, node: recording.Attend) -> Node:
+        q, k, v = node.inputs
+        assert isinstance(q, recording.Rope)
+        inputs = self._new((q.inputs[0], k.inputs[0], v, q.inputs[1]))
+        return recording.RopedAttend(
+            inputs, node.width, node.per_row, node.layer, node.spec, node.sinks, q.spec
+        )

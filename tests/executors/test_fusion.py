@@ -1,0 +1,80 @@
+"""Which operations of a recorded graph are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from heddle.executors.graph import recording
+from heddle.executors.graph.forward import Forward
+from heddle.executors.graph.fusion import fused
+from heddle.executors.graph.recording import Input, Node, RecordingOps
+from heddle.models.ops import AttentionSpec, Batch, RopeSpec
+
+SPEC = AttentionSpec(2, 1, 4, 1.0)
+ROPE = RopeSpec(4, 1e4, interleaved=False)
+
+
+@dataclass(frozen=True)
+class Weight:
+    out_features: int
+    in_features: int = 8
+
+
+class Recorded:
+    """A graph of attention, whose parts the tests change."""
+
+    def __init__(self) -> None:
+        self.ops = RecordingOps()
+        self.positions = Input((), 1, False, "positions")
+        self.rows = Input((), 1, True, "rows")
+        self.x: Node = Input((), 8, False, "states")
+        self.q, self.k, self.v = (self.ops.linear(self.x, Weight(n)) for n in (8, 4, 4))
+
+    def roped(self, x: Node, heads: int, spec: RopeSpec = ROPE) -> Node:
+        return self.ops.rope(x, self.positions, spec, heads)
+
+    def forward(self, last: Node) -> Forward:
+        states = self.ops.take_rows(last, self.rows)
+        logits = self.ops.linear(states, Weight(20))
+        inputs = Batch(self.x, self.positions, self.rows)
+        return Forward(inputs, self.ops.nodes, states, logits)
+
+
+def kinds(forward: Forward) -> list[str]:
+    """The names of the operations. Checks that each comes after its inputs."""
+    inputs = forward.inputs
+    known = {inputs.tokens, inputs.positions, inputs.rows}
+    for node in forward.nodes:
+        assert known.issuperset(node.inputs)
+        known.add(node)
+    assert {forward.states, forward.logits} <= known
+    return [type(node).__name__ for node in forward.nodes]
+
+
+def test_rotations_are_joined_with_the_attention_that_reads_them() -> None:
+    made = Recorded()
+    q, k = made.roped(made.q, 2), made.roped(made.k, 1)
+    forward = made.forward(made.ops.attend(q, k, made.v, 3, SPEC))
+    found = fused(forward)
+    assert kinds(found) == [*["Linear"] * 3, "RopedAttend", "TakeRows", "Linear"]
+    node = found.nodes[3]
+    assert isinstance(node, recording.RopedAttend)
+    assert (node.layer, node.spec, node.rope, node.width) == (3, SPEC, ROPE, 8)
+    assert node.inputs == (*found.nodes[:3], made.positions)
+
+
+@pytest.mark.parametrize("case", ["read twice", "other rotation", "keys only", "stored keys"])
+def test_other_rotations_stay_as_they_are(case: str) -> None:
+    made = Recorded()
+    other = RopeSpec(4, 1e6, interleaved=False) if case == "other rotation" else ROPE
+    q = made.q if case == "keys only" else made.roped(made.q, 2, other)
+    if case == "stored keys":
+        y = made.ops.attend_stored(q, 3, SPEC)
+    else:
+        y = made.ops.attend(q, made.roped(made.k, 1), made.v, 3, SPEC)
+    if case == "read twice":
+        y = made.ops.add(y, q)
+    forward = made.forward(y)
+    assert kinds(fused(forward)) == kinds(forward)
